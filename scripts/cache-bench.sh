@@ -89,6 +89,8 @@ personality() {
     esac
 }
 
+is_personality() { [ -n "$(personality "$1")" ]; }
+
 # personalities ROW MODE [COMMAND…]: in `dir`, by COMMAND.
 personalities() {
     local arguments
@@ -103,8 +105,13 @@ program() {
         bdb-*) btree "${1#bdb-}" 35 uniform ;;
         ycsb-a) btree 5 50 zipf ;;
         forestdb) btree 5 67 zipf ;;
-        fileserver-* | varmail-* | webserver | webproxy | oltp) personalities "$1" "$mode" "${run[@]}" ;;
-        *) "${run[@]}" "${calls[@]}" run "$1" "$dir" ;;
+        *)
+            if is_personality "$1"; then
+                personalities "$1" "$mode" "${run[@]}"
+            else
+                "${run[@]}" "${calls[@]}" run "$1" "$dir"
+            fi
+            ;;
     esac
 }
 
@@ -121,8 +128,7 @@ once() {
     mkdir "$dir"
     case $1 in
         bdb-* | ycsb-a | forestdb) ;;
-        fileserver-* | varmail-* | webserver | webproxy | oltp) personalities "$1" prepare ;;
-        *) "${calls[@]}" prepare "$1" "$dir" ;;
+        *) if is_personality "$1"; then personalities "$1" prepare; else "${calls[@]}" prepare "$1" "$dir"; fi ;;
     esac
     "$keepstone" attach flush "$work/cached" >/dev/null
     sync
@@ -136,7 +142,7 @@ printf '%-15s %10s %10s %10s %10s   %s\n' row ext4 run mount bpfs 'ext4/run ext4
 declare -A best
 for row in "${rows[@]}"; do
     systems=(ext4 run mount bpfs)
-    [ -z "$(personality "$row")" ] || systems+=(sync)
+    ! is_personality "$row" || systems+=(sync)
     for ((round = 0; round < rounds; round++)); do
         for system in "${systems[@]}"; do
             took=$(once "$row" "$system")

@@ -83,8 +83,9 @@ Example: keepstone top
          keepstone top --count 1 --json
 
 The first table has what was done since each server was started, the following what is done per
-second. OPS are requests to the server; programs under `keepstone run` make hardly any. ERRORS are those since it was started. Of caches, the table says which share of reads the
-cache answered, how much is not written back, and for how long the oldest of that has been waiting.
+second. OPS are requests to the server; programs under `keepstone run` make hardly any. ERRORS are
+those since it was started. Of caches, the table says which share of reads the cache answered, how
+much is not written back, and for how long the oldest of that has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
 On a terminal the view is redrawn in place; q or Ctrl-C ends it. Otherwise each table follows the

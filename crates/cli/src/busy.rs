@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fuse::MountEntry;
-
 use crate::locks::Locks;
 
 /// Users named at most.
@@ -14,50 +12,50 @@ const USERS_MAX: usize = 5;
 /// The processes that have a lock on `pool`, with what to do about each: servers with the directory where
 /// they have it mounted. Those in other PID namespaces are not seen.
 pub fn holders(pool: &Path) -> Vec<String> {
-    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
-    pids(&pool).map(|pid| holder(pid, &pool)).take(USERS_MAX).collect()
+    all(pool).map(|holder| holder.what).take(USERS_MAX).collect()
 }
 
-/// The server of a mount of the pool that this process sees, with the mount and how to end it.
+/// The one among them that serves a mount of the pool.
 pub fn server(pool: &Path) -> Option<String> {
-    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
-    let pid = pids(&pool)
-        .find(|pid| mount_of(&PathBuf::from(format!("/proc/{pid}")), &pool).is_some())?;
-    Some(holder(pid, &pool))
+    all(pool).find(|holder| holder.serves).map(|holder| holder.what)
 }
 
-/// Processes that have the pool locked.
-fn pids(pool: &Path) -> impl Iterator<Item = u32> + use<> {
+/// A process that has a pool locked.
+struct Holder {
+    /// Whether it serves a mount of it.
+    serves: bool,
+    /// Who it is, and what to do about it.
+    what: String,
+}
+
+fn all(pool: &Path) -> impl Iterator<Item = Holder> + use<> {
     let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
-    pids.into_iter().filter(|pid| *pid > 0)
+    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
+    let pids = pids.into_iter().filter(|pid| *pid > 0);
+    pids.map(move |pid| holder(pid, &pool))
 }
 
-/// The mount of the pool that a process serves.
-fn mount_of(process: &Path, pool: &Path) -> Option<MountEntry> {
-    if name(process) != "keepstone" {
-        return None;
-    }
-    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
-    let mut mounts = fuse::mounts_in(&table).into_iter().rev();
-    mounts.find(|mount| mount.is_keepstone() && mount.source == pool)
-}
-
-fn holder(pid: u32, pool: &Path) -> String {
+fn holder(pid: u32, pool: &Path) -> Holder {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let who = format!("{} (pid {pid})", name(&process));
-    let Some(mount) = mount_of(&process, pool) else {
-        return format!("{who}; end it, then try again");
+    let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+    let mut mounts = fuse::mounts_in(&table).into_iter().rev();
+    let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
+    let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
+        return Holder { serves: false, what: format!("{who}; end it, then try again") };
     };
     let dir = mount.dir.display();
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let there = namespace(&process);
-    if there.is_some() && there != namespace(Path::new("/proc/self")) {
-        return format!(
+    let what = if there.is_some() && there != namespace(Path::new("/proc/self")) {
+        format!(
             "{who}, mounted on {dir} in another mount namespace; unmount it there \
              (`nsenter --mount --target {pid} keepstone umount {dir}`), then try again"
-        );
-    }
-    format!("{who}, mounted on {dir}; unmount it (`keepstone umount {dir}`), then try again")
+        )
+    } else {
+        format!("{who}, mounted on {dir}; unmount it (`keepstone umount {dir}`), then try again")
+    };
+    Holder { serves: true, what }
 }
 
 /// The name of a process in `/proc`.

@@ -30,7 +30,7 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
     let is_other = |unnamed: &&Unnamed| unnamed.server().is_some_and(|server| server != own);
     let mut begun = None;
     for unnamed in state.unnamed().iter().filter(is_other) {
-        while unnamed.caches.load(SeqCst) != 0 {
+        while unnamed.keeps.load(SeqCst) != 0 {
             let Some(server) =
                 unnamed.server().filter(|server| !state.arena.is_process_dead(*server))
             else {
@@ -44,7 +44,7 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
                 return Err(Errno::TIMEDOUT);
             }
             unnamed.count();
-            let _ = futex::wait(&unnamed.caches, futex::Flags::empty(), 1, Some(&NAP));
+            let _ = futex::wait(&unnamed.keeps, futex::Flags::empty(), 1, Some(&NAP));
         }
     }
     Ok(())
@@ -54,13 +54,12 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
 ///
 /// # Errors
 /// There are too many servers.
-pub fn set<V: Inode>(state: &State<V>, caches: bool) -> Result<bool> {
+pub fn set<V: Inode>(state: &State<V>, keeps: bool) -> Result<bool> {
     let unnamed = unnamed::own_unnamed(state)?;
-    unnamed.caches.store(caches.into(), SeqCst);
-    if caches && !state.arena.has_company() {
+    unnamed.keeps.store(keeps.into(), SeqCst);
+    if keeps && !state.arena.has_company() {
         return Ok(true);
     }
-    unnamed.caches.store(0, SeqCst);
-    let _ = futex::wake(&unnamed.caches, futex::Flags::empty(), u32::MAX);
+    unnamed.keeps_nothing();
     Ok(false)
 }

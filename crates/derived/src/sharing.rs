@@ -94,13 +94,9 @@ pub trait SharedPool: Sized + Sync {
                     }
                     result => return result,
                 },
-                Err(Refused::Stopped) => {}
+                Err(Refused::Stopped | Refused::Arrived) => {}
                 Err(Refused::Leftovers) => {
                     clear_own(self)?;
-                    continue;
-                }
-                Err(Refused::Arrived) => {
-                    arrive(self)?;
                     continue;
                 }
                 Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),

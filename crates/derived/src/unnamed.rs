@@ -48,7 +48,7 @@ pub struct Unnamed {
     /// Whether a word was needed twice.
     overflowed: AtomicU32,
     /// Whether the kernel may keep what the server answers ([`crate::admission`]).
-    pub(crate) caches: AtomicU32,
+    pub(crate) keeps: AtomicU32,
     inos: [AtomicU32; WORDS],
 }
 
@@ -56,6 +56,12 @@ impl Unnamed {
     /// The slot of the server's process, if there is a server.
     pub(crate) fn server(&self) -> Option<usize> {
         (self.server.load(Acquire) as usize).checked_sub(1)
+    }
+
+    /// Lets those in who wait for that.
+    pub(crate) fn keeps_nothing(&self) {
+        self.keeps.store(0, SeqCst);
+        let _ = futex::wake(&self.keeps, futex::Flags::empty(), u32::MAX);
     }
 
     /// Counts a notification (unnamed-U2).
@@ -133,8 +139,7 @@ pub fn end_server<V: Inode>(state: &State<V>, process: usize) {
     let its = |unnamed: &&Unnamed| unnamed.server() == Some(process);
     if let Some(unnamed) = state.unnamed().iter().find(its) {
         // Its mount is as dead as it, and nobody is to wait for it.
-        unnamed.caches.store(0, Release);
-        let _ = futex::wake(&unnamed.caches, futex::Flags::empty(), u32::MAX);
+        unnamed.keeps_nothing();
         unnamed.change_server(process as u32 + 1, 0);
     }
 }

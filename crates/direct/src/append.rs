@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::calls::{Call, PoolUse};
-use crate::delegation::{Outcome, may_use};
+use crate::delegation::may_use;
 use crate::descriptions::Description;
 use crate::epoch::Inside;
 use crate::file::{Kind, MAPPABLE_BYTES};
@@ -78,26 +78,18 @@ impl Direct {
                 break;
             }
             match self.append_by_delegation(&inside, description, by, parts) {
-                Outcome::Done(end) => {
+                Ok(end) => {
                     if let Some(locked) = &mut locked {
                         locked.owner = OffsetOwner::Ours(end);
                     }
                     return Answer::Copied(parts.len);
                 }
-                Outcome::Announce(blocks) => {
+                Err(hurdle) => {
                     drop(locked);
                     let size = description.file().size();
                     drop(inside);
-                    pool.announced(self.announce(fd, by, &blocks, size));
+                    self.clear(fd, (by, hurdle), size, &mut pool);
                 }
-                Outcome::Recalled => {
-                    drop(locked);
-                    drop(inside);
-                    if pool.may_join() {
-                        self.delegate(fd, true);
-                    }
-                }
-                Outcome::Kernel => pool.is_given_up = true,
             }
         }
         Answer::Kernel

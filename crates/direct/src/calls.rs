@@ -4,7 +4,7 @@
 
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
 use crate::copy::{self, Copier};
-use crate::delegation::{self, By, Outcome};
+use crate::delegation::{self, By, Hurdle};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::Inside;
 use crate::file::{File, Kind, MAPPABLE_BYTES};
@@ -60,13 +60,13 @@ pub(super) struct PoolUse {
 }
 
 impl PoolUse {
-    pub fn announced(&mut self, may_go_on: bool) {
+    fn announced(&mut self, may_go_on: bool) {
         self.announcements += 1;
         self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
     }
 
     /// Whether to ask if others have a delegation, in place of one that was recalled: once.
-    pub fn may_join(&mut self) -> bool {
+    fn may_join(&mut self) -> bool {
         self.is_given_up = std::mem::replace(&mut self.has_joined, true);
         !self.is_given_up
     }
@@ -242,19 +242,12 @@ impl Direct {
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
                     match self.by_delegation::<W>(&inside, description, by, offset, parts) {
-                        Outcome::Done(len) => return Answer::Copied(len),
-                        Outcome::Announce(blocks) => {
+                        Ok(len) => return Answer::Copied(len),
+                        Err(hurdle) => {
                             let size = description.file().size();
                             drop(inside);
-                            pool.announced(self.announce(fd, by, &blocks, size));
+                            self.clear(fd, (by, hurdle), size, &mut pool);
                         }
-                        Outcome::Recalled => {
-                            drop(inside);
-                            if pool.may_join() {
-                                self.delegate(fd, true);
-                            }
-                        }
-                        Outcome::Kernel => pool.is_given_up = true,
                     }
                 }
                 Plan::Ask(why)
@@ -279,6 +272,17 @@ impl Direct {
             }
         }
         Answer::Kernel
+    }
+
+    /// Does what is to be done before a call by a delegation, of a file of this size, is made again. The caller is outside.
+    #[cold]
+    pub(super) fn clear(&self, fd: i32, (by, hurdle): (By, Hurdle), size: u64, pool: &mut PoolUse) {
+        match hurdle {
+            Hurdle::Announce(blocks) => pool.announced(self.announce(fd, by, &blocks, size)),
+            Hurdle::Recalled if pool.may_join() => self.delegate(fd, true),
+            Hurdle::Recalled => {}
+            Hurdle::Kernel => pool.is_given_up = true,
+        }
     }
 
     /// A transfer at the description's offset, which it moves (direct-O2).
@@ -308,24 +312,16 @@ impl Direct {
                         continue;
                     }
                     match self.by_delegation::<W>(&inside, description, by, offset, parts) {
-                        Outcome::Done(len) => {
+                        Ok(len) => {
                             locked.owner = OffsetOwner::Ours(offset + len as u64);
                             return Answer::Copied(len);
                         }
-                        Outcome::Announce(blocks) => {
+                        Err(hurdle) => {
                             drop(locked);
                             let size = description.file().size();
                             drop(inside);
-                            pool.announced(self.announce(fd, by, &blocks, size));
+                            self.clear(fd, (by, hurdle), size, &mut pool);
                         }
-                        Outcome::Recalled => {
-                            drop(locked);
-                            drop(inside);
-                            if pool.may_join() {
-                                self.delegate(fd, true);
-                            }
-                        }
-                        Outcome::Kernel => pool.is_given_up = true,
                     }
                 }
                 Plan::Ask(why)

@@ -97,9 +97,8 @@ pub struct By {
     pool: u32,
 }
 
-/// What came of a call by a delegation.
-pub enum Outcome<T> {
-    Done(T),
+/// Why a call by a delegation has come to nothing.
+pub enum Hurdle {
     /// These blocks have to be announced first.
     Announce(Range<u64>),
     /// It was recalled. Others may have been delegated the file again.
@@ -222,38 +221,33 @@ impl Direct {
         by: By,
         offset: u64,
         parts: &Parts<'_>,
-    ) -> Outcome<usize> {
+    ) -> Result<usize, Hurdle> {
         let file = description.file();
-        let Some(fs) = self.pools.get(by.pool) else { return Outcome::Kernel };
+        let fs = self.pools.get(by.pool).ok_or(Hurdle::Kernel)?;
         let end = offset + parts.len as u64;
         if W {
             let blocks = offset / BLOCK..end.div_ceil(BLOCK);
             // delegation-D2.
             match self.may_be_written(&blocks, end) {
                 true if file.delegated.is_announced(&blocks) => {}
-                true => return Outcome::Announce(blocks),
-                false => return Outcome::Kernel,
+                true => return Err(Hurdle::Announce(blocks)),
+                false => return Err(Hurdle::Kernel),
             }
         }
         let done = if W {
-            let Some(data) = self.data(inside, parts) else { return Outcome::Kernel };
+            let data = self.data(inside, parts).ok_or(Hurdle::Kernel)?;
             let written = fs.write_delegated(by.number, by.shadow, offset, data);
             written.map(|()| data.len())
         } else {
             let read = |buf: &mut [u8]| fs.read_delegated(by.number, by.shadow, offset, buf);
-            let Some(read) = self.read_into(inside, parts, read) else { return Outcome::Kernel };
-            read
+            self.read_into(inside, parts, read).ok_or(Hurdle::Kernel)?
         };
-        match done {
-            Ok(len) => {
-                if W {
-                    file.reached(end);
-                }
-                file.delegated.used();
-                Outcome::Done(len)
-            }
-            Err(err) => refused(file, by, err),
+        let len = done.map_err(|err| refused(file, by, err))?;
+        if W {
+            file.reached(end);
         }
+        file.delegated.used();
+        Ok(len)
     }
 
     /// Appends by a delegation: where the bytes end.
@@ -264,10 +258,10 @@ impl Direct {
         description: &Description,
         by: By,
         parts: &Parts<'_>,
-    ) -> Outcome<u64> {
+    ) -> Result<u64, Hurdle> {
         let file = description.file();
-        let Some(fs) = self.pools.get(by.pool) else { return Outcome::Kernel };
-        let Some(data) = self.data(inside, parts) else { return Outcome::Kernel };
+        let fs = self.pools.get(by.pool).ok_or(Hurdle::Kernel)?;
+        let data = self.data(inside, parts).ok_or(Hurdle::Kernel)?;
         let announced = file.delegated.announced_at_end();
         let within = announced.start..announced.end.min(self.file_size_max.load(Relaxed));
         match fs.append_delegated(by.number, by.shadow, within, data) {
@@ -275,21 +269,18 @@ impl Direct {
                 let end = offset + data.len() as u64;
                 file.reached(end);
                 file.delegated.used();
-                Outcome::Done(end)
+                Ok(end)
             }
             // delegation-D2: where the file ends is not announced, or not to be written to.
             Err(Errno::RANGE) => {
-                let Ok(attr) = fs.getattr(by.shadow) else { return Outcome::Kernel };
+                let attr = fs.getattr(by.shadow).map_err(|_| Hurdle::Kernel)?;
                 let end = attr.size + data.len() as u64;
                 let blocks = attr.size / BLOCK..end.div_ceil(BLOCK);
                 file.set_size(attr.size);
-                if self.may_be_written(&blocks, end) {
-                    Outcome::Announce(blocks)
-                } else {
-                    Outcome::Kernel
-                }
+                let may_be = self.may_be_written(&blocks, end);
+                Err(if may_be { Hurdle::Announce(blocks) } else { Hurdle::Kernel })
             }
-            Err(err) => refused(file, by, err),
+            Err(err) => Err(refused(file, by, err)),
         }
     }
 
@@ -423,12 +414,12 @@ impl Direct {
 }
 
 /// The pool has refused a call by a delegation.
-fn refused<T>(file: &File, by: By, err: Errno) -> Outcome<T> {
+fn refused(file: &File, by: By, err: Errno) -> Hurdle {
     if err != Errno::STALE {
-        return Outcome::Kernel;
+        return Hurdle::Kernel;
     }
     file.delegated.end(by);
-    Outcome::Recalled
+    Hurdle::Recalled
 }
 
 /// Whether a description is of a file that may be read, or written to, by a delegation.

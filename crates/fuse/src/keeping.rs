@@ -16,14 +16,14 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 use mounts::MountEvents;
 
 use crate::expire::Expirer;
-use crate::names::{EntryName, Names};
+use crate::names::{EntryName, Names, lock};
 use crate::options::Caching;
 
 /// How long nobody else has to be there before the kernel keeps anything: programs come one after the other, and to end it
@@ -116,7 +116,7 @@ impl Keeping {
 
     /// Notes that the kernel is about to be told that there is no such name. `false`: it may not keep that.
     pub fn note_absent(&self, parent: INodeNo, name: &OsStr) -> bool {
-        let mut absent = self.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut absent = lock(&self.absent);
         if absent.len() >= ABSENT_MAX {
             return false;
         }
@@ -139,10 +139,10 @@ impl Keeping {
 
 /// Who begins and ends it: the thread that tells the kernel what to forget.
 pub(crate) struct Keeper<'k> {
-    pub keeping: &'k Keeping,
-    pub names: &'k Names,
-    pub events: &'k dyn MountEvents,
-    pub notifier: &'k Notifier,
+    keeping: &'k Keeping,
+    names: &'k Names,
+    events: &'k dyn MountEvents,
+    notifier: &'k Notifier,
     /// When somebody else was there last.
     company: Option<Instant>,
     once_more: Option<OnceMore>,
@@ -202,10 +202,7 @@ impl<'k> Keeper<'k> {
 
     fn end(&mut self) {
         self.keeping.go_over();
-        let absent = std::mem::take(
-            &mut *self.keeping.absent.lock().unwrap_or_else(PoisonError::into_inner),
-        );
-        let absent: Vec<_> = absent.into_iter().collect();
+        let absent: Vec<_> = std::mem::take(&mut *lock(&self.keeping.absent)).into_iter().collect();
         self.expire_all(&absent);
         let missing = self.drop_all();
         if let Err(err) = self.events.let_kernel_keep(false) {

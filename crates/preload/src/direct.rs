@@ -123,10 +123,10 @@ pub fn begin() {
 
 /// From now on looks at no descriptors; not for what our own code does.
 pub fn stop() {
-    if let Some(direct) = made().filter(|_| !guard::is_inside()) {
+    tell_made(|direct| {
         later::nothing_comes();
-        guard::run(|| direct.stop());
-    }
+        direct.stop();
+    });
 }
 
 /// Lets a descriptor's call be done by a copy; `by_kernel` where it is not ours to do.
@@ -173,7 +173,17 @@ fn synced(direct: &Direct, fd: c_int) -> Answer<()> {
 /// Tells of something; not of what our own code does.
 #[inline]
 pub fn tell(f: impl FnOnce(&Direct)) {
-    if let Some(direct) = direct().filter(|_| !guard::is_inside()) {
+    tell_one(direct(), f);
+}
+
+/// The same, also as long as there is nothing to serve.
+pub fn tell_made(f: impl FnOnce(&Direct)) {
+    tell_one(made(), f);
+}
+
+#[inline]
+fn tell_one(direct: Option<&'static Direct>, f: impl FnOnce(&Direct)) {
+    if let Some(direct) = direct.filter(|_| !guard::is_inside()) {
         guard::run(|| f(direct));
     }
 }

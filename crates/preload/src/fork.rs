@@ -202,12 +202,10 @@ pub fn before_clone(flags: u64) {
     if is_lost {
         open_by_kernel();
     }
-    if let Some(direct) = direct::made().filter(|_| !guard::is_inside()) {
-        guard::run(|| {
-            direct.before_fork();
-            direct.after_fork_parent();
-        });
-    }
+    direct::tell_made(|direct| {
+        direct.before_fork();
+        direct.after_fork_parent();
+    });
     if let Some(process) = process() {
         // SAFETY: no preconditions.
         let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;

@@ -270,9 +270,7 @@ fn caching(options: &Options, is_shared: bool) -> Caching {
     if options.no_cache || is_shared && writeback {
         return Caching { writeback, ..Caching::NONE };
     }
-    // Whether pages are kept is part of the answer to an open.
-    let skip_opens = !options.ask_open && !is_shared;
-    Caching { skip_opens, writeback, ..Caching::EXCLUSIVE }
+    Caching { skip_opens: !options.ask_open, writeback, ..Caching::EXCLUSIVE }
 }
 
 fn open_region(plan: &Plan, lock: Option<pmem::Lock>) -> Result<Region> {

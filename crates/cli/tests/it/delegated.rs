@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -81,6 +81,14 @@ impl Actor {
         let calls = |way: &str| report[way]["calls"].as_u64().unwrap();
         (calls("served"), calls("by_mount"))
     }
+}
+
+/// A directory with an empty file, of which a pool may become the cache.
+fn with_file() -> (Cached, PathBuf) {
+    let cached = Cached::new();
+    let path = cached.data().join("file");
+    fs::write(&path, "").unwrap();
+    (cached, path)
 }
 
 #[test]
@@ -243,9 +251,7 @@ fn delegated(cached: &Cached) -> u64 {
 #[test]
 #[allow(unsafe_code)]
 fn programs_and_others_see_the_same() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let mut actor = Actor::new(&path);
     let plain = fs::File::options().read(true).write(true).open(&path).unwrap();
@@ -332,9 +338,7 @@ fn programs_and_others_see_the_same() {
 /// Two programs have one file, and neither it nor the cache minds when one of them is killed.
 #[test]
 fn two_programs_and_one_that_is_killed() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let (mut one, mut two) = (Actor::new(&path), Actor::new(&path));
     one.works('a');
@@ -362,9 +366,7 @@ fn two_programs_and_one_that_is_killed() {
 #[test]
 fn programs_append_in_turns() {
     const TURNS: u64 = 30;
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let (mut one, mut two) = (Actor::new(&path), Actor::new(&path));
     let mut plain = fs::File::options().read(true).append(true).open(&path).unwrap();
@@ -402,9 +404,7 @@ fn programs_append_in_turns() {
 /// Calls of several parts are served, up to a length from which on they are the kernel's; with the same results.
 #[test]
 fn vectors_of_programs() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let mut actor = Actor::new(&path);
     actor.works('a');
@@ -454,9 +454,7 @@ fn vectors_of_programs() {
 /// Streams of libc are served like descriptors.
 #[test]
 fn streams_of_programs() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let mut actor = Actor::new(&path);
     assert_eq!(actor.asks("stream w+ 500 10 a"), "5000 5000a");
@@ -477,9 +475,7 @@ fn streams_of_programs() {
 /// they start.
 #[test]
 fn a_cache_that_comes_later() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     let mut actor = Actor::new(&path);
     // A shell that waits.
     let run = served_child_test(
@@ -520,9 +516,7 @@ fn a_cache_that_comes_later() {
 /// Whatever a program has written is there when the server was killed, also what it has written since.
 #[test]
 fn a_killed_server_loses_nothing_of_programs() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     cached.attach(&[]);
     let mut actor = Actor::new(&path);
     actor.works('a');
@@ -547,9 +541,7 @@ fn a_killed_server_loses_nothing_of_programs() {
 /// Who may not open the pool has the same files, by requests.
 #[test]
 fn a_user_who_may_not_open_the_pool() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     for (path, mode) in [(cached.pool(), 0o600), (path.clone(), 0o666)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -576,9 +568,7 @@ fn a_user_who_may_not_open_the_pool() {
 /// A program that writes all the time is written back all the same, in time.
 #[test]
 fn what_is_written_all_the_time_comes_down() {
-    let cached = Cached::new();
-    let path = cached.data().join("file");
-    fs::write(&path, "").unwrap();
+    let (cached, path) = with_file();
     let below = fs::File::open(&path).unwrap();
     cached.attach(&["--max-age=1"]);
     let mut actor = Actor::new(&path);

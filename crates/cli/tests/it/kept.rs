@@ -11,14 +11,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::common::{Sandbox, as_nobody, library, on_each_engine, tool, wait_until};
+use crate::common::{Sandbox, as_nobody, on_each_engine, tool, wait_until};
 
-/// `keepstone run -- bash -c SCRIPT`, in the mount.
+/// A script under `keepstone run`, which says nothing itself.
 fn run(sandbox: &Sandbox, script: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
-    command.args(["run", "--quiet", "--", "bash", "-euc", script]).current_dir(&sandbox.dir);
-    command.env("KEEPSTONE_LIBRARY", library()).stdin(Stdio::null());
-    command
+    sandbox.served_script(&["--quiet"], script)
 }
 
 fn runs(sandbox: &Sandbox, script: &str) {

@@ -10,10 +10,7 @@ use serde_json::Value;
 
 /// `keepstone run OPTIONS -- bash -c SCRIPT`, in the mount.
 fn run(sandbox: &Sandbox, options: &[&str], script: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
-    command.arg("run").args(options).args(["--", "bash", "-euc", script]);
-    command.current_dir(&sandbox.dir).env("KEEPSTONE_LIBRARY", library()).stdin(Stdio::null());
-    let output = command.output().unwrap();
+    let output = sandbox.served_script(options, script).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     output
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -124,6 +124,14 @@ impl Sandbox {
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
         command.args(args).env("KEEPSTONE_LIBRARY", library()).output().unwrap()
+    }
+
+    /// `keepstone run OPTIONS -- bash -c SCRIPT`, in the mount.
+    pub fn served_script(&self, options: &[&str], script: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
+        command.arg("run").args(options).args(["--", "bash", "-euc", script]);
+        command.current_dir(&self.dir).env("KEEPSTONE_LIBRARY", library()).stdin(Stdio::null());
+        command
     }
 
     /// Runs `keepstone ARGS`, which must succeed; returns its standard output.
