@@ -15,19 +15,16 @@ use crate::parts::Parts;
 use crate::slab::reserve;
 use crate::table::borrow;
 use crate::{Direct, lock::Held};
-use rustix::fs::XattrFlags;
+use rustix::ioctl::Setter;
 use std::ffi::CStr;
-use std::io::Write as _;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
-use vfs::{Delegation, Errno, FileSystem, Ino};
+use vfs::{Announcement, Delegation, Errno, FileSystem, Ino};
 
 /// The attributes of files of caches by which they are delegated, and by which a program learns that they are.
 const DELEGATION: &CStr = c"keepstone.cache.delegation";
 const JOIN: &CStr = c"keepstone.cache.delegated";
-/// The attribute that announces writes.
-const MARK: &CStr = c"keepstone.cache.mark";
 
 const BLOCK: u64 = 4096;
 /// Files are written to here up to so many blocks.
@@ -367,24 +364,25 @@ impl Direct {
         let ahead = if is_append { Some(AHEAD.min(blocks.end)) } else { self.ahead(fd, blocks) };
         let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
         let blocks = blocks.start..(blocks.end + ahead.unwrap_or(0)).min(most);
-        let mut text = [0_u8; 80];
-        let mut left = &mut text[..];
-        let written = write!(left, "{} {} {}", by.number.0, blocks.start, blocks.end);
-        let len = 80 - left.len();
-        let asked = rustix::fs::fsetxattr(borrow(fd), MARK, &text[..len], XattrFlags::empty());
+        let announced = Announcement { by: by.number, blocks: blocks.clone() };
+        // SAFETY: a command that reads so many bytes, and changes nothing of this process.
+        let asked = unsafe {
+            let command = Setter::<{ Announcement::COMMAND }, _>::new(announced.to_bytes());
+            rustix::ioctl::ioctl(borrow(fd), command)
+        };
         let held = self.hold();
         let Some(_inside) = Inside::enter() else { return false };
         let Some((_, description)) = self.get(fd) else { return false };
         let delegated = &description.file().delegated;
         match asked {
-            Ok(()) if written.is_ok() => {
+            Ok(()) => {
                 let is_same = delegated.get().is_some_and(|now| now.number == by.number);
                 if is_same {
                     delegated.announced(&held, &blocks, is_append);
                 }
                 is_same
             }
-            _ => {
+            Err(_) => {
                 delegated.end(by);
                 false
             }

@@ -629,16 +629,18 @@ impl fuser::Filesystem for Server {
     fn ioctl(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
+        ino: INodeNo,
+        fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        self.options.counters.count(Op::Ioctl);
-        reply.error(fuser::Errno::ENOTTY);
+        match self.announce((ino, fh), cmd, in_data) {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(err) => reply.error(err),
+        }
     }
 
     fn poll(

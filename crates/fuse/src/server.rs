@@ -11,7 +11,7 @@ use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
 use mounts::{Alias, MountEvents};
-use vfs::{Durability, Entry, Errno, FileSystem, Ino};
+use vfs::{Announcement, Durability, Entry, Errno, FileSystem, Ino};
 
 use crate::alias;
 use crate::convert;
@@ -50,6 +50,8 @@ const EXECUTED: u64 = 1;
 const MAPPED: u64 = 2;
 /// In the handle of what was opened while programs mapped it where it lies.
 const UNMAPPED: u64 = 4;
+/// In the handle of what may be written to.
+const WRITABLE: u64 = 8;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -331,8 +333,8 @@ impl Server {
     /// Announces what it means to programs beside the mount that one has opened a regular file by an ordinary
     /// name. The handle says what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
-        let Some(events) = self.events() else { return Ok(FileHandle(0)) };
-        let mut uses = 0;
+        let mut uses = if flags & libc::O_ACCMODE == libc::O_RDONLY { 0 } else { WRITABLE };
+        let Some(events) = self.events() else { return Ok(FileHandle(uses)) };
         // Nobody maps what cannot be read.
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
             uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
@@ -379,6 +381,24 @@ impl Server {
         if let Some(events) = self.events() {
             events.wait_for_openings(ino, true);
         }
+    }
+
+    /// What a program that may write to a file has announced, by a command.
+    pub(crate) fn announce(
+        &self,
+        (ino, handle): (INodeNo, FileHandle),
+        command: u32,
+        argument: &[u8],
+    ) -> Result<(), fuser::Errno> {
+        self.call(Op::Ioctl, |fs| {
+            let is_it = command == Announcement::COMMAND;
+            let announced =
+                Announcement::from_bytes(argument).filter(|_| is_it).ok_or(Errno::NOTTY)?;
+            if handle.0 & WRITABLE == 0 {
+                return Err(Errno::BADF);
+            }
+            fs.announce(convert::ino(ino), &announced)
+        })
     }
 
     /// Takes back what [`begin_use`](Self::begin_use) announced.

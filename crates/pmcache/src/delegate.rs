@@ -1,8 +1,8 @@
 //! Files that programs read and write in the pool themselves, without a request to who serves the cache
 //! ([`FileSystem::delegate`]).
 //!
-//! A program asks by the attribute [`DELEGATION`], and is told by which number it may; what it is going to write it announces by
-//! [`MARK`]. So its calls cost what calls on files of a pool cost, and nothing is written that is not accounted for.
+//! A program asks by the attribute [`DELEGATION`], and is told by which number it may; what it is going to write it announces
+//! ([`FileSystem::announce`]). So its calls cost what calls on files of a pool cost, and nothing is written that is not accounted for.
 //!
 //! - **delegate-G1** While a file is delegated, the shadow has every block that is below, as nothing is evicted that has a bitmap;
 //!   and the front end has kept nothing of the file, neither content nor attributes.
@@ -19,9 +19,8 @@ use crate::counters::count;
 use crate::node::{Cnode, Delegated, Node, State};
 use crate::{BLOCK, Cache, read, write};
 use backing::Backing;
-use std::ops::Range;
 use std::sync::Mutex;
-use vfs::{Attr, Delegation, Errno, FileSystem, Ino, Result, Timestamp};
+use vfs::{Announcement, Attr, Delegation, Errno, FileSystem, Ino, Result, Timestamp};
 
 /// The attribute that delegates a file, if it can be, and tells the number, the shadow and the path of the pool, with
 /// spaces between them.
@@ -29,10 +28,6 @@ pub const DELEGATION: &str = "keepstone.cache.delegation";
 
 /// The attribute that says the same of a file that is delegated already, and nothing of others.
 pub const JOIN: &str = "keepstone.cache.delegated";
-
-/// The attribute that announces writes by a delegation, when it is set: its number, the first block and the end of the range, in
-/// decimal, with spaces between them.
-pub const MARK: &str = "keepstone.cache.mark";
 
 /// So many blocks can be announced at once.
 const MARKED_MAX: u64 = 16 << 10;
@@ -129,15 +124,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Makes ready for writes by a delegation to these blocks (delegate-G2).
     ///
     /// # Errors
-    /// `ESTALE` where it was recalled, `EINVAL` for what is no such announcement, `ENOSPC` where there is no space for them
-    /// below.
-    pub(crate) fn mark_delegated(&self, ino: Ino, announced: &[u8]) -> Result<()> {
-        let (by, blocks) = parse(announced).ok_or(Errno::INVAL)?;
+    /// As [`FileSystem::announce`]; `ENOSPC` where there is no space for them below.
+    pub(crate) fn mark_delegated(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+        let Announcement { by, blocks } = announced;
+        if !(1..=MARKED_MAX).contains(&blocks.end.saturating_sub(blocks.start)) {
+            return Err(Errno::INVAL);
+        }
         let end = blocks.end.checked_mul(BLOCK).filter(|end| *end <= self.limits().file_size);
         let end = end.ok_or(Errno::FBIG)?;
         let node = self.table.find(ino).ok_or(Errno::STALE)?;
         self.change(&node, blocks.end - blocks.start, |state, io| {
-            if state.delegation.is_none_or(|delegated| delegated.by != by) {
+            if state.delegation.is_none_or(|delegated| delegated.by != *by) {
                 return Err(Errno::STALE.into());
             }
             self.check(&node, state)?;
@@ -146,8 +143,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             if end > cnode.size {
                 self.cut_below(&node, cnode, io)?;
             }
-            self.reserve(&node, cnode, &blocks, end)?;
-            Ok(self.mark(cnode, &blocks)?)
+            self.reserve(&node, cnode, blocks, end)?;
+            Ok(self.mark(cnode, blocks)?)
         })
     }
 
@@ -197,11 +194,4 @@ fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
     let mut told = format!("{number} {shadow} ").into_bytes();
     told.extend_from_slice(&way.pool);
     Some(told)
-}
-
-fn parse(announced: &[u8]) -> Option<(Delegation, Range<u64>)> {
-    let mut numbers = std::str::from_utf8(announced).ok()?.split(' ').map(|word| word.parse().ok());
-    let (number, start, end) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    let is_range = numbers.next().is_none() && start < end && end - start <= MARKED_MAX;
-    is_range.then_some((Delegation(number), start..end))
 }

@@ -4,14 +4,14 @@ use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
 use crate::node::{EntryName as Name, NOBODY, Node, State};
 use crate::record::Flags;
-use crate::{Cache, Command, DELEGATION, JOIN, MARK, cnode, control, lock, read, write};
+use crate::{Cache, Command, DELEGATION, JOIN, cnode, control, lock, read, write};
 use backing::{Backing, Watch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vfs::{
-    Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino, KernelCache,
-    NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
+    Announcement, Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
 };
 
 /// A name that is about to go, and the file that it leads to.
@@ -200,6 +200,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         state.error.take().map_or(Ok(()), Err)
     }
 
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+        self.mark_delegated(ino, announced)
+    }
+
     fn is_delegated(&self, ino: Ino) -> bool {
         self.is_with_programs(ino)
     }
@@ -234,9 +238,6 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        if name == MARK.as_bytes() {
-            return self.mark_delegated(ino, value);
-        }
         if let Some(command) = Command::of_attribute(name) {
             return self.control_to_change(ino, command?);
         }

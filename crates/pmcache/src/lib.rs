@@ -46,7 +46,7 @@ mod table;
 
 pub use control::{COMMANDS, Command, DATA, FileStatus};
 pub use counters::{Counters, Status, Trouble};
-pub use delegate::{DELEGATION, Forget, JOIN, MARK};
+pub use delegate::{DELEGATION, Forget, JOIN};
 pub use options::{Mode, Options};
 pub use recover::{Error, directory_of};
 

@@ -309,6 +309,15 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::STALE)
     }
 
+    /// Makes ready for what a program will write by a delegation. To be called for who may write to the file.
+    ///
+    /// # Errors
+    /// `ENOTTY` where files are not delegated; `ESTALE` where the delegation was recalled, `EINVAL` for no range of blocks, or too
+    /// many at once, `EFBIG` beyond the end of what a file can have, and as [`write`](Self::write).
+    fn announce(&self, _ino: Ino, _announced: &Announcement) -> Result<()> {
+        Err(Errno::NOTTY)
+    }
+
     /// Whether others may change the file now without asking: who asks for its attributes is to remember nothing of them.
     fn is_delegated(&self, _ino: Ino) -> bool {
         false

@@ -2,6 +2,7 @@
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// An inode number. 1 is the root; 0 is never valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -348,6 +349,41 @@ pub enum Durability {
 /// By what number a file is [delegated](crate::FileSystem::delegate); never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
+
+/// Blocks of 4096 bytes that a program is about to write to by a delegation, as it tells the front end of who serves the file:
+/// by `ioctl`, which of all requests that carry something takes the kernel the least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// By which.
+    pub by: Delegation,
+    /// Numbers of blocks.
+    pub blocks: Range<u64>,
+}
+
+impl Announcement {
+    /// How many bytes it is.
+    pub const LEN: usize = 24;
+    /// The command: `_IOW('K', 1, char[24])`.
+    pub const COMMAND: u32 = 1 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
+
+    /// Its bytes: three numbers, in the machine's order.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let numbers = [self.by.0, self.blocks.start, self.blocks.end];
+        for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// From its bytes; `None` where there are not as many.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let (numbers, _) = bytes.as_chunks();
+        let [by, start, end] = [0, 1, 2].map(|index: usize| u64::from_ne_bytes(numbers[index]));
+        Some(Self { by: Delegation(by), blocks: start..end })
+    }
+}
 
 /// Bytes of a file that lie together in the pool's memory: whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

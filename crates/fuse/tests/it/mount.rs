@@ -22,8 +22,8 @@ use fuse::{
 use mounts::{Alias, MountEvents};
 use vfs::model::Model;
 use vfs::{
-    Caller, Entry, Errno, FileSystem, Ino, KernelCache, Limits, NewKind, NewNode, RenameFlags,
-    Result,
+    Announcement, Caller, Delegation, Entry, Errno, FileSystem, Ino, KernelCache, Limits, NewKind,
+    NewNode, RenameFlags, Result,
 };
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
@@ -33,6 +33,7 @@ struct Probe {
     /// References given out and not yet taken back.
     references: AtomicU64,
     fsyncs: AtomicU64,
+    announced: Mutex<Vec<(Ino, Announcement)>>,
     kernel_cache: KernelCache,
     /// What is announced as being executed.
     executed: Mutex<Vec<Ino>>,
@@ -161,6 +162,10 @@ impl FileSystem for Probe {
     }
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         Ok(self.given(self.model.link(ino, dir, name)?))
+    }
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+        self.announced.lock().unwrap().push((ino, announced.clone()));
+        Ok(())
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.fsyncs.fetch_add(1, Relaxed);
@@ -303,6 +308,36 @@ fn panics_end_a_request_and_not_the_mount() {
     assert_eq!(mount.counters.snapshot().panics, 10);
     fs::write(mount.path("file"), "content").unwrap();
     assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "content");
+}
+
+/// One request each.
+#[test]
+fn who_may_write_announces_by_a_command() {
+    let mount = Mount::shared();
+    let file = fs::File::create_new(mount.path("file")).unwrap();
+    let announced = Announcement { by: Delegation(7), blocks: 3..u64::MAX };
+    let tell = |file: &fs::File, command: u32| {
+        // SAFETY: as many bytes as the command says, and unknown commands have as many or fewer.
+        let told = unsafe { libc::ioctl(file.as_raw_fd(), command.into(), &announced.to_bytes()) };
+        if told == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error().raw_os_error().unwrap())
+        }
+    };
+    let requests = || mount.counters.snapshot().requests.values().sum::<u64>();
+    let before = requests();
+    tell(&file, Announcement::COMMAND).unwrap();
+    assert_eq!(requests() - before, 1);
+    let ino = Ino(file.metadata().unwrap().ino());
+    assert_eq!(*mount.probe.announced.lock().unwrap(), [(ino, announced.clone())]);
+
+    let reader = fs::File::open(mount.path("file")).unwrap();
+    assert_eq!(tell(&reader, Announcement::COMMAND), Err(libc::EBADF));
+    for other in [Announcement::COMMAND + 1, Announcement::COMMAND - (8 << 16), 1 << 30 | 8 << 16] {
+        assert_eq!(tell(&file, other), Err(libc::ENOTTY), "{other:x}");
+    }
+    assert_eq!(mount.probe.announced.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::common::{Below, content, file, options};
 use bpfs::Bpfs;
-use pmcache::{Cache, DELEGATION, JOIN, MARK, Options};
+use pmcache::{Cache, DELEGATION, JOIN, Options};
 use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{FormatOptions, MountOptions};
 use rng::Rng;
@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use vfs::conformance::{run_all, run_generated};
-use vfs::{Caller, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr};
+use vfs::{
+    Announcement, Caller, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr,
+};
 
 type Tested = Cache<Bpfs<Region>, Below>;
 
@@ -85,8 +87,8 @@ impl Programs {
     }
 
     fn announce(&self, ino: Ino, by: Delegation, start: u64, end: u64) -> vfs::Result<()> {
-        let blocks = format!("{} {} {}", by.0, start / BLOCK, end.div_ceil(BLOCK));
-        self.cache.setxattr(ino, MARK.as_bytes(), blocks.as_bytes(), SetXattr::Any)
+        let blocks = start / BLOCK..end.div_ceil(BLOCK);
+        self.cache.announce(ino, &Announcement { by, blocks })
     }
 
     fn write_by_delegation(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()> {
@@ -232,11 +234,9 @@ fn what_cannot_be_delegated_is_not() {
     let ino = file(cache, b"file");
     let refused = |ino| programs.delegation(ino).unwrap_err();
     assert_eq!(refused(ROOT), Errno::NODATA);
-    for bad in
-        ["", "1", "1 2", "a b c", "1 2 2", "1 3 2", "1 0 1 1", "1 0 99999999999999999999", "-1 0 1"]
-    {
-        let set = cache.setxattr(ino, MARK.as_bytes(), bad.as_bytes(), SetXattr::Any);
-        assert_eq!(set, Err(Errno::INVAL), "{bad}");
+    for (start, end) in [(2, 2), (3, 2), (u64::MAX, 0), (0, u64::MAX), (0, (16 << 10) + 1)] {
+        let bad = Announcement { by: Delegation(1), blocks: start..end };
+        assert_eq!(cache.announce(ino, &bad), Err(Errno::INVAL), "{bad:?}");
     }
     let (by, _) = programs.delegation(ino).unwrap();
     assert_eq!(programs.announce(ino, by, u64::MAX - 4096, u64::MAX), Err(Errno::FBIG));
@@ -304,8 +304,7 @@ fn what_programs_wrote_survives_who_served_it() {
     let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
     let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
     let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
-    let mark = format!("{} 0 20", by.0);
-    cache.setxattr(ino, MARK.as_bytes(), mark.as_bytes(), SetXattr::Any).unwrap();
+    cache.announce(ino, &Announcement { by, blocks: 0..20 }).unwrap();
     let program = pool.open();
     program.write_delegated(by, shadow, 5_000, &[2; 20_000]).unwrap();
     // It is killed: nothing is closed.
