@@ -264,6 +264,18 @@ impl<M: Medium> Files<M> {
         })
     }
 
+    /// `Files::update`.
+    pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
+        self.change(&[ino], 1, |locks| {
+            let v = self.live_file(ino)?;
+            let mut line = [0; LINE as usize];
+            let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
+            self.read_content(v, offset, bytes)?;
+            to(bytes);
+            self.write_content(locks, ino, v, offset, bytes)
+        })
+    }
+
     /// Overwrites a range with whole blocks in it. Their shadows depend on nothing that may change, and are written before the
     /// file's lock is taken: of several that write one file each waits for what the others do to the tree only. What has to be
     /// known of the tree is guessed, and looked at again under the lock. `false` where a guess was wrong or anything else is in

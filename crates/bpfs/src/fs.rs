@@ -94,6 +94,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::append(self, ino, data, check)
     }
 
+    fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
+        Self::update(self, ino, offset, len, to)
+    }
+
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         Self::fallocate(self, ino, mode, offset, len)
     }

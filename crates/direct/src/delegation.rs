@@ -3,8 +3,9 @@
 //!
 //! - **delegation-D1** A delegation counts as long as the pool says so, which each call asks as it is made. What is remembered here
 //!   of it changes with the tables locked, and whoever uses it under an older number is refused by the pool.
-//! - **delegation-D2** A block is written to only when the cache was told of it under the same number. Who appends says which bytes
-//!   those are; where the file ends elsewhere by then, the pool, which knows with the file locked, writes nothing.
+//! - **delegation-D2** A block is written to only when the cache was told of it under the same number, or has let it be marked
+//!   here, which is done before. Who appends says which bytes those are; where the file ends elsewhere by then, the pool, which
+//!   knows with the file locked, writes nothing.
 
 #![allow(unsafe_code)]
 
@@ -15,12 +16,12 @@ use crate::parts::Parts;
 use crate::slab::reserve;
 use crate::table::borrow;
 use crate::{Direct, lock::Held};
-use rustix::ioctl::Setter;
+use rustix::ioctl::Updater;
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
-use vfs::{Announcement, Delegation, Errno, FileSystem, Ino};
+use vfs::{Announcement, Credit, Delegation, Errno, FileSystem, Ino};
 
 /// The attributes of files of caches by which they are delegated, and by which a program learns that they are.
 const DELEGATION: &CStr = c"keepstone.cache.delegation";
@@ -84,6 +85,10 @@ pub struct Delegated {
     /// The block after those that were announced last, within the file, and how many of these were not about to be written.
     expected: AtomicU64,
     ahead: AtomicU64,
+    /// What may be marked without announcing it: so many blocks below an end, in a file of the pool.
+    credit: AtomicU64,
+    credit_end: AtomicU64,
+    bitmap: AtomicU64,
 }
 
 /// A delegation as a call uses it.
@@ -140,6 +145,7 @@ impl Delegated {
         self.shadow.store(by.shadow.0, Relaxed);
         self.pool.store(by.pool, Relaxed);
         self.at_end.store(0, Relaxed);
+        self.credit.store(0, Relaxed);
         self.calls.store(0, Relaxed);
         self.number.store(by.number.0, Release);
     }
@@ -190,6 +196,27 @@ impl Delegated {
     fn used(&self) {
         let calls = self.calls.load(Relaxed);
         self.calls.store(calls.saturating_add(1), Relaxed);
+    }
+
+    fn take_in(&self, _held: &Held<'_>, credit: Credit) {
+        self.bitmap.store(credit.bitmap.0, Relaxed);
+        self.credit_end.store(credit.end, Relaxed);
+        self.credit.store(credit.blocks, Relaxed);
+    }
+
+    /// The bitmap in which these blocks may be marked, of which so many are left to be marked less then.
+    fn spend(&self, _held: &Held<'_>, blocks: &Range<u64>) -> Option<Ino> {
+        let left = self.credit.load(Relaxed).checked_sub(blocks.end - blocks.start)?;
+        let may = blocks.end <= self.credit_end.load(Relaxed);
+        may.then(|| {
+            self.credit.store(left, Relaxed);
+            Ino(self.bitmap.load(Relaxed))
+        })
+    }
+
+    /// Leaves half of the credit to a process that is about to be made.
+    pub fn share_credit(&self, _held: &Held<'_>) {
+        self.credit.store(self.credit.load(Relaxed) / 2, Relaxed);
     }
 
     fn announced(&self, _held: &Held<'_>, blocks: &Range<u64>, is_append: bool) {
@@ -357,36 +384,67 @@ impl Direct {
         (delegation != 0).then_some(by)
     }
 
-    /// Announces writes to blocks; whether they may be made. The caller is outside.
+    /// Marks blocks, or announces writes to them; whether they may be made. The caller is outside.
     #[cold]
     pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
+        if let Some(marked) = self.mark(fd, by, blocks) {
+            return marked;
+        }
         let is_append = blocks.start * BLOCK >= size / BLOCK * BLOCK;
         let ahead = if is_append { Some(AHEAD.min(blocks.end)) } else { self.ahead(fd, blocks) };
         let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
         let blocks = blocks.start..(blocks.end + ahead.unwrap_or(0)).min(most);
-        let announced = Announcement { by: by.number, blocks: blocks.clone() };
-        // SAFETY: a command that reads so many bytes, and changes nothing of this process.
+        let mut bytes = Announcement { by: by.number, blocks: blocks.clone() }.to_bytes();
+        // SAFETY: a command that reads and writes so many bytes.
         let asked = unsafe {
-            let command = Setter::<{ Announcement::COMMAND }, _>::new(announced.to_bytes());
+            let command = Updater::<{ Announcement::COMMAND }, _>::new(&mut bytes);
             rustix::ioctl::ioctl(borrow(fd), command)
         };
-        let held = self.hold();
-        let Some(_inside) = Inside::enter() else { return false };
-        let Some((_, description)) = self.get(fd) else { return false };
-        let delegated = &description.file().delegated;
-        match asked {
+        self.with_delegation(fd, by, |delegated, held| match asked {
             Ok(()) => {
-                let is_same = delegated.get().is_some_and(|now| now.number == by.number);
-                if is_same {
-                    delegated.announced(&held, &blocks, is_append);
-                }
-                is_same
+                delegated.announced(held, &blocks, is_append);
+                delegated.take_in(held, Credit::from_bytes(&bytes));
+                true
             }
             Err(_) => {
                 delegated.end(by);
                 false
             }
+        })
+        .unwrap_or(false)
+    }
+
+    /// Marks blocks by the credit that there is; `None` where there is not enough, and otherwise whether they may be written to.
+    fn mark(&self, fd: i32, by: By, blocks: &Range<u64>) -> Option<bool> {
+        let bitmap =
+            self.with_delegation(fd, by, |delegated, held| delegated.spend(held, blocks))??;
+        let fs = self.pools.get(by.pool)?;
+        match fs.set_bits_delegated(by.number, bitmap, blocks.clone()) {
+            Ok(()) => self.with_delegation(fd, by, |delegated, held| {
+                delegated.announced(held, blocks, false);
+                true
+            }),
+            Err(Errno::STALE) => self.with_delegation(fd, by, |delegated, _| {
+                delegated.end(by);
+                false
+            }),
+            // The cache may make room.
+            Err(_) => None,
         }
+    }
+
+    /// Changes what is known of a delegation; `None` where that is another one by now.
+    fn with_delegation<T>(
+        &self,
+        fd: i32,
+        by: By,
+        change: impl FnOnce(&Delegated, &Held<'_>) -> T,
+    ) -> Option<T> {
+        let held = self.hold();
+        let _inside = Inside::enter()?;
+        let delegated = &self.get(fd)?.1.file().delegated;
+        let is_same = delegated.get().is_some_and(|now| now.number == by.number);
+        is_same.then(|| change(delegated, &held))
     }
 
     /// How many blocks are announced beyond those that are about to be written: where the last ones are followed by these,

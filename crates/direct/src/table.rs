@@ -623,12 +623,17 @@ impl Direct {
         (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.forget(fd));
     }
 
-    /// A process with a copy of our memory is about to be made: both use the kernel's offsets. Has to
+    /// A process with a copy of our memory is about to be made: both use the kernel's offsets, and share credit. Has to
     /// be followed by [`after_fork_parent`](Self::after_fork_parent) or
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
-        (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.give_offset_to_kernel(&held, fd));
+        for fd in 0..self.fd_end.load(Relaxed) as i32 {
+            self.give_offset_to_kernel(&held, fd);
+            if let Some((_, description)) = self.get(fd) {
+                description.file().delegated.share_credit(&held);
+            }
+        }
         std::mem::forget(held);
     }
 

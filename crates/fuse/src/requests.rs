@@ -638,7 +638,7 @@ impl fuser::Filesystem for Server {
         reply: ReplyIoctl,
     ) {
         match self.announce((ino, fh), cmd, in_data) {
-            Ok(()) => reply.ioctl(0, &[]),
+            Ok(credit) => reply.ioctl(0, &credit.to_bytes()),
             Err(err) => reply.error(err),
         }
     }

@@ -11,7 +11,7 @@ use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
 use mounts::{Alias, MountEvents};
-use vfs::{Announcement, Durability, Entry, Errno, FileSystem, Ino};
+use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino};
 
 use crate::alias;
 use crate::convert;
@@ -383,13 +383,13 @@ impl Server {
         }
     }
 
-    /// What a program that may write to a file has announced, by a command.
+    /// What a program that may write to a file announces, by a command.
     pub(crate) fn announce(
         &self,
         (ino, handle): (INodeNo, FileHandle),
         command: u32,
         argument: &[u8],
-    ) -> Result<(), fuser::Errno> {
+    ) -> Result<Credit, fuser::Errno> {
         self.call(Op::Ioctl, |fs| {
             let is_it = command == Announcement::COMMAND;
             let announced =

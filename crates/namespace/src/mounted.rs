@@ -132,6 +132,12 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`FileSystem::append`] at an offset to which `check` has no objection, which is asked with the file locked.
     fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
 
+    /// Changes up to a line of 64 bytes of a file, as one and with nothing in between: bytes that it does not have are zeros
+    /// before. Where what is delegated is durable on return.
+    fn update(&self, _ino: Ino, _offset: u64, _len: usize, _to: impl Fn(&mut [u8])) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// [`FileSystem::fallocate`].
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
 
@@ -161,6 +167,16 @@ impl Memory {
     fn fresh(arena: Arena, o: &MountOptions) -> Self {
         let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
         Self::Fresh { arena, seed: o.seed.unwrap_or(seed), secret }
+    }
+}
+
+/// Words of 8 bytes of a line.
+const LINE_WORDS: u64 = 8;
+
+/// Sets bits of words of 8 bytes, little-endian.
+fn set_bits(words: &mut [u8], bits: &Range<u64>) {
+    for bit in bits.clone() {
+        words[bit as usize / 8] |= 1 << (bit % 8);
     }
 }
 
@@ -542,6 +558,21 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| {
             self.check_delegation(by)?;
             self.files.append(ino, data, check)
+        })
+    }
+    fn set_bits_delegated(&self, by: Delegation, ino: Ino, bits: Range<u64>) -> Result<()> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            let mut at = bits.start;
+            while at < bits.end {
+                let first = at / 64;
+                let end = bits.end.min((first / LINE_WORDS + 1) * LINE_WORDS * 64);
+                let (here, len) = (at - first * 64..end - first * 64, end.div_ceil(64) - first);
+                self.files
+                    .update(ino, first * 8, len as usize * 8, |words| set_bits(words, &here))?;
+                at = end;
+            }
+            Ok(())
         })
     }
     fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {

@@ -186,7 +186,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// A bitmap of any size, of which only what is allocated is read.
-    fn read_bitmap(&self, bitmap: Ino, size: u64) -> Result<Blocks> {
+    pub(crate) fn read_bitmap(&self, bitmap: Ino, size: u64) -> Result<Blocks> {
         let mut words = Vec::new();
         let mut at = 0;
         let mut piece = vec![0; 64 << 10];

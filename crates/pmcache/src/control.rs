@@ -243,9 +243,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let mode = self.mode_of(node.ino, &mut state).to_string();
         let mut status =
             FileStatus { size_bytes, cached_bytes: 0, dirty_bytes: 0, is_pinned: false, mode };
+        status.dirty_bytes = self.dirty_bytes(&state);
         if let Some(cnode) = &state.cached {
             status.cached_bytes = self.cached_bytes(cnode)?;
-            status.dirty_bytes = cnode.dirty_bytes();
             status.is_pinned = cnode.record.state.contains(Flags::PINNED);
         }
         Ok(status)

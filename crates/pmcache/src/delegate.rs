@@ -13,14 +13,22 @@
 //!   such a use, so a delegation ends with the age of what is dirty at the latest.
 //! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
 //!   else has used it: then it would have been kept again, and it is not delegated.
+//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, so that nothing but
+//!   the mark goes before a write to them, and no more than were counted as not written back when it was given. As long as there
+//!   is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes it; a recall reads it.
+//!   While a file is being written back there is none: what is marked meanwhile has to be known.
 
 use crate::content::CAPABILITY;
 use crate::counters::count;
-use crate::node::{Cnode, Delegated, Node, State};
+use crate::node::{Cnode, Delegated, Dirty, Node, State};
+use crate::range::Blocks;
 use crate::{BLOCK, Cache, read, write};
 use backing::Backing;
+use std::ops::Range;
 use std::sync::Mutex;
-use vfs::{Announcement, Attr, Delegation, Errno, FileSystem, Ino, Result, Timestamp};
+use vfs::{
+    Announcement, Attr, Credit, Delegation, Errno, FileSystem, Ino, Result, Seek, Timestamp,
+};
 
 /// The attribute that delegates a file, if it can be, and tells the number, the shadow and the path of the pool, with
 /// spaces between them.
@@ -33,6 +41,10 @@ pub const JOIN: &str = "keepstone.cache.delegated";
 const MARKED_MAX: u64 = 16 << 10;
 /// A file of more than this part of the pool is not delegated: all of it would have to be there.
 const PART_OF_POOL: u64 = 8;
+/// So many blocks a program may mark itself before it asks for more.
+const CREDIT: u64 = 1024;
+/// As many programs at least can have credit before there is more than may wait to be written back.
+const CREDITS: u64 = 64;
 /// Set-user-ID and set-group-ID, which a write takes away.
 const PRIVILEGES: u32 = 0o6000;
 
@@ -81,7 +93,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Err(Errno::AGAIN);
         }
         let mtime = self.own_mtime(cnode)?;
-        state.delegation = Some(Delegated { by: self.pool.delegate()?, mtime });
+        state.delegation = Some(Delegated { by: self.pool.delegate()?, mtime, credit: 0 });
         count(&self.counts.delegated, 1);
         told(&state, way).ok_or(Errno::AGAIN)
     }
@@ -125,7 +137,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// As [`FileSystem::announce`]; `ENOSPC` where there is no space for them below.
-    pub(crate) fn mark_delegated(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+    pub(crate) fn mark_delegated(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
         let Announcement { by, blocks } = announced;
         if !(1..=MARKED_MAX).contains(&blocks.end.saturating_sub(blocks.start)) {
             return Err(Errno::INVAL);
@@ -133,19 +145,93 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let end = blocks.end.checked_mul(BLOCK).filter(|end| *end <= self.limits().file_size);
         let end = end.ok_or(Errno::FBIG)?;
         let node = self.table.find(ino).ok_or(Errno::STALE)?;
-        self.change(&node, blocks.end - blocks.start, |state, io| {
-            if state.delegation.is_none_or(|delegated| delegated.by != *by) {
+        let credit = CREDIT.min(self.options.cap / BLOCK / CREDITS);
+        self.change(&node, blocks.end - blocks.start + credit, |state, io| {
+            let is_its = |delegated: &Delegated| delegated.by == *by;
+            if !state.delegation.as_ref().is_some_and(is_its) {
                 return Err(Errno::STALE.into());
             }
             self.check(&node, state)?;
-            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            let (Some(delegated), Some(cnode)) = (&mut state.delegation, &mut state.cached) else {
+                return Err(Errno::STALE.into());
+            };
             cnode.size = self.pool.getattr(cnode.shadow)?.size;
             if end > cnode.size {
                 self.cut_below(&node, cnode, io)?;
             }
             self.reserve(&node, cnode, blocks, end)?;
-            Ok(self.mark(cnode, blocks)?)
+            if delegated.credit == 0 {
+                self.mark(cnode, blocks)?;
+            } else {
+                self.mark_beside(*by, cnode, blocks)?;
+            }
+            Ok(self.give_credit(&node, delegated, cnode, blocks.end, credit))
         })
+    }
+
+    /// Marks blocks where programs do so, too (delegate-G5).
+    fn mark_beside(&self, by: Delegation, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
+        let dirty = cnode.dirty.as_mut().ok_or(Errno::IO)?;
+        self.pool.set_bits_delegated(by, dirty.bitmap, blocks.clone())?;
+        self.backlog.grow(dirty.blocks.missing(blocks) * BLOCK);
+        dirty.blocks.add(blocks);
+        Ok(())
+    }
+
+    /// Lets a program that has announced blocks up to `end` mark so many more of the file (delegate-G5).
+    fn give_credit(
+        &self,
+        node: &Node,
+        delegated: &mut Delegated,
+        cnode: &Cnode,
+        end: u64,
+        blocks: u64,
+    ) -> Credit {
+        let Some(dirty) = cnode.dirty.as_ref().filter(|dirty| dirty.again.is_none()) else {
+            return Credit::NONE;
+        };
+        let both = cnode.size.min(cnode.record.left.size);
+        // Who writes beyond what is below goes on there.
+        if blocks == 0 || end * BLOCK > both.next_multiple_of(BLOCK) {
+            return Credit::NONE;
+        }
+        if self.backing.seek(node.ino, 0, Seek::Hole).is_ok_and(|hole| hole < both) {
+            return Credit::NONE;
+        }
+        delegated.credit += blocks;
+        self.backlog.give_credit(blocks);
+        Credit { bitmap: dirty.bitmap, end: both.div_ceil(BLOCK), blocks }
+    }
+
+    /// Takes in what programs have marked, which no longer do (delegate-G5).
+    fn take_credit(&self, delegated: &Delegated, cnode: &mut Cnode) {
+        if delegated.credit == 0 {
+            return;
+        }
+        if let Some(dirty) = &mut cnode.dirty {
+            self.backlog.shrink(dirty.blocks.count() * BLOCK);
+            match self.marked_in_pool(dirty) {
+                Ok(blocks) => dirty.blocks = blocks,
+                // Any may be.
+                Err(_) => drop(dirty.blocks.add(&(0..cnode.size.div_ceil(BLOCK)))),
+            }
+            self.backlog.grow(dirty.blocks.count() * BLOCK);
+        }
+        self.backlog.take_credit(delegated.credit);
+    }
+
+    fn marked_in_pool(&self, dirty: &Dirty) -> Result<Blocks> {
+        let size = self.pool.getattr(dirty.bitmap)?.size;
+        self.read_bitmap(dirty.bitmap, size)
+    }
+
+    /// Bytes of a file that are only in the cache, those included that programs have marked.
+    pub(crate) fn dirty_bytes(&self, state: &State) -> u64 {
+        let Some(cnode) = &state.cached else { return 0 };
+        let has_credit = |delegated: Delegated| delegated.credit > 0;
+        let dirty = cnode.dirty.as_ref().filter(|_| state.delegation.is_some_and(has_credit));
+        let blocks = dirty.and_then(|dirty| self.marked_in_pool(dirty).ok());
+        blocks.map_or(cnode.dirty_bytes(), |blocks| blocks.count() * BLOCK)
     }
 
     /// Recalls a file from programs (delegate-G3). To be called by who uses it in any other way, with its state locked.
@@ -159,6 +245,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.delegation = None;
         count(&self.counts.recalled, 1);
         let Some(cnode) = &mut state.cached else { return Ok(()) };
+        self.take_credit(&delegated, cnode);
         let shadow = self.pool.getattr(cnode.shadow)?;
         (cnode.size, cnode.ctime) = (shadow.size, delegated.ctime(cnode, &shadow));
         if let Some(dirty) = &mut cnode.dirty {

@@ -30,7 +30,10 @@ const RETRY_NS: i64 = 100_000_000;
 /// What is not below yet.
 #[derive(Default)]
 pub struct Backlog {
+    /// Marked blocks.
     bytes: AtomicU64,
+    /// And those that programs may have marked themselves since.
+    credit: AtomicU64,
     /// Files that have such, and since when.
     files: Mutex<HashMap<Ino, (Timestamp, Arc<Node>)>>,
 }
@@ -42,8 +45,24 @@ struct Written {
 }
 
 impl Backlog {
+    /// As many as there may be.
     pub fn bytes(&self) -> u64 {
+        self.marked() + self.credit.load(Relaxed)
+    }
+
+    /// As many as are known of.
+    pub fn marked(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Programs may mark so many blocks (delegate-G5).
+    pub fn give_credit(&self, blocks: u64) {
+        self.credit.fetch_add(blocks * BLOCK, Relaxed);
+    }
+
+    /// They may no more: what they have marked is known now.
+    pub fn take_credit(&self, blocks: u64) {
+        self.credit.fetch_sub(blocks * BLOCK, Relaxed);
     }
 
     pub fn grow(&self, bytes: u64) {
@@ -347,7 +366,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         for few in files.chunks(BATCH) {
             let nodes: Vec<Arc<Node>> = few.iter().map(|(_, node)| node.clone()).collect();
             result = result.and(self.drain(&nodes));
-            progress(self.backlog.bytes());
+            progress(self.backlog.marked());
         }
         result
     }

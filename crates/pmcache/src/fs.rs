@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vfs::{
-    Announcement, Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs, Timestamp,
+    Announcement, Attr, Caller, Credit, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
+    Ino, KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
+    Timestamp,
 };
 
 /// A name that is about to go, and the file that it leads to.
@@ -39,7 +40,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     /// What is to be written back takes space already.
     fn statfs(&self) -> StatFs {
         let below = self.backing.statfs();
-        let taken = self.backlog.bytes().div_ceil(u64::from(below.block_size.max(1)));
+        let taken = self.backlog.marked().div_ceil(u64::from(below.block_size.max(1)));
         StatFs { blocks_free: below.blocks_free.saturating_sub(taken), ..below }
     }
 
@@ -200,7 +201,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         state.error.take().map_or(Ok(()), Err)
     }
 
-    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
         self.mark_delegated(ino, announced)
     }
 
@@ -441,7 +442,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             watch_problem: watching.problem,
             size_bytes: space.blocks * block,
             used_bytes: (space.blocks - space.blocks_free) * block,
-            dirty_bytes: self.backlog.bytes(),
+            dirty_bytes: files.iter().map(|(_, node)| self.dirty_bytes(&read(&node.state))).sum(),
             dirty_files: files.len() as u64,
             oldest_dirty_ms: (now.0.saturating_sub(oldest.0) / 1_000_000).max(0) as u64,
             hit_rate: share(counters.read_hits, counters.read_hits + counters.read_misses),
@@ -470,7 +471,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             pid => format!("{what}; process {pid} was refused to open it behind the cache"),
         };
         let path = self.name_for_people(node.ino, cnode);
-        Some(Trouble { path, what, dirty_bytes: cnode.dirty_bytes() })
+        Some(Trouble { path, what, dirty_bytes: self.dirty_bytes(&state) })
     }
 
     /// Does a bounded step of what is to be done in the background: writes back what is due, evicts. Whether there is more.

@@ -66,6 +66,8 @@ pub struct Delegated {
     pub by: Delegation,
     /// The shadow's time before they did.
     pub mtime: Timestamp,
+    /// So many blocks they may have marked themselves (delegate-G5).
+    pub credit: u64,
 }
 
 /// A name in a directory.

@@ -136,6 +136,47 @@ pub fn appends_are_whole_and_where_they_may_be<E: Engine>() {
     assert_eq!(content.len(), records * RECORD);
 }
 
+/// Several set bits of the same words at the same time: all are set that were said to be, whoever wrote the words first, and no
+/// others; nobody sets any after a recall.
+pub fn bits_are_set_beside_others<E: Engine>() {
+    const THREADS: u64 = 3;
+    const ROUNDS: u64 = 500;
+    let pool = PoolFile::new::<E>("bits", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
+    if server.durability() != Durability::OnReturn {
+        assert_eq!(program.set_bits_delegated(Delegation(1), ROOT, 0..1), Err(Errno::STALE));
+        return;
+    }
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    let ino = server.create(&Caller::ROOT, ROOT, b"file", &node).unwrap().ino;
+    let by = server.delegate().unwrap();
+    assert_eq!(program.set_bits_delegated(by, ROOT, 0..1), Err(Errno::ISDIR));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let program = if thread == 0 { &server } else { &program };
+            scope.spawn(move || {
+                for i in 0..ROUNDS {
+                    // Every so manyth, and in the end some that lie in several lines.
+                    let bit = i * (THREADS + 1) + thread;
+                    program.set_bits_delegated(by, ino, bit..bit + 1).unwrap();
+                }
+                let far = 100_000 + thread * 2_000;
+                program.set_bits_delegated(by, ino, far..far + 1_500).unwrap();
+            });
+        }
+    });
+    let mut words = vec![0; server.getattr(ino).unwrap().size as usize];
+    assert_eq!(server.read(ino, 0, &mut words), Ok(words.len()));
+    for bit in 0..words.len() as u64 * 8 {
+        let is_set = words[bit as usize / 8] & 1 << (bit % 8) != 0;
+        let near = bit < ROUNDS * (THREADS + 1) && bit % (THREADS + 1) < THREADS;
+        let far = (100_000..100_000 + THREADS * 2_000).contains(&bit) && bit % 2_000 < 1_500;
+        assert_eq!(is_set, near || far, "bit {bit}");
+    }
+    server.recall(Some(by)).unwrap();
+    assert_eq!(program.set_bits_delegated(by, ino, 0..1), Err(Errno::STALE));
+}
+
 /// They are different, as many as there is room for, last over a recovery, and mean nothing to who makes them up.
 pub fn delegations_are_numbers_of_their_own<E: Engine>() {
     let pool = PoolFile::new::<E>("numbers", 16 << 20);

@@ -220,6 +220,7 @@ macro_rules! tests {
         $crate::tests!(@ $engine, delegations:
             nobody_writes_after_a_recall
             appends_are_whole_and_where_they_may_be
+            bits_are_set_beside_others
             delegations_are_numbers_of_their_own
         );
     };

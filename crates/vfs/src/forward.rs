@@ -258,6 +258,16 @@ macro_rules! forward {
             $to.delegate()
         }
     };
+    ($this:ident => $to:expr; set_bits_delegated) => {
+        fn set_bits_delegated(
+            &$this,
+            by: $crate::Delegation,
+            ino: $crate::Ino,
+            bits: std::ops::Range<u64>,
+        ) -> $crate::Result<()> {
+            $to.set_bits_delegated(by, ino, bits)
+        }
+    };
     ($this:ident => $to:expr; recall) => {
         fn recall(&$this, delegation: Option<$crate::Delegation>) -> $crate::Result<()> {
             $to.recall(delegation)

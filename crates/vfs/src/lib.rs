@@ -309,12 +309,22 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::STALE)
     }
 
-    /// Makes ready for what a program will write by a delegation. To be called for who may write to the file.
+    /// Sets bits of a file of bits by a delegation, whoever sets others at the same time: bit `j` of its `i`th word of 8 bytes,
+    /// little-endian, is number 64 `i` + `j`. A crash may leave some of them set.
+    ///
+    /// # Errors
+    /// `ESTALE` where it was recalled; none is set then.
+    fn set_bits_delegated(&self, _by: Delegation, _ino: Ino, _bits: Range<u64>) -> Result<()> {
+        Err(Errno::STALE)
+    }
+
+    /// Makes ready for what a program will write by a delegation, and says which blocks it may mark itself from now on. To be
+    /// called for who may write to the file.
     ///
     /// # Errors
     /// `ENOTTY` where files are not delegated; `ESTALE` where the delegation was recalled, `EINVAL` for no range of blocks, or too
     /// many at once, `EFBIG` beyond the end of what a file can have, and as [`write`](Self::write).
-    fn announce(&self, _ino: Ino, _announced: &Announcement) -> Result<()> {
+    fn announce(&self, _ino: Ino, _announced: &Announcement) -> Result<Credit> {
         Err(Errno::NOTTY)
     }
 

@@ -351,7 +351,7 @@ pub enum Durability {
 pub struct Delegation(pub u64);
 
 /// Blocks of 4096 bytes that a program is about to write to by a delegation, as it tells the front end of who serves the file:
-/// by `ioctl`, which of all requests that carry something takes the kernel the least.
+/// by `ioctl`, which of all requests that carry something takes the kernel the least. The answer is a [`Credit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// By which.
@@ -360,29 +360,63 @@ pub struct Announcement {
     pub blocks: Range<u64>,
 }
 
+/// Which blocks a program may mark as written to without announcing them: it sets their bits in a file of the pool, before it
+/// writes to them ([`FileSystem::set_bits_delegated`](crate::FileSystem::set_bits_delegated)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// The file with the bits.
+    pub bitmap: Ino,
+    /// Those below this one.
+    pub end: u64,
+    /// So many of them; 0: none.
+    pub blocks: u64,
+}
+
+impl Credit {
+    /// No block.
+    pub const NONE: Self = Self { bitmap: Ino(0), end: 0, blocks: 0 };
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; Announcement::LEN] {
+        bytes_of([self.bitmap.0, self.end, self.blocks])
+    }
+
+    /// From its bytes.
+    pub fn from_bytes(bytes: &[u8; Announcement::LEN]) -> Self {
+        let [bitmap, end, blocks] = numbers_of(bytes);
+        Self { bitmap: Ino(bitmap), end, blocks }
+    }
+}
+
 impl Announcement {
-    /// How many bytes it is.
+    /// How many bytes it is, and the answer.
     pub const LEN: usize = 24;
-    /// The command: `_IOW('K', 1, char[24])`.
-    pub const COMMAND: u32 = 1 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
+    /// The command: `_IOWR('K', 1, char[24])`.
+    pub const COMMAND: u32 = 3 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
 
     /// Its bytes: three numbers, in the machine's order.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        let numbers = [self.by.0, self.blocks.start, self.blocks.end];
-        for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-            to.copy_from_slice(&number.to_ne_bytes());
-        }
-        bytes
+        bytes_of([self.by.0, self.blocks.start, self.blocks.end])
     }
 
     /// From its bytes; `None` where there are not as many.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        let (numbers, _) = bytes.as_chunks();
-        let [by, start, end] = [0, 1, 2].map(|index: usize| u64::from_ne_bytes(numbers[index]));
+        let [by, start, end] = numbers_of(bytes.try_into().ok()?);
         Some(Self { by: Delegation(by), blocks: start..end })
     }
+}
+
+fn bytes_of(numbers: [u64; 3]) -> [u8; Announcement::LEN] {
+    let mut bytes = [0; Announcement::LEN];
+    for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+        to.copy_from_slice(&number.to_ne_bytes());
+    }
+    bytes
+}
+
+fn numbers_of(bytes: &[u8; Announcement::LEN]) -> [u64; 3] {
+    let (numbers, _) = bytes.as_chunks();
+    [0, 1, 2].map(|index: usize| u64::from_ne_bytes(numbers[index]))
 }
 
 /// Bytes of a file that lie together in the pool's memory: whole blocks.

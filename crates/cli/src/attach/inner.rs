@@ -48,5 +48,6 @@ impl Inner {
 impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
         readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
-        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, delegate, recall);
+        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, delegate, recall,
+        set_bits_delegated);
 }

@@ -22,8 +22,8 @@ use fuse::{
 use mounts::{Alias, MountEvents};
 use vfs::model::Model;
 use vfs::{
-    Announcement, Caller, Delegation, Entry, Errno, FileSystem, Ino, KernelCache, Limits, NewKind,
-    NewNode, RenameFlags, Result,
+    Announcement, Caller, Credit, Delegation, Entry, Errno, FileSystem, Ino, KernelCache, Limits,
+    NewKind, NewNode, RenameFlags, Result,
 };
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
@@ -163,9 +163,9 @@ impl FileSystem for Probe {
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         Ok(self.given(self.model.link(ino, dir, name)?))
     }
-    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<()> {
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
         self.announced.lock().unwrap().push((ino, announced.clone()));
-        Ok(())
+        Ok(CREDIT)
     }
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.fsyncs.fetch_add(1, Relaxed);
@@ -174,6 +174,7 @@ impl FileSystem for Probe {
 }
 
 const SECRET: u64 = 0x5ec2e7;
+const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX };
 
 /// A mounted probe; unmounted when dropped.
 struct Mount {
@@ -317,17 +318,16 @@ fn who_may_write_announces_by_a_command() {
     let file = fs::File::create_new(mount.path("file")).unwrap();
     let announced = Announcement { by: Delegation(7), blocks: 3..u64::MAX };
     let tell = |file: &fs::File, command: u32| {
+        let mut bytes = announced.to_bytes();
         // SAFETY: as many bytes as the command says, and unknown commands have as many or fewer.
-        let told = unsafe { libc::ioctl(file.as_raw_fd(), command.into(), &announced.to_bytes()) };
-        if told == 0 {
-            Ok(())
-        } else {
-            Err(std::io::Error::last_os_error().raw_os_error().unwrap())
+        match unsafe { libc::ioctl(file.as_raw_fd(), command.into(), &mut bytes) } {
+            0 => Ok(Credit::from_bytes(&bytes)),
+            _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
         }
     };
     let requests = || mount.counters.snapshot().requests.values().sum::<u64>();
     let before = requests();
-    tell(&file, Announcement::COMMAND).unwrap();
+    assert_eq!(tell(&file, Announcement::COMMAND), Ok(CREDIT));
     assert_eq!(requests() - before, 1);
     let ino = Ino(file.metadata().unwrap().ino());
     assert_eq!(*mount.probe.announced.lock().unwrap(), [(ino, announced.clone())]);

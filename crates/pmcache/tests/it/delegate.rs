@@ -1,17 +1,21 @@
 //! Files that programs read and write in the pool themselves.
 
 use crate::common::{Below, content, file, options};
+use backing::Backing;
 use bpfs::Bpfs;
 use pmcache::{Cache, DELEGATION, JOIN, Options};
 use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{FormatOptions, MountOptions};
 use rng::Rng;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vfs::conformance::{run_all, run_generated};
 use vfs::{
-    Announcement, Caller, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr,
+    Announcement, Caller, Credit, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr,
+    SetXattr,
 };
 
 type Tested = Cache<Bpfs<Region>, Below>;
@@ -54,6 +58,8 @@ struct Programs {
     below: Below,
     /// Which calls are made by a delegation.
     draw: Mutex<Rng>,
+    /// What is left of it, by delegation.
+    credits: Mutex<HashMap<u64, Credit>>,
     pool: Pool,
 }
 
@@ -74,7 +80,7 @@ impl Programs {
         let (pool, below) = (Pool::new(bytes), Below(Arc::default()));
         let cache = Cache::attach(pool.open(), below.clone(), "/below", options).unwrap();
         cache.delegate_to_programs(b"/pool".to_vec(), Box::new(|_| Ok(())));
-        Self { cache, below, draw: Mutex::new(Rng::new(1)), pool }
+        Self { cache, below, draw: Mutex::new(Rng::new(1)), credits: Mutex::default(), pool }
     }
 
     fn delegation(&self, ino: Ino) -> vfs::Result<(Delegation, Ino)> {
@@ -86,15 +92,30 @@ impl Programs {
         Ok(found)
     }
 
-    fn announce(&self, ino: Ino, by: Delegation, start: u64, end: u64) -> vfs::Result<()> {
+    fn announce(&self, ino: Ino, by: Delegation, start: u64, end: u64) -> vfs::Result<Credit> {
         let blocks = start / BLOCK..end.div_ceil(BLOCK);
         self.cache.announce(ino, &Announcement { by, blocks })
     }
 
     fn write_by_delegation(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()> {
         let (by, shadow) = self.delegation(ino)?;
-        self.announce(ino, by, offset, offset.saturating_add(data.len() as u64))?;
+        let end = offset.saturating_add(data.len() as u64);
+        if !self.mark(by, offset / BLOCK..end.div_ceil(BLOCK))? {
+            let credit = self.announce(ino, by, offset, end)?;
+            self.credits.lock().unwrap().insert(by.0, credit);
+        }
         self.cache.pool().write_delegated(by, shadow, offset, data)
+    }
+
+    /// By the credit that there is, if there is enough.
+    fn mark(&self, by: Delegation, blocks: Range<u64>) -> vfs::Result<bool> {
+        let mut credits = self.credits.lock().unwrap();
+        let Some(credit) = credits.get_mut(&by.0) else { return Ok(false) };
+        let left = credit.blocks.checked_sub(blocks.end - blocks.start);
+        let Some(left) = left.filter(|_| blocks.end <= credit.end) else { return Ok(false) };
+        credit.blocks = left;
+        self.cache.pool().set_bits_delegated(by, credit.bitmap, blocks)?;
+        Ok(true)
     }
 
     /// At the first attempt as who knows an older end of the file, and was told of other blocks.
@@ -227,6 +248,147 @@ fn a_delegation_ends_when_somebody_else_uses_the_file() {
     assert_eq!(cache.status().counters.delegated, cache.status().counters.recalled);
 }
 
+/// What programs have marked themselves is written back, whoever marks the blocks beside it; and status counts it.
+#[test]
+fn programs_mark_by_their_credit() {
+    let programs = Programs::new(16 << 20, believing());
+    let (cache, pool) = (&programs.cache, programs.cache.pool());
+    let ino = file(cache, b"file");
+    cache.write(ino, 0, &vec![1; 100 * BLOCK as usize]).unwrap();
+    let (by, _) = programs.delegation(ino).unwrap();
+    // Nothing of it is below.
+    assert_eq!(programs.announce(ino, by, 0, 1), Ok(Credit::NONE));
+    cache.drain_all(&|_| {}).unwrap();
+
+    let (by, shadow) = programs.delegation(ino).unwrap();
+    let credit = programs.announce(ino, by, 0, 1).unwrap();
+    assert!(credit.blocks > 10 && credit.end == 100, "{credit:?}");
+    let write = |block: u64, byte: u8| {
+        pool.write_delegated(by, shadow, block * BLOCK, &[byte; BLOCK as usize]).unwrap();
+    };
+    pool.set_bits_delegated(by, credit.bitmap, 5..6).unwrap();
+    write(5, 5);
+    pool.set_bits_delegated(by, credit.bitmap, 60..70).unwrap();
+    (60..70).for_each(|block| write(block, 60));
+    assert_eq!(cache.status().dirty_bytes, 12 * BLOCK);
+    // Of the same words.
+    assert!(programs.announce(ino, by, 7 * BLOCK, 8 * BLOCK).is_ok());
+    write(7, 7);
+    assert_eq!(cache.status().dirty_bytes, 13 * BLOCK);
+    cache.drain_all(&|_| {}).unwrap();
+    assert_eq!(cache.status().dirty_bytes, 0);
+    let mut expected = vec![1; 100 * BLOCK as usize];
+    for (blocks, byte) in [(5..6, 5), (7..8, 7), (60..70, 60)] {
+        expected[blocks.start * BLOCK as usize..blocks.end * BLOCK as usize].fill(byte);
+    }
+    assert!(named(&*programs.below, b"file") == expected);
+    assert_eq!(pool.set_bits_delegated(by, credit.bitmap, 0..1), Err(Errno::STALE));
+}
+
+/// As often as a file is delegated: no more is lost of what may wait than there is.
+#[test]
+fn credit_is_given_back() {
+    let programs = Programs::new(16 << 20, believing());
+    let cache = &programs.cache;
+    let ino = file(cache, b"file");
+    cache.write(ino, 0, &[1; 5 * BLOCK as usize]).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
+    let mut given = 0;
+    while given * BLOCK < 2 * options().cap {
+        let (by, _) = programs.delegation(ino).unwrap();
+        let credit = programs.announce(ino, by, 0, 1).unwrap();
+        assert!(credit.blocks > 0);
+        given += credit.blocks;
+        cache.drain_all(&|_| {}).unwrap();
+    }
+    assert_eq!(cache.status().counters.throttled, 0);
+    // Who does not give it back waits for others, and then for what he has himself.
+    let (by, _) = programs.delegation(ino).unwrap();
+    let asks = || programs.announce(ino, by, 0, 1);
+    let refused = (0..2 * options().cap / BLOCK).find_map(|_| asks().err());
+    assert_eq!(refused, Some(Errno::STALE));
+    assert!(cache.status().counters.throttled > 0);
+}
+
+/// What goes beyond what is below is announced.
+#[test]
+fn there_is_no_credit_for_what_has_to_be_prepared() {
+    let programs = Programs::new(16 << 20, believing());
+    let cache = &programs.cache;
+    let ino = file(cache, b"file");
+    cache.write(ino, 0, &[1; 5 * BLOCK as usize]).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
+    let (by, _) = programs.delegation(ino).unwrap();
+    assert_eq!(programs.announce(ino, by, 4 * BLOCK, 6 * BLOCK), Ok(Credit::NONE));
+    let credit = programs.announce(ino, by, 4 * BLOCK, 5 * BLOCK).unwrap();
+    assert_eq!(credit.end, 5);
+    cache.write(ino, 4 * BLOCK + 10, b"not to the end of the block").unwrap();
+    let set = SetAttr { size: Some(4 * BLOCK + 100), ..SetAttr::default() };
+    cache.setattr(&Caller::ROOT, ino, &set).unwrap();
+    let (by, _) = programs.delegation(ino).unwrap();
+    let credit = programs.announce(ino, by, 4 * BLOCK, 4 * BLOCK + 100).unwrap();
+    assert_eq!(credit.end, 5);
+}
+
+/// A backing that calls somebody before it syncs a file.
+#[derive(Clone)]
+struct Interrupted(Below, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
+
+impl FileSystem for Interrupted {
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
+        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
+
+    fn fsync(&self, ino: Ino) -> vfs::Result<()> {
+        if let Some(call) = self.1.get() {
+            call();
+        }
+        self.0.fsync(ino)
+    }
+}
+
+impl Backing for Interrupted {
+    backing::forward!(self => self.0);
+}
+
+/// A program writes to a block while what it was before is being written back.
+#[test]
+fn what_is_marked_while_it_is_written_back_stays_so() {
+    let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
+    let interrupted = Interrupted(below.clone(), Arc::default());
+    let cache = Cache::attach(pool.open(), interrupted.clone(), "/below", believing()).unwrap();
+    let cache = Arc::new(cache);
+    cache.delegate_to_programs(b"/pool".to_vec(), Box::new(|_| Ok(())));
+    let ino = file(&*cache, b"file");
+    cache.write(ino, 0, &[1; 3 * BLOCK as usize]).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
+    cache.write(ino, 0, &[2; 2 * BLOCK as usize]).unwrap();
+
+    let (writer, writes) = (Arc::downgrade(&cache), AtomicU64::new(0));
+    let write = move || {
+        let Some(cache) = Weak::upgrade(&writer).filter(|_| writes.fetch_add(1, Relaxed) == 0)
+        else {
+            return;
+        };
+        let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
+        let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
+        let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
+        let credit = cache.announce(ino, &Announcement { by, blocks: 1..2 }).unwrap();
+        // Whoever has credit uses it.
+        let block = if credit.blocks > 0 { 0 } else { 1 };
+        if credit.blocks > 0 {
+            cache.pool().set_bits_delegated(by, credit.bitmap, block..block + 1).unwrap();
+        }
+        cache.pool().write_delegated(by, shadow, block * BLOCK, &[3; BLOCK as usize]).unwrap();
+    };
+    assert!(interrupted.1.set(Box::new(write)).is_ok());
+    cache.drain_all(&|_| {}).unwrap();
+    assert!(cache.status().dirty_bytes >= BLOCK);
+    cache.drain_all(&|_| {}).unwrap();
+    assert_eq!(named(&*below, b"file"), named(&*cache, b"file"));
+    assert!(named(&*below, b"file").contains(&3));
+}
+
 #[test]
 fn what_cannot_be_delegated_is_not() {
     let programs = Programs::new(16 << 20, believing());
@@ -299,13 +461,15 @@ fn a_conflict_recalls_a_file() {
 fn what_programs_wrote_survives_who_served_it() {
     let Programs { cache, below, pool, .. } = Programs::new(16 << 20, believing());
     let ino = file(&cache, b"file");
-    cache.write(ino, 0, &[1; 10_000]).unwrap();
-    cache.fsync(ino).unwrap();
+    cache.write(ino, 0, &[1; 30_000]).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
     let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
     let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
     let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
-    cache.announce(ino, &Announcement { by, blocks: 0..20 }).unwrap();
+    cache.announce(ino, &Announcement { by, blocks: 7..20 }).unwrap();
+    let credit = cache.announce(ino, &Announcement { by, blocks: 0..1 }).unwrap();
     let program = pool.open();
+    program.set_bits_delegated(by, credit.bitmap, 1..7).unwrap();
     program.write_delegated(by, shadow, 5_000, &[2; 20_000]).unwrap();
     // It is killed: nothing is closed.
     std::mem::forget(cache);
@@ -314,7 +478,7 @@ fn what_programs_wrote_survives_who_served_it() {
     let next = Cache::attach(pool.open(), below.clone(), "/below", believing()).unwrap();
     assert_eq!(program.write_delegated(by, shadow, 0, b"late"), Err(Errno::STALE));
     let mut expected = vec![0; 60_015];
-    expected[..10_000].fill(1);
+    expected[..30_000].fill(1);
     expected[5_000..25_000].fill(2);
     expected[60_000..].copy_from_slice(b"after its death");
     assert_eq!(named(&next, b"file"), expected);
