@@ -1,8 +1,8 @@
 //! A cache over a directory (`keepstone attach`): its files under `keepstone run` against the same calls of the kernel's on the
-//! directory itself, of which all is in the page cache (Chell §5, Figures 7 and 9).
+//! directory itself, of which all is in the page cache (Chell §5, Figures 7, 9 and 10).
 //!
 //! As in [`crate::direct`], two processes take part; the inner one has the mount of the cache. The same calls of the kernel's on
-//! the mount are shown beside.
+//! the mount are shown beside. Bandwidths of the paper's are ratios of times here.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,11 @@ use crate::fuse::{Programs, Servers};
 use crate::report::Section;
 use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::whole;
-use crate::workload::{Buffer, by_four};
+use crate::workload::{Buffer, by_threads};
 use anyhow::Result;
 use rng::Rng;
-use std::os::fd::AsRawFd as _;
+use rustix::fs::FallocateFlags;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 const PEER: &str = "kernel";
@@ -44,7 +45,7 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, below: &Path) -> Result
     }
 }
 
-/// How reads follow each other: the names are those of IOzone.
+/// How calls follow each other: the names are those of IOzone.
 #[derive(Clone, Copy)]
 enum Pattern {
     Random,
@@ -52,6 +53,8 @@ enum Pattern {
     Backward,
     /// Every seventeenth.
     Strided,
+    /// The same one.
+    Same,
 }
 
 impl Pattern {
@@ -62,6 +65,7 @@ impl Pattern {
             Self::Sequential => i % places,
             Self::Backward => places - 1 - i % places,
             Self::Strided => i * 17 % places,
+            Self::Same => 0,
         }
     }
 }
@@ -81,7 +85,7 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         }
         plan.run(case, &mut outcomes)?;
     }
-    // Figure 9, with the gains of the paper.
+    // Figure 9, with the gains that the paper tells: of random reads, the least, and of random writes, the most.
     let patterns = [
         ("read", Pattern::Sequential, 1.29),
         ("backward", Pattern::Backward, 1.29),
@@ -96,74 +100,168 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         }
         plan.run(case, &mut outcomes)?;
     }
-    // Figure 7.
-    let mut case = Case::new("four-threads/hit/pread/4K", "at random, all in one file")
-        .bytes(4096)
-        .target(PEER, 1.19);
-    for (name, calls, path) in places {
-        case = case.with(reads_by_four(name, calls, path)?);
-    }
-    plan.run(case, &mut outcomes)?;
-    writes(plan, mount, plain, &mut outcomes)?;
-    Ok(outcomes)
-}
-
-/// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.
-fn writes(plan: &Plan, mount: &Path, plain: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
-    let places: [(&'static str, Calls, PathBuf); 3] = [
+    let written: [(&'static str, Calls, PathBuf); 3] = [
         ("keepstone", LIBC, mount.join("written")),
         (PEER, KERNEL, plain.join("plain")),
         (THROUGH_MOUNT, KERNEL, mount.join("requested")),
     ];
-    for (_, _, path) in &places {
+    for (_, _, path) in &written {
         std::fs::write(path, vec![7; WRITTEN])?;
     }
+    writes(plan, &written, &mut outcomes)?;
+    mixes(plan, &written[..2], &mut outcomes)?;
+    appends(plan, &written, &mut outcomes)?;
+    Ok(outcomes)
+}
+
+/// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.
+fn writes(
+    plan: &Plan,
+    places: &[(&'static str, Calls, PathBuf)],
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
     let cases = [
-        (512, false, None),
-        (4 << 10, false, Some(2.0)),
-        (64 << 10, false, None),
-        (4 << 10, true, Some(15.0)),
+        ("pwrite", 512, Pattern::Random, None),
+        ("pwrite", 4 << 10, Pattern::Random, Some(2.03)),
+        ("pwrite", 64 << 10, Pattern::Random, None),
+        ("pwrite+fdatasync", 4 << 10, Pattern::Random, Some(15.0)),
+        ("rewrite", 4 << 10, Pattern::Sequential, Some(1.29)),
+        ("record-rewrite", 4 << 10, Pattern::Same, Some(1.29)),
     ];
-    for (len, syncs, target) in cases {
-        let name = if syncs { "pwrite+fdatasync" } else { "pwrite" };
+    for (name, len, pattern, target) in cases {
         let mut case =
-            Case::new(format!("hit/{name}/{}", size(len)), "at random").bytes(len as u64);
+            Case::new(format!("hit/{name}/{}", size(len)), "of what is there").bytes(len as u64);
         case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
-        for (name, calls, path) in &places {
-            case = case.with(overwrites(name, *calls, path, len, syncs, 0)?);
+        for (contender, calls, path) in places {
+            let syncs = name.ends_with("fdatasync");
+            case = case.with(overwrites(contender, *calls, path, len, (pattern, syncs))?);
         }
         plan.run(case, outcomes)?;
     }
-    // Figure 7.
-    let mut case =
-        Case::new("hit/half-reads/4K", "at random, every second call a read").bytes(4096);
-    for (name, calls, path) in &places {
-        case = case.with(overwrites(name, *calls, path, 4096, false, 2)?);
-    }
-    plan.run(case, outcomes)
+    Ok(())
 }
 
-/// Overwrites a file, of which every so manyth call is a read; 0: none.
+/// Figure 7, xdd's mixes: threads in one file, of whose calls so many in a hundred are reads.
+fn mixes(
+    plan: &Plan,
+    places: &[(&'static str, Calls, PathBuf)],
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    for (order, pattern) in [("random", Pattern::Random), ("sequential", Pattern::Sequential)] {
+        for reads in [100, 50, 1] {
+            for threads in [1, 4, 16] {
+                let target = match (pattern, reads, threads) {
+                    (Pattern::Random, 100, 4) => Some(1.19),
+                    (Pattern::Sequential, 1, 1) => Some(4.1),
+                    (Pattern::Sequential, 1, 4) => Some(9.0),
+                    (Pattern::Sequential, 1, 16) => Some(5.6),
+                    _ => None,
+                };
+                let name = format!("xdd/{order}/{reads}% reads/{threads}");
+                let mut case = Case::new(name, "4 KiB, by so many threads").bytes(4096);
+                case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+                for (name, calls, path) in places {
+                    case = case.with(mixed(name, *calls, path, (pattern, reads), threads)?);
+                }
+                plan.run(case, outcomes)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Threads that read and write a file, each from a place of its own on where they do so in order.
+fn mixed(
+    name: &'static str,
+    calls: Calls,
+    path: &Path,
+    (pattern, reads): (Pattern, u64),
+    threads: u64,
+) -> Result<Contender<'static>> {
+    const LEN: usize = 4096;
+    let file = libc_open(path)?;
+    let (places, mut done) = ((WRITTEN / LEN) as u64, 0);
+    Ok(Contender::new(name, move |ops| {
+        let each = ops.div_ceil(threads);
+        let begun = done;
+        done += each;
+        by_threads(threads, |thread| {
+            let (mut buf, mut rng) = (Buffer::new(LEN), Rng::new(begun * threads + thread + 1));
+            for i in begun..begun + each {
+                let first = places / threads * thread;
+                let at = (first + pattern.place(i, places, &mut rng)) % places * LEN as u64;
+                if rng.below_fast(100) < reads {
+                    whole((calls.pread)(&file, buf.get_mut(), at)?, LEN)?;
+                } else {
+                    whole((calls.pwrite)(&file, buf.get_mut(), at)?, LEN)?;
+                }
+            }
+            Ok(())
+        })
+    }))
+}
+
+/// IOzone's *write*, and Figure 10: a file that was emptied grows, for which a cache allocates space below. What that and the
+/// same writes cost below by themselves is shown beside.
+fn appends(
+    plan: &Plan,
+    places: &[(&'static str, Calls, PathBuf)],
+    outcomes: &mut Vec<Outcome>,
+) -> Result<()> {
+    for len in [4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
+        let target = if len == 4 << 10 { Some(1.29) } else { None };
+        let mut case = Case::new(format!("append/{}", size(len)), "at the end of a file")
+            .bytes(len as u64)
+            .ops_max((WRITTEN / len) as u64);
+        case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+        for (name, calls, path) in places {
+            case = case.with(grows(name, *calls, path, len, false)?);
+        }
+        let (_, calls, path) = &places[1];
+        case = case.with(grows("kernel, allocated first", *calls, path, len, true)?);
+        plan.run(case, outcomes)?;
+    }
+    Ok(())
+}
+
+fn grows(
+    name: &'static str,
+    calls: Calls,
+    path: &Path,
+    len: usize,
+    allocates: bool,
+) -> Result<Contender<'static>> {
+    let file = std::rc::Rc::new(libc_open(path)?);
+    let mut buf = Buffer::new(len);
+    let emptied = file.clone();
+    let contender = Contender::new(name, move |ops| {
+        for i in 0..ops {
+            let at = i * len as u64;
+            if allocates {
+                rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, at, len as u64)?;
+            }
+            whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
+        }
+        Ok(())
+    });
+    Ok(contender.prepared(move |_| rustix::fs::ftruncate(emptied.as_fd(), 0)))
+}
+
+/// Overwrites a file, and makes each write durable if it `syncs`.
 fn overwrites(
     name: &'static str,
     calls: Calls,
     path: &Path,
     len: usize,
-    syncs: bool,
-    reads_every: u64,
+    (pattern, syncs): (Pattern, bool),
 ) -> Result<Contender<'static>> {
     let file = libc_open(path)?;
-    let (mut buf, mut rng) = (Buffer::new(len), Rng::new(9));
-    let mut calls_made = 0;
+    let (mut buf, mut rng, mut done) = (Buffer::new(len), Rng::new(9), 0);
     Ok(Contender::new(name, move |ops| {
         for _ in 0..ops {
-            let at = rng.below_fast((WRITTEN / len) as u64) * len as u64;
-            calls_made += 1;
-            if reads_every > 0 && calls_made % reads_every == 0 {
-                whole((calls.pread)(&file, buf.get_mut(), at)?, len)?;
-            } else {
-                whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
-            }
+            let at = pattern.place(done, (WRITTEN / len) as u64, &mut rng) * len as u64;
+            done += 1;
+            whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
             if syncs {
                 // Where it is not served, the kernel's.
                 // SAFETY: no memory is involved.
@@ -197,20 +295,5 @@ fn reads(
             whole((calls.pread)(&file, buf.get_mut(), place * len as u64)?, len)?;
         }
         Ok(())
-    }))
-}
-
-fn reads_by_four(name: &'static str, calls: Calls, path: &Path) -> Result<Contender<'static>> {
-    const LEN: usize = 4096;
-    let file = libc_open(path)?;
-    Ok(Contender::new(name, move |ops| {
-        by_four(|thread| {
-            let (mut buf, mut rng) = (Buffer::new(LEN), Rng::new(thread));
-            for _ in 0..ops / 4 {
-                let at = rng.below_fast((FILE / LEN) as u64) * LEN as u64;
-                whole((calls.pread)(&file, buf.get_mut(), at)?, LEN)?;
-            }
-            Ok(())
-        })
     }))
 }

@@ -127,7 +127,7 @@ impl<'s, S: Store> Bed<'s, S> {
         let mut seed = 1;
         Contender::new(format!("{}, 4 threads", self.name), move |ops| {
             seed += 4;
-            by_four(|i| {
+            by_threads(4, |i| {
                 let mut rng = Rng::new(seed + i);
                 overwrite_file(self.store, &self.files[0], &mut rng, data.get(), ops / 4)
             })
@@ -372,11 +372,11 @@ pub fn read_file<S: Store>(
     Ok(())
 }
 
-/// Lets four threads work, which get the numbers from 0 on.
-pub fn by_four(work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
+/// Lets so many threads work, which get the numbers from 0 on.
+pub fn by_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|i| scope.spawn(move || work(i))).collect();
+        let threads: Vec<_> = (0..threads).map(|i| scope.spawn(move || work(i))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("does not panic"))
     })
 }
