@@ -52,7 +52,9 @@ work=$(mktemp -d /dev/shm/components.XXXXXX)
 disk=$(mktemp -d /var/tmp/components.XXXXXX)
 # A build meanwhile does not change what is measured.
 install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
+install -m 755 "$keepstone" "$work/keepstone"
 export KEEPSTONE_LIBRARY=$work/libkeepstone.so
+keepstone=$work/keepstone
 clean_up() {
     cd /
     for place in cache-journal cache-ordered bpfs; do "$keepstone" umount "$work/$place" 2>/dev/null || true; done

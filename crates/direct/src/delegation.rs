@@ -406,8 +406,12 @@ impl Direct {
                 delegated.take_in(held, Credit::from_bytes(&bytes));
                 true
             }
-            Err(_) => {
+            Err(err) => {
                 delegated.end(by);
+                // Neither a recall nor a lack of space, which may pass.
+                if !matches!(err, Errno::STALE | Errno::NOSPC) {
+                    delegated.patience.store(PATIENCE_MAX, Relaxed);
+                }
                 false
             }
         })

@@ -2,21 +2,22 @@
 //! ([`FileSystem::delegate`]).
 //!
 //! A program asks by the attribute [`DELEGATION`], and is told by which number it may; what it is going to write it announces
-//! ([`FileSystem::announce`]). So its calls cost what calls on files of a pool cost, and nothing is written that is not accounted for.
+//! ([`FileSystem::announce`]). So its calls cost what calls on files of a pool cost, and nothing is written that is not
+//! accounted for.
 //!
 //! - **delegate-G1** While a file is delegated, the shadow has every block that is below, as nothing is evicted that has a bitmap;
 //!   and the front end has kept nothing of the file, neither content nor attributes.
-//! - **delegate-G2** Programs write only to blocks that were marked for them by the same number. What goes before each write of
-//!   the cache's own (marks, space below, the cut of a longer backing file, a name that is durable where that is promised) was
-//!   done before, so there is nothing to sync, either.
+//! - **delegate-G2** Programs write only to blocks that were marked under the same number, for them or by them. What goes before
+//!   each write of the cache's own (marks, space below, the cut of a longer backing file, a name that is durable where that is
+//!   promised) was done before, so there is nothing to sync, either.
 //! - **delegate-G3** Whoever else uses the file recalls it first; then its size is the shadow's, as C3 has it. Writing it back is
 //!   such a use, so a delegation ends with the age of what is dirty at the latest.
 //! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
 //!   else has used it: then it would have been kept again, and it is not delegated.
-//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, so that nothing but
-//!   the mark goes before a write to them, and no more than were counted as not written back when it was given. As long as there
-//!   is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes it; a recall reads it.
-//!   While a file is being written back there is none: what is marked meanwhile has to be known.
+//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, so that nothing
+//!   but the mark goes before a write to them, and no more than were counted as not written back when it was given. As long as
+//!   there is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes it; a recall reads
+//!   it. While a file is being written back there is none: what is marked meanwhile has to be known.
 
 use crate::content::CAPABILITY;
 use crate::counters::count;

@@ -583,3 +583,41 @@ fn what_is_written_all_the_time_comes_down() {
     cached.detach();
     assert_eq!(runs(&fs::read(&path).unwrap()[5_000..5_100]), "100a");
 }
+
+/// Blocks that nobody could announce ahead: two programs mark them themselves, and a child of one of them.
+#[test]
+fn blocks_in_no_order_take_few_requests() {
+    const BLOCKS: u64 = 500;
+    let (cached, path) = with_file();
+    let mut expected = vec![b'.'; BLOCKS as usize * 4096];
+    fs::write(&path, &expected).unwrap();
+    let below = fs::File::open(&path).unwrap();
+    cached.attach(&[]);
+    let (mut ours, mut theirs) = (Actor::new(&path), Actor::new(&path));
+    ours.works('a');
+    theirs.works('b');
+    let announcements = || cached.status()["requests"]["ioctl"].as_u64().unwrap();
+    let before = announcements();
+    for i in 1..300 {
+        let offset = 4096 * (i * 7919 % BLOCKS) + 10;
+        match i % 50 {
+            0 => assert_eq!(ours.asks(&format!("fork {offset} f")), "done"),
+            odd if odd % 2 == 1 => ours.writes(offset, 1, 'o'),
+            _ => theirs.writes(offset, 1, 't'),
+        }
+        expected[offset as usize] = [b't', b'o'][(i % 2) as usize];
+        if i % 50 == 0 {
+            expected[offset as usize] = b'f';
+        }
+    }
+    let announced = announcements() - before;
+    assert!(announced < 10, "{announced} announcements");
+    assert!(cached.status()["cache"]["dirty_bytes"].as_u64().unwrap() >= 299 * 4096);
+    cached.keepstone(&["attach", "flush", path.to_str().unwrap()]);
+    let mut found = vec![0; expected.len()];
+    below.read_exact_at(&mut found, 0).unwrap();
+    assert!(found[100..] == expected[100..]);
+    ours.ends();
+    theirs.ends();
+    cached.detach();
+}
