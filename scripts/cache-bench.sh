@@ -2,7 +2,7 @@
 # Measures programs on a cache over ext4 (`keepstone attach`) beside the same ext4 without it and a BPFS pool, ROUNDS times in turn.
 #
 #   cache-bench.sh [ROW…]       columns: ext4    a directory of ext4, its page cache
-#                                        run     the cache over another, by a program under `keepstone run`
+#                                        run     the cache over another ext4, by a program under `keepstone run`
 #                                        mount   the same cache, by the same program without it
 #                                        bpfs    a BPFS pool, under `keepstone run`
 #
@@ -21,8 +21,9 @@
 #
 # Prints the best time of each in seconds, of the same work everywhere, without the start of the program and what it prepares
 # (bench/c/*.c, cache-bench/calls.py), and ratios: above 1, the cache is faster. Nothing is waiting to be written back when a
-# program starts. ext4 lies in an image on the disk of /var/tmp, so its fsync is that disk's; what that takes is printed, too. Needs
-# root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, what the cache promises (journal), JSON (a
+# program starts. ext4 lies in an image on the disk of /var/tmp, so its fsync is that disk's; what that takes is printed, too. What
+# is cached lies in another one, as a cache has fanotify tell of all that happens in the one below it: who writes there pays
+# for that. Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, what the cache promises (journal), JSON (a
 # file that gets the results, too).
 set -euo pipefail
 # A program that fails has no time.
@@ -55,20 +56,22 @@ clean_up() {
     cd /
     "$keepstone" umount "$work/cached" 2>/dev/null || true
     "$keepstone" umount "$work/bpfs" 2>/dev/null || true
-    umount "$work/ext4" 2>/dev/null || true
+    for place in ext4 below; do umount "$work/$place" 2>/dev/null || true; done
     rm -rf "$work" "$disk"
 }
 trap clean_up EXIT
 
 gcc -O2 -pthread -o "$work/btree" "$root/bench/c/btree.c" -ldb-5.3 -lm
 gcc -O2 -Wall -Wextra -Werror -pthread -o "$work/personalities" "$root/bench/c/personalities.c" -lm
-mkdir "$work/ext4" "$work/cached" "$work/bpfs"
-truncate -s 2G "$disk/image"
-mkfs.ext4 -q "$disk/image"
-mount -o loop "$disk/image" "$work/ext4"
-mkdir "$work/ext4/plain" "$work/ext4/behind"
+mkdir "$work/ext4" "$work/below" "$work/cached" "$work/bpfs"
+for image in ext4 below; do
+    truncate -s 2G "$disk/$image"
+    mkfs.ext4 -q "$disk/$image"
+    mount -o loop "$disk/$image" "$work/$image"
+    mkdir "$work/$image/data"
+done
 for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/null; done
-"$keepstone" attach "$work/cache.pool" "$work/ext4/behind" "$work/cached" --data "${MODE:-journal}" >/dev/null
+"$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cached" --data "${MODE:-journal}" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
 # The personality of a row of Filebench, its mean size, files, threads and loops; nothing for other rows.
@@ -119,8 +122,8 @@ program() {
 once() {
     local dir run=() mode=run seconds
     case $2 in
-        ext4) dir=$work/ext4/plain/dir ;;
-        sync) dir=$work/ext4/plain/dir mode=sync ;;
+        ext4) dir=$work/ext4/data/dir ;;
+        sync) dir=$work/ext4/data/dir mode=sync ;;
         run) dir=$work/cached/dir run=("$keepstone" run --quiet --) ;;
         mount) dir=$work/cached/dir ;;
         bpfs) dir=$work/bpfs/dir run=("$keepstone" run --quiet --) ;;
@@ -149,7 +152,7 @@ for row in "${rows[@]}"; do
             [ "$took" -ge "${best[$row,$system]:-999999999}" ] || best[$row,$system]=$took
         done
     done
-    "${calls[@]}" fdatasync "$work/ext4/plain/synced" >>"$work/fdatasync"
+    "${calls[@]}" fdatasync "$work/ext4/data/synced" >>"$work/fdatasync"
     awk -v name="$row" -v e="${best[$row,ext4]}" -v r="${best[$row,run]}" -v m="${best[$row,mount]}" -v b="${best[$row,bpfs]}" \
         -v s="${best[$row,sync]:-}" -v json="$results" 'BEGIN {
         printf "%-15s %10.3f %10.3f %10.3f %10.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6

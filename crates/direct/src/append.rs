@@ -62,7 +62,7 @@ impl Direct {
                 && parts.fit_pool()
                 && offset.is_none_or(|offset| offset < MAPPABLE_BYTES);
             let Some(by) = may_use::<true>(description).filter(|_| is_ours) else {
-                if pool.may_ask() && self.wants_delegation::<true>(description, false) {
+                if pool.may_ask() && self.wants_delegation::<true>(description, false, parts.len) {
                     drop(inside);
                     self.delegate(fd, false);
                     continue;

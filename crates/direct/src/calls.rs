@@ -251,7 +251,8 @@ impl Direct {
                     }
                 }
                 Plan::Ask(why)
-                    if pool.may_ask() && self.wants_delegation::<W>(description, why.asks()) =>
+                    if pool.may_ask()
+                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
                 {
                     drop(inside);
                     self.delegate(fd, !W);
@@ -325,7 +326,8 @@ impl Direct {
                     }
                 }
                 Plan::Ask(why)
-                    if pool.may_ask() && self.wants_delegation::<W>(description, why.asks()) =>
+                    if pool.may_ask()
+                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
                 {
                     drop(inside);
                     self.delegate(fd, !W);

@@ -15,8 +15,10 @@ use crate::file::{File, Kind};
 use crate::parts::Parts;
 use crate::slab::reserve;
 use crate::table::borrow;
+use crate::turn::Turn;
 use crate::{Direct, lock::Held};
 use rustix::ioctl::Updater;
+use rustix::time::Timespec;
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -39,6 +41,11 @@ const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 4096;
 /// A delegation of fewer calls was not worth it.
 const WORTH: u32 = 64;
+/// As many bytes count as a call.
+const CALL_BYTES: usize = 16 << 10;
+/// So often, and after such pauses, a file is asked for that others are using just then.
+const ASKED_MAX: usize = 10;
+const ASKED_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// Pools of caches that are used.
 const POOLS: usize = 4;
 
@@ -78,6 +85,8 @@ pub struct Delegated {
     /// Writes by the kernel since it was asked for last, and how many are to come before it is again.
     kernels: AtomicU32,
     patience: AtomicU32,
+    /// Who asks for it; a call by the kernel meanwhile would be another use of the file, and it would not be delegated.
+    asking: Turn,
     /// Blocks that were announced, a bit for each; null as long as there were none.
     announced: AtomicPtr<AtomicU64>,
     /// Those of them that were announced last at the end of the file: the first one, and above 32 bits the one behind them.
@@ -115,6 +124,7 @@ impl Delegated {
         self.number.store(0, Relaxed);
         self.kernels.store(0, Relaxed);
         self.patience.store(PATIENCE, Relaxed);
+        self.asking.reset();
     }
 
     /// The delegation, if there is one.
@@ -165,9 +175,9 @@ impl Delegated {
         self.patience.store(patience, Relaxed);
     }
 
-    /// Counts a write that the kernel is to make; whether to ask first.
-    fn is_wanted(&self) -> bool {
-        let is_due = self.kernels.fetch_add(1, Relaxed) >= self.patience.load(Relaxed);
+    /// Counts a write of so many bytes that the kernel is to make; whether to ask first.
+    fn is_wanted(&self, len: usize) -> bool {
+        let is_due = self.kernels.fetch_add(weight(len), Relaxed) >= self.patience.load(Relaxed);
         if is_due {
             self.kernels.store(0, Relaxed);
         }
@@ -193,9 +203,9 @@ impl Delegated {
 
     /// Counts a call by it.
     #[inline]
-    fn used(&self) {
+    fn used(&self, len: usize) {
         let calls = self.calls.load(Relaxed);
-        self.calls.store(calls.saturating_add(1), Relaxed);
+        self.calls.store(calls.saturating_add(weight(len)), Relaxed);
     }
 
     fn take_in(&self, _held: &Held<'_>, credit: Credit) {
@@ -270,7 +280,7 @@ impl Direct {
         if W {
             file.reached(end);
         }
-        file.delegated.used();
+        file.delegated.used(len);
         Ok(len)
     }
 
@@ -292,7 +302,7 @@ impl Direct {
             Ok(offset) => {
                 let end = offset + data.len() as u64;
                 file.reached(end);
-                file.delegated.used();
+                file.delegated.used(data.len());
                 Ok(end)
             }
             // delegation-D2: where the file ends is not announced, or not to be written to.
@@ -348,21 +358,33 @@ impl Direct {
         &self,
         description: &Description,
         is_asking: bool,
+        len: usize,
     ) -> bool {
         let file = description.file();
-        file.kind() == Kind::Cached
-            && if W { description.is(STORES) && file.delegated.is_wanted() } else { is_asking }
+        let delegated = &file.delegated;
+        let wants =
+            || if W { description.is(STORES) && delegated.is_wanted(len) } else { is_asking };
+        file.kind() == Kind::Cached && (delegated.asking.is_taken() || wants())
     }
 
     /// Asks for a delegation, or whether there is one. The caller is outside.
     #[cold]
     pub(crate) fn delegate(&self, fd: i32, only_joins: bool) {
+        let Some(file) = Inside::enter().and_then(|_inside| Some(self.get(fd)?.1.file())) else {
+            return;
+        };
+        let Some(turn) = file.delegated.asking.take() else { return };
+        let (device, name) = (file.dev.load(Relaxed), if only_joins { JOIN } else { DELEGATION });
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
-        let name = if only_joins { JOIN } else { DELEGATION };
-        let device_of = |description: &Description| description.file().dev.load(Relaxed);
-        let device = Inside::enter().and_then(|_inside| Some(device_of(self.get(fd)?.1)));
-        let Some(device) = device else { return };
-        let told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
+        let mut told = Err(Errno::AGAIN);
+        for _ in 0..ASKED_MAX {
+            told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
+            // Calls by the kernel were under way, or another file is being delegated.
+            if told != Err(Errno::AGAIN) {
+                break;
+            }
+            let _ = rustix::thread::nanosleep(&ASKED_AGAIN);
+        }
         let by = told.ok().and_then(|len| self.parse(text.get(..len)?, device));
         let held = self.hold();
         let Some(_inside) = Inside::enter() else { return };
@@ -471,6 +493,11 @@ impl Direct {
         by.zip(by.and_then(|by| self.pools.get(by.pool)))
             .is_some_and(|(by, fs)| fs.read_delegated(by.number, by.shadow, 0, &mut []).is_ok())
     }
+}
+
+/// What a call of so many bytes counts.
+fn weight(len: usize) -> u32 {
+    1 + (len / CALL_BYTES) as u32
 }
 
 /// The pool has refused a call by a delegation.

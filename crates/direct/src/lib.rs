@@ -71,6 +71,7 @@ mod position;
 mod seat;
 mod slab;
 mod table;
+mod turn;
 
 pub use calls::Lent;
 pub use copy::{Copier, recover};

@@ -110,6 +110,17 @@ fn actor() {
         };
         let answer = match words[0] {
             "work" => done((0..500).try_for_each(|_| file.write_all_at(&[byte(1); 100], 0))),
+            // By many threads, each in a place of its own.
+            "crowd" => {
+                let work = |thread: u64| {
+                    let data = [byte(1); 100];
+                    (0..500).try_for_each(|_| file.write_all_at(&data, 10_000 * thread))
+                };
+                std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..8).map(|i| scope.spawn(move || work(i))).collect();
+                    done(threads.into_iter().try_for_each(|thread| thread.join().unwrap()))
+                })
+            }
             "write" => done(file.write_all_at(&vec![byte(3); number(2) as usize], number(1))),
             "append" => {
                 let data = vec![byte(3); number(2) as usize];
@@ -619,5 +630,37 @@ fn blocks_in_no_order_take_few_requests() {
     assert!(found[100..] == expected[100..]);
     ours.ends();
     theirs.ends();
+    cached.detach();
+}
+
+/// Threads that write to a file at the same time do not keep each other from being delegated it.
+#[test]
+fn threads_are_delegated_a_file() {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    for byte in 'a'..='e' {
+        assert_eq!(actor.asks(&format!("crowd {byte}")), "done");
+        assert_eq!(fs::read(&path).unwrap()[70_000..], [byte as u8; 100]);
+    }
+    let (served, by_kernel) = actor.ends();
+    assert!(served > 5 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    cached.detach();
+}
+
+/// A few large writes are as many as it takes.
+#[test]
+fn few_large_writes_are_served() {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    for (byte, round) in ('a'..='j').zip(0..) {
+        (0..10).for_each(|_| actor.writes(round, 1 << 20, byte));
+        // Another use.
+        assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + round);
+        assert_eq!(fs::read(&path).unwrap().last(), Some(&(byte as u8)));
+    }
+    let (served, by_kernel) = actor.ends();
+    assert!(served > 5 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
     cached.detach();
 }

@@ -1,0 +1,84 @@
+//! Something that one thread does for all others, which wait until it is done.
+
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+/// Nobody waits longer: whoever is at it may be in the process that has forked this one.
+const LONGEST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Whose turn it is. All zeros: nobody's.
+#[derive(Default)]
+pub struct Turn(AtomicU32);
+
+/// It is ours until this is dropped.
+pub struct Taken<'t>(&'t Turn);
+
+impl Turn {
+    /// Starts over. Nobody knows the place.
+    pub fn reset(&self) {
+        self.0.store(FREE, Relaxed);
+    }
+
+    /// Whether somebody is at it.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Relaxed) != FREE
+    }
+
+    /// Takes it; `None`: somebody else had, and is done now.
+    pub fn take(&self) -> Option<Taken<'_>> {
+        if self.0.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok() {
+            return Some(Taken(self));
+        }
+        while self.is_taken() {
+            let waited = futex::wait(&self.0, futex::Flags::PRIVATE, TAKEN, Some(&LONGEST));
+            if waited == Err(rustix::io::Errno::TIMEDOUT) {
+                self.0.store(FREE, Relaxed);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(FREE, Release);
+        let _ = futex::wake(&self.0.0, futex::Flags::PRIVATE, u32::MAX >> 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn one_does_it_and_the_others_wait() {
+        let (turn, done) = (Turn::default(), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let first = turn.take().unwrap();
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    assert!(turn.take().is_none());
+                    assert_eq!(done.load(Relaxed), 1);
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            done.store(1, Relaxed);
+            drop(first);
+        });
+        assert!(!turn.is_taken());
+    }
+
+    /// As in a child whose parent was at it.
+    #[test]
+    fn nobody_waits_for_who_is_gone() {
+        let turn = Turn::default();
+        std::mem::forget(turn.take());
+        assert!(turn.take().is_none());
+        assert!(turn.take().is_some());
+    }
+}
