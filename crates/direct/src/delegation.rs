@@ -175,6 +175,16 @@ impl Delegated {
         self.patience.store(patience, Relaxed);
     }
 
+    /// It is worth asking for at the first write.
+    pub fn is_promising(&self) {
+        self.patience.store(0, Relaxed);
+    }
+
+    /// Calls by it, and those by the kernel since it was asked for last.
+    pub fn calls(&self) -> u32 {
+        self.calls.load(Relaxed).saturating_add(self.kernels.load(Relaxed))
+    }
+
     /// Counts a write of so many bytes that the kernel is to make; whether to ask first.
     fn is_wanted(&self, len: usize) -> bool {
         let is_due = self.kernels.fetch_add(weight(len), Relaxed) >= self.patience.load(Relaxed);
@@ -373,7 +383,8 @@ impl Direct {
         let Some(file) = Inside::enter().and_then(|_inside| Some(self.get(fd)?.1.file())) else {
             return;
         };
-        let Some(turn) = file.delegated.asking.take() else { return };
+        // Until what has come of it is known.
+        let Some(_turn) = file.delegated.asking.take() else { return };
         let (device, name) = (file.dev.load(Relaxed), if only_joins { JOIN } else { DELEGATION });
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
         let mut told = Err(Errno::AGAIN);

@@ -201,7 +201,7 @@ mod tests {
         let file = open.unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
-        direct.opened(file.as_raw_fd(), libc::O_RDWR);
+        direct.opened(file.as_raw_fd(), libc::O_RDWR, None);
         file
     }
 

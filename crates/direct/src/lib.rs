@@ -64,6 +64,7 @@ mod delegation;
 mod descriptions;
 mod epoch;
 mod file;
+mod habits;
 mod lock;
 mod look;
 mod parts;

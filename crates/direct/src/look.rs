@@ -2,8 +2,9 @@
 
 use crate::file::Kind;
 use crate::table::borrow;
-use rustix::fs::{Statx, StatxAttributes};
+use rustix::fs::{Statx, StatxAttributes, StatxFlags};
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -11,15 +12,46 @@ const FUSE_MAGIC: u64 = 0x6573_5546;
 /// ns, in decimal.
 const COHERENCE: &CStr = c"keepstone.cache.coherence";
 
+/// To be asked for, too: the number of the mount, which no other has as long as the machine runs (since Linux 6.8).
+pub const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+/// So many caches are known again.
+const CACHES: usize = 4;
+
+/// Caches that descriptors were of: their mounts, and what [`kind_of`] says of their files.
+#[derive(Default)]
+pub struct Caches([OnceLock<(u64, u64)>; CACHES]);
+
+impl Caches {
+    fn find(&self, mount: u64) -> Option<u64> {
+        let known = self.0.iter().filter_map(OnceLock::get).find(|(known, _)| *known == mount);
+        known.map(|(_, fresh_ns)| *fresh_ns)
+    }
+
+    fn add(&self, mount: u64, fresh_ns: u64) {
+        let _ = self.0.iter().find(|slot| slot.set((mount, fresh_ns)).is_ok());
+    }
+}
+
 /// What kind of file system it is; and of a cache, for how long what the kernel has of the file counts, in ns (direct-C5).
 /// `None`: nothing that is served.
-pub fn kind_of(fd: i32, stat: &Statx) -> Option<(Kind, u64)> {
+pub fn kind_of(fd: i32, stat: &Statx, caches: &Caches) -> Option<(Kind, u64)> {
     if stat.stx_attributes.contains(StatxAttributes::DAX) {
         return Some((Kind::Dax, 0));
     }
+    let has_number = stat.stx_mask & UNIQUE_MOUNT.bits() != 0;
+    let mount = has_number.then_some(stat.stx_mnt_id);
+    if let Some(fresh_ns) = mount.and_then(|mount| caches.find(mount)) {
+        return Some((Kind::Cached, fresh_ns));
+    }
     match rustix::fs::fstatfs(borrow(fd)).ok()?.f_type as u64 {
         TMPFS_MAGIC => Some((Kind::Tmpfs, 0)),
-        FUSE_MAGIC => Some((Kind::Cached, coherence_of(fd)?)),
+        FUSE_MAGIC => {
+            let fresh_ns = coherence_of(fd)?;
+            if let Some(mount) = mount {
+                caches.add(mount, fresh_ns);
+            }
+            Some((Kind::Cached, fresh_ns))
+        }
         _ => None,
     }
 }

@@ -5,14 +5,19 @@
 
 #![allow(unsafe_code)]
 
+mod leaving;
+
 use crate::chunk::{Chunk, Entry, Leaf};
 use crate::delegation::Pools;
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
 use crate::file::{File, Kind};
+use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
+use crate::look::{self, Caches};
 use crate::position::OffsetOwner;
 use crate::slab::Slab;
-use crate::{Config, epoch, look};
+use crate::{Config, epoch};
+use leaving::Leaving;
 use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::ops::Range;
@@ -69,8 +74,10 @@ pub struct Direct {
     has_record_locks: AtomicBool,
     /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
+    caches: Caches,
     /// Of caches.
     pub(super) pools: Pools,
+    pub(super) habits: Habits,
 }
 
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
@@ -101,7 +108,9 @@ impl Direct {
             file_size_max: AtomicU64::new(u64::MAX),
             has_record_locks: AtomicBool::new(false),
             looks: AtomicBool::new(true),
+            caches: Caches::default(),
             pools: Pools::default(),
+            habits: Habits::new(FDS)?,
             config,
         };
         direct.limits_changed();
@@ -144,7 +153,7 @@ impl Direct {
     #[cold]
     fn count(&self, fd: i32, seen: u32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
-        if seen & CALLS < self.config.look_after {
+        if seen & CALLS < self.config.look_after && !self.habits.promises(fd) {
             let _ = entry.compare_exchange(seen, seen + 1, Relaxed, Relaxed);
             return false;
         }
@@ -177,12 +186,12 @@ impl Direct {
     /// Makes a description for a descriptor that is to be served.
     fn describe(&self, held: &Held<'_>, fd: i32, seen: u32) -> Option<u32> {
         let file = borrow(fd);
-        let wanted = StatxFlags::BASIC_STATS;
+        let wanted = StatxFlags::BASIC_STATS | look::UNIQUE_MOUNT;
         let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let (kind, fresh_ns) = look::kind_of(fd, &stat)?;
+        let (kind, fresh_ns) = look::kind_of(fd, &stat, &self.caches)?;
         let flags = rustix::fs::fcntl_getfl(file).ok()?;
         let is_asked = || kind == Kind::Cached || look::is_below(fd, &self.config.dirs);
         if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked() {
@@ -217,6 +226,9 @@ impl Direct {
         file.users.fetch_add(1, Relaxed);
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
+        if self.habits.promises(fd) {
+            file.delegated.is_promising();
+        }
         let shared = seen & NEW_SHARED != 0;
         description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
@@ -416,9 +428,11 @@ impl Direct {
         is_known
     }
 
-    /// A descriptor has been opened by a call that we have seen.
-    pub fn opened(&self, fd: i32, flags: i32) {
+    /// A descriptor has been opened by a call that we have seen, by a path if that is known.
+    pub fn opened(&self, fd: i32, flags: i32, path: Option<&[u8]>) {
         let Some(entry) = self.entry(fd) else { return };
+        let is_written_to = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        self.habits.opened(fd, path.filter(|_| is_written_to).map_or(0, habits::name_of));
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
         let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
         self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
@@ -439,6 +453,9 @@ impl Direct {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         let is_new = seen & NEW != 0;
+        if is_new {
+            self.habits.closed(fd, seen & CALLS);
+        }
         if seen == 0 || is_new && entry.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -491,6 +508,9 @@ impl Direct {
             return;
         }
         let file = description.file();
+        if fd >= 0 {
+            self.habits.closed(fd, file.delegated.calls());
+        }
         let is_last = file.open.fetch_sub(1, AcqRel) == 1;
         let mut owned = file.chunks().filter(|(_, chunk)| chunk.owner.load(Relaxed) == index);
         if owned.next().is_some() {
@@ -740,6 +760,7 @@ impl Direct {
             self.chains.memory(),
             self.leaves.memory(),
             self.chunks.memory(),
+            self.habits.memory(),
         ];
         reserved.iter().flatten().any(meets)
             || self.chunk_at(&self.lock.hold(), std::ptr::without_provenance(range.start)).is_some()
@@ -748,48 +769,5 @@ impl Direct {
     /// How many chunks are mapped.
     pub fn mapped_chunks(&self) -> usize {
         self.mapped.load(Relaxed)
-    }
-}
-
-/// Chunks that have been taken out of their entries and wait to be unmapped.
-#[derive(Default)]
-struct Leaving {
-    first: u32,
-    len: usize,
-}
-
-impl Leaving {
-    fn add(&mut self, direct: &Direct, chunk: &Chunk) {
-        let entry = chunk.entry.swap(std::ptr::null_mut(), Relaxed);
-        // SAFETY: null, or an entry of a leaf; leaves stay.
-        if let Some(entry) = unsafe { entry.as_ref() } {
-            let address = std::ptr::from_ref(chunk).addr();
-            let _ = entry.compare_exchange(address, 0, AcqRel, Relaxed);
-        }
-        chunk.next.store(self.first, Relaxed);
-        self.first = direct.chunks.index_of(chunk).unwrap_or(0);
-        self.len += 1;
-    }
-
-    /// direct-E1, then the end; `false` where that cannot be.
-    fn unmap(self, direct: &Direct) -> bool {
-        if self.len == 0 {
-            return true;
-        }
-        let is_known = direct.wait_for_others();
-        let mut at = self.first;
-        while at != 0 {
-            let chunk = direct.chunks.at(at);
-            let next = chunk.next.load(Relaxed);
-            if !is_known {
-                // It counts as lent, to somebody who never gives it back.
-                chunk.lent.fetch_add(1, AcqRel);
-            } else if chunk.lent.load(Acquire) == 0 {
-                // What is lent ends when it is given back.
-                direct.end(at);
-            }
-            at = next;
-        }
-        is_known
     }
 }

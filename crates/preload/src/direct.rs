@@ -396,11 +396,11 @@ stands_for_libc! {
     }
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        stats::opened_by_kernel(opened(real::open(path, flags, mode), flags))
+        stats::opened_by_kernel(opened(real::open(path, flags, mode), flags, path))
     }
 
     fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        stats::opened_by_kernel(opened(real::openat(dirfd, path, flags, mode), flags))
+        stats::opened_by_kernel(opened(real::openat(dirfd, path, flags, mode), flags, path))
     }
 
     fn close(fd: c_int) -> c_int {
@@ -508,10 +508,14 @@ fn forget_unless_null(fd: c_int, offset: *mut off_t) {
     }
 }
 
-fn opened(fd: c_int, flags: c_int) -> c_int {
+fn opened(fd: c_int, flags: c_int, path: *const c_char) -> c_int {
     if fd >= 0 {
         later::look();
-        tell(|direct| direct.opened(fd, flags));
+        tell(|direct| {
+            // SAFETY: the kernel has found a string there.
+            let path = unsafe { std::ffi::CStr::from_ptr(path) };
+            direct.opened(fd, flags, Some(path.to_bytes()));
+        });
     }
     fd
 }
@@ -520,7 +524,7 @@ fn opened(fd: c_int, flags: c_int) -> c_int {
 pub fn stream_opened(fd: c_int, flags: c_int, is_seen: impl FnOnce() -> bool) {
     later::look();
     if direct().is_some() && is_seen() {
-        tell(|direct| direct.opened(fd, flags));
+        tell(|direct| direct.opened(fd, flags, None));
     }
 }
 

@@ -295,7 +295,7 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
     let answered = answer(process, Class::Descriptor, &[old, new], f)?;
     if answered.is_ok() {
         // What it was before may have been served otherwise.
-        direct::tell(|direct| direct.opened(new, libc::O_PATH));
+        direct::tell(|direct| direct.opened(new, libc::O_PATH, None));
     }
     Some(standard_stream(to_c(answered)))
 }
