@@ -84,6 +84,8 @@ pub struct Delegated {
     calls: AtomicU32,
     /// Writes by the kernel since it was asked for last, and how many are to come before it is again.
     kernels: AtomicU32,
+    /// All of them.
+    missed: AtomicU32,
     patience: AtomicU32,
     /// Who asks for it; a call by the kernel meanwhile would be another use of the file, and it would not be delegated.
     asking: Turn,
@@ -123,6 +125,8 @@ impl Delegated {
     pub fn reset(&self) {
         self.number.store(0, Relaxed);
         self.kernels.store(0, Relaxed);
+        self.missed.store(0, Relaxed);
+        self.calls.store(0, Relaxed);
         self.patience.store(PATIENCE, Relaxed);
         self.asking.reset();
     }
@@ -180,13 +184,14 @@ impl Delegated {
         self.patience.store(0, Relaxed);
     }
 
-    /// Calls by it, and those by the kernel since it was asked for last.
+    /// Calls by it, and writes that it would have been for.
     pub fn calls(&self) -> u32 {
-        self.calls.load(Relaxed).saturating_add(self.kernels.load(Relaxed))
+        self.calls.load(Relaxed).saturating_add(self.missed.load(Relaxed))
     }
 
     /// Counts a write of so many bytes that the kernel is to make; whether to ask first.
     fn is_wanted(&self, len: usize) -> bool {
+        self.missed.fetch_add(1, Relaxed);
         let is_due = self.kernels.fetch_add(weight(len), Relaxed) >= self.patience.load(Relaxed);
         if is_due {
             self.kernels.store(0, Relaxed);

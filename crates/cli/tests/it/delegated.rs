@@ -110,6 +110,15 @@ fn actor() {
         };
         let answer = match words[0] {
             "work" => done((0..500).try_for_each(|_| file.write_all_at(&[byte(1); 100], 0))),
+            // A file beside, made, written to nine times and removed, so often.
+            "journal" => done((0..number(1)).try_for_each(|_| {
+                let beside = Path::new(&path).with_extension("journal");
+                let journal = fs::File::create_new(&beside)?;
+                (0..9).try_for_each(|i| journal.write_all_at(&[b'j'; 500], 700 * i))?;
+                assert_eq!(journal.metadata()?.len(), 8 * 700 + 500);
+                drop(journal);
+                fs::remove_file(&beside)
+            })),
             // By many threads, each in a place of its own.
             "crowd" => {
                 let work = |thread: u64| {
@@ -663,4 +672,19 @@ fn few_large_writes_are_served() {
     let (served, by_kernel) = actor.ends();
     assert!(served > 5 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
     cached.detach();
+}
+
+/// A file that is made again and again is known by its name: only the first one is written to by requests.
+#[test]
+fn journals_are_served_from_their_first_write() {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    assert_eq!(actor.asks("journal 30"), "done");
+    let writes = cached.status()["requests"]["write"].as_u64().unwrap();
+    assert!(writes < 20, "{writes} writes by requests");
+    let (served, by_kernel) = actor.ends();
+    assert!(served > 5 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
+    cached.detach();
+    assert_eq!(fs::read_dir(cached.data()).unwrap().count(), 1);
 }
