@@ -8,7 +8,7 @@ use vfs::Errno;
 /// So many names are remembered.
 const NAMES: usize = 64;
 /// A file of so many calls is worth being looked at, and delegated, at once.
-const WORTH: u32 = 5;
+const WORTH: u32 = 6;
 /// In what is remembered of a name: such a file is worth it. The other bits are the name's.
 const IS_WORTH: u32 = 1;
 

@@ -509,7 +509,8 @@ impl Direct {
         }
         let file = description.file();
         if fd >= 0 {
-            self.habits.closed(fd, file.delegated.calls());
+            let unseen = if self.habits.promises(fd) { 0 } else { self.config.look_after };
+            self.habits.closed(fd, file.delegated.calls().saturating_add(unseen));
         }
         let is_last = file.open.fetch_sub(1, AcqRel) == 1;
         let mut owned = file.chunks().filter(|(_, chunk)| chunk.owner.load(Relaxed) == index);
