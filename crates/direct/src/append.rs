@@ -77,7 +77,7 @@ impl Direct {
             if locked.as_ref().is_some_and(|locked| locked.owner == OffsetOwner::Shared) {
                 break;
             }
-            match self.append_by_delegation(&inside, description, by, parts) {
+            match self.append_by_delegation(&inside, (fd, description), by, parts) {
                 Ok(end) => {
                     if let Some(locked) = &mut locked {
                         locked.owner = OffsetOwner::Ours(end);

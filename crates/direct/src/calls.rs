@@ -241,7 +241,7 @@ impl Direct {
             }
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
-                    match self.by_delegation::<W>(&inside, description, by, offset, parts) {
+                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
                         Ok(len) => return Answer::Copied(len),
                         Err(hurdle) => {
                             let size = description.file().size();
@@ -312,7 +312,7 @@ impl Direct {
                     if locked.owner != OffsetOwner::Ours(offset) {
                         continue;
                     }
-                    match self.by_delegation::<W>(&inside, description, by, offset, parts) {
+                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
                         Ok(len) => {
                             locked.owner = OffsetOwner::Ours(offset + len as u64);
                             return Answer::Copied(len);

@@ -17,12 +17,13 @@ use crate::slab::reserve;
 use crate::table::borrow;
 use crate::turn::Turn;
 use crate::{Direct, lock::Held};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::ioctl::Updater;
 use rustix::time::Timespec;
 use std::ffi::CStr;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 use vfs::{Announcement, Credit, Delegation, Errno, FileSystem, Ino};
 
 /// The attributes of files of caches by which they are delegated, and by which a program learns that they are.
@@ -100,6 +101,10 @@ pub struct Delegated {
     credit: AtomicU64,
     credit_end: AtomicU64,
     bitmap: AtomicU64,
+    /// Whether somebody may have mapped the file by the kernel, for whom that is told of sizes; and the one it was told of by
+    /// this delegation.
+    is_mapped: AtomicBool,
+    told: AtomicU64,
 }
 
 /// A delegation as a call uses it.
@@ -128,6 +133,7 @@ impl Delegated {
         self.missed.store(0, Relaxed);
         self.calls.store(0, Relaxed);
         self.patience.store(PATIENCE, Relaxed);
+        self.is_mapped.store(false, Relaxed);
         self.asking.reset();
     }
 
@@ -160,6 +166,7 @@ impl Delegated {
         self.pool.store(by.pool, Relaxed);
         self.at_end.store(0, Relaxed);
         self.credit.store(0, Relaxed);
+        self.told.store(0, Relaxed);
         self.calls.store(0, Relaxed);
         self.number.store(by.number.0, Release);
     }
@@ -223,7 +230,22 @@ impl Delegated {
         self.calls.store(calls.saturating_add(weight(len)), Relaxed);
     }
 
+    /// From now on somebody may have mapped the file by the kernel.
+    pub fn note_mapping(&self) {
+        self.is_mapped.store(true, Relaxed);
+    }
+
+    /// Makes the kernel ask where the file ends, if that is further away now and somebody may have mapped it: beyond the end
+    /// that it knows, what is mapped is not there.
+    #[inline]
+    fn tell_end(&self, fd: i32, end: u64) {
+        if self.is_mapped.load(Relaxed) && end > self.told.load(Relaxed) {
+            self.told.store(tell_size(fd), Relaxed);
+        }
+    }
+
     fn take_in(&self, _held: &Held<'_>, credit: Credit) {
+        self.is_mapped.fetch_or(credit.others_map, Relaxed);
         self.bitmap.store(credit.bitmap.0, Relaxed);
         self.credit_end.store(credit.end, Relaxed);
         self.credit.store(credit.blocks, Relaxed);
@@ -266,7 +288,7 @@ impl Direct {
     pub(crate) fn by_delegation<const W: bool>(
         &self,
         inside: &Inside,
-        description: &Description,
+        (fd, description): (i32, &Description),
         by: By,
         offset: u64,
         parts: &Parts<'_>,
@@ -294,6 +316,7 @@ impl Direct {
         let len = done.map_err(|err| refused(file, by, err))?;
         if W {
             file.reached(end);
+            file.delegated.tell_end(fd, end);
         }
         file.delegated.used(len);
         Ok(len)
@@ -304,7 +327,7 @@ impl Direct {
     pub(crate) fn append_by_delegation(
         &self,
         inside: &Inside,
-        description: &Description,
+        (fd, description): (i32, &Description),
         by: By,
         parts: &Parts<'_>,
     ) -> Result<u64, Hurdle> {
@@ -317,6 +340,7 @@ impl Direct {
             Ok(offset) => {
                 let end = offset + data.len() as u64;
                 file.reached(end);
+                file.delegated.tell_end(fd, end);
                 file.delegated.used(data.len());
                 Ok(end)
             }
@@ -501,6 +525,21 @@ impl Direct {
         Some(next)
     }
 
+    /// The program is about to map a file by the kernel, for which that has to know where it ends. The caller is outside.
+    #[cold]
+    pub fn mapping(&self, fd: i32) {
+        self.look_now(fd);
+        let delegated = Inside::enter().and_then(|_inside| {
+            let file = self.get(fd)?.1.file();
+            (file.kind() == Kind::Cached).then_some(&file.delegated)
+        });
+        let Some(delegated) = delegated else { return };
+        delegated.note_mapping();
+        if delegated.get().is_some() {
+            delegated.told.store(tell_size(fd), Relaxed);
+        }
+    }
+
     /// Whether a descriptor is of a file with nothing to be synced: all that was written to it was durable when that returned.
     pub fn is_synced(&self, fd: i32) -> bool {
         let Some(_inside) = Inside::enter() else { return false };
@@ -509,6 +548,14 @@ impl Direct {
         by.zip(by.and_then(|by| self.pools.get(by.pool)))
             .is_some_and(|(by, fs)| fs.read_delegated(by.number, by.shadow, 0, &mut []).is_ok())
     }
+}
+
+/// Makes the kernel ask for the size of a file, which it knows then.
+#[cold]
+fn tell_size(fd: i32) -> u64 {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let stat = rustix::fs::statx(borrow(fd), c"", flags, StatxFlags::SIZE);
+    stat.map_or(0, |stat| stat.stx_size)
 }
 
 /// What a call of so many bytes counts.

@@ -230,6 +230,9 @@ impl Direct {
             file.delegated.is_promising();
         }
         let shared = seen & NEW_SHARED != 0;
+        if shared {
+            file.delegated.note_mapping();
+        }
         description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
     }
@@ -614,6 +617,8 @@ impl Direct {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
             locked.owner = OffsetOwner::Shared;
+            // Whoever else has it may map it.
+            description.file().delegated.note_mapping();
         }
     }
 

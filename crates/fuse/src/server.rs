@@ -50,8 +50,9 @@ const EXECUTED: u64 = 1;
 const MAPPED: u64 = 2;
 /// In the handle of what was opened while programs mapped it where it lies.
 const UNMAPPED: u64 = 4;
-/// In the handle of what may be written to.
+/// In the handle of what may be written to, and of what may be read, and so mapped.
 const WRITABLE: u64 = 8;
+const READABLE: u64 = 16;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -333,8 +334,17 @@ impl Server {
     /// Announces what it means to programs beside the mount that one has opened a regular file by an ordinary
     /// name. The handle says what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
-        let mut uses = if flags & libc::O_ACCMODE == libc::O_RDONLY { 0 } else { WRITABLE };
-        let Some(events) = self.events() else { return Ok(FileHandle(uses)) };
+        let mut uses = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READABLE,
+            libc::O_WRONLY => WRITABLE,
+            _ => READABLE | WRITABLE,
+        };
+        let Some(events) = self.events() else {
+            if uses & READABLE != 0 {
+                self.fs.opened(convert::ino(ino));
+            }
+            return Ok(FileHandle(uses));
+        };
         // Nobody maps what cannot be read.
         if flags & libc::O_ACCMODE != libc::O_WRONLY {
             uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
@@ -403,7 +413,12 @@ impl Server {
 
     /// Takes back what [`begin_use`](Self::begin_use) announced.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
-        let Some(events) = self.events() else { return };
+        let Some(events) = self.events() else {
+            if handle.0 & READABLE != 0 {
+                self.fs.closed(convert::ino(ino));
+            }
+            return;
+        };
         if handle.0 & MAPPED != 0 {
             events.end_mapping(convert::ino(ino));
         }

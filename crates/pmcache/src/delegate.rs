@@ -18,6 +18,9 @@
 //!   but the mark goes before a write to them, and no more than were counted as not written back when it was given. As long as
 //!   there is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes it; a recall reads
 //!   it. While a file is being written back there is none: what is marked meanwhile has to be known.
+//! - **delegate-G6** Where somebody else may have mapped the file by the kernel, a program makes the kernel ask for the size when
+//!   it has written beyond the end: so it is told with each answer to an announcement, and a file is recalled when somebody opens
+//!   it.
 
 use crate::content::CAPABILITY;
 use crate::counters::count;
@@ -27,6 +30,7 @@ use crate::{BLOCK, Cache, read, write};
 use backing::Backing;
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::SeqCst;
 use vfs::{
     Announcement, Attr, Credit, Delegation, Errno, FileSystem, Ino, Result, Seek, Timestamp,
 };
@@ -166,8 +170,22 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             } else {
                 self.mark_beside(*by, cnode, blocks)?;
             }
-            Ok(self.give_credit(&node, delegated, cnode, blocks.end, credit))
+            let others_map = node.openings.load(SeqCst) > 1;
+            let credit = self.give_credit(&node, delegated, cnode, blocks.end, credit);
+            Ok(Credit { others_map, ..credit })
         })
+    }
+
+    /// Somebody has opened a file who may map it (delegate-G6).
+    pub(crate) fn count_opening(&self, ino: Ino) {
+        let Some(node) = self.table.find(ino) else { return };
+        let is_only = node.openings.fetch_add(1, SeqCst) == 0;
+        if is_only || !self.is_with_programs(ino) {
+            return;
+        }
+        if let Err(err) = self.recall(&mut write(&node.state)) {
+            tracing::warn!("a program is stopped while it writes to inode {ino}: {err}");
+        }
     }
 
     /// Marks blocks where programs do so, too (delegate-G5).
@@ -201,7 +219,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         delegated.credit += blocks;
         self.backlog.give_credit(blocks);
-        Credit { bitmap: dirty.bitmap, end: both.div_ceil(BLOCK), blocks }
+        Credit { bitmap: dirty.bitmap, end: both.div_ceil(BLOCK), blocks, ..Credit::NONE }
     }
 
     /// Takes in what programs have marked, which no longer do (delegate-G5).

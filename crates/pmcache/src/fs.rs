@@ -7,7 +7,7 @@ use crate::record::Flags;
 use crate::{Cache, Command, DELEGATION, JOIN, cnode, control, lock, read, write};
 use backing::{Backing, Watch};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 use vfs::{
     Announcement, Attr, Caller, Credit, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
@@ -199,6 +199,16 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         }
         // What was written is durable, but cannot be written back: that is told once.
         state.error.take().map_or(Ok(()), Err)
+    }
+
+    fn opened(&self, ino: Ino) {
+        self.count_opening(ino);
+    }
+
+    fn closed(&self, ino: Ino) {
+        if let Some(node) = self.table.find(ino) {
+            node.openings.fetch_sub(1, SeqCst);
+        }
     }
 
     fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {

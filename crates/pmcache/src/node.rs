@@ -24,6 +24,8 @@ pub struct Node {
     pub is_suspect: AtomicBool,
     /// Whether others are known to have changed its content, whatever its times say.
     pub is_changed: AtomicBool,
+    /// How often it is open by the kernel so that it may be mapped.
+    pub openings: AtomicU64,
     /// The last process that was refused to open it behind the cache since it was written back; [`NOBODY`].
     pub refused: AtomicU32,
     /// Where the last read ended, and how many bytes were read in a row before.
@@ -122,6 +124,7 @@ impl Node {
             state: RwLock::default(),
             is_suspect: AtomicBool::new(false),
             is_changed: AtomicBool::new(false),
+            openings: AtomicU64::new(0),
             refused: AtomicU32::new(NOBODY),
             read_end: AtomicU64::new(0),
             read_run: AtomicU64::new(0),

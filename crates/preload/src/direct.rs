@@ -196,6 +196,11 @@ fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
     }
 }
 
+/// A file is about to be mapped by the kernel.
+pub fn mapping(fd: c_int) {
+    tell_of(fd, |direct| direct.mapping(fd));
+}
+
 /// Tells of a descriptor when a call on it has succeeded.
 fn then(result: c_int, fd: c_int, f: impl FnOnce(&Direct)) -> c_int {
     if result >= 0 {

@@ -309,6 +309,12 @@ pub trait FileSystem: Send + Sync {
         Err(Errno::STALE)
     }
 
+    /// A front end has opened a file for somebody who may map it by the kernel, until [`closed`](Self::closed).
+    fn opened(&self, _ino: Ino) {}
+
+    /// What was [`opened`](Self::opened) is closed, and mapped no more.
+    fn closed(&self, _ino: Ino) {}
+
     /// Sets bits of a file of bits by a delegation, whoever sets others at the same time: bit `j` of its `i`th word of 8 bytes,
     /// little-endian, is number 64 `i` + `j`. A crash may leave some of them set.
     ///

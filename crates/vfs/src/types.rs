@@ -370,43 +370,46 @@ pub struct Credit {
     pub end: u64,
     /// So many of them; 0: none.
     pub blocks: u64,
+    /// Whether others have the file open and may have mapped it. Their kernel has to be told where it ends: beyond that, what
+    /// they have mapped is not there.
+    pub others_map: bool,
 }
 
 impl Credit {
     /// No block.
-    pub const NONE: Self = Self { bitmap: Ino(0), end: 0, blocks: 0 };
+    pub const NONE: Self = Self { bitmap: Ino(0), end: 0, blocks: 0, others_map: false };
 
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; Announcement::LEN] {
-        bytes_of([self.bitmap.0, self.end, self.blocks])
+        bytes_of([self.bitmap.0, self.end, self.blocks, self.others_map.into()])
     }
 
     /// From its bytes.
     pub fn from_bytes(bytes: &[u8; Announcement::LEN]) -> Self {
-        let [bitmap, end, blocks] = numbers_of(bytes);
-        Self { bitmap: Ino(bitmap), end, blocks }
+        let [bitmap, end, blocks, others_map] = numbers_of(bytes);
+        Self { bitmap: Ino(bitmap), end, blocks, others_map: others_map != 0 }
     }
 }
 
 impl Announcement {
     /// How many bytes it is, and the answer.
-    pub const LEN: usize = 24;
-    /// The command: `_IOWR('K', 1, char[24])`.
+    pub const LEN: usize = 32;
+    /// The command: `_IOWR('K', 1, char[32])`.
     pub const COMMAND: u32 = 3 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
 
-    /// Its bytes: three numbers, in the machine's order.
+    /// Its bytes: three numbers, in the machine's order, and room for the answer.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        bytes_of([self.by.0, self.blocks.start, self.blocks.end])
+        bytes_of([self.by.0, self.blocks.start, self.blocks.end, 0])
     }
 
     /// From its bytes; `None` where there are not as many.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [by, start, end] = numbers_of(bytes.try_into().ok()?);
+        let [by, start, end, _] = numbers_of(bytes.try_into().ok()?);
         Some(Self { by: Delegation(by), blocks: start..end })
     }
 }
 
-fn bytes_of(numbers: [u64; 3]) -> [u8; Announcement::LEN] {
+fn bytes_of(numbers: [u64; 4]) -> [u8; Announcement::LEN] {
     let mut bytes = [0; Announcement::LEN];
     for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
         to.copy_from_slice(&number.to_ne_bytes());
@@ -414,9 +417,9 @@ fn bytes_of(numbers: [u64; 3]) -> [u8; Announcement::LEN] {
     bytes
 }
 
-fn numbers_of(bytes: &[u8; Announcement::LEN]) -> [u64; 3] {
+fn numbers_of(bytes: &[u8; Announcement::LEN]) -> [u64; 4] {
     let (numbers, _) = bytes.as_chunks();
-    [0, 1, 2].map(|index: usize| u64::from_ne_bytes(numbers[index]))
+    [0, 1, 2, 3].map(|index: usize| u64::from_ne_bytes(numbers[index]))
 }
 
 /// Bytes of a file that lie together in the pool's memory: whole blocks.

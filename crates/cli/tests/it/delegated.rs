@@ -99,6 +99,7 @@ fn actor() {
     let open = || fs::File::options().read(true).write(true).open(&path).unwrap();
     let open_end = || fs::File::options().append(true).open(&path).unwrap();
     let (mut file, mut end) = (open(), open_end());
+    let mut mapped = None;
     for order in std::io::stdin().lines() {
         let order = order.unwrap();
         let words: Vec<&str> = order.split(' ').collect();
@@ -110,6 +111,15 @@ fn actor() {
         };
         let answer = match words[0] {
             "work" => done((0..500).try_for_each(|_| file.write_all_at(&[byte(1); 100], 0))),
+            // Writes a byte where the file ends further away than before, and reads it where it is mapped.
+            "mapped" => {
+                let at = number(1) as usize;
+                assert!(at < MAPPED);
+                let start = *mapped.get_or_insert_with(|| map(&file));
+                file.write_all_at(&[byte(2)], number(1)).unwrap();
+                // SAFETY: within what is mapped.
+                char::from(unsafe { start.add(at).read_volatile() }).to_string()
+            }
             // A file beside, made, written to nine times and removed, so often.
             "journal" => done((0..number(1)).try_for_each(|_| {
                 let beside = Path::new(&path).with_extension("journal");
@@ -229,6 +239,20 @@ fn actor() {
         };
         println!("# {answer}");
     }
+}
+
+const MAPPED: usize = 1 << 20;
+
+/// The first bytes of a file, which need not be there yet.
+#[allow(unsafe_code)]
+fn map(file: &fs::File) -> *const u8 {
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+    // By libc, as the library has to see it.
+    // SAFETY: a new mapping, which stays.
+    let mapped =
+        unsafe { libc::mmap(std::ptr::null_mut(), MAPPED, protection, flags, file.as_raw_fd(), 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    mapped.cast()
 }
 
 fn iovec(bytes: &mut [u8]) -> libc::iovec {
@@ -687,4 +711,38 @@ fn journals_are_served_from_their_first_write() {
     assert!(served > 5 * by_kernel, "{served} calls served, {by_kernel} by the kernel");
     cached.detach();
     assert_eq!(fs::read_dir(cached.data()).unwrap().count(), 1);
+}
+
+/// A file that grows by a delegation grows for those, too, who have mapped it by the kernel: the program itself, and others.
+#[test]
+#[allow(unsafe_code)]
+fn what_is_mapped_grows() {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    actor.works('a');
+    assert_eq!(actor.asks("mapped 50000 b"), "b");
+    actor.works('a');
+    assert_eq!(actor.asks("mapped 150000 c"), "c");
+    assert_eq!(actor.asks("mapped 250000 d"), "d");
+
+    let mut other = Actor::new(&path);
+    other.works('e');
+    let plain = fs::File::open(&path).unwrap();
+    let start = map(&plain);
+    actor.works('f');
+    assert!(delegated(&cached) > 0);
+    for (at, byte) in [(350_000, 'g'), (450_000, 'h'), (550_000, 'i')] {
+        other.writes(at, 1, byte);
+        // SAFETY: within what is mapped.
+        assert_eq!(unsafe { start.add(at as usize).read_volatile() }, byte as u8);
+        actor.works('j');
+    }
+    assert_eq!(plain.metadata().unwrap().len(), 550_001);
+    actor.ends();
+    other.ends();
+    // SAFETY: mapped above.
+    unsafe { rustix::mm::munmap(start.cast_mut().cast(), MAPPED) }.unwrap();
+    drop(plain);
+    cached.detach();
 }

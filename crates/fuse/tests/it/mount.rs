@@ -174,7 +174,7 @@ impl FileSystem for Probe {
 }
 
 const SECRET: u64 = 0x5ec2e7;
-const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX };
+const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX, others_map: true };
 
 /// A mounted probe; unmounted when dropped.
 struct Mount {
