@@ -17,6 +17,7 @@ use crate::workload::{Buffer, by_threads};
 use anyhow::Result;
 use rng::Rng;
 use rustix::fs::FallocateFlags;
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
@@ -106,12 +107,20 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         (THROUGH_MOUNT, KERNEL, mount.join("requested")),
     ];
     for (_, _, path) in &written {
-        std::fs::write(path, vec![7; WRITTEN])?;
+        in_small_pieces(path)?;
     }
     writes(plan, &written, &mut outcomes)?;
     mixes(plan, &written[..2], &mut outcomes)?;
     appends(plan, &written, &mut outcomes)?;
     Ok(outcomes)
+}
+
+/// Makes a file that is written to, a page by a call: what is written by large calls, ext4 keeps in large folios, and looks through
+/// all blocks of one when a page of it is overwritten.
+fn in_small_pieces(path: &Path) -> Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    (0..WRITTEN / 4096).try_for_each(|_| file.write_all(&[7; 4096]))?;
+    Ok(())
 }
 
 /// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.

@@ -172,14 +172,16 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// A new pool of `size`, the cache of the directory `below`.
+    /// A new pool of `size`, the cache of the directory `below`. The kernel does not tell it of what others do on that file system:
+    /// they would pay for that, and one of them is the peer.
     pub fn attached(&self, name: &str, size: &str, below: &Path) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
         let keepstone = &self.programs.keepstone;
         command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", size]))?;
         Server::start(name, home, |dir| {
-            let words = vec![keepstone.into(), "attach".into(), "--foreground".into()];
+            let mut words = vec![keepstone.into(), "attach".into()];
+            words.extend(["--foreground", "--watch", "off"].map(Into::into));
             [words, vec![pool, below.into(), dir.into()]].concat()
         })
     }
