@@ -461,7 +461,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Err(Errno::NOSPC) => return Err(Stop::Full),
             Err(err) => return Err(err.into()),
         };
-        if let Some(dirty) = cnode.dirty.as_mut().filter(|_| reserved > cnode.record.left.size) {
+        let left = cnode.record.left.size;
+        // Of what lies between, nothing is allocated.
+        let goes_on = |dirty: &Dirty| start <= dirty.reserved.max(left.next_multiple_of(BLOCK));
+        if let Some(dirty) = cnode.dirty.as_mut().filter(|dirty| reserved > left && goes_on(dirty))
+        {
             dirty.reserved = reserved;
         }
         Ok(())

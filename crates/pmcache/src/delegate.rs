@@ -14,10 +14,10 @@
 //!   such a use, so a delegation ends with the age of what is dirty at the latest.
 //! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
 //!   else has used it: then it would have been kept again, and it is not delegated.
-//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, so that nothing
-//!   but the mark goes before a write to them, and no more than were counted as not written back when it was given. As long as
-//!   there is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes it; a recall reads
-//!   it. While a file is being written back there is none: what is marked meanwhile has to be known.
+//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, or has space
+//!   for, so that nothing but the mark goes before a write to them, and no more than were counted as not written back when it was
+//!   given. As long as there is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes
+//!   it; a recall reads it. While a file is being written back there is none: what is marked meanwhile has to be known.
 //! - **delegate-G6** Where somebody else may have mapped the file by the kernel, a program makes the kernel ask for the size when
 //!   it has written beyond the end: so it is told with each answer to an announcement, and a file is recalled when somebody opens
 //!   it.
@@ -209,12 +209,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(dirty) = cnode.dirty.as_ref().filter(|dirty| dirty.again.is_none()) else {
             return Credit::NONE;
         };
-        let both = cnode.size.min(cnode.record.left.size);
+        let left = cnode.record.left.size;
+        let both = cnode.size.min(left.max(dirty.reserved));
         // Who writes beyond what is below goes on there.
         if blocks == 0 || end * BLOCK > both.next_multiple_of(BLOCK) {
             return Credit::NONE;
         }
-        if self.backing.seek(node.ino, 0, Seek::Hole).is_ok_and(|hole| hole < both) {
+        let has_hole = |hole| hole < left.min(cnode.size);
+        if self.backing.seek(node.ino, 0, Seek::Hole).is_ok_and(has_hole) {
             return Credit::NONE;
         }
         delegated.credit += blocks;

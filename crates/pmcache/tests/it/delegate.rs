@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vfs::conformance::{run_all, run_generated};
 use vfs::{
-    Announcement, Caller, Credit, Delegation, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr,
-    SetXattr,
+    Announcement, Caller, Credit, Delegation, Errno, Fallocate, FileSystem, Ino, ROOT, RenameFlags,
+    SetAttr, SetXattr,
 };
 
 type Tested = Cache<Bpfs<Region>, Below>;
@@ -255,10 +255,14 @@ fn programs_mark_by_their_credit() {
     let (cache, pool) = (&programs.cache, programs.cache.pool());
     let ino = file(cache, b"file");
     cache.write(ino, 0, &vec![1; 100 * BLOCK as usize]).unwrap();
-    let (by, _) = programs.delegation(ino).unwrap();
-    // Nothing of it is below.
-    assert_eq!(programs.announce(ino, by, 0, 1), Ok(Credit::NONE));
+    let (by, shadow) = programs.delegation(ino).unwrap();
+    // Nothing of it is below, but space for it.
+    let credit = programs.announce(ino, by, 0, 1).unwrap();
+    assert_eq!(credit.end, 100);
+    pool.set_bits_delegated(by, credit.bitmap, 30..31).unwrap();
+    pool.write_delegated(by, shadow, 30 * BLOCK, &[1; BLOCK as usize]).unwrap();
     cache.drain_all(&|_| {}).unwrap();
+    assert!(named(&*programs.below, b"file") == vec![1; 100 * BLOCK as usize]);
 
     let (by, shadow) = programs.delegation(ino).unwrap();
     let credit = programs.announce(ino, by, 0, 1).unwrap();
@@ -387,6 +391,40 @@ fn what_is_marked_while_it_is_written_back_stays_so() {
     cache.drain_all(&|_| {}).unwrap();
     assert_eq!(named(&*below, b"file"), named(&*cache, b"file"));
     assert!(named(&*below, b"file").contains(&3));
+}
+
+/// A backing that notes what is allocated.
+#[derive(Clone)]
+struct Allocating(Below, Arc<Mutex<Vec<Range<u64>>>>);
+
+impl FileSystem for Allocating {
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
+        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, seek, copy_range, fsync, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
+
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> vfs::Result<()> {
+        self.1.lock().unwrap().push(offset..offset + len);
+        self.0.fallocate(ino, mode, offset, len)
+    }
+}
+
+impl Backing for Allocating {
+    backing::forward!(self => self.0);
+}
+
+/// What was skipped by a write far behind the end is allocated when it is written to.
+#[test]
+fn space_is_reserved_for_what_was_skipped() {
+    let (pool, allocated) = (Pool::new(16 << 20), Arc::default());
+    let below = Allocating(Below(Arc::default()), allocated);
+    let cache = Cache::attach(pool.open(), below.clone(), "/below", believing()).unwrap();
+    let ino = file(&cache, b"file");
+    cache.write(ino, 100 * BLOCK, b"far").unwrap();
+    cache.write(ino, 3 * BLOCK, b"skipped").unwrap();
+    let allocated = below.1.lock().unwrap();
+    for block in [100 * BLOCK, 3 * BLOCK] {
+        assert!(allocated.iter().any(|range| range.contains(&block)), "{allocated:?}");
+    }
 }
 
 #[test]
