@@ -44,9 +44,9 @@ const PATIENCE_MAX: u32 = 4096;
 const WORTH: u32 = 64;
 /// As many bytes count as a call.
 const CALL_BYTES: usize = 16 << 10;
-/// So often, and after such pauses, a file is asked for that others are using just then.
+/// So often a file is asked for that others are using just then, after pauses of so many ns and more.
 const ASKED_MAX: usize = 10;
-const ASKED_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+const ASKED_AGAIN_NS: i64 = 50_000;
 /// Pools of caches that are used.
 const POOLS: usize = 4;
 
@@ -417,13 +417,14 @@ impl Direct {
         let (device, name) = (file.dev.load(Relaxed), if only_joins { JOIN } else { DELEGATION });
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
         let mut told = Err(Errno::AGAIN);
-        for _ in 0..ASKED_MAX {
+        for attempt in 0..ASKED_MAX {
             told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
             // Calls by the kernel were under way, or another file is being delegated.
             if told != Err(Errno::AGAIN) {
                 break;
             }
-            let _ = rustix::thread::nanosleep(&ASKED_AGAIN);
+            let tv_nsec = ASKED_AGAIN_NS << attempt.min(5);
+            let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec });
         }
         let by = told.ok().and_then(|len| self.parse(text.get(..len)?, device));
         let held = self.hold();
