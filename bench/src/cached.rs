@@ -46,6 +46,9 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, below: &Path) -> Result
     }
 }
 
+/// A contender: what it is called, its calls, and the file that it writes to.
+type Place = (&'static str, Calls, PathBuf);
+
 /// How calls follow each other: the names are those of IOzone.
 #[derive(Clone, Copy)]
 enum Pattern {
@@ -79,8 +82,9 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
     let sizes =
         [(512, None), (4 << 10, Some(1.52)), (16 << 10, None), (64 << 10, None), (1 << 20, None)];
     for (len, target) in sizes {
-        let mut case = Case::new(format!("hit/pread/{}", size(len)), "at random").bytes(len as u64);
-        case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+        let mut case = Case::new(format!("hit/pread/{}", size(len)), "at random")
+            .bytes(len as u64)
+            .target(PEER, target);
         for (name, calls, path) in places {
             case = case.with(reads(name, calls, path, len, Pattern::Random)?);
         }
@@ -101,7 +105,7 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         }
         plan.run(case, &mut outcomes)?;
     }
-    let written: [(&'static str, Calls, PathBuf); 3] = [
+    let written: [Place; 3] = [
         ("keepstone", LIBC, mount.join("written")),
         (PEER, KERNEL, plain.join("plain")),
         (THROUGH_MOUNT, KERNEL, mount.join("requested")),
@@ -124,11 +128,7 @@ fn in_small_pieces(path: &Path) -> Result<()> {
 }
 
 /// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.
-fn writes(
-    plan: &Plan,
-    places: &[(&'static str, Calls, PathBuf)],
-    outcomes: &mut Vec<Outcome>,
-) -> Result<()> {
+fn writes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     let cases = [
         ("pwrite", 512, Pattern::Random, None),
         ("pwrite", 4 << 10, Pattern::Random, Some(2.03)),
@@ -138,9 +138,9 @@ fn writes(
         ("record-rewrite", 4 << 10, Pattern::Same, Some(1.29)),
     ];
     for (name, len, pattern, target) in cases {
-        let mut case =
-            Case::new(format!("hit/{name}/{}", size(len)), "of what is there").bytes(len as u64);
-        case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+        let mut case = Case::new(format!("hit/{name}/{}", size(len)), "of what is there")
+            .bytes(len as u64)
+            .target(PEER, target);
         for (contender, calls, path) in places {
             let syncs = name.ends_with("fdatasync");
             case = case.with(overwrites(contender, *calls, path, len, (pattern, syncs))?);
@@ -151,11 +151,7 @@ fn writes(
 }
 
 /// Figure 7, xdd's mixes: threads in one file, of whose calls so many in a hundred are reads.
-fn mixes(
-    plan: &Plan,
-    places: &[(&'static str, Calls, PathBuf)],
-    outcomes: &mut Vec<Outcome>,
-) -> Result<()> {
+fn mixes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     for (order, pattern) in [("random", Pattern::Random), ("sequential", Pattern::Sequential)] {
         for reads in [100, 50, 1] {
             for threads in [1, 4, 16] {
@@ -167,8 +163,8 @@ fn mixes(
                     _ => None,
                 };
                 let name = format!("xdd/{order}/{reads}% reads/{threads}");
-                let mut case = Case::new(name, "4 KiB, by so many threads").bytes(4096);
-                case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+                let mut case =
+                    Case::new(name, "4 KiB, by so many threads").bytes(4096).target(PEER, target);
                 for (name, calls, path) in places {
                     case = case.with(mixed(name, *calls, path, (pattern, reads), threads)?);
                 }
@@ -212,17 +208,13 @@ fn mixed(
 
 /// IOzone's *write*, and Figure 10: a file that was emptied grows, for which a cache allocates space below. What that and the
 /// same writes cost below by themselves is shown beside.
-fn appends(
-    plan: &Plan,
-    places: &[(&'static str, Calls, PathBuf)],
-    outcomes: &mut Vec<Outcome>,
-) -> Result<()> {
+fn appends(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     for len in [4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
         let target = if len == 4 << 10 { Some(1.29) } else { None };
         let mut case = Case::new(format!("append/{}", size(len)), "at the end of a file")
             .bytes(len as u64)
-            .ops_max((WRITTEN / len) as u64);
-        case = target.into_iter().fold(case, |case, target| case.target(PEER, target));
+            .ops_max((WRITTEN / len) as u64)
+            .target(PEER, target);
         for (name, calls, path) in places {
             case = case.with(grows(name, *calls, path, len, false)?);
         }

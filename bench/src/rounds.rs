@@ -103,9 +103,9 @@ impl<'a> Case<'a> {
         self
     }
 
-    /// The subject should reach `at_least` times the speed of `peer`.
-    pub fn target(mut self, peer: &str, at_least: f64) -> Self {
-        self.targets.push((peer.to_owned(), at_least));
+    /// The subject should reach `at_least` times the speed of `peer`, if there is such a number.
+    pub fn target(mut self, peer: &str, at_least: impl Into<Option<f64>>) -> Self {
+        self.targets.extend(at_least.into().map(|at_least| (peer.to_owned(), at_least)));
         self
     }
 }

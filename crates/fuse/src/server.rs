@@ -346,7 +346,7 @@ impl Server {
             return Ok(FileHandle(uses));
         };
         // Nobody maps what cannot be read.
-        if flags & libc::O_ACCMODE != libc::O_WRONLY {
+        if uses & READABLE != 0 {
             uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
         }
         if flags & FMODE_EXEC != 0 {

@@ -171,7 +171,7 @@ impl Memory {
 }
 
 /// Words of 8 bytes of a line.
-const LINE_WORDS: u64 = 8;
+const LINE_WORDS: u64 = pmem::LINE / 8;
 
 /// Sets bits of words of 8 bytes, little-endian.
 fn set_bits(words: &mut [u8], bits: &Range<u64>) {

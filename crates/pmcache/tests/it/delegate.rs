@@ -63,6 +63,16 @@ struct Programs {
     pool: Pool,
 }
 
+/// By which number a file is delegated, and its shadow.
+fn delegation(cache: &dyn FileSystem, ino: Ino) -> vfs::Result<(Delegation, Ino)> {
+    let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes())?).unwrap();
+    let mut words = told.split(' ');
+    let mut number = || words.next().unwrap().parse().unwrap();
+    let found = (Delegation(number()), Ino(number()));
+    assert_eq!(words.collect::<Vec<_>>(), ["/pool"]);
+    Ok(found)
+}
+
 /// What the file of this name has.
 fn named(fs: &dyn FileSystem, name: &[u8]) -> Vec<u8> {
     let ino = fs.lookup(ROOT, name).unwrap().ino;
@@ -84,12 +94,7 @@ impl Programs {
     }
 
     fn delegation(&self, ino: Ino) -> vfs::Result<(Delegation, Ino)> {
-        let told = String::from_utf8(self.cache.getxattr(ino, DELEGATION.as_bytes())?).unwrap();
-        let mut words = told.split(' ');
-        let mut number = || words.next().unwrap().parse().unwrap();
-        let found = (Delegation(number()), Ino(number()));
-        assert_eq!(words.collect::<Vec<_>>(), ["/pool"]);
-        Ok(found)
+        delegation(&self.cache, ino)
     }
 
     fn announce(&self, ino: Ino, by: Delegation, start: u64, end: u64) -> vfs::Result<Credit> {
@@ -374,9 +379,7 @@ fn what_is_marked_while_it_is_written_back_stays_so() {
         else {
             return;
         };
-        let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
-        let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
-        let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
+        let (by, shadow) = delegation(&*cache, ino).unwrap();
         let credit = cache.announce(ino, &Announcement { by, blocks: 1..2 }).unwrap();
         // Whoever has credit uses it.
         let block = if credit.blocks > 0 { 0 } else { 1 };
@@ -501,9 +504,7 @@ fn what_programs_wrote_survives_who_served_it() {
     let ino = file(&cache, b"file");
     cache.write(ino, 0, &[1; 30_000]).unwrap();
     cache.drain_all(&|_| {}).unwrap();
-    let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes()).unwrap()).unwrap();
-    let numbers: Vec<u64> = told.split(' ').take(2).map(|word| word.parse().unwrap()).collect();
-    let (by, shadow) = (Delegation(numbers[0]), Ino(numbers[1]));
+    let (by, shadow) = delegation(&cache, ino).unwrap();
     cache.announce(ino, &Announcement { by, blocks: 7..20 }).unwrap();
     let credit = cache.announce(ino, &Announcement { by, blocks: 0..1 }).unwrap();
     let program = pool.open();
