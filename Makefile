@@ -112,12 +112,14 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 	scripts/lib-packages.sh nbdkit qemu-utils
 	$(BENCH) nbd --save $(WORK)/bench/nbd.json
 	$(BENCH) chell --save $(WORK)/bench/chell.json
+	$(BENCH) cached --dram --save $(WORK)/bench/cached-dram.json
 	$(BENCH) cached --save $(WORK)/bench/cached.json
 	scripts/lib-packages.sh sqlite3
 	$(BENCH) sensitivity --save $(WORK)/bench/sensitivity.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
 	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json \
-	    $(WORK)/bench/bdev.json $(WORK)/bench/nbd.json $(WORK)/bench/chell.json $(WORK)/bench/cached.json \
+	    $(WORK)/bench/bdev.json $(WORK)/bench/nbd.json $(WORK)/bench/chell.json \
+	    $(WORK)/bench/cached-dram.json $(WORK)/bench/cached.json \
 	    $(WORK)/bench/sensitivity.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document

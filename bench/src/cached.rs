@@ -2,7 +2,8 @@
 //! directory itself, of which all is in the page cache (Chell §5, Figures 7, 9 and 10).
 //!
 //! As in [`crate::direct`], two processes take part; the inner one has the mount of the cache. The same calls of the kernel's on
-//! the mount are shown beside. Bandwidths of the paper's are ratios of times here.
+//! the mount are shown beside, and bare copies, to and from memory that the pool could lie in: no more than that is to be had.
+//! Bandwidths of the paper's are ratios of times here.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +16,13 @@ use crate::rounds::{Case, Contender, Outcome, Plan};
 use crate::store::whole;
 use crate::workload::{Buffer, by_threads};
 use anyhow::Result;
+use pmem::{Medium as _, Region};
 use rng::Rng;
 use rustix::fs::FallocateFlags;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const PEER: &str = "kernel";
 const THROUGH_MOUNT: &str = "mount";
@@ -45,6 +48,37 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, below: &Path) -> Result
         _ => unreachable!("the same command was run"),
     }
 }
+
+/// What is copied to and from by [`BARE`].
+static MEMORY: OnceLock<Region> = OnceLock::new();
+
+fn memory() -> &'static Region {
+    MEMORY.get_or_init(|| {
+        let region = Region::anonymous(FILE as u64).expect("memory as large as a file");
+        (0..FILE as u64).step_by(4096).for_each(|at| region.write_nt(at, &[7; 4096]));
+        region
+    })
+}
+
+/// Bare copies, whatever the file is.
+const BARE: Calls = Calls {
+    name: "copy",
+    read: |_, _| Err(vfs::Errno::NOSYS),
+    rewind: |_| {},
+    pread: |_, buf, at| {
+        let from = memory().read_ptr(at, buf.len() as u64);
+        // SAFETY: `read_ptr` has checked that so many bytes are mapped, and nobody looks at what comes of it where another
+        // thread writes them meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
+        std::hint::black_box(buf.as_ptr());
+        Ok(buf.len())
+    },
+    pwrite: |_, buf, at| {
+        memory().write_nt(at, buf);
+        let _ = memory().fence();
+        Ok(buf.len())
+    },
+};
 
 /// A contender: what it is called, its calls, and the file that it writes to.
 type Place = (&'static str, Calls, PathBuf);
@@ -76,8 +110,12 @@ impl Pattern {
 
 fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
     let (ours, theirs) = (mount.join(NAME), plain.join(NAME));
-    let places: [(&'static str, Calls, &PathBuf); 3] =
-        [("keepstone", LIBC, &ours), (PEER, KERNEL, &theirs), (THROUGH_MOUNT, KERNEL, &ours)];
+    let places: [(&'static str, Calls, &PathBuf); 4] = [
+        ("keepstone", LIBC, &ours),
+        (PEER, KERNEL, &theirs),
+        (THROUGH_MOUNT, KERNEL, &ours),
+        (BARE.name, BARE, &theirs),
+    ];
     let mut outcomes = Vec::new();
     let sizes =
         [(512, None), (4 << 10, Some(1.52)), (16 << 10, None), (64 << 10, None), (1 << 20, None)];
@@ -105,16 +143,17 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         }
         plan.run(case, &mut outcomes)?;
     }
-    let written: [Place; 3] = [
+    let written: [Place; 4] = [
         ("keepstone", LIBC, mount.join("written")),
         (PEER, KERNEL, plain.join("plain")),
+        (BARE.name, BARE, plain.join("plain")),
         (THROUGH_MOUNT, KERNEL, mount.join("requested")),
     ];
     for (_, _, path) in &written {
         in_small_pieces(path)?;
     }
     writes(plan, &written, &mut outcomes)?;
-    mixes(plan, &written[..2], &mut outcomes)?;
+    mixes(plan, &written[..3], &mut outcomes)?;
     appends(plan, &written, &mut outcomes)?;
     Ok(outcomes)
 }
@@ -141,8 +180,9 @@ fn writes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<
         let mut case = Case::new(format!("hit/{name}/{}", size(len)), "of what is there")
             .bytes(len as u64)
             .target(PEER, target);
-        for (contender, calls, path) in places {
-            let syncs = name.ends_with("fdatasync");
+        let syncs = name.ends_with("fdatasync");
+        for (contender, calls, path) in places.iter().filter(|(of, ..)| !syncs || *of != BARE.name)
+        {
             case = case.with(overwrites(contender, *calls, path, len, (pattern, syncs))?);
         }
         plan.run(case, outcomes)?;
@@ -215,7 +255,7 @@ fn appends(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result
             .bytes(len as u64)
             .ops_max((WRITTEN / len) as u64)
             .target(PEER, target);
-        for (name, calls, path) in places {
+        for (name, calls, path) in places.iter().filter(|(of, ..)| *of != BARE.name) {
             case = case.with(grows(name, *calls, path, len, false)?);
         }
         let (_, calls, path) = &places[1];

@@ -13,24 +13,28 @@ pub struct Origin {
     pub date: String,
     /// How it was called.
     pub command: String,
+    /// Whether pools in DRAM were measured as such, and not as if they were in persistent memory.
+    #[serde(default)]
+    pub dram: bool,
     /// Facts about the machine, by name.
     pub machine: Vec<(String, String)>,
 }
 
 impl Origin {
     /// Of this run.
-    pub fn here() -> Self {
+    pub fn here(dram: bool) -> Self {
         let mut command: Vec<_> = std::env::args().collect();
         command[0] = "keepstone-bench".to_owned();
         Self {
             date: output(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"])),
             command: command.join(" "),
-            machine: machine(),
+            dram,
+            machine: machine(dram),
         }
     }
 }
 
-fn machine() -> Vec<(String, String)> {
+fn machine(dram: bool) -> Vec<(String, String)> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = |key: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(key));
@@ -46,6 +50,11 @@ fn machine() -> Vec<(String, String)> {
     let memory = memory.lines().next().unwrap_or_default();
     let memory_kib: u64 =
         memory.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let persistent_memory = if dram {
+        "none: pools are in DRAM, and not flushed"
+    } else {
+        "none: DRAM stands in for it (emulated)"
+    };
     vec![
         ("CPU".into(), format!("{cpus} × {}{virtual_machine}", cpu("model name"))),
         ("flush instruction".into(), format!("{:?}", FlushInstruction::detect()).to_lowercase()),
@@ -60,7 +69,7 @@ fn machine() -> Vec<(String, String)> {
             ),
         ),
         ("load at the start".into(), read("/proc/loadavg")),
-        ("persistent memory".into(), "none: DRAM stands in for it (emulated)".into()),
+        ("persistent memory".into(), persistent_memory.into()),
     ]
 }
 

@@ -82,6 +82,10 @@ struct Cli {
     /// Exit with status 1 where a target is missed.
     #[arg(long, global = true)]
     strict: bool,
+    /// Measure pools in DRAM as what they are: nothing is flushed, and up to a page goes through the caches. Default: as if
+    /// DRAM were persistent memory.
+    #[arg(long, global = true)]
+    dram: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -418,11 +422,12 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
 
 #[allow(unsafe_code)]
 fn main() -> Result<ExitCode> {
-    // DRAM stands in for persistent memory, in what this program starts, too.
-    // SAFETY: there is no other thread yet.
-    unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", "1") };
     let cli = Cli::parse();
-    let origin = Origin::here();
+    // In what this program starts, too.
+    let as_pm = if cli.dram { "" } else { "1" };
+    // SAFETY: there is no other thread yet.
+    unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", as_pm) };
+    let origin = Origin::here(cli.dram);
     let section = match &cli.command {
         Command::Engine { cases, backing } => {
             Section::Engine(engine::run(&cases.plan(cli.quick), *backing, &cases.dir)?)

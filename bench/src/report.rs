@@ -115,8 +115,9 @@ impl Results {
         }
     }
 
-    fn name(&self) -> &'static str {
-        match self.section {
+    /// Of its tables in the document.
+    fn name(&self) -> String {
+        let section = match self.section {
             Section::Engine(_) => "engine",
             Section::Traffic(_) => "traffic",
             Section::Mount(_) => "mount",
@@ -133,7 +134,8 @@ impl Results {
             Section::Scaling(_) => "scaling",
             Section::Ratios(_) => "ratios",
             Section::Misses(_) => "misses",
-        }
+        };
+        if self.origin.dram { format!("{section} --dram") } else { section.to_owned() }
     }
 
     fn markdown(&self) -> String {
@@ -165,7 +167,7 @@ pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
             .with_context(|| format!("cannot read {}", file.display()))?;
         let results: Results = serde_json::from_str(&json)
             .with_context(|| format!("{}: not saved by this program", file.display()))?;
-        document = replace(&document, results.name(), &results.markdown())?;
+        document = replace(&document, &results.name(), &results.markdown())?;
         let dir = into.parent().unwrap_or(Path::new("."));
         match &results.section {
             Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir)?,
