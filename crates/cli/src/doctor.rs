@@ -64,6 +64,7 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     huge_pages(&mut report);
     shared_state(&mut report);
     fuse_of_kernel(&mut report);
+    idle_processors(&mut report);
     fuse_of_user(&mut report);
     if let Some(target) = &args.target {
         if target.is_dir() {
@@ -219,6 +220,29 @@ fn fuse_of_kernel(report: &mut Report) {
                 "use a newer kernel (6.6 or later)",
             );
         }
+    }
+}
+
+/// How long an idle processor of this virtual machine looks for work before it gives itself back to the host, in ns.
+const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+
+/// Each request through a mount wakes the server, and then the program that waits for it.
+fn idle_processors(report: &mut Report) {
+    let driver = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver");
+    if !driver.is_ok_and(|driver| driver.trim() == "haltpoll") {
+        return;
+    }
+    match fs::read_to_string(HALT_POLL).ok().and_then(|ns| ns.trim().parse::<u64>().ok()) {
+        Some(0) => report.advice(
+            "idle processors",
+            "wait for the host to wake them, twice for each request through a mount",
+            &format!(
+                "where mounts have to be fast: `echo 200000 > {HALT_POLL}`, as root; they look for work for so many ns then, \
+                 which takes processor time of the host (programs under `keepstone run` do not need it)"
+            ),
+        ),
+        Some(ns) => report.ok("idle processors", format!("look for work for {} us", ns / 1000)),
+        None => {}
     }
 }
 
