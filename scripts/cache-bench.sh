@@ -10,7 +10,8 @@
 # autocommits, synchronous=full), reread (64 MiB four times in pieces of 4 KiB that were read before), create (500 files of 16 KiB,
 # each fsynced, and removed), bdb-1 to bdb-8 (Chell's Figure 11: Berkeley DB with so many threads, 35 % reads, each write a durable
 # transaction), ycsb-a and forestdb (PMAL's mixes on the same: zipfian, 5 threads, half and two thirds reads), copy (64 MiB by
-# copy_file_range of 1 MiB) and copy-rw (the same by read and write).
+# copy_file_range of 1 MiB), copy-rw (the same by read and write), mmap (100 000 stores of 64 bytes to pages of a mapped file) and msync
+# (2000, each made durable by msync).
 #
 # Rows that have to be named, or `filebench` for all of them: the personalities of Filebench (bench/c/personalities.c),
 # fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's Table IV, fileserver-512K, fileserver-2M, varmail-128K and
@@ -36,7 +37,7 @@ transactions=4000
 # Debian's, by path: what else is called python3 may be a script that starts one, and that would be what is served.
 calls=(/usr/bin/python3 "$root/scripts/cache-bench/calls.py")
 
-rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw)
+rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw mmap msync)
 filebench=(fileserver-128K webserver webproxy varmail-16K oltp fileserver-512K fileserver-2M varmail-128K varmail-512K
     fileserver-100 fileserver-1000 fileserver-5000)
 [ $# -eq 0 ] || rows=()

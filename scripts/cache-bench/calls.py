@@ -4,7 +4,7 @@
 that another program has made. `calls.py fdatasync FILE` prints what a write of 4 KiB and fdatasync take, in us, the median.
 """
 
-import os, sqlite3, statistics, sys, time
+import mmap, os, sqlite3, statistics, sys, time
 
 KIB, MIB = 1 << 10, 1 << 20
 BLOCK = os.urandom(4 * KIB)
@@ -59,6 +59,18 @@ def create(place):
         os.unlink(f"{place}/{i}")
 
 
+def mapped(place, times, syncs):
+    """Stores to pages of a mapped file, in no order, each made durable if it `syncs`."""
+    fd = os.open(f"{place}/file", os.O_RDWR)
+    with mmap.mmap(fd, BLOCKS * len(BLOCK)) as memory:
+        for i in range(times * BLOCKS):
+            at = i * 7919 % BLOCKS * len(BLOCK)
+            memory[at : at + 64] = BLOCK[:64]
+            if syncs:
+                memory.flush(at, len(BLOCK))
+    os.close(fd)
+
+
 def copy(place, piece):
     """Calls `piece` with both descriptors until it has copied nothing."""
     source = os.open(f"{place}/file", os.O_RDONLY)
@@ -79,6 +91,8 @@ ROWS = {
     "sqlite-wal": (None, lambda place: sqlite(place, "wal", 1000)),
     "reread": (BIG, reread),
     "create": (None, create),
+    "mmap": (BLOCKS * len(BLOCK), lambda place: mapped(place, 50, False)),
+    "msync": (BLOCKS * len(BLOCK), lambda place: mapped(place, 1, True)),
     "copy": (BIG, lambda place: copy(place, lambda a, b: os.copy_file_range(a, b, MIB))),
     "copy-rw": (BIG, lambda place: copy(place, lambda a, b: os.write(b, os.read(a, MIB)))),
 }
