@@ -33,6 +33,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 transactions=4000
+# shellcheck source=lib-ext4.sh
+source "$root/scripts/lib-ext4.sh"
 "$root/scripts/lib-packages.sh" e2fsprogs python3 gcc libc6-dev libdb5.3-dev >/dev/null
 # Debian's, by path: what else is called python3 may be a script that starts one, and that would be what is served.
 calls=(/usr/bin/python3 "$root/scripts/cache-bench/calls.py")
@@ -66,9 +68,7 @@ gcc -O2 -pthread -o "$work/btree" "$root/bench/c/btree.c" -ldb-5.3 -lm
 gcc -O2 -Wall -Wextra -Werror -pthread -o "$work/personalities" "$root/bench/c/personalities.c" -lm
 mkdir "$work/ext4" "$work/below" "$work/cached" "$work/bpfs"
 for image in ext4 below; do
-    truncate -s 2G "$disk/$image"
-    mkfs.ext4 -q "$disk/$image"
-    mount -o loop "$disk/$image" "$work/$image"
+    ext4_in "$disk/$image" 2G "$work/$image"
     mkdir "$work/$image/data"
 done
 for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/null; done

@@ -48,6 +48,8 @@ for system in "${systems[@]}"; do
     esac
 done
 
+# shellcheck source=lib-ext4.sh
+source "$root/scripts/lib-ext4.sh"
 work=$(mktemp -d /dev/shm/components.XXXXXX)
 disk=$(mktemp -d /var/tmp/components.XXXXXX)
 # A build meanwhile does not change what is measured.
@@ -66,11 +68,7 @@ trap clean_up EXIT
 gcc -O2 -Wall -Wextra -Werror -o "$work/writes" "$root/bench/c/writes.c"
 mkfifo "$work/control" "$work/acknowledged"
 mkdir "$work"/{ext4,below,cache-journal,cache-ordered,bpfs,results}
-for image in ext4 below; do
-    truncate -s 1G "$disk/$image"
-    mkfs.ext4 -q "$disk/$image"
-    mount -o loop "$disk/$image" "$work/$image"
-done
+for image in ext4 below; do ext4_in "$disk/$image" 1G "$work/$image"; done
 for mode in journal ordered; do
     mkdir "$work/below/$mode"
     "$keepstone" mkfs "$work/$mode.pool" --size 512M >/dev/null

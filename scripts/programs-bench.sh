@@ -20,6 +20,8 @@ keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=lib-servers.sh
 source "$root/scripts/lib-servers.sh"
+# shellcheck source=lib-ext4.sh
+source "$root/scripts/lib-ext4.sh"
 
 programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete sqlite-wal pgbench mariadb redis
     rocksdb nginx python perl node java gzip sort rm)
@@ -41,7 +43,7 @@ need() {
         java) command -v javac || "$root/scripts/lib-packages.sh" default-jdk-headless ;;
     esac >/dev/null
 }
-"$root/scripts/lib-packages.sh" python3 >/dev/null
+"$root/scripts/lib-packages.sh" python3 e2fsprogs >/dev/null
 for program in "${programs[@]}"; do need "$program"; done
 
 work=$(mktemp -d /dev/shm/programs-bench.XXXXXX)
@@ -59,9 +61,7 @@ clean_up() {
 trap clean_up EXIT
 
 mkdir "$work/tmpfs" "$work/direct" "$work/cached" "$work/ext4" "$INPUT"
-truncate -s 2G "$work/ext4.image"
-mkfs.ext4 -q "$work/ext4.image"
-mount -o loop "$work/ext4.image" "$work/ext4"
+ext4_in "$work/ext4.image" 2G "$work/ext4"
 for kind in direct cached; do
     "$keepstone" mkfs "$work/$kind.pool" --layout "${LAYOUT:-bpfs}" --size 2G >/dev/null
     chmod 666 "$work/$kind.pool"

@@ -24,7 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "clock.h"
 
 #define RECORDS 20000
 #define THREADS_MAX 64
@@ -41,14 +41,6 @@ static DB *db;
 static long transactions;
 static int threads, reads, is_zipf;
 static double zeta, zeta_2;
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static void check(int error, const char *what)
 {
@@ -186,12 +178,12 @@ int main(int argc, char **argv)
 	check(db->open(db, NULL, "records.db", NULL, DB_BTREE, DB_CREATE | DB_AUTO_COMMIT | DB_THREAD, 0644), "records.db");
 	load();
 
-	begun = now();
+	begun = seconds(CLOCK_MONOTONIC);
 	for (i = 0; i < threads; i++)
 		check(pthread_create(&thread[i], NULL, run, (void *)i), "thread");
 	for (i = 0; i < threads; i++)
 		check(pthread_join(thread[i], NULL), "thread");
-	printf("%.6f\n", now() - begun);
+	printf("%.6f\n", seconds(CLOCK_MONOTONIC) - begun);
 	check(db->close(db, 0), "close");
 	check(env->close(env, 0), "close");
 	return 0;

@@ -13,22 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+#include "clock.h"
 
 #define BYTES (64L << 20)
 #define PAGE 4096
 #define ACCESSES 2000000
 #define ROUNDS 9
 #define DIRS 4
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1e9 + t.tv_nsec;
-}
 
 static uint64_t seed = 88172645463325252;
 
@@ -75,26 +67,26 @@ int main(int argc, char **argv)
 	for (round = 0; round < ROUNDS; round++) {
 		for (d = 0; d < dirs; d++) {
 			volatile char *m = map(fd[d]);
-			double start = now();
+			double start = seconds(CLOCK_MONOTONIC);
 			long at;
 
 			for (at = 0; at < BYTES; at += PAGE)
 				sum += m[at];
-			took[0][d][round] = (now() - start) / (BYTES / PAGE);
+			took[0][d][round] = (seconds(CLOCK_MONOTONIC) - start) * 1e9 / (BYTES / PAGE);
 			munmap((void *)m, BYTES);
 			m = map(fd[d]);
-			start = now();
+			start = seconds(CLOCK_MONOTONIC);
 			for (at = 0; at < BYTES; at += PAGE)
 				m[at] = 2;
-			took[1][d][round] = (now() - start) / (BYTES / PAGE);
-			start = now();
+			took[1][d][round] = (seconds(CLOCK_MONOTONIC) - start) * 1e9 / (BYTES / PAGE);
+			start = seconds(CLOCK_MONOTONIC);
 			for (i = 0; i < ACCESSES; i++)
 				sum += ((volatile uint64_t *)m)[below(BYTES / 8)];
-			took[2][d][round] = (now() - start) / ACCESSES;
-			start = now();
+			took[2][d][round] = (seconds(CLOCK_MONOTONIC) - start) * 1e9 / ACCESSES;
+			start = seconds(CLOCK_MONOTONIC);
 			for (i = 0; i < ACCESSES; i++)
 				((volatile uint64_t *)m)[below(BYTES / 8)] = i;
-			took[3][d][round] = (now() - start) / ACCESSES;
+			took[3][d][round] = (seconds(CLOCK_MONOTONIC) - start) * 1e9 / ACCESSES;
 			munmap((void *)m, BYTES);
 		}
 	}

@@ -29,8 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+#include "clock.h"
 
 #define THREADS_MAX 64
 #define PATH_BYTES 4096
@@ -71,14 +71,6 @@ static int threads, open_flags = O_RDWR;
 static struct list existing, absent;
 static pthread_mutex_t lists = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static long check(long result, const char *what)
 {
@@ -444,7 +436,7 @@ static void run_all(void)
 	for (i = 0; i < threads; i++)
 		cast(&worker[i], i);
 
-	begun = now();
+	begun = seconds(CLOCK_MONOTONIC);
 	for (i = 0; i < threads; i++) {
 		errno = pthread_create(&thread[i], NULL, run, &worker[i]);
 		check(-errno, "thread");
@@ -453,7 +445,7 @@ static void run_all(void)
 		errno = pthread_join(thread[i], NULL);
 		check(-errno, "thread");
 	}
-	printf("%.6f\n", now() - begun);
+	printf("%.6f\n", seconds(CLOCK_MONOTONIC) - begun);
 }
 
 int main(int argc, char **argv)

@@ -21,8 +21,8 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+#include "clock.h"
 
 #define REQUESTS 20000
 #define PAYLOAD_BYTES (1 << 20)
@@ -48,13 +48,6 @@ struct command {
 };
 
 static int device;
-
-static double now(void)
-{
-	struct timespec time;
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
-}
 
 static void fail(const char *what)
 {
@@ -185,7 +178,7 @@ int main(int argc, char **argv)
 	struct stat attr;
 	if (stat(dir, &attr))
 		fail(dir);
-	double begun = now();
+	double begun = seconds(CLOCK_MONOTONIC);
 	for (int i = 0; i < clients; i++)
 		if (!fork()) {
 			for (int j = 0; j < REQUESTS; j++)
@@ -195,7 +188,7 @@ int main(int argc, char **argv)
 		}
 	while (wait(NULL) > 0)
 		;
-	double each = (now() - begun) / REQUESTS;
+	double each = (seconds(CLOCK_MONOTONIC) - begun) * 1e6 / REQUESTS;
 	printf("%s, %d clients: %.1f us a request, %.1f all together\n", argv[1], clients, each, each / clients);
 	fflush(stdout);
 	umount2(dir, MNT_DETACH);

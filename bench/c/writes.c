@@ -16,21 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+#include "clock.h"
 
 #define BLOCK_BYTES (4 << 10)
 #define WARM_UP 4096
 
 static char block[BLOCK_BYTES] __attribute__((aligned(BLOCK_BYTES)));
-
-static double now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1e9 + t.tv_nsec;
-}
 
 static long check(long result, const char *what)
 {
@@ -93,11 +85,11 @@ int main(int argc, char **argv)
 		acknowledged = check(open(argv[5], O_RDONLY), argv[5]);
 		tell(control, acknowledged, "enable\n");
 	}
-	elapsed = now(CLOCK_MONOTONIC);
-	running = now(CLOCK_PROCESS_CPUTIME_ID);
+	elapsed = seconds(CLOCK_MONOTONIC);
+	running = seconds(CLOCK_PROCESS_CPUTIME_ID);
 	overwrite(fd, st.st_size / BLOCK_BYTES, count);
-	running = now(CLOCK_PROCESS_CPUTIME_ID) - running;
-	elapsed = now(CLOCK_MONOTONIC) - elapsed;
+	running = (seconds(CLOCK_PROCESS_CPUTIME_ID) - running) * 1e9;
+	elapsed = (seconds(CLOCK_MONOTONIC) - elapsed) * 1e9;
 	if (argc == 6)
 		tell(control, acknowledged, "disable\n");
 	printf("%.1f %.1f\n", elapsed / count, running / count);

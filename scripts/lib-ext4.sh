@@ -1,0 +1,9 @@
+# shellcheck shell=bash
+# ext4 in an image, for benchmarks, which source this.
+
+# ext4_in IMAGE SIZE DIR: makes it, and mounts it on a directory.
+ext4_in() {
+    truncate -s "$2" "$1"
+    mkfs.ext4 -q "$1"
+    mount -o loop "$1" "$3"
+}
