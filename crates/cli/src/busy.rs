@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
 use crate::locks::Locks;
 
 /// Users named at most.
@@ -63,16 +65,16 @@ fn name(process: &Path) -> String {
     fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// Processes with a working directory, an open file or a mapping below `dir`, as `name (pid)`.
-/// Only those that this user may look at.
+/// Processes with a working directory, an open file or a mapping on the mount at `dir`, as `name (pid)`, and not on what lies
+/// below it by the same name. Only those that this user may look at.
 pub fn users(dir: &Path) -> Vec<String> {
-    let Ok(processes) = fs::read_dir("/proc") else {
+    let (Ok(processes), Some(mount)) = (fs::read_dir("/proc"), mount_of(dir)) else {
         return Vec::new();
     };
     processes
         .flatten()
         .filter(|process| process.file_name().to_string_lossy().parse::<u32>().is_ok())
-        .filter(|process| uses(&process.path(), dir))
+        .filter(|process| uses(&process.path(), mount))
         .map(|process| {
             let pid = process.file_name();
             format!("{} (pid {})", name(&process.path()), pid.to_string_lossy())
@@ -81,13 +83,22 @@ pub fn users(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-fn uses(process: &Path, dir: &Path) -> bool {
-    let below = |link: &Path| fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+/// The mount that a path leads to. Its server is not asked.
+fn mount_of(path: &Path) -> Option<u64> {
+    let how = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, how, StatxFlags::MNT_ID).ok()?;
+    StatxFlags::from_bits_retain(found.stx_mask)
+        .contains(StatxFlags::MNT_ID)
+        .then_some(found.stx_mnt_id)
+}
+
+fn uses(process: &Path, mount: u64) -> bool {
+    let leads_there = |link: &Path| mount_of(link) == Some(mount);
     let any_in = |list: &str| {
         let links = fs::read_dir(process.join(list)).into_iter().flatten().flatten();
-        links.map(|link| link.path()).any(|link| below(&link))
+        links.map(|link| link.path()).any(|link| leads_there(&link))
     };
-    ["cwd", "root", "exe"].iter().any(|link| below(&process.join(link)))
+    ["cwd", "root", "exe"].iter().any(|link| leads_there(&process.join(link)))
         || any_in("fd")
         || any_in("map_files")
 }

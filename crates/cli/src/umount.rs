@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
@@ -23,6 +23,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the pool.
 const SERVER_END_SECONDS_MAX: i64 = 60;
 
+/// How long a mount may be in use by nobody: a program that has ended keeps what it had mapped for as long as others look at that
+/// in `/proc`.
+const NOBODY_WITHIN: Duration = Duration::from_secs(1);
+
 #[derive(Serialize)]
 struct Unmounted {
     pool: String,
@@ -39,10 +43,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let asked = if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir))?) };
     let stale = asked.as_ref().is_some_and(is_stale);
     let server = asked.and_then(Result::ok).and_then(|stats| server_of(&stats));
-    match fuse::unmount(&dir, args.lazy) {
-        Err(err) if err.kind() == io::ErrorKind::ResourceBusy => return Err(in_use(&dir)),
-        result => result.with_context(|| format!("{}: cannot unmount", dir.display()))?,
-    }
+    unmount(&dir, args.lazy)?;
     let server_ended = match server {
         _ if stale => true,
         Some(server) if !args.lazy => wait_for(&server)?,
@@ -59,6 +60,25 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
         output::notice(format!("{}: unmounted, but its server still runs", done.dir));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Unmounts, unless anybody uses it.
+fn unmount(dir: &Path, lazy: bool) -> Result<()> {
+    let deadline = Instant::now() + NOBODY_WITHIN;
+    loop {
+        match fuse::unmount(dir, lazy) {
+            Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {}
+            result => return result.with_context(|| format!("{}: cannot unmount", dir.display())),
+        }
+        let within = fuse::mounts()?.into_iter().map(|entry| entry.dir);
+        let within = within.filter(|inner| inner != dir && inner.starts_with(dir));
+        let mut users = busy::users(dir);
+        users.extend(within.map(|inner| format!("what is mounted on {}", inner.display())));
+        if !users.is_empty() || Instant::now() >= deadline {
+            return Err(in_use(dir, &users));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Who waits for an answer keeps the mount in use.
@@ -119,8 +139,7 @@ fn wait_for(server: &OwnedFd) -> Result<bool> {
     Ok(poll(&mut ended, Some(&timeout))? > 0)
 }
 
-fn in_use(dir: &Path) -> anyhow::Error {
-    let users = busy::users(dir);
+fn in_use(dir: &Path, users: &[String]) -> anyhow::Error {
     let who = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
     anyhow!("{}: in use{who}; end these programs, or use --lazy", dir.display())
 }

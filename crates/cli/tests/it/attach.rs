@@ -148,6 +148,35 @@ fn a_killed_server_loses_nothing() {
 }
 
 /// Its mount hides the directory from everybody else until the next one stands there.
+/// The server has the directory below open, and we a file of it: they have the same names, and do not count.
+#[test]
+fn who_uses_a_cache_is_named() {
+    let cached = Cached::new();
+    let data = cached.data();
+    fs::write(data.join("file"), "content").unwrap();
+    let below = fs::File::open(data.join("file")).unwrap();
+    cached.attach(&[]);
+    let refused = || {
+        let output = cached.run(&["umount", data.to_str().unwrap()]);
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let file = fs::File::open(data.join("file")).unwrap();
+    let told = refused();
+    assert!(told.contains(&format!("(pid {})", std::process::id())), "{told}");
+    assert!(!told.contains("keepstone (pid"), "{told}");
+    drop(file);
+    let inner = data.join("inner");
+    fs::create_dir(&inner).unwrap();
+    rustix::mount::mount("none", &inner, "tmpfs", rustix::mount::MountFlags::empty(), None)
+        .unwrap();
+    let told = refused();
+    assert!(told.contains(&format!("in use by what is mounted on {};", inner.display())), "{told}");
+    rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::empty()).unwrap();
+    cached.detach();
+    drop(below);
+}
+
 #[test]
 fn a_dead_mount_is_replaced() {
     let cached = Cached::new();
