@@ -471,8 +471,8 @@ impl Direct {
             }
             Err(err) => {
                 delegated.end(by);
-                // Neither a recall nor a lack of space, which may pass.
-                if !matches!(err, Errno::STALE | Errno::NOSPC) {
+                // Neither a recall nor what may pass.
+                if !matches!(err, Errno::STALE | Errno::NOSPC | Errno::AGAIN | Errno::INTR) {
                     delegated.patience.store(PATIENCE_MAX, Relaxed);
                 }
                 false

@@ -1,9 +1,8 @@
 //! What became of the files that a process opened to write to, by the names that it gave: who makes one, writes to it some times
 //! and removes it, over and over (the journal of a database), is served from the first call on.
 
-use crate::slab::Slab;
+use crate::slab::{Room, Slab};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use vfs::Errno;
 
 /// So many names are remembered.
 const NAMES: usize = 64;
@@ -27,8 +26,8 @@ pub fn name_of(path: &[u8]) -> u32 {
 
 impl Habits {
     /// For so many descriptors.
-    pub fn new(fds: usize) -> Result<Self, Errno> {
-        Ok(Self { names: [const { AtomicU32::new(0) }; NAMES], fds: Slab::new(fds)? })
+    pub fn new(fds: usize, room: &mut Room) -> Self {
+        Self { names: [const { AtomicU32::new(0) }; NAMES], fds: Slab::new(fds, room) }
     }
 
     /// The memory that it has reserved.
@@ -67,7 +66,8 @@ mod tests {
 
     #[test]
     fn the_next_file_of_a_name_is_taken_for_the_last() {
-        let habits = Habits::new(16).unwrap();
+        let mut room = Room::new(Slab::<AtomicU32>::bytes(16)).unwrap();
+        let habits = Habits::new(16, &mut room);
         let (journal, other) = (name_of(b"db-journal"), name_of(b"other"));
         habits.opened(3, journal);
         assert!(!habits.promises(3));

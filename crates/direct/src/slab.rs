@@ -6,11 +6,13 @@
 
 #![allow(unsafe_code)]
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
+
+const PAGE: usize = 4096;
 
 /// Types for which bytes of zeros are a value.
 ///
@@ -38,6 +40,32 @@ unsafe impl<T: Sync> Sync for Slab<T> {}
 // SAFETY: the memory belongs to no thread.
 unsafe impl<T: Send> Send for Slab<T> {}
 
+/// Reserved memory from which tables are made: one mapping for all of them, as each costs at the start of a process, in a fork, and
+/// at the end.
+pub struct Room {
+    at: *mut u8,
+    left: usize,
+}
+
+impl Room {
+    /// Of so many bytes, in pages of the usual size: little of it is ever touched, and a huge page would be cleared as a whole.
+    pub fn new(bytes: usize) -> Result<Self, Errno> {
+        let at = reserve(bytes)?;
+        // SAFETY: the range was mapped just above. This is a hint: failure changes nothing.
+        let _ = unsafe { rustix::mm::madvise(at.cast(), bytes, Advice::LinuxNoHugepage) };
+        Ok(Self { at, left: bytes })
+    }
+
+    /// Whole pages for so many bytes.
+    fn take(&mut self, bytes: usize) -> *mut u8 {
+        let bytes = bytes.next_multiple_of(PAGE);
+        self.left = self.left.checked_sub(bytes).expect("room for all tables");
+        let at = self.at;
+        self.at = at.wrapping_add(bytes);
+        at
+    }
+}
+
 /// Reserves zeroed memory.
 pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
     let (prot, flags) =
@@ -49,15 +77,21 @@ pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
 
 impl<T: Zeroed> Slab<T> {
     /// Room for `len` values.
-    pub fn new(len: usize) -> Result<Self, Errno> {
-        Ok(Self {
-            base: reserve((len + 1) * size_of::<T>())?.cast(),
+    pub fn new(len: usize, room: &mut Room) -> Self {
+        Self {
+            base: room.take((len + 1) * size_of::<T>()).cast(),
             len: len as u32,
             used: AtomicU32::new(0),
-            free: reserve(len * size_of::<u32>())?.cast(),
+            free: room.take(len * size_of::<u32>()).cast(),
             free_len: AtomicU32::new(0),
             _type: PhantomData,
-        })
+        }
+    }
+
+    /// Bytes of that.
+    pub const fn bytes(len: usize) -> usize {
+        let (values, indexes) = ((len + 1) * size_of::<T>(), len * size_of::<u32>());
+        values.next_multiple_of(PAGE) + indexes.next_multiple_of(PAGE)
     }
 
     /// The memory that it has reserved.

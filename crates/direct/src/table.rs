@@ -15,7 +15,7 @@ use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
 use crate::look::{self, Caches};
 use crate::position::OffsetOwner;
-use crate::slab::Slab;
+use crate::slab::{Room, Slab};
 use crate::{Config, epoch};
 use leaving::Leaving;
 use rustix::fd::{AsRawFd as _, BorrowedFd};
@@ -91,15 +91,24 @@ impl Direct {
     /// or without memory.
     pub fn new(config: Config) -> Result<Self, Errno> {
         epoch::start()?;
+        let chunks = config.chunks_max + EVICTED_AT_ONCE;
+        let mut room = Room::new(
+            2 * Slab::<AtomicU32>::bytes(FDS)
+                + Slab::<Description>::bytes(DESCRIPTIONS)
+                + Slab::<File>::bytes(FILES)
+                + Slab::<AtomicU32>::bytes(CHAINS as usize)
+                + Slab::<Leaf>::bytes(LEAVES)
+                + Slab::<Chunk>::bytes(chunks),
+        )?;
         let direct = Self {
             lock: Lock::default(),
-            fds: Slab::new(FDS)?,
+            fds: Slab::new(FDS, &mut room),
             fd_end: AtomicU32::new(0),
-            descriptions: Slab::new(DESCRIPTIONS)?,
-            files: Slab::new(FILES)?,
-            chains: Slab::new(CHAINS as usize)?,
-            leaves: Slab::new(LEAVES)?,
-            chunks: Slab::new(config.chunks_max + EVICTED_AT_ONCE)?,
+            descriptions: Slab::new(DESCRIPTIONS, &mut room),
+            files: Slab::new(FILES, &mut room),
+            chains: Slab::new(CHAINS as usize, &mut room),
+            leaves: Slab::new(LEAVES, &mut room),
+            chunks: Slab::new(chunks, &mut room),
             mapped: AtomicUsize::new(0),
             hand: AtomicU32::new(0),
             limbo: [const { AtomicU32::new(0) }; 64],
@@ -110,7 +119,7 @@ impl Direct {
             looks: AtomicBool::new(true),
             caches: Caches::default(),
             pools: Pools::default(),
-            habits: Habits::new(FDS)?,
+            habits: Habits::new(FDS, &mut room),
             config,
         };
         direct.limits_changed();
