@@ -17,13 +17,40 @@ pub fn holders(pool: &Path) -> Vec<String> {
     all(pool).map(|holder| holder.what).take(USERS_MAX).collect()
 }
 
-/// The one among them that serves a mount of the pool.
+/// The one among them that serves a mount of the pool, and goes on doing so.
 pub fn server(pool: &Path) -> Option<String> {
-    all(pool).find(|holder| holder.serves).map(|holder| holder.what)
+    all(pool).find(|holder| holder.serves && !is_ending(holder.pid)).map(|holder| holder.what)
+}
+
+/// Whether a process that has a lock on `pool` is ending: one that was killed keeps it for as long as the kernel takes to take its
+/// memory apart.
+pub fn is_about_to_be_free(pool: &Path) -> bool {
+    all(pool).any(|holder| is_ending(holder.pid))
+}
+
+/// Whether a process has ended, or is on its way.
+fn is_ending(pid: u32) -> bool {
+    const PF_EXITING: u64 = 4;
+    const SIGKILL: u64 = 1 << 8;
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let Ok(stat) = fs::read_to_string(process.join("stat")) else { return true };
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_ascii_whitespace();
+    let is_dead = matches!(fields.next(), Some("Z" | "X"));
+    let flags: u64 = fields.nth(5).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let pending = |line: &str| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    is_dead
+        || flags & PF_EXITING != 0
+        || status.lines().filter_map(pending).any(|set| set & SIGKILL != 0)
 }
 
 /// A process that has a pool locked.
 struct Holder {
+    pid: u32,
     /// Whether it serves a mount of it.
     serves: bool,
     /// Who it is, and what to do about it.
@@ -44,7 +71,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     let mut mounts = fuse::mounts_in(&table).into_iter().rev();
     let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
     let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
-        return Holder { serves: false, what: format!("{who}; end it, then try again") };
+        return Holder { pid, serves: false, what: format!("{who}; end it, then try again") };
     };
     let dir = mount.dir.display();
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
@@ -57,7 +84,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     } else {
         format!("{who}, mounted on {dir}; unmount it (`keepstone umount {dir}`), then try again")
     };
-    Holder { serves: true, what }
+    Holder { pid, serves: true, what }
 }
 
 /// The name of a process in `/proc`.

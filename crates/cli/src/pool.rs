@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ::pool::PoolInfo;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -10,6 +11,9 @@ use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::busy;
+
+/// How long a killed server may take to give its pool back.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A persistence domain in a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -124,15 +128,23 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// Opens a pool. Where it is in use, the error names by whom.
+/// Opens a pool. Where it is in use, the error names by whom; who is ending is waited for.
 pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region> {
-    options.open(pool, access).map_err(|err| match err {
-        pmem::Error::InUse(_) => match busy::holders(pool).as_slice() {
-            [] => err.into(),
-            holders => anyhow!("{}: in use by {}", pool.display(), holders.join("; by ")),
-        },
-        err => err.into(),
-    })
+    let deadline = Instant::now() + ENDS_WITHIN;
+    loop {
+        let err = match options.open(pool, access) {
+            Ok(region) => return Ok(region),
+            Err(err @ pmem::Error::InUse(_)) => err,
+            Err(err) => return Err(err.into()),
+        };
+        if Instant::now() >= deadline || !busy::is_about_to_be_free(pool) {
+            return Err(match busy::holders(pool).as_slice() {
+                [] => err.into(),
+                holders => anyhow!("{}: in use by {}", pool.display(), holders.join("; by ")),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Opens a pool to look at it, mounted or not.

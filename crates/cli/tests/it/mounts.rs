@@ -6,8 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use crate::common::{PermissionsExt, Sandbox, as_nobody, on_each_engine, tool, wait_until};
+use crate::common::{PermissionsExt, Sandbox, as_nobody, on_each_engine, pid, tool, wait_until};
 use rustix::process::Signal;
 
 on_each_engine!(
@@ -120,6 +121,35 @@ fn a_killed_server_is_replaced_and_nothing_completed_is_lost(layout: &str) {
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
 }
 
+/// Its pool is not free before the kernel has taken its memory apart: that others have its lock stands for that.
+#[test]
+fn a_killed_server_that_is_still_ending_is_waited_for() {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let mut s = Sandbox::formatted();
+    for options in [&[][..], &["-o", "exclusive"]] {
+        s.mount(options);
+        fs::write(s.path("file"), [7; 100_000]).unwrap();
+        let server = *s.servers.last().unwrap();
+        let process = pidfd_open(pid(server), PidfdFlags::empty()).unwrap();
+        let fds = fs::read_dir(format!("/proc/{server}/fd")).unwrap().flatten();
+        let of_pool = fds.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == s.pool));
+        let numbers = of_pool.map(|fd| fd.file_name().to_str().unwrap().parse().unwrap());
+        let held: Vec<_> = numbers
+            .map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).unwrap())
+            .collect();
+        s.signal_server(Signal::KILL);
+        s.server_ends();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(held);
+        });
+        s.mount(&["-o", "exclusive"]);
+        ending.join().unwrap();
+        s.umount();
+    }
+    assert!(s.ok(["check", s.pool_str()]).contains("clean"));
+}
+
 /// Who uses the place meanwhile meets the dead mount or the new one, never the directory below.
 #[test]
 fn a_dead_mount_is_replaced_in_one_step() {
@@ -168,7 +198,7 @@ fn killed_in_the_middle_of_work(layout: &str) {
         let mut worker =
             Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).spawn().unwrap();
         wait_until("the work is under way", || s.path("w/last").exists());
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
         s.signal_server(Signal::KILL);
         worker.wait().unwrap();
         s.server_ends();
@@ -405,7 +435,7 @@ fn flags_are_kept_to() {
     fs::write(&file, "content").unwrap();
     let atime = || fs::metadata(&file).unwrap().accessed().unwrap();
     let read = || {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
         fs::read(&file).unwrap();
         fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
