@@ -30,11 +30,6 @@ impl Habits {
         Self { names: [const { AtomicU32::new(0) }; NAMES], fds: Slab::new(fds, room) }
     }
 
-    /// The memory that it has reserved.
-    pub fn memory(&self) -> [std::ops::Range<usize>; 2] {
-        self.fds.memory()
-    }
-
     fn place(&self, name: u32) -> &AtomicU32 {
         &self.names[(name >> 2) as usize % NAMES]
     }

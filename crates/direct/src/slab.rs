@@ -6,13 +6,14 @@
 
 #![allow(unsafe_code)]
 
+use crate::chunk::PAGE_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
 
-const PAGE: usize = 4096;
+const PAGE: usize = PAGE_BYTES as usize;
 
 /// Types for which bytes of zeros are a value.
 ///
@@ -56,6 +57,11 @@ impl Room {
         Ok(Self { at, left: bytes })
     }
 
+    /// What of it is not taken yet.
+    pub fn memory(&self) -> Range<usize> {
+        self.at.addr()..self.at.addr() + self.left
+    }
+
     /// Whole pages for so many bytes.
     fn take(&mut self, bytes: usize) -> *mut u8 {
         let bytes = bytes.next_multiple_of(PAGE);
@@ -92,12 +98,6 @@ impl<T: Zeroed> Slab<T> {
     pub const fn bytes(len: usize) -> usize {
         let (values, indexes) = ((len + 1) * size_of::<T>(), len * size_of::<u32>());
         values.next_multiple_of(PAGE) + indexes.next_multiple_of(PAGE)
-    }
-
-    /// The memory that it has reserved.
-    pub fn memory(&self) -> [Range<usize>; 2] {
-        let (base, free, len) = (self.base.addr(), self.free.addr(), self.len as usize);
-        [base..base + (len + 1) * size_of::<T>(), free..free + len * size_of::<u32>()]
     }
 
     /// The value at an index that is in use or was.

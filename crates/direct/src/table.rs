@@ -47,6 +47,8 @@ const CALLS: u32 = 0xffff;
 /// The files that a process reads and writes by copies. Any number of threads may call it.
 pub struct Direct {
     pub(super) config: Config,
+    /// Where the tables are.
+    memory: Range<usize>,
     /// Held while descriptions, files or chunks come and go.
     lock: Lock,
     /// By descriptor plus one.
@@ -101,6 +103,7 @@ impl Direct {
                 + Slab::<Chunk>::bytes(chunks),
         )?;
         let direct = Self {
+            memory: room.memory(),
             lock: Lock::default(),
             fds: Slab::new(FDS, &mut room),
             fd_end: AtomicU32::new(0),
@@ -767,17 +770,8 @@ impl Direct {
     /// Whether some of this memory is ours, of which the program knows nothing. Mappings that lie side by side may be one to the
     /// kernel.
     pub fn has_memory_in(&self, range: &Range<usize>) -> bool {
-        let meets = |ours: &Range<usize>| ours.start < range.end && range.start < ours.end;
-        let reserved = [
-            self.fds.memory(),
-            self.descriptions.memory(),
-            self.files.memory(),
-            self.chains.memory(),
-            self.leaves.memory(),
-            self.chunks.memory(),
-            self.habits.memory(),
-        ];
-        reserved.iter().flatten().any(meets)
+        let ours = &self.memory;
+        ours.start < range.end && range.start < ours.end
             || self.chunk_at(&self.lock.hold(), std::ptr::without_provenance(range.start)).is_some()
     }
 
