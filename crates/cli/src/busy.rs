@@ -14,18 +14,19 @@ const USERS_MAX: usize = 5;
 /// The processes that have a lock on `pool`, with what to do about each: servers with the directory where
 /// they have it mounted. Those in other PID namespaces are not seen.
 pub fn holders(pool: &Path) -> Vec<String> {
-    all(pool).map(|holder| holder.what).take(USERS_MAX).collect()
+    pids(pool).map(|pid| holder(pid, pool).what).take(USERS_MAX).collect()
 }
 
 /// The one among them that serves a mount of the pool, and goes on doing so.
 pub fn server(pool: &Path) -> Option<String> {
-    all(pool).find(|holder| holder.serves && !is_ending(holder.pid)).map(|holder| holder.what)
+    let living = pids(pool).filter(|pid| !is_ending(*pid));
+    living.map(|pid| holder(pid, pool)).find(|holder| holder.serves).map(|holder| holder.what)
 }
 
 /// Whether a process that has a lock on `pool` is ending: one that was killed keeps it for as long as the kernel takes to take its
 /// memory apart.
 pub fn is_about_to_be_free(pool: &Path) -> bool {
-    all(pool).any(|holder| is_ending(holder.pid))
+    pids(pool).any(is_ending)
 }
 
 /// Whether a process has ended, or is on its way.
@@ -50,28 +51,26 @@ fn is_ending(pid: u32) -> bool {
 
 /// A process that has a pool locked.
 struct Holder {
-    pid: u32,
     /// Whether it serves a mount of it.
     serves: bool,
     /// Who it is, and what to do about it.
     what: String,
 }
 
-fn all(pool: &Path) -> impl Iterator<Item = Holder> + use<> {
+fn pids(pool: &Path) -> impl Iterator<Item = u32> + use<> {
     let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
-    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
-    let pids = pids.into_iter().filter(|pid| *pid > 0);
-    pids.map(move |pid| holder(pid, &pool))
+    pids.into_iter().filter(|pid| *pid > 0)
 }
 
 fn holder(pid: u32, pool: &Path) -> Holder {
+    let pool = pool.canonicalize().unwrap_or_else(|_| pool.to_owned());
     let process = PathBuf::from(format!("/proc/{pid}"));
     let who = format!("{} (pid {pid})", name(&process));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mut mounts = fuse::mounts_in(&table).into_iter().rev();
     let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
     let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
-        return Holder { pid, serves: false, what: format!("{who}; end it, then try again") };
+        return Holder { serves: false, what: format!("{who}; end it, then try again") };
     };
     let dir = mount.dir.display();
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
@@ -84,7 +83,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     } else {
         format!("{who}, mounted on {dir}; unmount it (`keepstone umount {dir}`), then try again")
     };
-    Holder { pid, serves: true, what }
+    Holder { serves: true, what }
 }
 
 /// The name of a process in `/proc`.

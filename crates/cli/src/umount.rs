@@ -70,10 +70,9 @@ fn unmount(dir: &Path, lazy: bool) -> Result<()> {
             Err(err) if err.kind() == io::ErrorKind::ResourceBusy => {}
             result => return result.with_context(|| format!("{}: cannot unmount", dir.display())),
         }
-        let within = fuse::mounts()?.into_iter().map(|entry| entry.dir);
-        let within = within.filter(|inner| inner != dir && inner.starts_with(dir));
+        let within = fuse::mounts_within(dir)?;
         let mut users = busy::users(dir);
-        users.extend(within.map(|inner| format!("what is mounted on {}", inner.display())));
+        users.extend(within.map(|inner| format!("what is mounted on {}", inner.dir.display())));
         if !users.is_empty() || Instant::now() >= deadline {
             return Err(in_use(dir, &users));
         }

@@ -53,5 +53,5 @@ pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;
-pub use table::{MountEntry, TABLE, mount_at, mounts, mounts_in};
+pub use table::{MountEntry, TABLE, mount_at, mounts, mounts_in, mounts_within};
 pub use watch::MountWatch;

@@ -18,7 +18,7 @@ pub use rustix::mount::MountFlags;
 
 use crate::expire::Expirer;
 use crate::server::{Server, Shared};
-use crate::table::{MountEntry, mount_at, mounts};
+use crate::table::{MountEntry, mount_at, mounts, mounts_within};
 use mounts::{CACHE_TYPE, FS_TYPE};
 
 /// Where requests come from.
@@ -441,7 +441,7 @@ pub fn open_below(dir: &Path) -> io::Result<OwnedFd> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(Errno::INVAL.into());
     };
-    if mounts()?.iter().any(|entry| entry.dir != dir && entry.dir.starts_with(dir)) {
+    if mounts_within(dir)?.next().is_some() {
         let what = format!("{}: something is mounted within it", dir.display());
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
     }

@@ -47,6 +47,12 @@ pub fn mounts_in(table: &[u8]) -> Vec<MountEntry> {
     lines.map(|line| MountEntry::of(&line)).collect()
 }
 
+/// Mounts below `dir`, an absolute path.
+pub fn mounts_within(dir: &Path) -> io::Result<impl Iterator<Item = MountEntry>> {
+    let is_within = move |entry: &MountEntry| entry.dir != dir && entry.dir.starts_with(dir);
+    Ok(mounts()?.into_iter().filter(is_within))
+}
+
 /// The topmost mount at exactly `dir`, an absolute path.
 pub fn mount_at(dir: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rev().find(|entry| entry.dir == dir))

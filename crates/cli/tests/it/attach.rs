@@ -147,7 +147,6 @@ fn a_killed_server_loses_nothing() {
     assert!(fs::read(data.join("log")).unwrap() == expected);
 }
 
-/// Its mount hides the directory from everybody else until the next one stands there.
 /// The server has the directory below open, and we a file of it: they have the same names, and do not count.
 #[test]
 fn who_uses_a_cache_is_named() {
@@ -177,6 +176,7 @@ fn who_uses_a_cache_is_named() {
     drop(below);
 }
 
+/// Its mount hides the directory from everybody else until the next one stands there.
 #[test]
 fn a_dead_mount_is_replaced() {
     let cached = Cached::new();
