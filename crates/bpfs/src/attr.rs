@@ -4,28 +4,16 @@ use crate::blocks::KEEP;
 use crate::extent::FileExtent as _;
 use crate::layout::*;
 use crate::store::Store;
-use derived::Locks;
-use namespace::{Change, Stop, Storage as _, VInode};
+use namespace::{Change, Storage as _, VInode};
 use pmem::{LINE, Medium};
-use vfs::{Errno, Ino};
+use vfs::{Errno, Ino, Result};
 
 impl<M: Medium> Store<M> {
     /// Commits words, attributes and size of an inode at once.
-    pub fn apply(
-        &self,
-        locks: &Locks<'_>,
-        ino: Ino,
-        v: &VInode,
-        change: &Change,
-        size: Option<u64>,
-    ) -> std::result::Result<(), Stop> {
+    pub fn apply(&self, ino: Ino, v: &VInode, change: &Change, size: Option<u64>) -> Result<()> {
         let mut words = change.words.clone();
         if let Some(size) = size {
             words.push((Word::Size, size));
-        }
-        let several = words.len() + usize::from(change.attributes.is_some()) > 1;
-        if several && !locks.has_global() {
-            return Err(Stop::Wide);
         }
         let old_size = self.load(v, Word::Size);
         if let Some(size) = size {
@@ -45,13 +33,10 @@ impl<M: Medium> Store<M> {
             self.touch_modified(v);
         }
         if let Some(list) = &change.attributes {
-            self.commit_attributes(locks, ino, v, list, &words)?;
+            self.commit_attributes(ino, v, list, &words)?;
         } else if !words.is_empty() {
-            let keep = if several { self.inode_commit_blocks(1) } else { 0 };
-            self.v.transact(keep, 0, |txn| {
-                let all: Vec<_> = words.iter().map(|(w, value)| (ino, *w, *value)).collect();
-                self.commit_inodes(txn, locks, &all)
-            })?;
+            let all: Vec<_> = words.iter().map(|(w, value)| (ino, *w, *value)).collect();
+            self.commit_inodes(&all)?;
         }
         if size.is_some_and(|s| s < old_size) {
             self.prune(v, size.unwrap_or(old_size))?;
@@ -67,7 +52,7 @@ impl<M: Medium> Store<M> {
         root: Root,
         size: u64,
         old_size: u64,
-    ) -> std::result::Result<(), Errno> {
+    ) -> Result<()> {
         if size.is_multiple_of(BLOCK) || !self.v.pins().any(&self.v.arena) {
             return Ok(());
         }

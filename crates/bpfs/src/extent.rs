@@ -12,7 +12,7 @@ use crate::append::blocks_to_append;
 use crate::blocks::KEEP;
 use crate::layout::{BLOCK, BlockNo, Root, Word};
 use crate::store::Store;
-use namespace::{MODIFIED, Stop, Storage as _, VInode};
+use namespace::{MODIFIED, Storage as _, VInode};
 use pmem::{Medium, PmOff};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -141,7 +141,7 @@ impl<M: Medium> Store<M> {
         size: u64,
         range: Range<u64>,
         data: Option<&[u8]>,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<()> {
         let end = range.end;
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
             let (new, extent) = self.fill(txn, root, size, range, data)?;

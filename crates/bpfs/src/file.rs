@@ -8,7 +8,7 @@
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
 //! | the same, up to 126 blocks under one block of pointers | copy-on-write, a record or a line of pointers commits | new blocks + a record, their lines, 4 fences; or + 1 line, 2 fences |
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
-//! | across the end of the file | copy-on-write up to the inode's leaf | + leaf, 2 fences |
+//! | across the end of the file | copy-on-write, then root and size by a record | + record, 4 fences |
 
 use crate::append::blocks_to_append;
 use crate::blocks::{KEEP, Txn};
@@ -18,9 +18,8 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::redo;
 use crate::store::Store;
-use derived::Locks;
-use namespace::{Stop, Storage as _, VInode};
-use pmem::{Domain, Fenced, LINE, Medium, PmOff};
+use namespace::{Storage as _, VInode};
+use pmem::{Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 use zerocopy::IntoBytes as _;
@@ -123,9 +122,9 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Whether several words may be committed by a record: the pool has them, and fences cost less than copying a block.
+    /// Whether what lies together may be committed by a record: fences cost less than copying a block.
     fn has_records(&self) -> bool {
-        self.has_redo && self.medium.0.domain() != Domain::PageCache
+        !self.fences_cost_calls()
     }
 
     /// Commits bytes of one line by storing it whole: durable after the next fence.
@@ -247,32 +246,32 @@ impl<M: Medium> Files<M> {
         if self.overwrite(ino, offset, data) {
             return Ok(());
         }
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
-            self.write_content(locks, ino, v, offset, data)
+            self.write_content(ino, v, offset, data)
         })
     }
 
     /// `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
             check(offset)?;
-            self.write_content(locks, ino, v, offset, data)?;
+            self.write_content(ino, v, offset, data)?;
             Ok(offset)
         })
     }
 
     /// `Files::update`.
     pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
             let mut line = [0; LINE as usize];
             let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
             self.read_content(v, offset, bytes)?;
             to(bytes);
-            self.write_content(locks, ino, v, offset, bytes)
+            self.write_content(ino, v, offset, bytes)
         })
     }
 
@@ -356,14 +355,7 @@ impl<M: Medium> Files<M> {
     }
 
     /// Writes under the file's lock.
-    pub fn write_content(
-        &self,
-        locks: &Locks<'_>,
-        ino: Ino,
-        v: &VInode,
-        offset: u64,
-        data: &[u8],
-    ) -> std::result::Result<(), Stop> {
+    pub fn write_content(&self, ino: Ino, v: &VInode, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -375,7 +367,7 @@ impl<M: Medium> Files<M> {
             return self.append_content(v, root, size, offset..end, Some(data));
         }
         if end > size {
-            return self.write_across_end(locks, ino, v, root, size, offset, data);
+            return self.write_across_end(ino, v, root, size, offset, data);
         }
         if offset / 8 == (end - 1) / 8 && self.write_word(v, root, offset, data)? {
             return Ok(());
@@ -503,36 +495,32 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// Root and size both change: the inode itself is copied (§3.4).
+    /// Root and size both change, together (§3.4 copies the inode).
     #[allow(clippy::too_many_arguments)]
     fn write_across_end(
         &self,
-        locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         root: Root,
         size: u64,
         offset: u64,
         data: &[u8],
-    ) -> std::result::Result<(), Stop> {
-        if !locks.has_global() {
-            return Err(Stop::Wide);
-        }
+    ) -> Result<()> {
         let range = offset..offset + data.len() as u64;
         let end = range.end;
         v.cut_extent(&range);
-        let need = blocks_to_append(root, &range) + self.inode_commit_blocks(1);
+        let need = blocks_to_append(root, &range);
         self.v.transact(need, KEEP, |txn| {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
             let Change::Shadow(block) = change else {
-                return Err(Errno::UCLEAN.into());
+                return Err(Errno::UCLEAN);
             };
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
-            self.commit_inodes(txn, locks, &[(ino, Word::Root, root), (ino, Word::Size, end)])?;
+            self.commit_inodes(&[(ino, Word::Root, root), (ino, Word::Size, end)])?;
             v.add_blocks(delta);
             Ok(())
         })
@@ -545,7 +533,7 @@ impl<M: Medium> Files<M> {
         let mut inos = [src, dst];
         inos.sort_unstable();
         let inos = if src == dst { &inos[..1] } else { &inos[..] };
-        self.change(inos, inos.len(), |locks| {
+        self.change(inos, || {
             let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
             let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
             if have == 0 {
@@ -553,12 +541,12 @@ impl<M: Medium> Files<M> {
             }
             let dst_end = LIMITS.end_of(dst_off, have)?;
             if src == dst && src_off < dst_end && dst_off < src_off + have {
-                return Err(Errno::INVAL.into());
+                return Err(Errno::INVAL);
             }
             let have = have.min(AT_ONCE);
             let mut data = vec![0; have as usize];
             self.read_content(s, src_off, &mut data)?;
-            self.write_content(locks, dst, d, dst_off, &data)?;
+            self.write_content(dst, d, dst_off, &data)?;
             Ok(have)
         })
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 20 << 1;
+pub const STATE_FORMAT: u64 = 21 << 1;
 
 /// The operations. Each may use all that is below, and others.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -51,7 +51,6 @@ impl<M: Medium> namespace::Files for Files<M> {
         let bytes = v.blocks.len() * BLOCK;
         let medium = Pm(medium);
         Self(Core(Store {
-            has_redo: layout::has_redo(&medium),
             trees: Trees { medium, bytes },
             v,
             read_only: AtomicBool::new(o.read_only),
@@ -65,7 +64,7 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     /// What was interrupted has to be finished before anything is read.
     fn begin_use(&self, o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
-        if o.read_only && self.has_redo && !redo::pending(&self.medium, self.bytes).is_empty() {
+        if o.read_only && !redo::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());
         }
         Ok(())

@@ -4,7 +4,6 @@
 //! blocks. Nothing here is redundant: what can be derived is derived at mount.
 
 use namespace::Format;
-use pmem::{Medium, Pm};
 use vfs::Limits;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -27,9 +26,7 @@ pub const INODES_PER_BLOCK: u64 = BLOCK / INODE;
 /// The first bytes of a pool.
 pub const MAGIC: [u8; 8] = *b"KSTNBPFS";
 /// Version of this format.
-pub const VERSION: u32 = 3;
-/// The first version with redo [`records`]. The one before is used without.
-const REDO_SINCE: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Smallest region that can be formatted: superblock, inode file, root directory and some data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
@@ -43,12 +40,12 @@ pub const FORMAT: Format = Format {
     layout: crate::LAYOUT,
     magic: MAGIC,
     version: VERSION,
-    oldest: 2,
+    oldest: VERSION,
     usage_since: None,
     bytes: (POOL_MIN, POOL_MAX),
 };
 
-/// Redo records, of overwrites in place.
+/// Redo records, of what changes in place.
 pub mod records {
     use super::BLOCK;
     use pmem::PmOff;
@@ -63,15 +60,12 @@ pub mod records {
     pub const HEADER: u64 = 16;
     /// Bytes of data that one holds at the most.
     pub const DATA_MAX: usize = (BYTES - HEADER) as usize;
+    /// Bytes of data for a word: where it goes, and itself.
+    pub const WORD_BYTES: usize = 16;
     /// How far the length is shifted in the word that says where the data goes.
     pub const LEN_SHIFT: u32 = 48;
     /// Their blocks.
     pub const BLOCKS: u64 = COUNT * BYTES / BLOCK;
-}
-
-/// Whether a pool has redo [`records`].
-pub fn has_redo(medium: &Pm<impl Medium>) -> bool {
-    namespace::version(medium) >= REDO_SINCE
 }
 
 /// Where the inodes of a new pool are: behind what is fixed.

@@ -5,17 +5,17 @@
 //! An operation prepares what is new where nothing sees it, then stores one word that makes it
 //! visible. Three ways to prepare (§3.2): in place, because an invariant makes it invisible; by
 //! appending, because the size does not cover it yet; by copying, up to the lowest word that can
-//! commit all of it. A fourth is ours: parts of a block are recorded, and stored in place. Everything else is derived at mount and
-//! volatile (§3.3).
+//! commit all of it. A fourth is ours: parts of a block, and words of several, are recorded, and stored in place. Everything else is
+//! derived at mount and volatile (§3.3).
 //!
 //! Reading order, from below; nothing calls what is above it:
 //!
 //! - [`layout`]: what is on the media;
-//! - `redo`: overwrites of a part of a block;
-//! - `Trees`: `crawler`, `append`, `words`: how trees are followed and changed;
+//! - `redo`: what is committed by a record: overwrites of a part of a block, words that change together;
+//! - `Trees`: `crawler`, `append`: how trees are followed and changed;
 //! - `volatile`, `blocks`, `zeroed`: which space is free; what else is derived other engines have alike in [`namespace`] and
 //!   [`derived`];
-//! - `Store`: `store`, `extent`, `attr`, `xattr`, `rename`, `scan`: one inode, and what [`namespace`] wants of an engine;
+//! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] wants of an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
 //! - [`Files`]: `fs`, `file`, `space`, `pin`: those on contents;
 //! - `lifecycle`: format, check; [`namespace::Pool`] mounts.
@@ -36,12 +36,10 @@ pub mod layout;
 mod lifecycle;
 mod pin;
 mod redo;
-mod rename;
 mod scan;
 mod space;
 mod store;
 mod volatile;
-mod words;
 mod xattr;
 mod zeroed;
 

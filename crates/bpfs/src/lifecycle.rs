@@ -2,7 +2,9 @@
 
 use crate::fs::Files;
 use crate::layout::*;
-use pmem::Medium;
+use crate::redo;
+use namespace::Overlay;
+use pmem::{Medium, Pm};
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 
 /// Formats a region, as [`namespace::Format::write`].
@@ -22,7 +24,7 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     FORMAT.info(medium)
 }
 
-/// Checks a pool that is not mounted, as [`namespace::check`].
+/// Checks a pool that is not mounted, as [`namespace::check`]: with what was interrupted, finished.
 ///
 /// # Errors
 /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
@@ -31,5 +33,11 @@ pub fn check(
     options: &CheckOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<CheckReport, Error> {
-    namespace::check::<Files<_>>(medium, options, progress)
+    if options.repair {
+        return namespace::check::<Files<_>>(medium, options, progress);
+    }
+    let sb = FORMAT.load(medium)?;
+    let pending = redo::pending(&Pm(medium), sb.blocks.get() * BLOCK);
+    let view = Overlay::new(medium, pending.iter().flat_map(|(_, record)| record.bytes()));
+    namespace::check::<Files<_>>(&view, options, progress)
 }

@@ -1,23 +1,40 @@
-//! Redo records: overwrites of a part of a block where it lies, be it data or pointers.
+//! Redo records: overwrites of a part of a block where it lies, be it data or pointers, and of words that change together
+//! wherever they lie: of inodes, and of directories.
 //!
-//! Shadow paging (§3.2) copies the whole block to change more of it than the CPU stores at once. A record takes twice
-//! the bytes that change, and a fence more, or two.
+//! Shadow paging (§3.2) copies the whole block to change more of it than the CPU stores at once, and all blocks above two to
+//! change both. A record takes twice the bytes that change, and a fence more, or two.
 //!
 //! - redo-R1: a record is durable before any byte in place is stored. That is the commit.
-//! - redo-R2: a record is durably cleared before the file's lock is given back. So its bytes are the file's as long as it is
-//!   valid, no two valid records have a byte in common, and in which order a mount stores them makes no difference.
+//! - redo-R2: a record is durably cleared before the locks of what it changes are given back. So its bytes are theirs as long
+//!   as it is valid, no two valid records have a byte in common, and in which order a mount stores them makes no difference.
 //! - redo-R3: a record is valid if its checksum matches what it holds, so that its lines need no order.
+//! - redo-R4: what the bytes of a record lead to is durable before the record is stored, which may persist at any time from
+//!   then on.
 
 use crate::layout::{BLOCK, FIRST_INODES, records::*};
+use namespace::Words;
 use pmem::{Fenced, LINE, Medium, Pm, PmOff};
+use smallvec::SmallVec;
 
 /// What a record says.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Where the bytes go.
-    pub at: PmOff,
-    /// What they are.
-    pub data: Vec<u8>,
+pub enum Record {
+    /// These bytes go there.
+    Bytes(PmOff, Vec<u8>),
+    /// These words do.
+    Words(Words),
+}
+
+impl Record {
+    /// Where bytes go, and which.
+    pub fn bytes(&self) -> Vec<(PmOff, Vec<u8>)> {
+        match self {
+            Self::Bytes(at, data) => vec![(*at, data.clone())],
+            Self::Words(words) => {
+                words.iter().map(|(at, value)| (*at, value.to_le_bytes().to_vec())).collect()
+            }
+        }
+    }
 }
 
 /// Where a record lies.
@@ -25,10 +42,13 @@ fn place_of(number: u64) -> PmOff {
     START + number % COUNT * BYTES
 }
 
-/// Where `len` bytes go, in one word.
+/// Where `len` bytes go, in one word. Those of words say for themselves, and have [`WORDS`] here.
 fn target(at: PmOff, len: usize) -> u64 {
     at.get() | (len as u64) << LEN_SHIFT
 }
+
+/// In place of where bytes go: they are words, each behind its own place.
+const WORDS: PmOff = PmOff::new(0);
 
 /// Another number for each `x`.
 fn mix(x: u64) -> u64 {
@@ -75,6 +95,35 @@ pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8],
     clear(medium, place, stored);
 }
 
+/// Commits words together, which are durable as they are, by the record of this number, which nobody else uses meanwhile;
+/// what the new ones lead to is `ready` (redo-R4).
+pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], _ready: Fenced) {
+    let place = place_of(number);
+    let mut data = SmallVec::<[u8; 8 * WORD_BYTES]>::new();
+    for (at, value) in words {
+        medium.prefetch(*at, 8);
+        data.extend_from_slice(&at.get().to_le_bytes());
+        data.extend_from_slice(&value.to_le_bytes());
+    }
+    medium.write_nt(place, &encode(number, WORDS, &data)[..lines_of(data.len())]);
+    // redo-R1.
+    let recorded = medium.fence();
+    let stored = store_words(medium, words, recorded);
+    clear(medium, place, stored);
+}
+
+/// Stores the words of a record that is durable, and makes that durable, too.
+fn store_words<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)], recorded: Fenced) -> Fenced {
+    for (at, value) in words {
+        medium.publish_word(*at, *value, recorded.for_another());
+    }
+    // Words of a line are stored one behind the other.
+    for line in words.chunk_by(|(one, _), (next, _)| one.line() == next.line()) {
+        medium.flush(line[0].0, 8);
+    }
+    medium.fence()
+}
+
 /// Stores the bytes of a record that is durable where they belong, and makes that durable, too.
 fn store<M: Medium>(medium: &Pm<M>, at: PmOff, data: &[u8], _recorded: Fenced) -> Fenced {
     medium.write(at, data);
@@ -97,15 +146,22 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Recor
     let mut record = [0; BYTES as usize];
     medium.read(place, &mut record);
     let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("eight bytes"));
-    let (at, len) = (word(8) & ((1 << LEN_SHIFT) - 1), word(8) >> LEN_SHIFT);
-    let is_inside =
-        (FIRST_INODES.at(0).get()..pool_bytes).contains(&at) && at % BLOCK + len <= BLOCK;
-    if !is_inside || !(1..=DATA_MAX as u64).contains(&len) {
+    let (at, len) = (word(8) & ((1 << LEN_SHIFT) - 1), (word(8) >> LEN_SHIFT) as usize);
+    if !(1..=DATA_MAX).contains(&len) || word(0) != checksum(number, &record[8..lines_of(len)]) {
         return None;
     }
-    let is_whole = word(0) == checksum(number, &record[8..lines_of(len as usize)]);
-    let data = &record[HEADER as usize..][..len as usize];
-    is_whole.then(|| Record { at: PmOff::new(at), data: data.to_vec() })
+    let is_inside = |at: u64, len: usize| {
+        (FIRST_INODES.at(0).get()..pool_bytes).contains(&at) && at % BLOCK + len as u64 <= BLOCK
+    };
+    let end = HEADER as usize + len;
+    if at != WORDS.get() {
+        let data = || record[HEADER as usize..end].to_vec();
+        return is_inside(at, len).then(|| Record::Bytes(PmOff::new(at), data()));
+    }
+    let checked = |at: u64| (at.is_multiple_of(8) && is_inside(at, 8)).then(|| PmOff::new(at));
+    let words = (HEADER as usize..end).step_by(WORD_BYTES);
+    let words = words.map(|i| Some((checked(word(i))?, word(i + 8))));
+    len.is_multiple_of(WORD_BYTES).then(|| words.collect::<Option<_>>())?.map(Record::Words)
 }
 
 /// The valid records of a pool, with their numbers: nobody may be using it meanwhile.
@@ -119,7 +175,10 @@ pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
         let recorded = Fenced::not_needed(
             "what a process has stored past the cache has arrived when it is dead",
         );
-        let stored = store(medium, record.at, &record.data, recorded);
+        let stored = match &record {
+            Record::Bytes(at, data) => store(medium, *at, data, recorded),
+            Record::Words(words) => store_words(medium, words, recorded),
+        };
         clear(medium, place_of(number), stored);
     }
 }
@@ -128,7 +187,7 @@ pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
 mod tests {
     use super::*;
     use crate::Bpfs;
-    use crate::layout::{BlockNo, FORMAT, INODE, Root};
+    use crate::layout::{FORMAT, INODE, Root};
     use pmem::Region;
     use pool::{CheckOptions, FormatOptions, MountOptions};
     use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
@@ -158,7 +217,7 @@ mod tests {
             // As if the power had failed before its bytes were stored.
             medium.write(at, &vec![0xee; len]);
             interrupted(&medium, number, at, &data);
-            let record = Record { at, data: data.clone() };
+            let record = Record::Bytes(at, data.clone());
             assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
             replay(&medium, POOL);
             assert_eq!(bytes_at(&medium.0, at, len), data);
@@ -169,6 +228,51 @@ mod tests {
             medium.write(last, &[!data[len - 1]]);
             assert!(pending(&medium, POOL).is_empty(), "{len}");
         }
+    }
+
+    /// Records words as a commit leaves them that is interrupted before they are stored.
+    fn interrupted_words(medium: &Pm<Region>, number: u64, words: &[(u64, u64)]) {
+        let data: Vec<u8> = words
+            .iter()
+            .flat_map(|(at, value)| [at.to_le_bytes(), value.to_le_bytes()])
+            .flatten()
+            .collect();
+        medium.write(place_of(number), &encode(number, WORDS, &data));
+    }
+
+    #[test]
+    fn words_are_all_stored_or_none() {
+        let medium = Pm(Region::anonymous(POOL).unwrap());
+        let base = FIRST_INODES.at(0).get();
+        for (number, count) in [(0, 2), (31, 3), (40, 4), (5, DATA_MAX as u64 / 16)] {
+            let words: Vec<_> = (0..count).map(|i| (base + i * 520 / 8 * 8, i + number)).collect();
+            let placed: Vec<_> =
+                words.iter().map(|(at, value)| (PmOff::new(*at), *value)).collect();
+            commit(&medium, number, &placed, Fenced::not_needed("they lead to nothing"));
+            let are_stored = || placed.iter().all(|(at, value)| medium.load_u64(*at) == *value);
+            assert!(are_stored() && pending(&medium, POOL).is_empty());
+            placed.iter().for_each(|(at, _)| medium.store_u64(*at, u64::MAX));
+            interrupted_words(&medium, number, &words);
+            let record = Record::Words(placed.iter().copied().collect());
+            assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
+            replay(&medium, POOL);
+            assert!(are_stored() && pending(&medium, POOL).is_empty());
+        }
+    }
+
+    #[test]
+    fn words_out_of_bounds_are_no_record() {
+        let medium = Pm(Region::anonymous(POOL).unwrap());
+        let base = FIRST_INODES.at(0).get();
+        for at in [0, 8, base - 8, base + 4, POOL - 4, POOL, u64::MAX - 7] {
+            interrupted_words(&medium, 9, &[(base, 1), (at, 2)]);
+            assert!(pending(&medium, POOL).is_empty(), "{at:#x}");
+        }
+        interrupted_words(&medium, 9, &[(base, 1), (POOL - 8, 2)]);
+        assert_eq!(pending(&medium, POOL).len(), 1);
+        // Half a word more.
+        medium.write(place_of(9), &encode(9, WORDS, &[1; 24]));
+        assert!(pending(&medium, POOL).is_empty());
     }
 
     #[test]
@@ -211,6 +315,40 @@ mod tests {
         buf
     }
 
+    /// A check sees what a mount would make of it: here, one name of a directory and not two.
+    #[test]
+    fn an_interrupted_rename_is_done_for_who_checks() {
+        let region = Region::anonymous(8 << 20).unwrap();
+        crate::format(&region, &FormatOptions::default()).unwrap();
+        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
+        let dir = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+        let make = |at, name: &[u8]| fs.create(&Caller::ROOT, at, name, &dir).unwrap().ino;
+        let (a, b) = (make(ROOT, b"a"), make(ROOT, b"b"));
+        // So that no block is new.
+        make(b, b"x");
+        make(a, b"d");
+        let bytes =
+            |fs: &Bpfs<Region>| bytes_at(fs.medium(), PmOff::new(0), fs.medium().len() as usize);
+        let before = bytes(&fs);
+        fs.rename((a, b"d"), (b, b"d"), vfs::RenameFlags::empty()).unwrap();
+        let after = bytes(&fs);
+        let word = |of: &[u8], at: usize| u64::from_le_bytes(of[at..at + 8].try_into().unwrap());
+        let changed = (FIRST_INODES.at(0).get() as usize..before.len()).step_by(8);
+        let changed = changed.filter(|at| word(&before, *at) != word(&after, *at));
+        let words: Vec<_> = changed.map(|at| (at as u64, word(&after, at))).collect();
+        let medium = Pm(Region::anonymous(8 << 20).unwrap());
+        medium.write(PmOff::new(0), &before);
+        interrupted_words(&medium, 1, &words);
+        // The new entry is there already, the old one still is.
+        for (at, value) in words.iter().filter(|(_, value)| *value != 0) {
+            medium.store_u64(PmOff::new(*at), *value);
+        }
+        let check = || crate::check(&medium.0, &CheckOptions::default(), &|_, _| {}).unwrap();
+        assert!(check().problems.is_empty(), "{:?}", check().problems);
+        medium.write(place_of(1), &[0; 8]);
+        assert!(!check().problems.is_empty(), "without the record");
+    }
+
     #[test]
     fn what_was_interrupted_is_done_by_a_mount_for_writing() {
         let region = Region::anonymous(8 << 20).unwrap();
@@ -234,24 +372,14 @@ mod tests {
         assert_eq!(content(&fs), b"whAT ITfile holds that is overwritten");
     }
 
+    /// What a program leaves that knows no records of words, and would overlook one.
     #[test]
-    fn pools_of_version_2_are_used_without_records() {
+    fn older_pools_are_refused_and_say_what_to_do() {
         let region = Region::anonymous(8 << 20).unwrap();
-        let old = namespace::Format { version: 2, ..FORMAT };
-        let inodes = BlockNo::new(1).unwrap();
-        let root = Root::new(Some(inodes), 0).word();
-        old.write(&region, &FormatOptions::default(), (inodes, INODE), root).unwrap();
-        let (region, _) = pool_with_file(region);
-        let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
-        // Superblock, inodes, the root directory's names, the content.
-        assert_eq!(fs.mount_report().blocks_used, 4);
-        let before = fs.medium().counters().snapshot();
-        fs.write(fs.lookup(ROOT, b"f").unwrap().ino, 2, b"AT IT, AND MORE").unwrap();
-        let cost = fs.medium().counters().snapshot() - before;
-        // All that there is, copied; or the line, where the CPU stores lines.
-        let fences = if fs.medium().stores_lines() { 1 } else { 2 };
-        assert_eq!((cost.nt_bytes, cost.fences), (64, fences));
-        assert_eq!(&content(&fs)[..17], b"whAT IT, AND MORE");
-        assert_eq!(crate::info(fs.medium()).unwrap().version, 2);
+        let old = namespace::Format { version: 3, oldest: 3, ..FORMAT };
+        let root = Root::new(Some(FIRST_INODES), 0).word();
+        old.write(&region, &FormatOptions::default(), (FIRST_INODES, INODE), root).unwrap();
+        let refused = Bpfs::mount(region, &MountOptions::default()).err().unwrap().to_string();
+        assert!(refused.contains("version 3") && refused.contains("copy its files"), "{refused}");
     }
 }

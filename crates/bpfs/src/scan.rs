@@ -42,11 +42,10 @@ struct Met {
 impl<M: Medium> Store<M> {
     /// Walks the superblock and the inode file, when what was interrupted is done.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
-        if self.has_redo && !self.is_read_only() {
+        if !self.is_read_only() {
             redo::replay(&self.medium, self.bytes);
         }
-        let fixed = if self.has_redo { FIRST_INODES.get() } else { 1 };
-        for block in 0..fixed {
+        for block in 0..FIRST_INODES.get() {
             self.v.blocks.set(&self.v.arena, block);
         }
         self.medium.flush(PmOff::new(0), BLOCK);

@@ -6,8 +6,7 @@ use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
-use derived::Locks;
-use namespace::{Stop, Storage as _, VInode};
+use namespace::{Storage as _, VInode};
 use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
@@ -113,7 +112,7 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
 impl<M: Medium> Files<M> {
     /// `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             let size = self.load(v, Word::Size);
             let range = LIMITS.check_fallocate((v.kind(), size), mode, offset, len)?;
@@ -124,25 +123,19 @@ impl<M: Medium> Files<M> {
                 Fallocate::Allocate { keep_size } => {
                     self.allocate(v, size, range, new_size(keep_size))
                 }
-                Fallocate::PunchHole => self.punch(locks, ino, v, size, range),
+                Fallocate::PunchHole => self.punch(ino, v, size, range),
                 Fallocate::ZeroRange { keep_size } => {
-                    self.zero(locks, ino, v, size, range, new_size(keep_size))
+                    self.zero(ino, v, size, range, new_size(keep_size))
                 }
-                Fallocate::Collapse => self.shift(locks, ino, v, size, range, true),
-                Fallocate::Insert => self.shift(locks, ino, v, size, range, false),
+                Fallocate::Collapse => self.shift(ino, v, size, range, true),
+                Fallocate::Insert => self.shift(ino, v, size, range, false),
             }
         })
     }
 
     /// Allocates what `range` has inside the file, then appends zeros up to `new_size`. Space
     /// beyond the end of the file is not kept (crawler-T3), so there is nothing to do for it.
-    fn allocate(
-        &self,
-        v: &VInode,
-        size: u64,
-        range: Range<u64>,
-        new_size: u64,
-    ) -> std::result::Result<(), Stop> {
+    fn allocate(&self, v: &VInode, size: u64, range: Range<u64>, new_size: u64) -> Result<()> {
         let inside = range.start..range.end.min(size);
         if !inside.is_empty() {
             let range = inside.clone();
@@ -166,14 +159,7 @@ impl<M: Medium> Files<M> {
     }
 
     /// Makes what `range` has inside the file a hole, in one commit.
-    fn punch(
-        &self,
-        locks: &Locks<'_>,
-        ino: Ino,
-        v: &VInode,
-        size: u64,
-        range: Range<u64>,
-    ) -> std::result::Result<(), Stop> {
+    fn punch(&self, ino: Ino, v: &VInode, size: u64, range: Range<u64>) -> Result<()> {
         let root = self.root(v)?;
         // What the last block holds beyond the end of the file does not count.
         let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
@@ -192,7 +178,7 @@ impl<M: Medium> Files<M> {
                 }
             }
             let delta = txn.delta();
-            self.commit_inodes(txn, locks, &words)?;
+            self.commit_inodes(&words)?;
             v.add_blocks(delta);
             Ok(())
         })
@@ -201,21 +187,17 @@ impl<M: Medium> Files<M> {
     /// Makes what `range` has inside the file zeros, allocated ones, and the file `new_size` long, in one commit.
     fn zero(
         &self,
-        locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         size: u64,
         range: Range<u64>,
         new_size: u64,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<()> {
         let root = self.root(v)?;
         let grows = new_size > size;
         let range = range.start..range.end.min(new_size);
         if grows && range.start >= size {
             return self.append_content(v, root, size, range, None);
-        }
-        if grows && !locks.has_global() {
-            return Err(Stop::Wide);
         }
         if range.is_empty() {
             self.touch_modified(v);
@@ -228,8 +210,7 @@ impl<M: Medium> Files<M> {
             end => end,
         };
         v.cut_extent(&range);
-        let growth = if grows { self.inode_commit_blocks(1) } else { 0 };
-        let need = blocks_to_append(root, &range) + growth;
+        let need = blocks_to_append(root, &range);
         self.v.transact(need, KEEP, |txn| {
             self.touch_modified(v);
             self.zero_tail(root, size, new_size)?;
@@ -242,12 +223,12 @@ impl<M: Medium> Files<M> {
             }
             let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?
             else {
-                return Err(Errno::UCLEAN.into());
+                return Err(Errno::UCLEAN);
             };
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
             let words = [(ino, Word::Root, root), (ino, Word::Size, new_size)];
-            self.commit_inodes(txn, locks, &words)?;
+            self.commit_inodes(&words)?;
             v.add_blocks(delta);
             Ok(())
         })
@@ -256,16 +237,12 @@ impl<M: Medium> Files<M> {
     /// Removes `range` (`collapse`) or makes room for it, by a new tree over the same blocks.
     fn shift(
         &self,
-        locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         size: u64,
         range: Range<u64>,
         collapse: bool,
-    ) -> std::result::Result<(), Stop> {
-        if !locks.has_global() {
-            return Err(Stop::Wide);
-        }
+    ) -> Result<()> {
         let len = range.end - range.start;
         let new_size = if collapse { size - len } else { size + len };
         let root = self.root(v)?;
@@ -282,7 +259,7 @@ impl<M: Medium> Files<M> {
             Ok(true)
         })?;
         let height = height_for(new_size).max(root.height());
-        let need = Self::interior_blocks(&leaves, height) + self.inode_commit_blocks(1);
+        let need = Self::interior_blocks(&leaves, height);
         self.v.transact(need, 0, |txn| {
             self.touch_modified(v);
             gone.iter().for_each(|b| txn.free(*b));
@@ -290,11 +267,7 @@ impl<M: Medium> Files<M> {
             let block = self.build_over(txn, &leaves, height, 0);
             let delta = txn.delta();
             let root = Root::new(block, height).word();
-            self.commit_inodes(
-                txn,
-                locks,
-                &[(ino, Word::Root, root), (ino, Word::Size, new_size)],
-            )?;
+            self.commit_inodes(&[(ino, Word::Root, root), (ino, Word::Size, new_size)])?;
             v.add_blocks(delta);
             Ok(())
         })

@@ -3,14 +3,11 @@
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::layout::*;
+use crate::redo;
 use crate::volatile::Volatile;
-use crate::words::WordsEdit;
 use crate::xattr::{LIST_MAX, blocks_of};
-use derived::Locks;
-use namespace::{
-    Attributes, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
-};
-use pmem::{LINE, Medium, Pm, PmOff};
+use namespace::{Attributes, Scan, Storage, Tables, VInode, Words};
+use pmem::{Domain, LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -21,8 +18,6 @@ use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 pub struct Store<M> {
     pub trees: Trees<M>,
     pub v: Volatile,
-    /// Whether the pool has redo records.
-    pub has_redo: bool,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
 }
@@ -58,48 +53,30 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// The most blocks that changing words of `n` inodes at once can take. Under wide locks only: else the
-    /// inode file may be growing, and its root not durable yet.
-    pub fn inode_commit_blocks(&self, n: u64) -> u64 {
-        let (_, height) = split_root(self.medium.load_u64(INODE_ROOT));
-        n * (u64::from(height) + 1)
+    /// Whether a fence is a system call, which takes longer than to copy a block.
+    pub fn fences_cost_calls(&self) -> bool {
+        self.medium.0.domain() == Domain::PageCache
     }
 
-    /// Commits words of inodes: one word in place, several by copying the leaves of the inode file
-    /// up to their lowest common ancestor (§3.2, partial copy-on-write).
-    pub fn commit_inodes(
-        &self,
-        txn: &mut Txn<'_>,
-        locks: &Locks<'_>,
-        words: &[(Ino, Word, u64)],
-    ) -> std::result::Result<(), Stop> {
+    /// Commits words of inodes: one in place, several by a record.
+    pub fn commit_inodes(&self, words: &[(Ino, Word, u64)]) -> Result<()> {
+        let at = |(ino, word, value): &(Ino, Word, u64)| {
+            Ok((self.word_at(self.v.vinode(*ino)?, *word), *value))
+        };
         match words {
             [] => {
                 let _ = self.medium.fence();
-                Ok(())
             }
-            [(ino, word, value)] => {
-                self.commit(self.word_at(self.v.vinode(*ino)?, *word), *value);
-                Ok(())
+            [word] => {
+                let (at, value) = at(word)?;
+                self.commit(at, value);
             }
-            _ if !locks.has_global() => Err(Stop::Wide),
-            _ => {
-                let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
-                let at =
-                    |(ino, word, value): &(Ino, Word, u64)| (ino.0 * INODE + *word as u64, *value);
-                let words = words.iter().map(at).collect();
-                let mut edit = WordsEdit::new(self, Patch { words, ..Patch::default() });
-                if let Change::Shadow(b) =
-                    self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
-                {
-                    self.commit(INODE_ROOT, Root::new(b, root.height()).word());
-                }
-                for m in edit.moved {
-                    self.v.move_leaf(Ino(m.base / INODE), m.new, INODE);
-                }
-                Ok(())
+            [(hint, ..), ..] => {
+                let words: Words = words.iter().map(at).collect::<Result<_>>()?;
+                self.commit_words(*hint, &words)?;
             }
         }
+        Ok(())
     }
 
     /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
@@ -287,20 +264,14 @@ impl<M: Medium> Storage for Store<M> {
         Ok(self.find_block(root, at)?.ok_or(Errno::UCLEAN)?.at(at % BLOCK))
     }
 
-    #[inline]
-    fn commits_several(&self, locks: &Locks<'_>) -> bool {
-        locks.has_global()
-    }
-
     fn commit_change(
         &self,
-        locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         change: &namespace::Change,
         size: Option<u64>,
-    ) -> std::result::Result<(), Stop> {
-        self.apply(locks, ino, v, change, size)
+    ) -> Result<()> {
+        self.apply(ino, v, change, size)
     }
 
     fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
@@ -319,8 +290,7 @@ impl<M: Medium> Storage for Store<M> {
                 let block = self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?;
                 Ok(block.at(0))
             }
-            Err(Stop::Errno(e)) => Err(e),
-            Err(Stop::Wide) => unreachable!("an append commits in one word"),
+            Err(e) => Err(e),
         }
     }
 
@@ -335,20 +305,10 @@ impl<M: Medium> Storage for Store<M> {
         self.visit(Node::top(self.root(d)?), &(from..size), &mut leaf).map(drop)
     }
 
-    #[inline]
-    fn may_respell(&self, _slot: &Slot) -> bool {
-        // What is no line is copied.
-        true
-    }
-
-    fn commit_entries(
-        core: &Core<Self>,
-        locks: &Locks<'_>,
-        renamed: &Renamed<'_>,
-        from: Patch<'_>,
-        to: Patch<'_>,
-    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
-        core.commit_renamed(locks, renamed, from, to)
+    fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()> {
+        let (number, _lock) = self.v.records.hold(&self.v, hint.0)?;
+        redo::commit(&self.medium, number, words, self.medium.fence());
+        Ok(())
     }
 
     fn scan_inodes(&self, scan: &Scan) -> bool {

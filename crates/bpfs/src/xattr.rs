@@ -5,8 +5,7 @@ use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
 use crate::layout::*;
 use crate::store::Store;
-use derived::Locks;
-use namespace::{Attributes, Stop, Storage as _, VInode};
+use namespace::{Attributes, Storage as _, VInode};
 use pmem::Medium;
 use vfs::{Errno, Ino, Result};
 
@@ -77,23 +76,18 @@ impl<M: Medium> Store<M> {
     /// Commits a list together with other words of the inode.
     pub fn commit_attributes(
         &self,
-        locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         list: &Attributes,
         words: &[(Word, u64)],
-    ) -> std::result::Result<(), Stop> {
-        if !words.is_empty() && !locks.has_global() {
-            return Err(Stop::Wide);
-        }
-        let leaf = if words.is_empty() { 0 } else { self.inode_commit_blocks(1) };
-        self.v.transact(blocks_of(list) + leaf, KEEP, |txn| {
+    ) -> Result<()> {
+        self.v.transact(blocks_of(list), KEEP, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
             self.touch_changed(v);
             let mut all = vec![(ino, Word::Xattr, word)];
             all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
-            self.commit_inodes(txn, locks, &all)?;
+            self.commit_inodes(&all)?;
             v.add_blocks(delta);
             Ok(())
         })

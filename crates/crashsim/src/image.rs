@@ -23,6 +23,7 @@ pub type WordNo = u32;
 pub struct CrashImage {
     len: u64,
     stores_lines: bool,
+    domain: Domain,
     counters: Counters,
     inner: Mutex<Inner>,
 }
@@ -144,6 +145,7 @@ impl CrashImage {
         Self {
             len: bytes.len() as u64,
             stores_lines: false,
+            domain: Domain::DevDax,
             counters: Counters::default(),
             inner: Mutex::new(Inner {
                 bytes,
@@ -161,7 +163,8 @@ impl CrashImage {
 
     /// An image of these bytes that offers to programs what memory under these rules offers.
     pub fn under(semantics: Semantics, bytes: Vec<u8>) -> Self {
-        Self { stores_lines: semantics.stores_lines(), ..Self::of(bytes) }
+        let domain = semantics.domain();
+        Self { stores_lines: semantics.stores_lines(), domain, ..Self::of(bytes) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -292,7 +295,7 @@ impl Medium for CrashImage {
         self.len
     }
     fn domain(&self) -> Domain {
-        Domain::DevDax
+        self.domain
     }
     fn counters(&self) -> &Counters {
         &self.counters

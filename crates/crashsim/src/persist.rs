@@ -33,6 +33,7 @@
 
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};
+use pmem::Domain;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -70,6 +71,14 @@ impl Semantics {
     /// Whether memory has [`pmem::Medium::store_line`].
     pub fn stores_lines(self) -> bool {
         matches!(self, Self::Adr | Self::Eadr)
+    }
+
+    /// Where memory under these rules says that what is stored becomes durable.
+    pub fn domain(self) -> Domain {
+        match self {
+            Self::Msync => Domain::PageCache,
+            Self::Adr | Self::AdrWords | Self::Eadr => Domain::DevDax,
+        }
     }
 
     /// Whether a store through the cache waits for a flush.

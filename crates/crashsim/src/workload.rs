@@ -57,8 +57,8 @@ fn scripts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, the superblock, and
-/// a redo record; and by several pointers.
+/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and by redo records of words and of
+/// bytes; and by several pointers.
 pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "create /n"),
     ("tree", "append /a 100"),
@@ -69,7 +69,7 @@ pub const COMMITS: [(&str, &str); 6] = [
 ];
 
 /// Operations with their bases, and how many of their last steps matter: one that makes the inode table grow, which commits in
-/// the midst of it, and one that fills what a table has free.
+/// the midst of it, by a word of the superblock, and one that fills what a table has free.
 pub const MORE_COMMITS: [(&str, &str, usize); 2] =
     [(BRIM, "create /n", usize::MAX), (TALL, "write /t 2101248 5000", 8)];
 

@@ -463,7 +463,7 @@ impl<V: Inode> State<V> {
 
     #[inline]
     fn lock(&self, mode: LockMode, inos: &[Ino]) -> Result<Locks<'_>> {
-        let mut locks = Locks { held: SmallVec::new(), mode, global: None };
+        let mut locks = Locks { held: SmallVec::new(), mode };
         for ino in inos {
             let lock = &self.vinode(*ino)?.lock;
             self.wait_for(lock, mode)?;
@@ -486,25 +486,10 @@ impl Drop for GlobalLock<'_> {
 pub struct Locks<'a> {
     held: SmallVec<[&'a RwLock; 4]>,
     mode: LockMode,
-    global: Option<GlobalLock<'a>>,
-}
-
-impl<'a> Locks<'a> {
-    /// These and one more, which is given back first.
-    pub fn and(mut self, global: GlobalLock<'a>) -> Self {
-        self.global = Some(global);
-        self
-    }
-
-    /// Whether there is one more.
-    pub fn has_global(&self) -> bool {
-        self.global.is_some()
-    }
 }
 
 impl Drop for Locks<'_> {
     fn drop(&mut self) {
-        self.global = None;
         self.held.iter().rev().for_each(|lock| lock.unlock(self.mode));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::{Change, Stop, Storage};
+use crate::store::{Change, Storage};
 use crate::tables::VInode;
 use crate::xattr::{Attributes, CAPABILITY};
 use pmem::LINE;
@@ -33,16 +33,16 @@ impl<S: Storage> Core<S> {
 
     /// `FileSystem::setattr`.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             self.check_size(v, set)?;
             if set.size.is_some() {
                 self.revoke_capability(v)?;
             }
             let resized = set.size.filter(|s| *s != self.load(v, Word::Size));
-            let commit = || self.commit_change(locks, ino, v, &self.plan(v, set)?, resized);
+            let commit = || self.commit_change(ino, v, &self.plan(v, set)?, resized);
             match commit() {
-                Err(Stop::Errno(Errno::NOSPC)) if self.loses_capability(v, set)? => commit()?,
+                Err(Errno::NOSPC) if self.loses_capability(v, set)? => commit()?,
                 done => done?,
             }
             if *set != SetAttr::default() {
@@ -138,7 +138,7 @@ impl<S: Storage> Core<S> {
 
     /// `FileSystem::drop_privileges`.
     pub fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             if v.kind() == FileKind::Dir {
                 return Ok(());
@@ -151,10 +151,10 @@ impl<S: Storage> Core<S> {
             }
             let words = if cleared == mode { vec![] } else { vec![(Word::Mode, cleared)] };
             let mut change = Change { words, attributes };
-            match self.commit_change(locks, ino, v, &change, None) {
-                Err(Stop::Errno(Errno::NOSPC)) if self.drop_capability(v)? => {
+            match self.commit_change(ino, v, &change, None) {
+                Err(Errno::NOSPC) if self.drop_capability(v)? => {
                     change.attributes = None;
-                    self.commit_change(locks, ino, v, &change, None)?;
+                    self.commit_change(ino, v, &change, None)?;
                 }
                 done => done?,
             }

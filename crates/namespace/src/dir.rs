@@ -4,7 +4,8 @@
 //!   members like any other.
 //! - dir-D2: header and inode number of an entry share a cache line, so that stores to them persist in
 //!   program order; the name and what follows persist before the header says so.
-//! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both.
+//! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both; or by an
+//!   engine's record of such words, all or none of which there are after a crash.
 //! - dir-D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
 //!   a new inode and its entry need no order: an entry that is durable without all of its inode is not
 //!   valid. The next mount clears it, before its inode gets another life.
@@ -178,7 +179,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// The same slot in the first of the free entries that are its room, if that suffices.
-    fn narrowed(&self, slot: Slot) -> Slot {
+    pub(crate) fn narrowed(&self, slot: Slot) -> Slot {
         let first = self.entry_run(slot.pos);
         let DirentWord { name_len, kind, .. } = slot.word;
         if dirent_bytes(name_len) > first.len || first.len > slot.room().len {
@@ -220,7 +221,7 @@ impl<S: Storage> Core<S> {
     }
 
     /// Writes a name to its slot, where nobody sees it; what is in the line of the header is not flushed.
-    pub fn write_slot(&self, slot: &Slot, name: &[u8]) {
+    pub(crate) fn write_slot(&self, slot: &Slot, name: &[u8]) {
         let pos = self.tables().entry_at(slot.pos);
         if DirentWord::unpack(self.medium().load_u64(pos + 8)).len != slot.room().len {
             // Several free entries in a row: they become one before their headers are overwritten.
@@ -342,7 +343,7 @@ impl<S: Storage> Core<S> {
             line[8..16].copy_from_slice(&free.pack().to_le_bytes());
         }
         let block = self.append_dir_block(v, size, &data)?;
-        let handle = self.tables().add_dir_block(v, block, size / BLOCK)?;
+        let handle = self.tables().add_dir_block(v, block)?;
         let all = FreeRun { off: 0, len: BLOCK };
         self.tables().dir_block(handle).free.set(all, true);
         self.set_run(v, handle, all)?;

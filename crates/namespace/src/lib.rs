@@ -13,7 +13,7 @@
 //! - `store`: [`Storage`]: what an engine has to do, and one inode;
 //! - `dir`, `index`, `scan`: one directory or entry, and how all of them are found when a pool is opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`]: the operations;
-//! - `mounted`, `check`: [`Pool`], which adds those on contents ([`Files`]) and is what front ends use.
+//! - `mounted`, `check`, `overlay`: [`Pool`], which adds those on contents ([`Files`]) and is what front ends use.
 //!
 //! What this crate leaves out: contents of files, and which space is free (the engines); permission checks and descriptors
 //! (front ends).
@@ -27,6 +27,7 @@ mod index;
 pub mod layout;
 mod mounted;
 mod names;
+mod overlay;
 mod read;
 mod rename;
 mod scan;
@@ -38,14 +39,15 @@ mod tables;
 mod xattr;
 
 pub use check::check;
-pub use dir::{Chain, RawEntry, Slot};
+pub use dir::{Chain, RawEntry};
 pub use free::{FreeRun, FreeUnits};
 pub use fs::Core;
 pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
-pub use rename::{Moved, Patch, Renamed};
+pub use overlay::Overlay;
+pub use rename::Words;
 pub use scan::{Scan, ScanOptions};
-pub use store::{Change, MODIFIED, Stop, Storage, report};
+pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
 pub use tables::{
     DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, RecordLocks, Tables, VInode,

@@ -146,14 +146,14 @@ impl<S: Storage> Core<S> {
         let ino = self.new_inode()?;
         self.prefetch_inode(Next::Hold, ino);
         let kind = node.kind.file_kind();
-        let made = self.change(&[dir, ino], 0, |_| {
+        let made = self.change(&[dir, ino], || {
             let d = self.live_dir(dir)?;
             S::LIMITS.check_name(name)?;
             if let NewKind::Symlink(target) = node.kind {
                 S::LIMITS.check_target(target)?;
             }
             if self.find_name(dir, name).is_some() {
-                return Err(Errno::EXIST.into());
+                return Err(Errno::EXIST);
             }
             self.open_dir(dir)?;
             let v = self.tables().vinode(ino)?;
@@ -186,7 +186,7 @@ impl<S: Storage> Core<S> {
         self.check_writable()?;
         let ino = self.new_inode()?;
         let node = NewNode { kind: NewKind::File, mode, umask };
-        let made = self.change(&[dir, ino], 0, |_| {
+        let made = self.change(&[dir, ino], || {
             let d = self.live_dir(dir)?;
             let v = self.tables().vinode(ino)?;
             v.begin(FileKind::File, UNNAMED);
@@ -269,23 +269,23 @@ impl<S: Storage> Core<S> {
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let inos = [ino, dir];
         let inos = if ino == dir { &inos[..1] } else { &inos[..] };
-        self.change(inos, 0, |_| {
+        self.change(inos, || {
             let v = self.live(ino)?;
             let d = self.live_dir(dir)?;
             if v.kind() == FileKind::Dir {
-                return Err(Errno::PERM.into());
+                return Err(Errno::PERM);
             }
             S::LIMITS.check_name(name)?;
             if self.find_name(dir, name).is_some() {
-                return Err(Errno::EXIST.into());
+                return Err(Errno::EXIST);
             }
             self.open_dir(dir)?;
             let links = v.links.load(Relaxed);
             if links == 0 && v.state.load(Relaxed) & UNNAMED == 0 {
-                return Err(Errno::NOENT.into());
+                return Err(Errno::NOENT);
             }
             if links >= S::LIMITS.links {
-                return Err(Errno::MLINK.into());
+                return Err(Errno::MLINK);
             }
             let life = self.life(ino, v);
             let slot = self.make_slot((dir, d), name, (ino, v))?;
@@ -337,7 +337,7 @@ impl<S: Storage> Core<S> {
             // What clearing the entry and giving the blocks back will read.
             self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
-            let removed = self.change(&[dir, ino], 0, |_| {
+            let removed = self.change(&[dir, ino], || {
                 let d = self.live_dir(dir)?;
                 let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {
                     return Ok(false);

@@ -3,52 +3,23 @@
 //! | rename | commit |
 //! |---|---|
 //! | within a line of a directory | the line, where the CPU stores lines |
-//! | else | words of one directory or two, at once ([`Storage::commit_entries`]) |
+//! | else | words of one directory or two, together ([`Storage::commit_words`]) |
 
 use crate::dir::Slot;
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
 use crate::names::kind_bits;
-use crate::store::{Stop, Storage};
+use crate::store::Storage;
 use crate::tables::{EntryPos, VInode};
-use derived::{LIVE, Locks, REMOVED};
+use derived::{LIVE, REMOVED};
 use pmem::{Fenced, LINE, Line, PmOff};
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Ino, ROOT, RenameFlags, Result};
 
-/// What changes in a file of inodes or entries, by offset in the file.
-#[derive(Debug, Default)]
-pub struct Patch<'a> {
-    /// Words, with their values.
-    pub words: SmallVec<[(u64, u64); 8]>,
-    /// Bytes in a leaf of these words. A patch with bytes is not committed in place.
-    pub bytes: Option<(u64, &'a [u8])>,
-    /// What means nothing when these words are set: copies need not have it.
-    pub idle: SmallVec<[Range<u64>; 2]>,
-}
-
-impl Patch<'_> {
-    /// Takes in another one, of other words.
-    pub fn join(&mut self, other: Self) {
-        self.words.extend(other.words);
-        self.bytes = self.bytes.or(other.bytes);
-        self.idle.extend(other.idle);
-    }
-}
-
-/// A block that was copied.
-#[derive(Clone, Copy, Debug)]
-pub struct Moved {
-    /// First byte of the file that it covers.
-    pub base: u64,
-    /// Where it was.
-    pub old: PmOff,
-    /// Where it is.
-    pub new: PmOff,
-}
+/// Words that change together: where they lie, and their new values.
+pub type Words = SmallVec<[(PmOff, u64); 8]>;
 
 impl<S: Storage> Core<S> {
     /// `FileSystem::rename`.
@@ -69,14 +40,13 @@ impl<S: Storage> Core<S> {
             let target = self.resolve(to.0, to.1)?;
             let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, ino]);
             inos.extend(target.found.map(|t| t.ino));
-            let wide = if from.0 == to.0 { 0 } else { 2 };
-            let done = self.change(&inos, wide, |locks| {
+            let done = self.change(&inos, || {
                 let now = self.resolve_again(from.0, from.1, &source)?.flatten();
                 let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
                 else {
                     return Ok(false);
                 };
-                self.rename_locked(locks, from, source, to, target, flags)?;
+                self.rename_locked(from, source, to, target, flags)?;
                 Ok(true)
             })?;
             if done {
@@ -90,26 +60,25 @@ impl<S: Storage> Core<S> {
 
     fn rename_locked(
         &self,
-        locks: &Locks<'_>,
         (from_dir, from_name): (Ino, &[u8]),
         source: Found,
         (to_dir, to_name): (Ino, &[u8]),
         target: Option<Found>,
         flags: RenameFlags,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<()> {
         let (fd, td) = (self.live_dir(from_dir)?, self.live_dir(to_dir)?);
         let exchange = flags == RenameFlags::EXCHANGE;
         match target {
-            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
-            None if exchange => return Err(Errno::NOENT.into()),
+            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST),
+            None if exchange => return Err(Errno::NOENT),
             _ => {}
         }
         if from_dir != to_dir {
             if self.is_within(to_dir, source.ino) {
-                return Err(Errno::INVAL.into());
+                return Err(Errno::INVAL);
             }
             if target.is_some_and(|t| self.is_within(from_dir, t.ino)) {
-                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY }.into());
+                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
             }
         }
         if target.is_some_and(|t| t.ino == source.ino) {
@@ -121,14 +90,10 @@ impl<S: Storage> Core<S> {
         if let (Some(t), Some(target), false) = (t, target, exchange) {
             match (s.kind() == FileKind::Dir, t.kind() == FileKind::Dir) {
                 (true, _) => self.check_empty(target.ino)?,
-                (false, true) => return Err(Errno::ISDIR.into()),
+                (false, true) => return Err(Errno::ISDIR),
                 (false, false) => {}
             }
         }
-        if from_dir != to_dir && !self.commits_several(locks) {
-            return Err(Stop::Wide);
-        }
-
         let slot = match target {
             Some(_) => None,
             None => Some(self.slot_for(from_dir == to_dir, source, td, to_name, s.kind())?),
@@ -140,9 +105,9 @@ impl<S: Storage> Core<S> {
             slot,
             exchange,
         };
-        let (from, to) = self.patches(&r);
-        let line = if from_dir == to_dir { self.line_of(&from, &to, source.pos) } else { None };
-        let moved = if let Some((at, line)) = line {
+        let words = self.words(&r);
+        let line = if from_dir == to_dir { self.line_of(&r, &words) } else { None };
+        if let Some((at, line)) = line {
             // As in `make_slot`: before the first flush. And times come after the line, which would wait
             // for them.
             self.index_rename(&r)?;
@@ -150,18 +115,23 @@ impl<S: Storage> Core<S> {
             self.medium().publish_line(at, &line, ready);
             r.touch(&self.0);
             let _ = self.medium().fence();
-            SmallVec::new()
         } else {
-            let moved = S::commit_entries(self, locks, &r, from, to)?;
+            if let Some(slot) = &r.slot {
+                self.write_slot(slot, to_name);
+                if slot.is_in_line() {
+                    self.medium().flush(self.tables().entry_at(slot.pos), DIRENT_HEADER);
+                }
+            }
+            r.touch(&self.0);
+            self.commit_words(r.source().ino, &words)?;
             self.index_rename(&r)?;
-            moved
-        };
-        self.update_index_after_rename(&r, &moved)?;
+        }
+        self.update_index_after_rename(&r)?;
         Ok(())
     }
 
-    /// Room for a new name: where the old one is, if that has it, so that the shadow differs in nothing
-    /// else.
+    /// Room for a new name: where the old one is, if that has it and a line is all that changes. Else what names an inode is not
+    /// overwritten.
     fn slot_for(
         &self,
         in_place: bool,
@@ -171,76 +141,71 @@ impl<S: Storage> Core<S> {
         kind: FileKind,
     ) -> Result<Slot> {
         let kind = kind_bits(kind);
-        match in_place.then(|| self.slot_in_place(source.pos, name.len(), kind)).flatten() {
-            Some(slot) if self.may_respell(&slot) => Ok(slot),
-            _ => self.find_room(td, name.len(), kind),
+        let slot = in_place.then(|| self.slot_in_place(source.pos, name.len(), kind)).flatten();
+        match slot.filter(|slot| slot.is_in_line() && self.medium().stores_lines()) {
+            Some(slot) => Ok(slot),
+            None => Ok(self.narrowed(self.find_room(td, name.len(), kind)?)),
         }
     }
 
-    /// What changes in the entry blocks.
-    fn patches<'a>(&self, r: &Renamed<'a>) -> (Patch<'a>, Patch<'a>) {
-        let (mut from, mut to) = (Patch::default(), Patch::default());
+    /// The words that change: of entries, and of a new one all but its name and the room that is left.
+    fn words(&self, r: &Renamed<'_>) -> Words {
+        let mut words = Words::new();
         let source = r.source();
         if let (Some(target), Some(t)) = (r.to.3, r.nodes.1) {
-            self.name_inode(&mut to, target.pos, source.ino, r.nodes.0);
+            self.name_inode(&mut words, target.pos, source.ino, r.nodes.0);
             if r.exchange {
-                self.name_inode(&mut from, source.pos, target.ino, t);
+                self.name_inode(&mut words, source.pos, target.ino, t);
             }
         }
         if let Some(slot) = &r.slot {
-            let at = self.tables().logical_off(slot.pos);
+            let at = self.tables().entry_at(slot.pos);
             let life = self.life(source.ino, r.nodes.0);
-            to.words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
-            to.bytes = Some((at + DIRENT_HEADER, r.to.2));
-            let was = self.entry_word(slot.pos).len;
-            if slot.rest.len > 0 && slot.word.len != was {
-                let rest = at + slot.word.len;
-                to.words.extend([(rest, 0), (rest + 8, slot.rest.word())]);
-            }
+            words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
         }
         if !r.exchange && !r.is_in_place() {
-            from.words.push((self.tables().logical_off(source.pos), 0));
+            words.push((self.tables().entry_at(source.pos), 0));
         }
-        (from, to)
+        words
     }
 
     /// Where one line has all that changes: where it is, and what it will be. Storing it commits.
-    fn line_of(&self, from: &Patch<'_>, to: &Patch<'_>, entry: EntryPos) -> Option<(PmOff, Line)> {
-        if !self.medium().stores_lines() {
+    fn line_of(&self, r: &Renamed<'_>, words: &Words) -> Option<(PmOff, Line)> {
+        if !self.medium().stores_lines() || r.slot.is_some_and(|slot| !slot.is_in_line()) {
             return None;
         }
-        let (name_at, name) = to.bytes.unwrap_or_default();
-        let words = || from.words.iter().chain(&to.words);
-        let at = words().map(|(at, _)| at / LINE * LINE).next()?;
-        let is_within = |off: u64, len: u64| off >= at && off + len <= at + LINE;
-        if !words().all(|(off, _)| is_within(*off, 8))
-            || !(name.is_empty() || is_within(name_at, name.len() as u64))
-        {
+        let first = words.first()?.0;
+        if words.iter().any(|(at, _)| at.line() != first.line()) {
             return None;
         }
-        // It is of the same block as this entry.
-        let place = self.tables().dir_block(entry.block()).at() + at % BLOCK;
+        let place = first - first.get() % LINE;
         let mut line = [0; LINE as usize];
         self.medium().read(place, &mut line);
-        let mut put = |off: u64, bytes: &[u8]| {
-            let start = (off - at) as usize;
+        let mut put = |at: PmOff, bytes: &[u8]| {
+            let start = (at.get() - place.get()) as usize;
             line[start..start + bytes.len()].copy_from_slice(bytes);
         };
-        words().for_each(|(off, value)| put(*off, &value.to_le_bytes()));
-        if !name.is_empty() {
-            put(name_at, name);
+        words.iter().for_each(|(at, value)| put(*at, &value.to_le_bytes()));
+        if let Some(slot) = &r.slot {
+            let at = self.tables().entry_at(slot.pos);
+            put(at + DIRENT_HEADER, r.to.2);
+            let was = self.entry_word(slot.pos).len;
+            if slot.rest.len > 0 && slot.word.len != was {
+                put(at + slot.word.len, &0u64.to_le_bytes());
+                put(at + slot.word.len + 8, &slot.rest.word().to_le_bytes());
+            }
         }
         Some((place, line))
     }
 
     /// Lets an entry name another inode.
-    fn name_inode(&self, patch: &mut Patch<'_>, pos: EntryPos, ino: Ino, v: &VInode) {
-        let at = self.tables().logical_off(pos);
-        patch.words.push((at, self.life(ino, v).pack()));
+    fn name_inode(&self, words: &mut Words, pos: EntryPos, ino: Ino, v: &VInode) {
+        let at = self.tables().entry_at(pos);
+        words.push((at, self.life(ino, v).pack()));
         let mut word = self.entry_word(pos);
         if word.kind != kind_bits(v.kind()) {
             word.kind = kind_bits(v.kind());
-            patch.words.push((at + 8, word.pack()));
+            words.push((at + 8, word.pack()));
         }
     }
 
@@ -266,16 +231,10 @@ impl<S: Storage> Core<S> {
     }
 
     /// Brings the rest of the derived state up to date.
-    fn update_index_after_rename(&self, r: &Renamed<'_>, moved: &[Moved]) -> Result<()> {
+    fn update_index_after_rename(&self, r: &Renamed<'_>) -> Result<()> {
         let (from_dir, fd, _, source) = r.from;
         let (to_dir, td, _, target) = r.to;
         let (s, t) = r.nodes;
-        for pos in [source.pos, r.other()] {
-            let block = self.tables().dir_block(pos.block());
-            if let Some(m) = moved.iter().find(|m| m.old == block.at()) {
-                block.set_at(m.new);
-            }
-        }
         match &r.slot {
             Some(slot) if r.is_in_place() => self.update_index_after_respell(fd, slot)?,
             Some(slot) => {
@@ -321,29 +280,23 @@ impl<S: Storage> Core<S> {
 }
 
 /// A rename that is allowed.
-pub struct Renamed<'a> {
+struct Renamed<'a> {
     /// Directory, name and entry of what gets another name.
-    pub from: (Ino, &'a VInode, &'a [u8], Found),
+    from: (Ino, &'a VInode, &'a [u8], Found),
     /// Directory, name and, where it has one, entry that it gets.
-    pub to: (Ino, &'a VInode, &'a [u8], Option<Found>),
+    to: (Ino, &'a VInode, &'a [u8], Option<Found>),
     /// What gets another name, and what has that.
-    pub nodes: (&'a VInode, Option<&'a VInode>),
+    nodes: (&'a VInode, Option<&'a VInode>),
     /// Room for the new name, where nothing has it.
-    pub slot: Option<Slot>,
+    slot: Option<Slot>,
     /// Whether both change their names.
-    pub exchange: bool,
+    exchange: bool,
 }
 
 impl Renamed<'_> {
     /// The entry that has the old name.
-    pub fn source(&self) -> Found {
+    fn source(&self) -> Found {
         self.from.3
-    }
-
-    /// The entry that has the new name, or will.
-    pub fn other(&self) -> EntryPos {
-        let found = self.to.3.map(|target| target.pos);
-        found.or(self.slot.map(|slot| slot.pos)).expect("what is not there is made")
     }
 
     /// Whether the entry stays and changes its name.
@@ -352,7 +305,7 @@ impl Renamed<'_> {
     }
 
     /// Records the times of the change, as [`Storage::touch`].
-    pub fn touch(&self, storage: &impl Storage) {
+    fn touch(&self, storage: &impl Storage) {
         let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (self.from, self.to, self.nodes);
         storage.touch_modified(fd);
         if from_dir != to_dir {

@@ -247,13 +247,13 @@ impl<S: Storage> Core<S> {
         let object = || directory(dir);
         let size = self.load(v, Word::Size);
         let mut leaves = Vec::new();
-        let blocks = self.scan_content(scan, &object, v, size, &mut |block, base| {
+        let blocks = self.scan_content(scan, &object, v, size, &mut |block, _| {
             self.medium().flush(block, BLOCK);
-            leaves.push((block, base));
+            leaves.push(block);
         });
         v.blocks.fetch_add(blocks as i64, Relaxed);
-        for (block, base) in leaves {
-            if self.scan_dir_block(scan, queue, dir, v, (block, base)).is_err() {
+        for block in leaves {
+            if self.scan_dir_block(scan, queue, dir, v, block).is_err() {
                 scan.problem(object, "too many directories".into(), None);
             }
         }
@@ -267,10 +267,10 @@ impl<S: Storage> Core<S> {
         queue: &Queue,
         dir: Ino,
         v: &VInode,
-        (block, base): (PmOff, u64),
+        block: PmOff,
     ) -> Result<()> {
         let data = self.load_dir_block(block);
-        let handle = self.tables().add_dir_block(v, block, base / BLOCK)?;
+        let handle = self.tables().add_dir_block(v, block)?;
         let free = &self.tables().dir_block(handle).free;
         for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
             self.prefetch_inode(Next::Scan, life.ino);

@@ -1,15 +1,11 @@
 //! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
 
-use crate::dir::Slot;
-use crate::fs::Core;
 use crate::layout::*;
-use crate::rename::{Moved, Patch, Renamed};
 use crate::scan::Scan;
 use crate::tables::{Tables, VInode};
 use crate::xattr::Attributes;
-use derived::{Locks, REMOVED};
+use derived::REMOVED;
 use pmem::{LINE, Medium, Pm, PmOff};
-use smallvec::SmallVec;
 use std::sync::atomic::Ordering::*;
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -27,22 +23,6 @@ pub struct Change {
     pub words: Vec<(Word, u64)>,
     /// Its extended attributes, where they change.
     pub attributes: Option<Attributes>,
-}
-
-/// Why an operation did not complete under the locks it had.
-#[derive(Debug)]
-pub enum Stop {
-    /// It failed.
-    Errno(Errno),
-    /// It has to change several words of an inode at once and wants to copy its leaf: try again
-    /// under wide locks. Nothing has changed, but for a capability that is taken away first (contract vfs-C5).
-    Wide,
-}
-
-impl From<Errno> for Stop {
-    fn from(e: Errno) -> Self {
-        Self::Errno(e)
-    }
 }
 
 /// Inodes and names of an engine: the medium, what is derived from it, and what an engine does its own way. Nothing here
@@ -164,21 +144,11 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
-    /// Whether several words can be committed at once under these locks; else an operation that has to stops with
-    /// [`Stop::Wide`] before it changes anything.
-    fn commits_several(&self, locks: &Locks<'_>) -> bool;
-
     /// Commits words and attributes of an inode, and its size if it gets another one, at once, durably. Grows or cuts the
     /// content; then that is a change of content, which is [recorded](Self::touch_modified), as is that of the inode where
     /// attributes change. What grows reads as zeros.
-    fn commit_change(
-        &self,
-        locks: &Locks<'_>,
-        ino: Ino,
-        v: &VInode,
-        change: &Change,
-        size: Option<u64>,
-    ) -> std::result::Result<(), Stop>;
+    fn commit_change(&self, ino: Ino, v: &VInode, change: &Change, size: Option<u64>)
+    -> Result<()>;
 
     /// Commits that an inode has no attributes, durably: that takes no space.
     fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
@@ -213,19 +183,9 @@ pub trait Storage: Sized + Send + Sync {
         each: &mut dyn FnMut(PmOff, u64) -> Result<bool>,
     ) -> Result<()>;
 
-    /// Whether an entry may get another name where it is, in this slot. (If all that is stored lies in a line and the
-    /// medium stores lines, the engine is not asked to commit it.)
-    fn may_respell(&self, slot: &Slot) -> bool;
-
-    /// Commits the entries of one directory, or of two at once, durably; [records the times](Renamed::touch) on the way.
-    /// Returns the blocks that lie elsewhere then.
-    fn commit_entries(
-        core: &Core<Self>,
-        locks: &Locks<'_>,
-        renamed: &Renamed<'_>,
-        from: Patch<'_>,
-        to: Patch<'_>,
-    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop>;
+    /// Commits words of inodes and directories together, durably, in place; what they lead to is durable after a fence. `hint`
+    /// is another one where others are likely to do the same at a time.
+    fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()>;
 
     // --- derived state --------------------------------------------------------------------------
 

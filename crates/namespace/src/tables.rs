@@ -110,8 +110,6 @@ pub struct DirBlock {
     pub free_len: AtomicU16,
     /// Class of the chain the block is in, plus one; 0: in none.
     pub class: AtomicU32,
-    /// Which block of its directory it is.
-    pub logical: AtomicU32,
     /// What is free.
     pub free: FreeUnits,
 }
@@ -121,11 +119,6 @@ impl DirBlock {
     #[inline]
     pub fn at(&self) -> PmOff {
         PmOff::new(self.place.load(Relaxed))
-    }
-
-    /// Records where it lies.
-    pub fn set_at(&self, at: PmOff) {
-        self.place.store(at.get(), Relaxed);
     }
 }
 
@@ -353,17 +346,12 @@ impl Tables {
     /// Records that the inode file grew by the leaf at `at`, a block.
     pub fn add_leaf(&self, at: PmOff, inode_bytes: u64) {
         let first = self.inode_slots();
-        self.move_leaf(Ino(first), at, inode_bytes);
-        self.slots().store(first + BLOCK / inode_bytes, Release);
-    }
-
-    /// Records where the leaf with inode `first` lies.
-    pub fn move_leaf(&self, first: Ino, at: PmOff, inode_bytes: u64) {
         for i in 0..BLOCK / inode_bytes {
-            if let Some(v) = self.inodes().get((first.0 + i) as usize) {
+            if let Some(v) = self.inodes().get((first + i) as usize) {
                 v.place.store((at + i * inode_bytes).get(), Release);
             }
         }
+        self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
     /// Where to look first for a free inode.
@@ -396,36 +384,16 @@ impl Tables {
         self.lock_global(&self.arena.table(self.inode_file)[0])
     }
 
-    /// Locks inodes for changing. `wide` also locks every inode that shares a leaf of the inode
-    /// file with one of the first `wide` of them, and the inode file itself, so that those leaves can
-    /// be copied: nobody else then reads or changes a word of them.
+    /// Locks inodes for changing, each once.
     #[inline]
-    pub fn lock_for_change(
-        &self,
-        inos: &[Ino],
-        wide: usize,
-        inode_bytes: u64,
-    ) -> Result<Locks<'_>> {
-        match wide == 0 && inos.is_sorted_by(|a, b| a < b) {
-            true => self.lock_exclusive(inos),
-            false => self.lock_sorted(inos, wide, BLOCK / inode_bytes),
+    pub fn lock_for_change(&self, inos: &[Ino]) -> Result<Locks<'_>> {
+        if inos.is_sorted_by(|a, b| a < b) {
+            return self.lock_exclusive(inos);
         }
-    }
-
-    fn lock_sorted(&self, inos: &[Ino], wide: usize, per_leaf: u64) -> Result<Locks<'_>> {
-        let mut all: SmallVec<[Ino; 4]> = SmallVec::new();
-        for (i, ino) in inos.iter().enumerate() {
-            if i < wide {
-                let first = ino.0 - ino.0 % per_leaf;
-                all.extend((first.max(1)..first + per_leaf).map(Ino));
-            } else {
-                all.push(*ino);
-            }
-        }
+        let mut all: SmallVec<[Ino; 4]> = SmallVec::from_slice(inos);
         all.sort_unstable();
         all.dedup();
-        let locks = self.lock_exclusive(&all)?;
-        Ok(if wide > 0 { locks.and(self.lock_inode_file()?) } else { locks })
+        self.lock_exclusive(&all)
     }
 
     // --- directories ----------------------------------------------------------------------------
@@ -457,16 +425,15 @@ impl Tables {
         self.dir_states.give(&self.arena, handle);
     }
 
-    /// Adds a block to a directory: its `logical`th, which lies at `at`, in no chain yet.
-    pub fn add_dir_block(&self, v: &VInode, at: PmOff, logical: u64) -> Result<Handle> {
+    /// Adds a block to a directory, which lies at `at`, in no chain yet.
+    pub fn add_dir_block(&self, v: &VInode, at: PmOff) -> Result<Handle> {
         let state = self.dir_state(v)?;
         let handle = self.dir_blocks.take(&self.arena).ok_or(Errno::NOSPC)?;
         let db = self.dir_block(handle);
         db.class.store(0, Relaxed);
         db.free_len.store(0, Relaxed);
         db.free.set(FreeRun { off: 0, len: BLOCK }, false);
-        db.set_at(at);
-        db.logical.store(logical as u32, Relaxed);
+        db.place.store(at.get(), Relaxed);
         db.sibling.store(state.blocks.swap(handle.0, Relaxed), Relaxed);
         Ok(handle)
     }
@@ -487,10 +454,5 @@ impl Tables {
     pub fn free_run(&self, block: Handle) -> FreeRun {
         let db = self.dir_block(block);
         FreeRun { off: db.free_off.load(Relaxed).into(), len: db.free_len.load(Relaxed).into() }
-    }
-
-    /// Where an entry lies in its directory file.
-    pub fn logical_off(&self, pos: EntryPos) -> u64 {
-        u64::from(self.dir_block(pos.block()).logical.load(Relaxed)) * BLOCK + pos.off()
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::fs::Core;
 use crate::layout::Word;
-use crate::store::{Change, Stop, Storage};
+use crate::store::{Change, Storage};
 use crate::tables::{MAY_BE_CAPABLE, VInode};
 use pmem::Fenced;
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl<S: Storage> Core<S> {
 
     /// `FileSystem::setxattr`.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             S::LIMITS.check_xattr(v.kind(), name, value.len())?;
             self.check_attribute(name, value)?;
@@ -140,8 +140,8 @@ impl<S: Storage> Core<S> {
             let mut list = self.attributes(v)?;
             let exists = list.get(name).is_some();
             match mode {
-                SetXattr::Create if exists => return Err(Errno::EXIST.into()),
-                SetXattr::Replace if !exists => return Err(Errno::NODATA.into()),
+                SetXattr::Create if exists => return Err(Errno::EXIST),
+                SetXattr::Replace if !exists => return Err(Errno::NODATA),
                 _ => {}
             }
             if name == CAPABILITY {
@@ -149,7 +149,7 @@ impl<S: Storage> Core<S> {
             }
             let names: usize = list.0.keys().map(|n| n.len() + 1).sum();
             if !exists && names + name.len() + 1 > S::LIMITS.xattr_list {
-                return Err(Errno::NOSPC.into());
+                return Err(Errno::NOSPC);
             }
             let mode_word = self.load(v, Word::Mode);
             let mut new_mode = mode_word;
@@ -165,26 +165,26 @@ impl<S: Storage> Core<S> {
                 _ => list.set(name, value.to_vec()),
             }
             if list.bytes() > S::ATTRIBUTES_MAX {
-                return Err(Errno::NOSPC.into());
+                return Err(Errno::NOSPC);
             }
             let words = if new_mode == mode_word { vec![] } else { vec![(Word::Mode, new_mode)] };
             let change = Change { words, attributes: Some(list) };
-            self.commit_change(locks, ino, v, &change, None)
+            self.commit_change(ino, v, &change, None)
         })
     }
 
     /// `FileSystem::removexattr`.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(&[ino], 1, |locks| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             S::LIMITS.check_xattr(v.kind(), name, 0)?;
             let mut list = self.attributes(v)?;
             if !list.remove(name) {
-                return Err(Errno::NODATA.into());
+                return Err(Errno::NODATA);
             }
             let change = Change { words: vec![], attributes: Some(list) };
-            match self.commit_change(locks, ino, v, &change, None) {
-                Err(Stop::Errno(Errno::NOSPC)) => {
+            match self.commit_change(ino, v, &change, None) {
+                Err(Errno::NOSPC) => {
                     self.touch_changed(v);
                     Ok(self.remove_in_place(v, name)?)
                 }

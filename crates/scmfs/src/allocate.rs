@@ -13,14 +13,14 @@ use vfs::{Errno, Fallocate, Ino, Result, Seek};
 impl<M: Medium> Files<M> {
     /// `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.change(&[ino], 0, |_| {
+        self.change(&[ino], || {
             let v = self.live(ino)?;
             let size = self.load(v, Word::Size);
             let range = LIMITS.check_fallocate((v.kind(), size), mode, offset, len)?;
             let end = range.end;
             let new_size = |keep: bool| if keep { size } else { size.max(end) };
             self.revoke_capability(v)?;
-            Ok(match mode {
+            match mode {
                 Fallocate::Allocate { keep_size } => self.allocate(v, range, new_size(keep_size)),
                 Fallocate::PunchHole => self.punch(v, size, range),
                 Fallocate::ZeroRange { keep_size } => {
@@ -28,7 +28,7 @@ impl<M: Medium> Files<M> {
                 }
                 Fallocate::Collapse => self.shift(ino, v, size, range, true),
                 Fallocate::Insert => self.shift(ino, v, size, range, false),
-            }?)
+            }
         })
     }
 
@@ -134,7 +134,7 @@ impl<M: Medium> Files<M> {
             let had: u64 = all.iter().map(|run| run.count).sum();
             let content = self.content(v);
             // Together: what lies behind the end in the last block is nobody's to see at its new place.
-            self.commit_words(ino.0, &[(content.map, new.pack()), (content.size, new_size)])?;
+            self.commit_words(ino, &[(content.map, new.pack()), (content.size, new_size)])?;
             v.add_blocks(txn.delta() + kept as i64 - had as i64);
             for run in without(&all, &pieces) {
                 txn.free(run);

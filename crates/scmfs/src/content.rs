@@ -56,15 +56,15 @@ impl<M: Medium> Files<M> {
 
     /// `FileSystem::write`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.change(&[ino], 0, |_| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
-            Ok(self.write_content(v, offset, data)?)
+            self.write_content(v, offset, data)
         })
     }
 
     /// `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        self.change(&[ino], 0, |_| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
             check(offset)?;
@@ -155,7 +155,7 @@ impl<M: Medium> Files<M> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
         let inos = if src == dst { &[src][..] } else { &[src, dst][..] };
-        self.change(inos, 0, |_| {
+        self.change(inos, || {
             let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
             let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
             if have == 0 {
@@ -163,7 +163,7 @@ impl<M: Medium> Files<M> {
             }
             let dst_end = LIMITS.end_of(dst_off, have)?;
             if src == dst && src_off < dst_end && dst_off < src_off + have {
-                return Err(Errno::INVAL.into());
+                return Err(Errno::INVAL);
             }
             let have = have.min(AT_ONCE);
             let mut data = vec![0; have as usize];

@@ -7,11 +7,9 @@
 //! - journal-J3: a record is valid if its checksum matches what it holds, so that its lines need no order.
 
 use crate::layout::{BLOCK, fnv1a, journal::*};
+use namespace::Words;
 use pmem::{Fenced, Medium, Pm, PmOff};
 use smallvec::SmallVec;
-
-/// Where words lie, and their new values.
-pub type Words = SmallVec<[(PmOff, u64); 8]>;
 
 /// Where a record lies.
 fn place_of(number: u64) -> PmOff {

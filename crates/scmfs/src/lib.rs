@@ -12,7 +12,7 @@
 //! Reading order, from below; nothing calls what is above it:
 //!
 //! - [`layout`]: what is on the media;
-//! - `journal`, `overlay`: words that are committed together;
+//! - `journal`: words that are committed together;
 //! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other
 //!   engines have alike in [`namespace`] and [`derived`];
 //! - `Maps`: `map`: where contents lie;
@@ -36,7 +36,6 @@ pub mod layout;
 mod lifecycle;
 mod map;
 mod mapping;
-mod overlay;
 mod pin;
 mod prealloc;
 mod settings;

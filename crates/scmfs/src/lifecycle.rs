@@ -1,9 +1,10 @@
 //! A pool as a whole: format, describe, check.
 
 use crate::fs::Files;
+use crate::journal;
 use crate::layout::*;
-use crate::overlay::Overlay;
-use pmem::Medium;
+use namespace::Overlay;
+use pmem::{Medium, Pm};
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, PoolInfo};
 
 /// Formats a region, as [`namespace::Format::write`].
@@ -36,6 +37,8 @@ pub fn check(
         return namespace::check::<Files<_>>(medium, options, progress);
     }
     let sb = FORMAT.load(medium)?;
-    let view = Overlay::new(medium, sb.blocks.get() * BLOCK);
+    let pending = journal::pending(&Pm(medium), sb.blocks.get() * BLOCK);
+    let words = pending.into_iter().flat_map(|(_, words)| words);
+    let view = Overlay::new(medium, words.map(|(at, value)| (at, value.to_le_bytes().to_vec())));
     namespace::check::<Files<_>>(&view, options, progress)
 }

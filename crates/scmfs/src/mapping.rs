@@ -37,10 +37,10 @@ impl<M: Medium> Files<M> {
             return Err(Errno::OPNOTSUPP);
         }
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
-        self.change(&[ino], 0, |_| {
+        self.change(&[ino], || {
             let v = self.live_file(ino)?;
             if v.mappings.are_kernels() {
-                return Err(Errno::BUSY.into());
+                return Err(Errno::BUSY);
             }
             if stores {
                 self.revoke_capability(v)?;
@@ -111,7 +111,7 @@ impl<M: Medium> Files<M> {
         if !stores {
             return Ok(());
         }
-        self.change(&[ino], 0, |_| {
+        self.change(&[ino], || {
             self.date_overwrite(self.live_file(ino)?, false);
             Ok(())
         })

@@ -7,11 +7,8 @@ use crate::map::{Fill, Holes, Maps, Piece, tables_for};
 use crate::settings::{CACHE_ATTRIBUTE, policy_of};
 use crate::space::{KEEP, Txn};
 use crate::volatile::Volatile;
-use derived::Locks;
-use namespace::layout::{DIRENT_HEADER, InodeRecord, Word};
-use namespace::{
-    Attributes, Change, Core, Moved, Patch, Renamed, Scan, Slot, Stop, Storage, Tables, VInode,
-};
+use namespace::layout::{InodeRecord, Word};
+use namespace::{Attributes, Change, Scan, Storage, Tables, VInode, Words};
 use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::{Deref, Range};
@@ -66,20 +63,6 @@ impl<M: Medium> Store<M> {
     /// Where the content of an inode is described.
     pub fn content(&self, v: &VInode) -> Content {
         Content { map: self.word_at(v, Word::Root), size: self.word_at(v, Word::Size) }
-    }
-
-    /// Commits words of inodes and directories together: one in place, several by a record.
-    pub fn commit_words(&self, hint: u64, words: &[(PmOff, u64)]) -> Result<()> {
-        let ready = self.medium.fence();
-        match words {
-            [] => {}
-            [(at, value)] => drop(self.medium.publish(*at, *value, ready)),
-            _ => {
-                let (number, _lock) = self.v.records.hold(&self.v, hint)?;
-                journal::commit(&self.medium, number, words, ready);
-            }
-        }
-        Ok(())
     }
 
     // --- what grows -----------------------------------------------------------------------------
@@ -327,9 +310,9 @@ impl<M: Medium> Store<M> {
         if size > old {
             self.make_room(v, old, size)?;
         }
-        let mut all = journal::Words::from_slice(words);
+        let mut all = Words::from_slice(words);
         all.push((self.word_at(v, Word::Size), size));
-        self.commit_words(ino.0, &all)?;
+        self.commit_words(ino, &all)?;
         match size < old {
             true if v.mappings.are_direct() => self.clear(v, size..old),
             true if !self.may_keep(v, size)? => self.trim(v, size),
@@ -419,7 +402,7 @@ impl<M: Medium> Store<M> {
         match size {
             Some(size) => self.resize(v, size, ino, words),
             None if words.is_empty() => Ok(()),
-            None => self.commit_words(ino.0, words),
+            None => self.commit_words(ino, words),
         }
     }
 
@@ -642,31 +625,25 @@ impl<M: Medium> Storage for Store<M> {
         if name == CACHE_ATTRIBUTE { policy_of(value).map(drop) } else { Ok(()) }
     }
 
-    #[inline]
-    fn commits_several(&self, _locks: &Locks<'_>) -> bool {
-        true
-    }
-
     fn commit_change(
         &self,
-        _locks: &Locks<'_>,
         ino: Ino,
         v: &VInode,
         change: &Change,
         size: Option<u64>,
-    ) -> std::result::Result<(), Stop> {
+    ) -> Result<()> {
         let at = |(word, value): &(Word, u64)| (self.word_at(v, *word), *value);
-        let mut words: journal::Words = change.words.iter().map(at).collect();
+        let mut words: Words = change.words.iter().map(at).collect();
         if size.is_some() {
             self.touch_modified(v);
         }
         let Some(attributes) = &change.attributes else {
-            return Ok(self.commit_inode(ino, v, size, &words)?);
+            return self.commit_inode(ino, v, size, &words);
         };
-        Ok(self.replace_attributes(v, attributes, |new| {
+        self.replace_attributes(v, attributes, |new| {
             words.push((self.word_at(v, Word::Xattr), new.pack()));
             self.commit_inode(ino, v, size, &words)
-        })?)
+        })
     }
 
     fn commit_no_attributes(&self, v: &VInode) -> Result<()> {
@@ -718,32 +695,17 @@ impl<M: Medium> Storage for Store<M> {
         })
     }
 
-    /// By a line only: all else that names an inode is not overwritten.
-    fn may_respell(&self, slot: &Slot) -> bool {
-        slot.is_in_line() && self.medium.stores_lines()
-    }
-
-    fn commit_entries(
-        core: &Core<Self>,
-        _locks: &Locks<'_>,
-        renamed: &Renamed<'_>,
-        from: Patch<'_>,
-        to: Patch<'_>,
-    ) -> std::result::Result<SmallVec<[Moved; 4]>, Stop> {
-        if let (Some(slot), Some((_, name))) = (&renamed.slot, to.bytes) {
-            core.write_slot(slot, name);
-            let at = core.v.entry_at(slot.pos);
-            core.medium.flush(at, DIRENT_HEADER + name.len() as u64);
+    fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()> {
+        let ready = self.medium.fence();
+        match words {
+            [] => {}
+            [(at, value)] => drop(self.medium.publish(*at, *value, ready)),
+            _ => {
+                let (number, _lock) = self.v.records.hold(&self.v, hint.0)?;
+                journal::commit(&self.medium, number, words, ready);
+            }
         }
-        renamed.touch(&core.0);
-        let (source, other) = (renamed.source().pos, renamed.other());
-        let mut words = journal::Words::new();
-        for (pos, patch) in [(source, &from), (other, &to)] {
-            let block = core.v.entry_at(pos) - pos.off();
-            words.extend(patch.words.iter().map(|(at, value)| (block + at % BLOCK, *value)));
-        }
-        core.commit_words(renamed.source().ino.0, &words)?;
-        Ok(SmallVec::new())
+        Ok(())
     }
 
     fn scan_inodes(&self, scan: &Scan) -> bool {

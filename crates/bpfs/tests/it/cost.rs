@@ -221,27 +221,22 @@ fn names_of(fs: &Bpfs<Region>) {
     let gone = cost(fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
     assert_eq!(gone, Cost { nt: 0, lines: 1, fences: 1, words: 1 }, "unlink is one word");
 
-    // Entries of 32 bytes, the leaf of the inode file; each block with the header of what is free in it.
-    let lines_of = |entries: u64| (entries * 32 + 16).div_ceil(64);
     let cross = cost(fs, |i| {
         let name = format!("fill-{i}");
         let to = format!("moved-{i}");
         fs.rename((a, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
     });
-    // Entry block of each directory, the leaf of the inode file that holds both; one root word.
-    assert_eq!(cross.nt, 0);
-    // What was removed above lies in free entries that are not known as a run.
-    assert!(cross.lines <= lines_of(52) + lines_of(41) + 64 + 1, "{cross:?}");
-    assert!(cross.fences <= 3, "{cross:?}");
+    // The new name; a record of three words, and its first line again; the lines of both entries.
+    assert_eq!((cross.nt, cross.lines, cross.fences), (64 + 64, 1 + 2, 4), "{cross:?}");
 
     let same = cost(fs, |i| {
         let (name, to) = (format!("fill-{}", 20 + i), format!("again-{i}"));
         fs.rename((b, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
     });
-    let copied = Cost { nt: 0, lines: lines_of(52) + 1, fences: 2, ..same };
+    let recorded = Cost { words: same.words, ..cross };
     let in_place = Cost { nt: 64, lines: 0, fences: 1, words: 0 };
-    let want = if fs.medium().stores_lines() { in_place } else { copied };
-    assert_eq!(same, want, "the line, or what is used of the entry block, and its pointer");
+    let want = if fs.medium().stores_lines() { in_place } else { recorded };
+    assert_eq!(same, want, "the line, or as to another directory");
 
     let to = "as-long-as-two-lines-0123456789012345678901234567890123456789";
     let longer = cost(fs, |i| {
@@ -249,5 +244,6 @@ fn names_of(fs: &Bpfs<Region>) {
         fs.rename((b, name.as_bytes()), (b, format!("{to}-{i}").as_bytes()), RenameFlags::empty())
             .unwrap();
     });
-    assert_eq!((longer.nt, longer.fences), (0, 2), "{longer:?}");
+    // Its name and the header of what is left of the room lie in two lines.
+    assert_eq!((longer.nt, longer.lines, longer.fences), (64 + 64, 2 + 2, 4), "{longer:?}");
 }

@@ -25,6 +25,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
     ("append.rs commit_append: let _ = self.medium.publish(size", &[EarlyReuse], NO_POINTER),
     ("redo.rs clear: medium.write_nt", &[DelayStore], CLEARED),
+    ("redo.rs store_words: medium.publish_word", &[TearStore, SwapStores, EarlyReuse], RECORDED),
     ("file.rs replace_leaf: let _ = self.medium.publish", &[DelayStore], ALONE),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
@@ -61,6 +62,7 @@ const GROWN: &str =
 const NO_POINTER: &str =
     "a size is no pointer: taken for one, it leads to redo records that nobody reads";
 const CLEARED: &str = "the next fence of this thread covers it; others wait for the lock, which is given back after its own";
+const RECORDED: &str = "a record that is durable says what they are until they are, too";
 const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
 const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";

@@ -1,21 +1,19 @@
-//! A medium with the words that the redo journal would store: for those who look at a pool and may not change it.
+//! A medium with the bytes that redo records would store: for those who look at a pool and may not change it.
 
-use crate::journal;
-use pmem::{Counters, Domain, Fenced, Medium, Pm};
+use pmem::{Counters, Domain, Fenced, Medium, PmOff};
 use std::collections::BTreeMap;
 
-/// A medium that shows other values of some words. Nothing can be stored.
+/// A medium that shows other values of some bytes. Nothing can be stored.
 pub struct Overlay<'m, M> {
     below: &'m M,
-    words: BTreeMap<u64, u64>,
+    bytes: BTreeMap<u64, u8>,
 }
 
 impl<'m, M: Medium> Overlay<'m, M> {
-    /// With what the journal of a pool of so many bytes says.
-    pub fn new(below: &'m M, pool_bytes: u64) -> Self {
-        let pending = journal::pending(&Pm(below), pool_bytes);
-        let words = pending.into_iter().flat_map(|(_, words)| words);
-        Self { below, words: words.map(|(at, value)| (at.get(), value)).collect() }
+    /// With these bytes in these places.
+    pub fn new(below: &'m M, pieces: impl IntoIterator<Item = (PmOff, Vec<u8>)>) -> Self {
+        let bytes = pieces.into_iter().flat_map(|(at, bytes)| (at.get()..).zip(bytes));
+        Self { below, bytes: bytes.collect() }
     }
 }
 
@@ -35,16 +33,16 @@ impl<M: Medium> Medium for Overlay<'_, M> {
     fn read(&self, off: u64, buf: &mut [u8]) {
         self.below.read(off, buf);
         let end = off + buf.len() as u64;
-        for (at, value) in self.words.range(off.saturating_sub(7)..end) {
-            for (i, byte) in (*at..).zip(value.to_le_bytes()) {
-                if (off..end).contains(&i) {
-                    buf[(i - off) as usize] = byte;
-                }
-            }
+        for (at, byte) in self.bytes.range(off..end) {
+            buf[(at - off) as usize] = *byte;
         }
     }
     fn load_u64(&self, off: u64) -> u64 {
-        self.words.get(&off).copied().unwrap_or_else(|| self.below.load_u64(off))
+        let mut word = self.below.load_u64(off).to_le_bytes();
+        for (at, byte) in self.bytes.range(off..off + 8) {
+            word[(at - off) as usize] = *byte;
+        }
+        u64::from_le_bytes(word)
     }
     fn equals(&self, off: u64, bytes: &[u8]) -> bool {
         let mut own = vec![0; bytes.len()];
@@ -80,13 +78,14 @@ mod tests {
     use pmem::Region;
 
     #[test]
-    fn words_are_seen_in_every_way() {
+    fn bytes_are_seen_in_every_way() {
         let region = Region::anonymous(1 << 16).unwrap();
         region.write(0, &[7; 4096]);
-        let view = Overlay { below: &region, words: BTreeMap::from([(64, 0), (80, u64::MAX)]) };
+        let pieces = [(64, vec![0; 8]), (80, vec![255; 9])];
+        let view = Overlay::new(&region, pieces.map(|(at, bytes)| (PmOff::new(at), bytes)));
         assert_eq!(
-            (view.load_u64(64), view.load_u64(72), view.load_u64(80)),
-            (0, 0x0707_0707_0707_0707, u64::MAX)
+            [64, 72, 80, 88].map(|at| view.load_u64(at)),
+            [0, 0x0707_0707_0707_0707, u64::MAX, 0x0707_0707_0707_07ff]
         );
         let mut buf = [1; 20];
         view.read(66, &mut buf);
