@@ -137,8 +137,12 @@ impl Region {
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
             unordered: AtomicBool::new(false),
-            // The kernel's write-back of a page is none of the CPU's.
-            stores_lines: parts.stores_lines && domain != Domain::PageCache && line::available(),
+            // The kernel's write-back of a page is none of the CPU's. And what need not leave the caches is not sent past them,
+            // from where the next load has to fetch it.
+            stores_lines: parts.stores_lines
+                && domain != Domain::PageCache
+                && (domain != Domain::Volatile || flush.is_some())
+                && line::available(),
             nt_min: match (domain, flush) {
                 (Domain::CpuCache, _) => CPU_CACHE_NT_MIN,
                 (Domain::Volatile, None) => DRAM_NT_MIN,

@@ -2,14 +2,20 @@
 //! they are asserted. A tick of the clock costs a line more: here it stands still.
 
 use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
-use pmem::{Domain, Medium, OpenOptions, Region};
+use pmem::{Domain, FlushInstruction, Medium, OpenOptions, Region};
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp};
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 
 fn mounted() -> Bpfs<Region> {
-    mounted_with(&OpenOptions::default())
+    mounted_with(&flushed(false))
+}
+
+/// DRAM as if it were persistent memory: else no line is stored past the caches.
+fn flushed(without_line_stores: bool) -> OpenOptions {
+    let flush = Some(FlushInstruction::detect());
+    OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
 }
 
 fn mounted_with(options: &OpenOptions) -> Bpfs<Region> {
@@ -172,7 +178,7 @@ fn writes() {
 #[test]
 fn writes_inside_a_line() {
     for without_line_stores in [false, true] {
-        let fs = mounted_with(&OpenOptions { without_line_stores, ..OpenOptions::default() });
+        let fs = mounted_with(&flushed(without_line_stores));
         let f = create(&fs, ROOT, "f", &FILE);
         fs.write(f, 0, &[1; 65536]).unwrap();
         let lines = fs.medium().stores_lines();
@@ -202,7 +208,7 @@ fn writes_inside_a_line() {
 #[test]
 fn names() {
     for without_line_stores in [false, true] {
-        names_of(&mounted_with(&OpenOptions { without_line_stores, ..OpenOptions::default() }));
+        names_of(&mounted_with(&flushed(without_line_stores)));
     }
 }
 

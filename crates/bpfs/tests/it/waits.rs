@@ -1,7 +1,7 @@
 //! What waits for PM besides fences: to load from a line that is being flushed takes as long as one.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Domain, LINE, Medium, OpenOptions};
+use pmem::{Domain, FlushInstruction, LINE, Medium, OpenOptions};
 use std::backtrace::Backtrace;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -63,7 +63,11 @@ fn operations_in_place_load_nothing_that_they_are_flushing() {
     static NOW: AtomicI64 = AtomicI64::new(1);
     for without_line_stores in [false, true] {
         for seed in 0..40 {
-            let region = OpenOptions { without_line_stores, ..OpenOptions::default() };
+            let region = OpenOptions {
+                flush: Some(FlushInstruction::detect()),
+                without_line_stores,
+                ..OpenOptions::default()
+            };
             let region = region.anonymous(64 << 20).unwrap();
             assert_ne!(region.domain(), Domain::CpuCache);
             bpfs::format(&region, &FormatOptions::default()).unwrap();

@@ -3,7 +3,7 @@
 
 // What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
 use crate::common::OnDemand as Scmfs;
-use pmem::{Medium, OpenOptions};
+use pmem::{FlushInstruction, Medium, OpenOptions};
 use pool::{MountOptions, PastCache};
 use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create};
 use vfs::{Caller, FileSystem, Ino, ROOT, RenameFlags, SetAttr, Timestamp};
@@ -19,7 +19,13 @@ struct Cost {
 }
 
 fn mounted() -> Fs<Scmfs> {
-    mounted_with(&OpenOptions::default())
+    mounted_with(&flushed(false))
+}
+
+/// DRAM as if it were persistent memory: else no line is stored past the caches.
+fn flushed(without_line_stores: bool) -> OpenOptions {
+    let flush = Some(FlushInstruction::detect());
+    OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
 }
 
 fn mounted_with(options: &OpenOptions) -> Fs<Scmfs> {
@@ -157,7 +163,7 @@ fn a_sync_flushes_what_other_processes_wrote() {
 #[test]
 fn names() {
     for without_line_stores in [false, true] {
-        let fs = mounted_with(&OpenOptions { without_line_stores, ..OpenOptions::default() });
+        let fs = mounted_with(&flushed(without_line_stores));
         names_of(&fs);
     }
 }
