@@ -14,12 +14,20 @@ use std::ops::Range;
 use vfs::Result;
 use zerocopy::IntoBytes;
 
+/// What a range of a file gets.
+#[derive(Clone, Copy)]
+pub enum Content<'a> {
+    Zeros,
+    Bytes(&'a [u8]),
+    /// What is in these blocks, one behind the other (`None`: zeros). The range starts with a block.
+    Blocks(&'a [Option<BlockNo>]),
+}
+
 /// What is appended where.
 struct Fill<'a> {
     size: u64,
     range: Range<u64>,
-    /// The bytes of `range`; `None` for zeros.
-    data: Option<&'a [u8]>,
+    content: Content<'a>,
     /// New leaves that lie behind each other, the first one among them.
     extent: Cell<Extent>,
 }
@@ -43,7 +51,7 @@ impl<M: Medium> Trees<M> {
         Ok(())
     }
 
-    /// Puts `data` (or zeros) at `range`, which starts at or after `size`, into a tree, and makes that tall
+    /// Puts `content` at `range`, which starts at or after `size`, into a tree, and makes that tall
     /// enough for it: the old tree becomes the first subtree of the new one. Nothing becomes visible; the
     /// caller [commits](Self::commit_append). Returns the root then, and which new leaves lie behind each
     /// other.
@@ -53,12 +61,12 @@ impl<M: Medium> Trees<M> {
         root: Root,
         size: u64,
         range: Range<u64>,
-        data: Option<&[u8]>,
+        content: Content<'_>,
     ) -> Result<(Root, Extent)> {
         self.zero_tail(root, size, range.start)?;
         let height = root.height().max(height_for(range.end));
         let is_within = range.start < span(root.height());
-        let fill = Fill { size, range, data, extent: Cell::default() };
+        let fill = Fill { size, range, content, extent: Cell::default() };
         let block = match root.block() {
             // A hole of any height is the same hole.
             None => self.fill_node(txn, Node { block: None, height, base: 0 }, &fill)?,
@@ -182,12 +190,17 @@ impl<M: Medium> Trees<M> {
             }
         }
         let at = block.at(start - node.base);
-        match fill.data {
-            Some(data) => {
-                let from = (start - fill.range.start) as usize;
+        let from = (start - fill.range.start) as usize;
+        let lines = end.next_multiple_of(LINE) - start;
+        match fill.content {
+            Content::Bytes(data) => {
                 self.write_last(at, &data[from..from + (end - start) as usize]);
             }
-            None => self.medium.zero_nt(at, end.next_multiple_of(LINE) - start),
+            Content::Blocks(blocks) => match blocks[from / BLOCK as usize] {
+                Some(block) => self.medium.copy_nt(at, block.at(0), lines),
+                None => self.medium.zero_nt(at, lines),
+            },
+            Content::Zeros => self.medium.zero_nt(at, lines),
         }
         block
     }
@@ -211,7 +224,8 @@ impl<M: Medium> Trees<M> {
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: None, height: height_for(range.end), base: 0 };
-        let fill = Fill { size: 0, range, data: Some(data), extent: Cell::default() };
+        let content = Content::Bytes(data);
+        let fill = Fill { size: 0, range, content, extent: Cell::default() };
         let block = self.fill_node(txn, node, &fill)?;
         Ok(Root::new(Some(block), node.height))
     }

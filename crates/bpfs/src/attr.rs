@@ -35,8 +35,7 @@ impl<M: Medium> Store<M> {
         if let Some(list) = &change.attributes {
             self.commit_attributes(ino, v, list, &words)?;
         } else if !words.is_empty() {
-            let all: Vec<_> = words.iter().map(|(w, value)| (ino, *w, *value)).collect();
-            self.commit_inodes(&all)?;
+            self.commit_inode(ino, v, &words)?;
         }
         if size.is_some_and(|s| s < old_size) {
             self.prune(v, size.unwrap_or(old_size))?;

@@ -8,7 +8,7 @@
 //! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
 //! the extent.
 
-use crate::append::blocks_to_append;
+use crate::append::{Content, blocks_to_append};
 use crate::blocks::KEEP;
 use crate::layout::{BLOCK, BlockNo, Root, Word};
 use crate::store::Store;
@@ -140,11 +140,11 @@ impl<M: Medium> Store<M> {
         root: Root,
         size: u64,
         range: Range<u64>,
-        data: Option<&[u8]>,
+        content: Content<'_>,
     ) -> Result<()> {
         let end = range.end;
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
-            let (new, extent) = self.fill(txn, root, size, range, data)?;
+            let (new, extent) = self.fill(txn, root, size, range, content)?;
             self.date(v, MODIFIED);
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));

@@ -10,7 +10,7 @@
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write, then root and size by a record | + record, 4 fences |
 
-use crate::append::blocks_to_append;
+use crate::append::{Content, blocks_to_append};
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees, blocks_for};
 use crate::extent::FileExtent as _;
@@ -69,7 +69,8 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         if bytes.len() > records::DATA_MAX || !store.has_records() {
             return Ok(false);
         }
-        let (number, _lock) = store.v.records.hold(&store.v, self.ino.0)?;
+        // The tree may have become taller, which giving up would not undo: then the block is copied.
+        let Ok((number, _lock)) = store.hold_record(self.ino) else { return Ok(false) };
         redo::overwrite(&store.medium, number, at, bytes, store.medium.fence());
         Ok(true)
     }
@@ -364,7 +365,7 @@ impl<M: Medium> Files<M> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         if offset >= size {
-            return self.append_content(v, root, size, offset..end, Some(data));
+            return self.append_content(v, root, size, offset..end, Content::Bytes(data));
         }
         if end > size {
             return self.write_across_end(ino, v, root, size, offset, data);
@@ -474,7 +475,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        let (number, _lock) = self.v.records.hold(&self.v, ino.0)?;
+        let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
         redo::overwrite(
             &self.medium,
@@ -509,8 +510,8 @@ impl<M: Medium> Files<M> {
         let range = offset..offset + data.len() as u64;
         let end = range.end;
         v.cut_extent(&range);
-        let need = blocks_to_append(root, &range);
-        self.v.transact(need, KEEP, |txn| {
+        let record = self.hold_record(ino)?;
+        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
@@ -520,13 +521,13 @@ impl<M: Medium> Files<M> {
             };
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
-            self.commit_inodes(&[(ino, Word::Root, root), (ino, Word::Size, end)])?;
+            self.commit_held(&record, v, &[(Word::Root, root), (Word::Size, end)]);
             v.add_blocks(delta);
             Ok(())
         })
     }
 
-    /// `FileSystem::copy_range`: reads, then writes as one operation.
+    /// `FileSystem::copy_range`, as one operation: blocks to blocks where it appends whole ones, else it reads, then writes.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -544,11 +545,29 @@ impl<M: Medium> Files<M> {
                 return Err(Errno::INVAL);
             }
             let have = have.min(AT_ONCE);
+            let size = self.load(d, Word::Size);
+            if dst_off >= size && dst_off.is_multiple_of(BLOCK) && src_off.is_multiple_of(BLOCK) {
+                self.revoke_capability(d)?;
+                let blocks = self.blocks_of(s, src_off..src_off + have)?;
+                let content = Content::Blocks(&blocks);
+                self.append_content(d, self.root(d)?, size, dst_off..dst_off + have, content)?;
+                return Ok(have);
+            }
             let mut data = vec![0; have as usize];
             self.read_content(s, src_off, &mut data)?;
             self.write_content(dst, d, dst_off, &data)?;
             Ok(have)
         })
+    }
+
+    /// The blocks of a range that starts with one; `None` for holes.
+    fn blocks_of(&self, v: &VInode, range: Range<u64>) -> Result<Vec<Option<BlockNo>>> {
+        let mut blocks = vec![None; (range.end - range.start).div_ceil(BLOCK) as usize];
+        self.visit(Node::top(self.root(v)?), &range, &mut |block, base| {
+            blocks[((base - range.start) / BLOCK) as usize] = Some(block);
+            Ok(true)
+        })?;
+        Ok(blocks)
     }
 }
 

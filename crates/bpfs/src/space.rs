@@ -1,6 +1,6 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
-use crate::append::blocks_to_append;
+use crate::append::{Content, blocks_to_append};
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::extent::FileExtent as _;
@@ -151,7 +151,7 @@ impl<M: Medium> Files<M> {
         if new_size > size {
             let root = self.root(v)?;
             let start = range.start.max(size);
-            return self.append_content(v, root, size, start..new_size, None);
+            return self.append_content(v, root, size, start..new_size, Content::Zeros);
         }
         self.touch_modified(v);
         let _ = self.medium.fence();
@@ -174,11 +174,11 @@ impl<M: Medium> Files<M> {
                 if let Change::Shadow(b) =
                     self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
                 {
-                    words.push((ino, Word::Root, Root::new(b, root.height()).word()));
+                    words.push((Word::Root, Root::new(b, root.height()).word()));
                 }
             }
             let delta = txn.delta();
-            self.commit_inodes(&words)?;
+            self.commit_inode(ino, v, &words)?;
             v.add_blocks(delta);
             Ok(())
         })
@@ -197,7 +197,7 @@ impl<M: Medium> Files<M> {
         let grows = new_size > size;
         let range = range.start..range.end.min(new_size);
         if grows && range.start >= size {
-            return self.append_content(v, root, size, range, None);
+            return self.append_content(v, root, size, range, Content::Zeros);
         }
         if range.is_empty() {
             self.touch_modified(v);
@@ -210,25 +210,24 @@ impl<M: Medium> Files<M> {
             end => end,
         };
         v.cut_extent(&range);
-        let need = blocks_to_append(root, &range);
-        self.v.transact(need, KEEP, |txn| {
+        let record = grows.then(|| self.hold_record(ino)).transpose()?;
+        self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
             self.touch_modified(v);
             self.zero_tail(root, size, new_size)?;
             let root = self.grow(txn, self.word_at(v, Word::Root), root, range.end);
             let mut edit = ZeroEdit { trees: self, range: range.start..end };
-            if !grows {
+            let Some(record) = &record else {
                 self.edit_tree(txn, v, root, &mut edit)?;
                 v.add_blocks(txn.delta());
                 return Ok(());
-            }
+            };
             let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?
             else {
                 return Err(Errno::UCLEAN);
             };
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
-            let words = [(ino, Word::Root, root), (ino, Word::Size, new_size)];
-            self.commit_inodes(&words)?;
+            self.commit_held(record, v, &[(Word::Root, root), (Word::Size, new_size)]);
             v.add_blocks(delta);
             Ok(())
         })
@@ -267,7 +266,7 @@ impl<M: Medium> Files<M> {
             let block = self.build_over(txn, &leaves, height, 0);
             let delta = txn.delta();
             let root = Root::new(block, height).word();
-            self.commit_inodes(&[(ino, Word::Root, root), (ino, Word::Size, new_size)])?;
+            self.commit_inode(ino, v, &[(Word::Root, root), (Word::Size, new_size)])?;
             v.add_blocks(delta);
             Ok(())
         })

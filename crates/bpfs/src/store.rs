@@ -1,12 +1,13 @@
 //! Inodes of a mounted pool: what every operation shares, and what those on names and attributes want ([`Storage`]).
 
+use crate::append::Content;
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::{Change, Edit, Mode, Node, Trees};
 use crate::layout::*;
 use crate::redo;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
-use namespace::{Attributes, Scan, Storage, Tables, VInode, Words};
+use namespace::{Attributes, HeldRecord, Scan, Storage, Tables, VInode, Words};
 use pmem::{Domain, LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -58,25 +59,29 @@ impl<M: Medium> Store<M> {
         self.medium.0.domain() == Domain::PageCache
     }
 
-    /// Commits words of inodes: one in place, several by a record.
-    pub fn commit_inodes(&self, words: &[(Ino, Word, u64)]) -> Result<()> {
-        let at = |(ino, word, value): &(Ino, Word, u64)| {
-            Ok((self.word_at(self.v.vinode(*ino)?, *word), *value))
-        };
+    /// Commits words of an inode: one in place, several by a record. Where that fails, nothing has changed.
+    pub fn commit_inode(&self, ino: Ino, v: &VInode, words: &[(Word, u64)]) -> Result<()> {
         match words {
             [] => {
                 let _ = self.medium.fence();
             }
-            [word] => {
-                let (at, value) = at(word)?;
-                self.commit(at, value);
-            }
-            [(hint, ..), ..] => {
-                let words: Words = words.iter().map(at).collect::<Result<_>>()?;
-                self.commit_words(*hint, &words)?;
-            }
+            [(word, value)] => self.commit(self.word_at(v, *word), *value),
+            _ => self.commit_held(&self.hold_record(ino)?, v, words),
         }
         Ok(())
+    }
+
+    /// Holds a record, as who changes this inode: others may have it, and then everybody have to leave and start over. So before
+    /// anything that cannot be undone.
+    pub fn hold_record(&self, ino: Ino) -> Result<HeldRecord<'_>> {
+        self.v.records.hold(&self.v, ino.0)
+    }
+
+    /// Commits words of an inode by a record that is held.
+    pub fn commit_held(&self, record: &HeldRecord<'_>, v: &VInode, words: &[(Word, u64)]) {
+        let at = |(word, value): &(Word, u64)| (self.word_at(v, *word), *value);
+        let words: Words = words.iter().map(at).collect();
+        redo::commit(&self.medium, record.0, &words, self.medium.fence());
     }
 
     /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
@@ -86,7 +91,7 @@ impl<M: Medium> Store<M> {
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
-            let (new, _) = self.fill(txn, root, size, size..end, Some(&data))?;
+            let (new, _) = self.fill(txn, root, size, size..end, Content::Bytes(&data))?;
             self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
             let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
             self.v.add_leaf(leaf.at(0), INODE);
@@ -285,7 +290,7 @@ impl<M: Medium> Storage for Store<M> {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
-        match self.append_content(d, self.root(d)?, size, range, Some(content)) {
+        match self.append_content(d, self.root(d)?, size, range, Content::Bytes(content)) {
             Ok(()) => {
                 let block = self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?;
                 Ok(block.at(0))
@@ -306,7 +311,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()> {
-        let (number, _lock) = self.v.records.hold(&self.v, hint.0)?;
+        let (number, _lock) = self.hold_record(hint)?;
         redo::commit(&self.medium, number, words, self.medium.fence());
         Ok(())
     }

@@ -85,9 +85,9 @@ impl<M: Medium> Store<M> {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
             self.touch_changed(v);
-            let mut all = vec![(ino, Word::Xattr, word)];
-            all.extend(words.iter().map(|(w, value)| (ino, *w, *value)));
-            self.commit_inodes(&all)?;
+            let mut all = vec![(Word::Xattr, word)];
+            all.extend_from_slice(words);
+            self.commit_inode(ino, v, &all)?;
             v.add_blocks(delta);
             Ok(())
         })

@@ -97,6 +97,7 @@ punch /a 0 4096; punch /a 100 200; punch /a 0 5000; punch /d/z 4096 8192; punch 
 zero /a 100 5000; zero /a 0 4096; zero /a 4000 9000; zero-keep /a 4000 9000; zero /a 20000 100
 collapse /a 0 4096; collapse /d/z 4096 4096; insert /a 0 4096; insert /a 4096 8192; insert /d/z 8192 4096
 copy /a 0 /d/c 0 5000; copy /d/z 8000 /a 100 300; copy /a 0 /d/z 18000 5000
+copy /a 0 /o 8192 5000; copy /d/z 0 /d/c 4096 10000; copy /a 4096 /a 8192 904
 chmod /a 4755; chmod /e 700; chown /a 7 8; chown /b 7 8; setall /a 100 600 9; setall /a 9000 644 9
 utimes /a; drop-privileges /b
 setxattr /a user.x 10; setxattr /a user.y 5000; setxattr /e user.z 10; removexattr /a user.x

@@ -50,6 +50,7 @@ pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
 pub use tables::{
-    DirBlock, DirState, EntryPos, MAY_BE_CAPABLE, Memory, Plan, RecordLocks, Tables, VInode,
+    DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, Plan, RecordLocks, Tables,
+    VInode,
 };
 pub use xattr::Attributes;

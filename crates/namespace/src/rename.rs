@@ -110,12 +110,14 @@ impl<S: Storage> Core<S> {
         if let Some((at, line)) = line {
             // As in `make_slot`: before the first flush. And times come after the line, which would wait
             // for them.
-            self.index_rename(&r)?;
+            self.index_new_name(&r)?;
+            self.index_rename(&r);
             let ready = Fenced::not_needed("the line is all that changes");
             self.medium().publish_line(at, &line, ready);
             r.touch(&self.0);
             let _ = self.medium().fence();
         } else {
+            self.index_new_name(&r)?;
             if let Some(slot) = &r.slot {
                 self.write_slot(slot, to_name);
                 if slot.is_in_line() {
@@ -123,8 +125,12 @@ impl<S: Storage> Core<S> {
                 }
             }
             r.touch(&self.0);
-            self.commit_words(r.source().ino, &words)?;
-            self.index_rename(&r)?;
+            self.commit_words(r.source().ino, &words).inspect_err(|_| {
+                if let Some(slot) = &r.slot {
+                    self.unindex_name(to_dir, to_name, slot.pos);
+                }
+            })?;
+            self.index_rename(&r);
         }
         self.update_index_after_rename(&r)?;
         Ok(())
@@ -209,25 +215,28 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Changes the name index. Nothing has changed where that fails.
-    fn index_rename(&self, r: &Renamed<'_>) -> Result<()> {
+    /// Adds a new name to the index, which nobody believes before the directory's lock is given back. Nothing has changed where
+    /// that fails.
+    fn index_new_name(&self, r: &Renamed<'_>) -> Result<()> {
+        let (to_dir, _, to_name, _) = r.to;
+        match &r.slot {
+            Some(slot) => self.index_name(to_dir, to_name, Found { pos: slot.pos, ..r.source() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes what else the index knows.
+    fn index_rename(&self, r: &Renamed<'_>) {
         let (from_dir, _, from_name, source) = r.from;
         let (to_dir, _, to_name, target) = r.to;
-        match (target, &r.slot) {
-            (Some(t), _) => {
-                self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
-                if r.exchange {
-                    self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
-                    return Ok(());
-                }
+        if let Some(t) = target {
+            self.reindex_name(to_dir, to_name, Found { ino: source.ino, pos: t.pos });
+            if r.exchange {
+                self.reindex_name(from_dir, from_name, Found { ino: t.ino, pos: source.pos });
+                return;
             }
-            (None, Some(slot)) => {
-                self.index_name(to_dir, to_name, Found { pos: slot.pos, ..source })?;
-            }
-            (None, None) => unreachable!("what is not there is made"),
         }
         self.unindex_name(from_dir, from_name, source.pos);
-        Ok(())
     }
 
     /// Brings the rest of the derived state up to date.

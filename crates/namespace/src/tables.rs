@@ -283,6 +283,9 @@ impl Deref for Tables {
     }
 }
 
+/// A record that is held: which one, and its lock.
+pub type HeldRecord<'t> = (u64, GlobalLock<'t>);
+
 /// Locks of the records by which an engine changes several words, or bytes, at once.
 #[derive(Clone, Copy)]
 pub struct RecordLocks(Span<RwLock>);
@@ -293,8 +296,8 @@ impl RecordLocks {
         Self(l.table(count as usize))
     }
 
-    /// Holds a record; which one. Taken after all other locks.
-    pub fn hold<'t>(&self, tables: &'t Tables, hint: u64) -> Result<(u64, GlobalLock<'t>)> {
+    /// Holds a record. Taken after all other locks.
+    pub fn hold<'t>(&self, tables: &'t Tables, hint: u64) -> Result<HeldRecord<'t>> {
         let locks = tables.arena.table(self.0);
         let number = hint % locks.len() as u64;
         Ok((number, tables.lock_global(&locks[number as usize])?))

@@ -32,8 +32,6 @@ impl From<Errno> for Stop {
 const ZEROS_MAX: u64 = 256 << 10;
 /// No more is read from below at once.
 pub(crate) const FETCH_MAX: u64 = 1 << 20;
-/// Copies of more bytes are made by the pool, if it has them all; else in pieces of so many, one after the other.
-const COPY_MAX: u64 = 4 << 20;
 /// What a write takes beside its blocks at most: tree nodes, bitmap, record.
 const BESIDE: u64 = 64;
 /// A pool in which this often no space was made has none.
@@ -59,7 +57,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// The same; `None` where the pool has no space for it, whatever is evicted.
-    fn change_if_it_fits<T>(
+    pub(crate) fn change_if_it_fits<T>(
         &self,
         node: &Node,
         blocks: u64,
@@ -324,7 +322,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Makes all ready for bytes that are to be stored in a shadow: where.
-    fn prepare<'s>(
+    pub(crate) fn prepare<'s>(
         &self,
         node: &Node,
         state: &'s mut State,
@@ -678,87 +676,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 return Ok(size);
             }
         }
-    }
-
-    // --- copies ---------------------------------------------------------------------------------
-
-    pub(crate) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        let (source, target) = (self.file(from.0, Errno::INVAL)?, self.file(to.0, Errno::INVAL)?);
-        let size = self.getattr(from.0)?.size;
-        let len = len.min(size.saturating_sub(from.1));
-        if len == 0 {
-            return Ok(0);
-        }
-        self.limits().end_of(to.1, len)?;
-        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
-            return Err(Errno::INVAL);
-        }
-        if len > COPY_MAX
-            && let Some(copied) = self.copy_in_pool((&source, from.1), (&target, to.1), len)?
-        {
-            return Ok(copied);
-        }
-        let mut bytes = vec![0; len.min(COPY_MAX) as usize];
-        let mut at = 0;
-        while at < len {
-            let most = (len - at).min(COPY_MAX) as usize;
-            let n = self.read_file(from.0, from.1 + at, &mut bytes[..most])?;
-            if n == 0 {
-                break;
-            }
-            self.write_file(to.0, WriteOffset::At(to.1 + at), &bytes[..n])?;
-            at += n as u64;
-        }
-        Ok(at)
-    }
-
-    /// A copy that the pool makes of one shadow to another; `None` where the cache has not, or cannot have, all of it.
-    fn copy_in_pool(
-        &self,
-        (source, from): (&Node, u64),
-        (target, to): (&Node, u64),
-        len: u64,
-    ) -> Result<Option<u64>> {
-        let mut piece = vec![0; FETCH_MAX as usize];
-        let mut at = from;
-        while at < from + len {
-            let most = (from + len - at).min(FETCH_MAX) as usize;
-            match self.read_file(source.ino, at, &mut piece[..most])? {
-                0 => return Ok(None),
-                n => at += n as u64,
-            }
-        }
-        loop {
-            let copied = self.change(target, len / BLOCK + 2, |state, io| {
-                let held;
-                let shadow = if source.ino == target.ino {
-                    self.cnode(target, state)?;
-                    state.cached.as_ref()
-                } else {
-                    // The order of locks: not this one while the other is held, but by chance.
-                    held = source.state.try_read().map_err(|_| Errno::AGAIN)?;
-                    held.cached.as_ref().filter(|_| held.delegation.is_none())
-                };
-                let shadow = match shadow {
-                    Some(cnode) if self.is_whole(cnode, from, len)? => cnode.shadow,
-                    _ => return Ok(None),
-                };
-                let (at, cnode) = self.prepare(target, state, io, WriteOffset::At(to), len)?;
-                let copied = self.pool.copy_range((shadow, from), (cnode.shadow, at), len)?;
-                cnode.ctime = (self.options.clock)();
-                cnode.size = cnode.size.max(at + copied);
-                Ok(Some(copied))
-            });
-            match copied {
-                Err(Errno::AGAIN) => std::thread::yield_now(),
-                other => return other,
-            }
-        }
-    }
-
-    /// Whether all of these bytes are in the cache, without a hole that a copy would keep.
-    fn is_whole(&self, cnode: &Cnode, offset: u64, len: u64) -> Result<bool> {
-        Ok(self.pool.seek(cnode.shadow, offset, Seek::Hole)? >= offset + len)
     }
 
     /// Notes that a file has to be written back although none of its blocks may be marked.

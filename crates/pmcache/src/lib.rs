@@ -30,6 +30,7 @@ mod births;
 mod cnode;
 mod content;
 mod control;
+mod copy;
 mod counters;
 mod delegate;
 mod drain;

@@ -143,6 +143,14 @@ fn writes() {
         "the last line is written whole"
     );
 
+    let copies: Vec<_> = (0..12).map(|i| create(&fs, ROOT, &format!("c{i}"), &FILE)).collect();
+    let copied = cost(&fs, |i| {
+        fs.copy_range((f, 0), (copies[i as usize], 0), 3 * 4096 - 100).unwrap();
+    });
+    // To the end of the last line; their pointers, a line of a block that is null behind it, or not.
+    let data = 3 * 4096 - 64;
+    assert!([data + 64, data + 4096].contains(&copied.nt) && copied.fences == 2, "{copied:?}");
+
     let small_file = |i| {
         let f = create(&fs, ROOT, &format!("g{i}"), &FILE);
         fs.append(f, &[7; 64]).unwrap();

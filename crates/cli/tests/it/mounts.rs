@@ -504,13 +504,17 @@ fn cached_mounts_do_not() {
     fs::write(s.path("file"), "content").unwrap();
     assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
     assert!(!s.path("absent").exists());
-    let before = (s.requests("read"), s.requests("lookup"), s.requests("getattr"));
-    for _ in 0..10 {
-        assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
-        assert!(!s.path("absent").exists());
-    }
-    let after = (s.requests("read"), s.requests("lookup"), s.requests("getattr"));
-    assert!(after.0 == before.0 && after.1 == before.1, "{before:?} {after:?}");
+    let asked = || (s.requests("read"), s.requests("lookup"));
+    // What it keeps, the kernel may drop at any time, to have the memory.
+    let asks_nothing = (0..5).any(|_| {
+        let before = asked();
+        for _ in 0..10 {
+            assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
+            assert!(!s.path("absent").exists());
+        }
+        asked() == before
+    });
+    assert!(asks_nothing, "{:?}", asked());
 }
 
 #[test]
