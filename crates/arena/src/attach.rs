@@ -210,18 +210,27 @@ impl Place {
         let tables = layout.session.expect("the layout was begun with `Layout::shared`");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let is_ours = |ready, found| {
+            formats.iter().any(|format| ready == format | 1) && found == namespaces()
+        };
         let stat = rustix::fs::fstat(&file)?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_file || !self.is_current(&stat) || (stat.st_size as usize) < layout.bytes() {
+        // What is none of ours is not locked, not even for a moment: it may be a pool, whose user would be refused.
+        let mut first = [0; 16];
+        let read = if is_file { rustix::io::pread(&file, &mut first, 0)? } else { 0 };
+        let word = |i: usize| u64::from_ne_bytes(first[i..i + 8].try_into().expect("eight bytes"));
+        if read < first.len() || !is_ours(word(0), word(8)) {
+            return Ok(0);
+        }
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let stat = rustix::fs::fstat(&file)?;
+        if !self.is_current(&stat) || (stat.st_size as usize) < layout.bytes() {
             return Ok(0);
         }
         let memory = Memory::file(&file, layout.bytes())?;
         let header = &memory.table(tables.header)[0];
         let ready = header.ready.load(Acquire);
-        let is_ours = formats.iter().any(|format| ready == format | 1)
-            && header.namespaces.load(Acquire) == namespaces();
-        if !is_ours || tables.is_used(&memory) {
+        if !is_ours(ready, header.namespaces.load(Acquire)) || tables.is_used(&memory) {
             return Ok(0);
         }
         rustix::fs::unlink(&self.path)?;
@@ -472,6 +481,14 @@ mod tests {
         assert!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap() > 0);
         assert_eq!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap(), 0);
         drop(used);
+        // A file of another kind is not even locked: who has it does not get in the way, nor does who looks.
+        let pool = dir.join(format!("{prefix}pool"));
+        std::fs::write(&pool, b"KSTNBPFS, and more than a header").unwrap();
+        let held = std::fs::File::open(&pool).unwrap();
+        rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared).unwrap();
+        let removed = place("pool", 2).remove_if_abandoned(&Layout::shared(), &[2]);
+        assert_eq!((removed.unwrap(), pool.exists()), (0, true));
+        std::fs::remove_file(&pool).unwrap();
     }
 
     /// An arena with one table of 64 MiB, at a path that ends with `name`; its file, and the bytes that takes.

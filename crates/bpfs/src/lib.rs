@@ -5,8 +5,8 @@
 //! An operation prepares what is new where nothing sees it, then stores one word that makes it
 //! visible. Three ways to prepare (§3.2): in place, because an invariant makes it invisible; by
 //! appending, because the size does not cover it yet; by copying, up to the lowest word that can
-//! commit all of it. A fourth is ours: parts of a block, and words of several, are recorded, and stored in place. Everything else is
-//! derived at mount and volatile (§3.3).
+//! commit all of it. A fourth is ours: parts of a block, and words of several, are recorded, and stored in place.
+//! Everything else is derived at mount and volatile (§3.3).
 //!
 //! Reading order, from below; nothing calls what is above it:
 //!

@@ -505,7 +505,7 @@ fn cached_mounts_do_not() {
     assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
     assert!(!s.path("absent").exists());
     let asked = || (s.requests("read"), s.requests("lookup"));
-    // What it keeps, the kernel may drop at any time, to have the memory.
+    // What it keeps, the kernel may drop at any time: other tests tell it to.
     let asks_nothing = (0..5).any(|_| {
         let before = asked();
         for _ in 0..10 {

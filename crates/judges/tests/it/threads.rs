@@ -31,7 +31,7 @@ fn explore<T: Target>(target: &T, runs: u64) -> (Vec<Base>, Report) {
 }
 
 #[test]
-fn bpfs_survives_and_leans_on_nothing() {
+fn bpfs_survives_and_leans_on_nothing_but_times() {
     let (_, report) = explore(&Bpfs, 400);
     for f in &report.findings {
         println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
@@ -39,7 +39,8 @@ fn bpfs_survives_and_leans_on_nothing() {
     assert_eq!(report.violations, 0);
     assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
     assert!(report.interleaving.waits > 0, "nobody ever waited for a lock");
-    assert!(report.lint.leaning.is_empty(), "{:#?}", report.lint.leaning);
+    let harmful: Vec<_> = report.lint.leaning.iter().filter(|l| l.harmless.is_none()).collect();
+    assert!(harmful.is_empty(), "{harmful:#?}");
 }
 
 #[test]
