@@ -163,10 +163,25 @@ static int completed(struct io_uring *ring, long *which)
 	return result;
 }
 
+/* Whether so many were submitted. A thread of the kernel that takes them may not have said yet that it took those before. */
+static int are(struct io_uring *ring, int told, int count)
+{
+	return told == count || (ring->flags & IORING_SETUP_SQPOLL && told > count);
+}
+
+static int submits(struct io_uring *ring, int count)
+{
+	return are(ring, io_uring_submit(ring), count);
+}
+
 static struct io_uring_sqe *request(struct io_uring *ring, long which)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
 
+	while (!sqe && ring->flags & IORING_SETUP_SQPOLL) {
+		CHECK(io_uring_sqring_wait(ring) >= 0);
+		sqe = io_uring_get_sqe(ring);
+	}
 	CHECK(sqe);
 	/* Kept by the functions that fill the rest, from liburing 2.2 on. */
 	sqe->user_data = which;
@@ -199,7 +214,7 @@ static void uring(unsigned flags)
 		sqe = request(&ring, 0), io_uring_prep_read(sqe, zeros, other, 300, 0), sqe->user_data = 12;
 		sqe = request(&ring, 0), io_uring_prep_fsync(sqe, fd, 0), sqe->user_data = 13;
 		sqe = request(&ring, 0), io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC), sqe->user_data = 14;
-		CHECK(io_uring_submit_and_wait(&ring, 5) == 5);
+		CHECK(are(&ring, io_uring_submit_and_wait(&ring, 5), 5));
 		for (int i = 0; i < 5; i++) {
 			result = completed(&ring, &which);
 			CHECK(which >= 10 && which < 15);
@@ -211,16 +226,16 @@ static void uring(unsigned flags)
 	/* At the descriptor's offset, and beyond the end. */
 	CHECK(lseek(fd, 9000, SEEK_SET) == 9000);
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, fd, other, 200, -1), sqe->user_data = 1;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 100 && which == 1);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 100 && which == 1);
 	CHECK(!memcmp(other, block + 4000, 100) && lseek(fd, 0, SEEK_CUR) == 9100);
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, fd, other, 200, 100000), sqe->user_data = 2;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 0 && which == 2);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 0 && which == 2);
 
 	/* In order: written, then read by one that is chained to it. */
 	sqe = request(&ring, 0), io_uring_prep_write(sqe, fd, block + 3, 64, 0), sqe->user_data = 3;
 	sqe->flags |= IOSQE_IO_LINK;
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, fd, other, 64, 0), sqe->user_data = 4;
-	CHECK(io_uring_submit(&ring) == 2);
+	CHECK(submits(&ring, 2));
 	for (int i = 0; i < 2; i++)
 		CHECK(completed(&ring, &which) == 64);
 	CHECK(!memcmp(other, block + 3, 64));
@@ -229,7 +244,7 @@ static void uring(unsigned flags)
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, fd, other, 64, 100000), sqe->user_data = 5;
 	sqe->flags |= IOSQE_IO_LINK;
 	sqe = request(&ring, 0), io_uring_prep_write(sqe, fd, "x", 1, 0), sqe->user_data = 6;
-	CHECK(io_uring_submit(&ring) == 2);
+	CHECK(submits(&ring, 2));
 	for (int i = 0; i < 2; i++) {
 		result = completed(&ring, &which);
 		CHECK(result == (which == 5 ? 0 : -ECANCELED));
@@ -238,9 +253,9 @@ static void uring(unsigned flags)
 
 	/* What fails. */
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, fd, (void *)8, 64, 0), sqe->user_data = 7;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == -EFAULT && which == 7);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == -EFAULT && which == 7);
 	sqe = request(&ring, 0), io_uring_prep_read(sqe, 1000000, other, 64, 0), sqe->user_data = 8;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == -EBADF && which == 8);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == -EBADF && which == 8);
 
 	/* Submitted by who waits. */
 	sqe = request(&ring, 0), io_uring_prep_write(sqe, fd, block, 64, 0), sqe->user_data = 9;
@@ -261,23 +276,23 @@ static void uring(unsigned flags)
 
 	/* Other operations, and registered buffers and files. */
 	sqe = request(&ring, 0), io_uring_prep_fallocate(sqe, fd, 0, 0, 20000), sqe->user_data = 1;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 0);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 0);
 	CHECK(lseek(fd, 0, SEEK_END) == 20000);
 	sqe = request(&ring, 0), io_uring_prep_splice(sqe, fd, 0, pipes[1], -1, 100, 0), sqe->user_data = 1;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 100);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 100);
 	CHECK(read(pipes[0], other, 100) == 100 && !memcmp(other, block, 64));
 	CHECK(io_uring_register_buffers(&ring, &fixed, 1) == 0);
 	sqe = request(&ring, 0), io_uring_prep_read_fixed(sqe, fd, other, 200, 50, 0), sqe->user_data = 1;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 200);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 200);
 	CHECK(holds("ring", 50, other, 200));
 	registered = open("registered", O_CREAT | O_RDWR, 0644);
 	CHECK(registered >= 0 && io_uring_register_files(&ring, &registered, 1) == 0);
 	sqe = request(&ring, 0), io_uring_prep_write(sqe, 0, block, 300, 0), sqe->user_data = 1;
 	sqe->flags |= IOSQE_FIXED_FILE;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 300);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 300);
 	CHECK(holds("registered", 0, block, 300));
 	sqe = request(&ring, 0), io_uring_prep_close(sqe, registered), sqe->user_data = 1;
-	CHECK(io_uring_submit(&ring) == 1 && completed(&ring, &which) == 0);
+	CHECK(submits(&ring, 1) && completed(&ring, &which) == 0);
 	CHECK(read(registered, other, 1) < 0 && errno == EBADF);
 	io_uring_queue_exit(&ring);
 	close(pipes[0]);
