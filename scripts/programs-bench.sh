@@ -198,7 +198,7 @@ version() {
 # once NAME KIND: microseconds.
 once() {
     local dir=$work/$2/$1 run=()
-    case $2 in direct | loaded) run=("$keepstone" run --quiet --) ;; esac
+    case $2 in direct | loaded) run=("$keepstone" run --) ;; esac
     mkdir "$dir"
     (prepare "$1" "$dir") >/dev/null
     local script start end
