@@ -19,7 +19,7 @@ use crate::layout::*;
 use crate::redo;
 use crate::store::Store;
 use namespace::{Storage as _, VInode};
-use pmem::{Fenced, LINE, Medium, PmOff};
+use pmem::{Domain, Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 use zerocopy::IntoBytes as _;
@@ -123,9 +123,9 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Whether what lies together may be committed by a record: fences cost less than copying a block.
+    /// Whether what lies together may be committed by a record: fences are no system calls, and cost less than copying a block.
     fn has_records(&self) -> bool {
-        !self.fences_cost_calls()
+        self.medium.0.domain() != Domain::PageCache
     }
 
     /// Commits bytes of one line by storing it whole: durable after the next fence.

@@ -8,7 +8,7 @@ use crate::redo;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
 use namespace::{Attributes, HeldRecord, Scan, Storage, Tables, VInode, Words};
-use pmem::{Domain, LINE, Medium, Pm, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -52,11 +52,6 @@ impl<M: Medium> Store<M> {
             self.commit(self.word_at(v, Word::Root), Root::new(block, root.height()).word());
         }
         Ok(())
-    }
-
-    /// Whether a fence is a system call, which takes longer than to copy a block.
-    pub fn fences_cost_calls(&self) -> bool {
-        self.medium.0.domain() == Domain::PageCache
     }
 
     /// Commits words of an inode: one in place, several by a record. Where that fails, nothing has changed.
@@ -290,13 +285,8 @@ impl<M: Medium> Storage for Store<M> {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
-        match self.append_content(d, self.root(d)?, size, range, Content::Bytes(content)) {
-            Ok(()) => {
-                let block = self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?;
-                Ok(block.at(0))
-            }
-            Err(e) => Err(e),
-        }
+        self.append_content(d, self.root(d)?, size, range, Content::Bytes(content))?;
+        Ok(self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?.at(0))
     }
 
     fn visit_dir(

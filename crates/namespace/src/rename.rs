@@ -107,17 +107,16 @@ impl<S: Storage> Core<S> {
         };
         let words = self.words(&r);
         let line = if from_dir == to_dir { self.line_of(&r, &words) } else { None };
+        // As in `make_slot`: before the first flush.
+        self.index_new_name(&r)?;
         if let Some((at, line)) = line {
-            // As in `make_slot`: before the first flush. And times come after the line, which would wait
-            // for them.
-            self.index_new_name(&r)?;
+            // So is this. And times come after the line, which would wait for them.
             self.index_rename(&r);
             let ready = Fenced::not_needed("the line is all that changes");
             self.medium().publish_line(at, &line, ready);
             r.touch(&self.0);
             let _ = self.medium().fence();
         } else {
-            self.index_new_name(&r)?;
             if let Some(slot) = &r.slot {
                 self.write_slot(slot, to_name);
                 if slot.is_in_line() {
@@ -132,8 +131,7 @@ impl<S: Storage> Core<S> {
             })?;
             self.index_rename(&r);
         }
-        self.update_index_after_rename(&r)?;
-        Ok(())
+        self.update_index_after_rename(&r)
     }
 
     /// Room for a new name: where the old one is, if that has it and a line is all that changes. Else what names an inode is not

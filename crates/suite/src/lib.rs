@@ -21,7 +21,7 @@ pub mod watch;
 pub mod writers;
 
 use namespace::{Files, Pool, Storage};
-use pmem::{Access, Lock, Medium, OpenOptions, Region};
+use pmem::{Access, FlushInstruction, Lock, Medium, OpenOptions, Region};
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, Place, PoolInfo};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,6 +87,12 @@ pub fn has_atomic_contents<E: Engine>() -> bool {
 pub const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 /// A node of a directory.
 pub const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+
+/// DRAM as if it were persistent memory: else no line is stored past the caches.
+pub fn flushed(without_line_stores: bool) -> OpenOptions {
+    let flush = Some(FlushInstruction::detect());
+    OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
+}
 
 /// A formatted region of so many bytes.
 pub fn formatted<E: Engine>(bytes: u64) -> Region {

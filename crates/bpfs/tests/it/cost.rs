@@ -2,7 +2,8 @@
 //! they are asserted. A tick of the clock costs a line more: here it stands still.
 
 use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
-use pmem::{Domain, FlushInstruction, Medium, OpenOptions, Region};
+use pmem::{Domain, Medium, OpenOptions, Region};
+use suite::flushed;
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Timestamp};
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -10,12 +11,6 @@ const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 
 
 fn mounted() -> Bpfs<Region> {
     mounted_with(&flushed(false))
-}
-
-/// DRAM as if it were persistent memory: else no line is stored past the caches.
-fn flushed(without_line_stores: bool) -> OpenOptions {
-    let flush = Some(FlushInstruction::detect());
-    OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
 }
 
 fn mounted_with(options: &OpenOptions) -> Bpfs<Region> {

@@ -1,11 +1,12 @@
 //! What waits for PM besides fences: to load from a line that is being flushed takes as long as one.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
-use pmem::{Domain, FlushInstruction, LINE, Medium, OpenOptions};
+use pmem::{Domain, LINE, Medium};
 use std::backtrace::Backtrace;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use suite::flushed;
 use suite::watch::{Watch, Watched};
 use vfs::conformance::{Handles, apply, gen_ops};
 use vfs::script::Op;
@@ -63,12 +64,7 @@ fn operations_in_place_load_nothing_that_they_are_flushing() {
     static NOW: AtomicI64 = AtomicI64::new(1);
     for without_line_stores in [false, true] {
         for seed in 0..40 {
-            let region = OpenOptions {
-                flush: Some(FlushInstruction::detect()),
-                without_line_stores,
-                ..OpenOptions::default()
-            };
-            let region = region.anonymous(64 << 20).unwrap();
+            let region = flushed(without_line_stores).anonymous(64 << 20).unwrap();
             assert_ne!(region.domain(), Domain::CpuCache);
             bpfs::format(&region, &FormatOptions::default()).unwrap();
             let medium = Watched { region, watch: InFlight::default() };

@@ -3,9 +3,9 @@
 
 // What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
 use crate::common::OnDemand as Scmfs;
-use pmem::{FlushInstruction, Medium, OpenOptions};
+use pmem::{Medium, OpenOptions};
 use pool::{MountOptions, PastCache};
-use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create};
+use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create, flushed};
 use vfs::{Caller, FileSystem, Ino, ROOT, RenameFlags, SetAttr, Timestamp};
 
 /// Bytes through the cache, bytes by non-temporal stores, lines flushed, fences, whole words stored.
@@ -20,12 +20,6 @@ struct Cost {
 
 fn mounted() -> Fs<Scmfs> {
     mounted_with(&flushed(false))
-}
-
-/// DRAM as if it were persistent memory: else no line is stored past the caches.
-fn flushed(without_line_stores: bool) -> OpenOptions {
-    let flush = Some(FlushInstruction::detect());
-    OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
 }
 
 fn mounted_with(options: &OpenOptions) -> Fs<Scmfs> {
