@@ -360,7 +360,9 @@ impl Session {
             is_outside && who != 0 && ProcessId(who).is_dead() && take(i, who)
         };
         let is_free = |i: &usize| slots[*i].who.load(Relaxed) == 0 && take(i, 0);
-        let slot = (1..=THREADS).find(is_free).or_else(|| (1..=top).find(is_left));
+        // The first thread of each process has a place of its own: nobody looks through those of others.
+        let (first, rest) = (1 + process..=THREADS, 1..=process);
+        let slot = first.chain(rest).find(is_free).or_else(|| (1..=top).find(is_left));
         let slot = slot.ok_or(Refused::Full)?;
         used.fetch_max(slot as u32, AcqRel);
         slots[slot].process.store(process as u32 + 1, Relaxed);
@@ -388,6 +390,7 @@ impl Session {
             let who = slots[*i].who.load(Acquire);
             let is_abandoned = slots[*i].is_abandoned_by(who, look);
             is_abandoned && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
+                self.free_threads(who);
                 // session-E5
                 fence(SeqCst);
                 let is_ours = slots[*i].sweeper.load(Acquire) == 0;
@@ -440,6 +443,15 @@ impl Session {
         // References and the like may be left.
         self.processes()[(known as u32 - 1) as usize].who.store(GONE, Release);
         true
+    }
+
+    /// Gives back the slots of threads of a dead process, but of those that died inside: they say so.
+    fn free_threads(&self, who: u64) {
+        let is_outside = |t: &&ThreadSlot| t.inside.load(Acquire) == 0;
+        let of_it = self.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
+        for t in of_it.filter(is_outside) {
+            let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+        }
     }
 
     fn used_threads(&self) -> &[ThreadSlot] {
@@ -601,6 +613,22 @@ mod tests {
         };
         assert!(is_registered());
         assert!(in_child(is_registered));
+    }
+
+    /// More processes than have slots come and go, and each has a thread that ends with it.
+    #[test]
+    fn the_dead_take_the_slots_of_their_threads_with_them() {
+        let arena = attach(&place("dead-threads"));
+        drop(arena.enter().unwrap());
+        for _ in 0..PROCESSES + 50 {
+            assert!(in_child(|| {
+                // Who gets the slot of a dead process is told so once.
+                arena.enter().or_else(|_| arena.enter()).is_ok()
+            }));
+        }
+        let session = arena.session().unwrap();
+        let taken = session.threads().iter().filter(|t| t.who.load(Relaxed) != 0).count();
+        assert!(taken <= PROCESSES, "{taken} slots of threads are taken");
     }
 
     #[test]

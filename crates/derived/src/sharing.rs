@@ -112,6 +112,15 @@ pub trait SharedPool: Sized + Sync {
         self.reap_processes(Look::Quick).map(drop)
     }
 
+    /// In the child of a fork: takes a reference to an inode that the parent holds meanwhile.
+    fn hold_inherited(&self, ino: Ino) -> Result<()> {
+        self.op(|pool| {
+            let state = pool.state();
+            state.add_ref(ino, state.vinode(ino)?);
+            Ok(())
+        })
+    }
+
     /// [`vfs::FileSystem::forget`].
     fn forget(&self, ino: Ino, refs: u64) {
         if let Ok(process) = self.state().arena.process() {

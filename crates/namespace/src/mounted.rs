@@ -669,6 +669,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
         self.files.tables().arena.begin_fork();
     }
 
+    fn inherit(&self, ino: Ino) -> Result<()> {
+        self.files.hold_inherited(ino)
+    }
+
     fn end_fork(&self) {
         self.files.tables().arena.end_fork();
     }

@@ -78,6 +78,13 @@ pub trait Processes {
     /// Before a fork: until [`end_fork`](Self::end_fork), what this process holds stays, also if it dies.
     fn begin_fork(&self);
 
+    /// In the child of a fork, before [`end_fork`](Self::end_fork): takes a reference of its own to an inode that its parent
+    /// holds.
+    ///
+    /// # Errors
+    /// `EIO` and `EUCLEAN` where the pool is lost or damaged.
+    fn inherit(&self, ino: Ino) -> Result<()>;
+
     /// In the child of a fork, when it has taken references for what it inherits; and in the parent, when it
     /// has or there is no child.
     fn end_fork(&self);
@@ -86,7 +93,7 @@ pub trait Processes {
 /// An engine whose pools one process uses at a time.
 pub trait Alone: Send + Sync {}
 
-impl<T: Alone> Processes for T {
+impl<T: Alone + FileSystem> Processes for T {
     fn secret(&self) -> u64 {
         0
     }
@@ -104,6 +111,10 @@ impl<T: Alone> Processes for T {
     }
 
     fn begin_fork(&self) {}
+
+    fn inherit(&self, ino: Ino) -> Result<()> {
+        self.lookup(ino, b".").map(drop)
+    }
 
     fn end_fork(&self) {}
 }

@@ -52,6 +52,8 @@ pub struct Attached {
 pub enum Fork {
     /// In the parent: it is about to be.
     Begins,
+    /// In the child: it inherits a description of this inode, which the parent holds.
+    Inherits(Ino),
     /// In the child: it holds what it inherits. In the parent: so it does, or there is no child.
     Ends,
 }

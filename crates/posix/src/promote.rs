@@ -537,7 +537,7 @@ impl Promotions {
                 self.family.add_holder(handle);
                 let ofd = self.family.ofd(handle);
                 // The parent still holds it, so it is there.
-                let _ = self.mount(ofd.mount()).attached().fs.lookup(ofd.ino(), b".");
+                (self.mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
             }
         }
     }

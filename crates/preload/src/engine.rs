@@ -92,6 +92,8 @@ fn attach(pool: &Path) -> Result<Attached, Refused> {
     let forking = fs.clone();
     let on_fork = Box::new(move |step| match step {
         Fork::Begins => forking.begin_fork(),
+        // It fails where the pool does, and then every call.
+        Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
     });
     Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })

@@ -109,12 +109,7 @@ impl Arena {
         let slot = &s.processes()[process];
         let who = slot.who.load(Acquire);
         if slot.is_abandoned(who) {
-            for t in s.used_threads() {
-                if t.who.load(Acquire) == who {
-                    t.inside.store(0, Relaxed);
-                    let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
-                }
-            }
+            s.free_threads(who);
             let _ = slot.who.compare_exchange(who, 0, AcqRel, Relaxed);
         }
         if let Ok(me) = s.slot() {

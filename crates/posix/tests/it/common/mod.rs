@@ -6,7 +6,7 @@
 use bpfs::Bpfs;
 use mounts::Alias;
 use pmem::Region;
-use posix::{Attached, Errno, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served};
+use posix::{Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served};
 use scmfs::Scmfs;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -332,11 +332,20 @@ impl World {
                 events: events.clone(),
                 file: None,
                 secret: SECRET,
-                on_fork: Box::new(|_| ()),
+                on_fork: Self::inherits(fs.clone()),
             })
         };
         let look = move || table.lock().unwrap().clone();
         MountSpec { mountpoint, dev: DEVICE, look: Box::new(look), attach: Box::new(attach) }
+    }
+
+    /// What a child takes of its parent.
+    fn inherits(fs: Arc<dyn FileSystem>) -> Box<dyn Fn(Fork) + Send + Sync> {
+        Box::new(move |step| {
+            if let Fork::Inherits(ino) = step {
+                fs.lookup(ino, b".").unwrap();
+            }
+        })
     }
 
     /// The absolute path of a name in the pool.
