@@ -5,6 +5,8 @@
 #                                        run     the cache over another ext4, by a program under `keepstone run`
 #                                        mount   the same cache, by the same program without it
 #                                        bpfs    a BPFS pool, under `keepstone run`
+#                                        bare    as many requests as `run` makes to the cache's server, to one that does nothing
+#                                                (bench/c/requests.c): no server of FUSE takes less
 #
 # Rows (default: all): osync (2000 writes of 4 KiB, O_SYNC), async (20 000 without it), sqlite-delete and sqlite-wal (300 and 1000
 # autocommits, synchronous=full), reread (64 MiB four times in pieces of 4 KiB that were read before), create (500 files of 16 KiB,
@@ -35,7 +37,7 @@ rounds=${ROUNDS:-5}
 transactions=4000
 # shellcheck source=lib-ext4.sh
 source "$root/scripts/lib-ext4.sh"
-"$root/scripts/lib-packages.sh" e2fsprogs python3 gcc libc6-dev libdb5.3-dev >/dev/null
+"$root/scripts/lib-packages.sh" e2fsprogs python3 gcc libc6-dev libdb5.3-dev liburing-dev >/dev/null
 # Debian's, by path: what else is called python3 may be a script that starts one, and that would be what is served.
 calls=(/usr/bin/python3 "$root/scripts/cache-bench/calls.py")
 
@@ -66,6 +68,7 @@ trap clean_up EXIT
 
 gcc -O2 -pthread -o "$work/btree" "$root/bench/c/btree.c" -ldb-5.3 -lm
 gcc -O2 -Wall -Wextra -Werror -pthread -o "$work/personalities" "$root/bench/c/personalities.c" -lm
+gcc -O2 -Wall -Wextra -Werror -pthread -o "$work/requests" "$root/bench/c/requests.c" -luring
 mkdir "$work/ext4" "$work/below" "$work/cached" "$work/bpfs"
 for image in ext4 below; do
     ext4_in "$disk/$image" 2G "$work/$image"
@@ -119,9 +122,31 @@ program() {
     esac
 }
 
+# Requests to the cache's server so far.
+asked() {
+    "$keepstone" stats --json "$work/cached" |
+        /usr/bin/python3 -c 'import json, sys; print(sum(json.load(sys.stdin)["requests"].values()))'
+}
+
+# How many threads make the calls of a row.
+threads() {
+    local arguments
+    read -ra arguments <<<"$(personality "$1")"
+    case $1 in
+        bdb-*) echo "${1#bdb-}" ;;
+        ycsb-a | forestdb) echo 5 ;;
+        *) echo "${arguments[3]:-1}" ;;
+    esac
+}
+
 # once ROW SYSTEM: microseconds.
 once() {
-    local dir run=() mode=run seconds
+    local dir run=() mode=run seconds before
+    if [ "$2" = bare ]; then
+        "$work/requests" device "$(threads "$1")" |
+            awk -v n="$(cat "$work/asked")" '{ printf "%d\n", n * $(NF - 2) }'
+        return
+    fi
     case $2 in
         ext4) dir=$work/ext4/data/dir ;;
         sync) dir=$work/ext4/data/dir mode=sync ;;
@@ -136,16 +161,18 @@ once() {
     esac
     "$keepstone" attach flush "$work/cached" >/dev/null
     sync
+    before=$(asked)
     seconds=$(program "$1")
+    [ "$2" != run ] || echo $(($(asked) - before)) >"$work/asked"
     rm -rf "$dir"
     awk -v s="$seconds" 'BEGIN { printf "%d\n", s * 1e6 }'
 }
 
 results=$work/results
-printf '%-15s %10s %10s %10s %10s   %s\n' row ext4 run mount bpfs 'ext4/run ext4/mount  bpfs/run (sync   sync/run)'
+printf '%-15s %8s %8s %8s %8s %8s   %s\n' row ext4 run mount bpfs bare 'ext4/run ext4/mount bpfs/run ext4/bare (sync sync/run)'
 declare -A best
 for row in "${rows[@]}"; do
-    systems=(ext4 run mount bpfs)
+    systems=(ext4 run mount bpfs bare)
     ! is_personality "$row" || systems+=(sync)
     for ((round = 0; round < rounds; round++)); do
         for system in "${systems[@]}"; do
@@ -155,12 +182,12 @@ for row in "${rows[@]}"; do
     done
     "${calls[@]}" fdatasync "$work/ext4/data/synced" >>"$work/fdatasync"
     awk -v name="$row" -v e="${best[$row,ext4]}" -v r="${best[$row,run]}" -v m="${best[$row,mount]}" -v b="${best[$row,bpfs]}" \
-        -v s="${best[$row,sync]:-}" -v json="$results" 'BEGIN {
-        printf "%-15s %10.3f %10.3f %10.3f %10.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6
-        printf "   %8.2f %10.2f %9.2f", e / r, e / m, b / r
-        if (s != "") printf " %10.3f %10.2f", s / 1e6, s / r
+        -v n="${best[$row,bare]}" -v s="${best[$row,sync]:-}" -v json="$results" 'BEGIN {
+        printf "%-15s %8.3f %8.3f %8.3f %8.3f %8.3f", name, e / 1e6, r / 1e6, m / 1e6, b / 1e6, n / 1e6
+        printf "   %8.2f %10.2f %8.2f %9.2f", e / r, e / m, b / r, (n > 0 ? e / n : 0)
+        if (s != "") printf " %8.3f %8.2f", s / 1e6, s / r
         printf "\n"
-        printf "{\"program\":\"%s\",\"ext4_us\":%d,\"run_us\":%d,\"mount_us\":%d,\"bpfs_us\":%d", name, e, r, m, b >>json
+        printf "{\"program\":\"%s\",\"ext4_us\":%d,\"run_us\":%d,\"mount_us\":%d,\"bpfs_us\":%d,\"bare_us\":%d", name, e, r, m, b, n >>json
         if (s != "") printf ",\"sync_us\":%d", s >>json
         print "}" >>json
     }'
