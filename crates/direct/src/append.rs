@@ -32,7 +32,7 @@ impl Direct {
         count: c_int,
         offset: Option<off_t>,
     ) -> Answer<usize> {
-        if !self.is_served(fd) {
+        if !self.is_served(fd, 0) {
             return Answer::Kernel;
         }
         let mut room = NO_PARTS;
@@ -55,7 +55,7 @@ impl Direct {
         call: Option<&Call>,
     ) -> Answer<usize> {
         let mut pool = PoolUse::default();
-        while self.is_served(fd) {
+        while self.is_served(fd, parts.len) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             let is_ours = !pool.is_given_up

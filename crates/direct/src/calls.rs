@@ -108,6 +108,11 @@ impl Why {
     }
 }
 
+/// The bytes that a call is known to move: what a read asks for may be more than there is.
+fn stored<const W: bool>(parts: &Parts<'_>) -> usize {
+    if W { parts.len } else { 0 }
+}
+
 impl Direct {
     /// `read`.
     ///
@@ -209,7 +214,7 @@ impl Direct {
         offset: Option<off_t>,
         call: &Call,
     ) -> Answer<usize> {
-        if !self.is_served(fd) {
+        if !self.is_served(fd, 0) {
             return Answer::Kernel;
         }
         let mut room = NO_PARTS;
@@ -232,7 +237,7 @@ impl Direct {
     ) -> Answer<usize> {
         let (mut maps, mut pool) = (0, PoolUse::default());
         let offset = offset as u64;
-        while self.is_served(fd) {
+        while self.is_served(fd, stored::<W>(parts)) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             if W && description.is(APPENDS) {
@@ -290,7 +295,7 @@ impl Direct {
     #[inline]
     fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
         let (mut maps, mut pool) = (0, PoolUse::default());
-        while self.is_served(fd) {
+        while self.is_served(fd, stored::<W>(parts)) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             let position = &description.position;

@@ -199,7 +199,9 @@ impl Delegated {
     /// Counts a write of so many bytes that the kernel is to make; whether to ask first.
     fn is_wanted(&self, len: usize) -> bool {
         self.missed.fetch_add(1, Relaxed);
-        let is_due = self.kernels.fetch_add(weight(len), Relaxed) >= self.patience.load(Relaxed);
+        let calls = weight(len);
+        let so_far = self.kernels.fetch_add(calls, Relaxed);
+        let is_due = so_far.saturating_add(calls) > self.patience.load(Relaxed);
         if is_due {
             self.kernels.store(0, Relaxed);
         }
@@ -560,7 +562,7 @@ fn tell_size(fd: i32) -> u64 {
 }
 
 /// What a call of so many bytes counts.
-fn weight(len: usize) -> u32 {
+pub fn weight(len: usize) -> u32 {
     1 + (len / CALL_BYTES) as u32
 }
 

@@ -84,7 +84,8 @@ pub use table::Direct;
 pub struct Config {
     /// Directories, absolute and without symbolic links: regular files at any depth below are served.
     pub dirs: Vec<Vec<u8>>,
-    /// How many reads and writes of a descriptor the kernel makes before it is looked at.
+    /// How many reads and writes of a descriptor the kernel makes before it is looked at; a write of 16 KiB and more counts as
+    /// several.
     pub look_after: u32,
     /// How many reads and writes in a chunk the kernel makes before it is mapped, where they jump;
     /// where they go through it in order, two passes do.

@@ -8,7 +8,7 @@
 mod leaving;
 
 use crate::chunk::{Chunk, Entry, Leaf};
-use crate::delegation::Pools;
+use crate::delegation::{Pools, weight};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
 use crate::file::{File, Kind};
 use crate::habits::{self, Habits};
@@ -151,22 +151,23 @@ impl Direct {
         Some((entry, self.descriptions.at(entry)))
     }
 
-    /// Counts a read or write of a descriptor that is new, and looks at it when it is time to.
+    /// Counts a call on a descriptor that is new, and that it writes so many bytes; looks at it when it is time to.
     /// Returns whether it is served now. The caller is outside.
     #[inline]
-    pub(super) fn is_served(&self, fd: i32) -> bool {
+    pub(super) fn is_served(&self, fd: i32, len: usize) -> bool {
         match self.entry(fd).map_or(0, |entry| entry.load(Relaxed)) {
             0 => false,
             entry if entry & NEW == 0 => true,
-            entry => self.count(fd, entry),
+            entry => self.count(fd, entry, weight(len)),
         }
     }
 
     #[cold]
-    fn count(&self, fd: i32, seen: u32) -> bool {
+    fn count(&self, fd: i32, seen: u32, calls: u32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
-        if seen & CALLS < self.config.look_after && !self.habits.promises(fd) {
-            let _ = entry.compare_exchange(seen, seen + 1, Relaxed, Relaxed);
+        let is_early = (seen & CALLS).saturating_add(calls) <= self.config.look_after;
+        if is_early && !self.habits.promises(fd) {
+            let _ = entry.compare_exchange(seen, seen + calls, Relaxed, Relaxed);
             return false;
         }
         let held = self.lock.hold();

@@ -6,7 +6,9 @@
 use bpfs::Bpfs;
 use mounts::Alias;
 use pmem::Region;
-use posix::{Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served};
+use posix::{
+    Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
+};
 use scmfs::Scmfs;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
