@@ -98,17 +98,22 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
         output::json(&stats)?;
     } else if stats["cache"].is_object() {
         attach::show(&stats);
+        show_counts(&stats);
     } else {
         show(&stats);
+        show_counts(&stats);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(stats: &Value) {
-    let text = |value: &Value| match value {
+fn text(value: &Value) -> String {
+    match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    };
+    }
+}
+
+fn show(stats: &Value) {
     let bytes = |value: &Value| size::show(value.as_u64().unwrap_or(0));
     let space = &stats["space"];
     let blocks = |field: &str| {
@@ -131,9 +136,15 @@ fn show(stats: &Value) {
         ("written", bytes(&stats["written_bytes"])),
         ("panics", text(&stats["panics"])),
     ]);
-    for (title, field) in [("requests", "requests"), ("medium", "medium"), ("mount", "mount")] {
-        say!("\n{title}");
-        let rows = stats[field].as_object().into_iter().flatten();
-        output::table(rows.map(|(name, value)| (format!("  {name}"), text(value))));
+}
+
+/// What the server of a mount has counted.
+fn show_counts(stats: &Value) {
+    for field in ["requests", "medium", "mount"] {
+        // A cache has no counts of a mount of its own.
+        let Some(counts) = stats[field].as_object() else { continue };
+        say!("\n{field}");
+        let rows = counts.iter().map(|(name, value)| (format!("  {name}"), text(value)));
+        output::table(rows);
     }
 }
