@@ -105,21 +105,27 @@ personalities() {
     "${@:3}" "$work/personalities" "$dir" "${arguments[@]}" "$2"
 }
 
+# The threads of a row of Berkeley DB, its percentage of reads, and how keys are drawn; nothing for other rows.
+mix() {
+    case $1 in
+        bdb-*) echo "${1#bdb-} 35 uniform" ;;
+        ycsb-a) echo 5 50 zipf ;;
+        forestdb) echo 5 67 zipf ;;
+    esac
+}
+
 # The program of a row, by what `run` says, in `dir` and as `mode` says, set by the caller: prints seconds.
 btree() { "${run[@]}" "$work/btree" "$dir" "$1" "$transactions" "$2" "$3"; }
 program() {
-    case $1 in
-        bdb-*) btree "${1#bdb-}" 35 uniform ;;
-        ycsb-a) btree 5 50 zipf ;;
-        forestdb) btree 5 67 zipf ;;
-        *)
-            if is_personality "$1"; then
-                personalities "$1" "$mode" "${run[@]}"
-            else
-                "${run[@]}" "${calls[@]}" run "$1" "$dir"
-            fi
-            ;;
-    esac
+    local arguments
+    read -ra arguments <<<"$(mix "$1")"
+    if [ ${#arguments[@]} -gt 0 ]; then
+        btree "${arguments[@]}"
+    elif is_personality "$1"; then
+        personalities "$1" "$mode" "${run[@]}"
+    else
+        "${run[@]}" "${calls[@]}" run "$1" "$dir"
+    fi
 }
 
 # Requests to the cache's server so far.
@@ -131,12 +137,8 @@ asked() {
 # How many threads make the calls of a row.
 threads() {
     local arguments
-    read -ra arguments <<<"$(personality "$1")"
-    case $1 in
-        bdb-*) echo "${1#bdb-}" ;;
-        ycsb-a | forestdb) echo 5 ;;
-        *) echo "${arguments[3]:-1}" ;;
-    esac
+    read -ra arguments <<<"$(mix "$1") $(personality "$1" | cut -d ' ' -f 4)"
+    echo "${arguments[0]:-1}"
 }
 
 # once ROW SYSTEM: microseconds.
@@ -161,7 +163,7 @@ once() {
     esac
     "$keepstone" attach flush "$work/cached" >/dev/null
     sync
-    before=$(asked)
+    [ "$2" != run ] || before=$(asked)
     seconds=$(program "$1")
     [ "$2" != run ] || echo $(($(asked) - before)) >"$work/asked"
     rm -rf "$dir"

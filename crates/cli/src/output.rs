@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::Result;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Prints a line on stdout, as `println!` does.
 macro_rules! say {
@@ -84,6 +84,14 @@ pub fn in_a_line(err: &anyhow::Error) -> String {
 /// Prints something the user should know although all went well.
 pub fn notice(text: impl Display) {
     tell!("keepstone: {text}");
+}
+
+/// A value as people read it: text without quotes.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// Prints name and value pairs in two columns.

@@ -15,8 +15,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::StatsArgs;
+use crate::output::{self, text};
 use crate::pool::DomainReport;
-use crate::{attach, mount, output, size};
+use crate::{attach, mount, size};
 
 /// What does not change while a pool is mounted.
 #[derive(Debug, Serialize)]
@@ -96,21 +97,15 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
     let stats = read(&dir)?;
     if json {
         output::json(&stats)?;
-    } else if stats["cache"].is_object() {
-        attach::show(&stats);
-        show_counts(&stats);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if stats["cache"].is_object() {
+        attach::show(&stats)
     } else {
-        show(&stats);
-        show_counts(&stats);
+        show(&stats)
     }
+    show_counts(&stats);
     Ok(ExitCode::SUCCESS)
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn show(stats: &Value) {

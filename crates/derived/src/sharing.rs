@@ -112,12 +112,18 @@ pub trait SharedPool: Sized + Sync {
         self.reap_processes(Look::Quick).map(drop)
     }
 
-    /// In the child of a fork: takes a reference to an inode that the parent holds meanwhile.
-    fn hold_inherited(&self, ino: Ino) -> Result<()> {
+    /// Adds a reference of this process to a live inode, if `may` says so; whether it did.
+    fn hold_if(&self, ino: Ino, may: impl Fn(&Self::Inode) -> bool) -> Result<bool> {
         self.op(|pool| {
             let state = pool.state();
-            state.add_ref(ino, state.vinode(ino)?);
-            Ok(())
+            // Whoever frees an inode looks at its references under its lock.
+            let _lock = state.lock_shared(ino)?;
+            let v = state.vinode(ino)?;
+            let is_held = v.is_live() && may(v);
+            if is_held {
+                state.add_ref(ino, v);
+            }
+            Ok(is_held)
         })
     }
 

@@ -158,7 +158,9 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
     let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
     inos.extend(words.filter(|ino| ino.0 != 0));
     inos.retain(|ino| {
-        let is_told = hold(pool, process, *ino).unwrap_or(false);
+        // unnamed-U4.
+        let may = |v: &P::Inode| v.has_no_name() && pool.state().holds(process, *ino);
+        let is_told = pool.hold_if(*ino, may).unwrap_or(false);
         if is_told {
             tell(*ino);
             pool.forget(*ino, 1);
@@ -175,21 +177,6 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
     }
     unnamed.told.store(notified, Release);
     Ok(())
-}
-
-/// Adds a reference of this process to an inode that it holds and that has no name (unnamed-U4); whether it did.
-fn hold<P: SharedPool>(pool: &P, process: usize, ino: Ino) -> Result<bool> {
-    pool.op(|pool| {
-        let state = pool.state();
-        // Whoever frees an inode looks at its references under its lock.
-        let _lock = state.lock_shared(ino)?;
-        let v = state.vinode(ino)?;
-        let is_unnamed = v.is_live() && v.has_no_name() && state.holds(process, ino);
-        if is_unnamed {
-            state.add_ref(ino, v);
-        }
-        Ok(is_unnamed)
-    })
 }
 
 /// [`mounts::MountEvents::wake`].

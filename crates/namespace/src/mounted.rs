@@ -670,7 +670,8 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 
     fn inherit(&self, ino: Ino) -> Result<()> {
-        self.files.hold_inherited(ino)
+        // That of the parent keeps it live.
+        self.files.hold_if(ino, |_| true).map(drop)
     }
 
     fn end_fork(&self) {

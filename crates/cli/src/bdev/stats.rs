@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::args::{GrowArgs, StatsArgs};
 use super::control::{self, Request, Server};
 use super::{devices, looped};
-use crate::{output, size};
+use crate::output::{self, text};
+use crate::size;
 
 /// How long a server may take to end.
 const END_SECONDS_MAX: i64 = 60;
@@ -226,13 +227,6 @@ fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]
