@@ -36,11 +36,7 @@ run_suite() (
 )
 
 if [ "$suite" = all ]; then
-    failed=()
-    for one in "${suites[@]}"; do
-        "$0" "$one" || failed+=("$one")
-    done
-    [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+    each "$0" -- "${suites[@]}"
     exit 0
 fi
 [ -f "$here/$suite.sh" ] || die "no suite $suite; there are: ${suites[*]}"

@@ -8,6 +8,27 @@ die() {
     exit 1
 }
 
+# each COMMAND ARG… -- NAME…: COMMAND ARG… NAME for each of them. At the end, of those that failed, the last they printed:
+# of a long log, often only the end is kept.
+each() {
+    local command=() one log failed=()
+    while [ "$1" != -- ]; do
+        command+=("$1")
+        shift
+    done
+    shift
+    log=$(mktemp)
+    for one; do
+        "${command[@]}" "$one" 2>&1 | tee "$log" || {
+            failed+=("$one")
+            tail -12 "$log" | sed "s/^/$one: /" >>"$log.failed"
+        }
+    done
+    [ ! -e "$log.failed" ] || cat "$log.failed"
+    rm -f "$log" "$log.failed"
+    [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+}
+
 # need_crate NAME VERSION: installs a program from crates.io into .work/tools.
 need_crate() {
     [ -x "$work/tools/bin/$1" ] && return

@@ -27,11 +27,9 @@ run_suite() (
 )
 
 if [ "$suite" = all ]; then
-    failed=()
-    for one in "${suites[@]}"; do
-        "$0" "$one" ${dir:+"$dir"} || failed+=("$one")
-    done
-    [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+    # shellcheck disable=SC2317  # each calls it
+    on_dir() { "$0" "$1" ${dir:+"$dir"}; }
+    each on_dir -- "${suites[@]}"
     exit 0
 fi
 [ -f "$here/$suite.sh" ] || die "no suite $suite; there are: ${suites[*]}"

@@ -4,8 +4,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../lib-servers.sh"
 server=
 socket=$(mktemp -u /tmp/run-tests-mariadb.XXXXXX)
-mkdir data
-chown mysql: data
+mkdir data tmp
+chown mysql: data tmp
+# One that starts removes the temporary tables of all others that use the same directory.
+export TMPDIR=$PWD/tmp
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -f "$socket"' EXIT
 sql() { mariadb --no-defaults --socket="$socket" --user=root --batch "$@"; }
 start() {
@@ -34,4 +36,4 @@ sql bench --execute 'select count(*), md5(group_concat(md5(text_) order by id)) 
 mariadb-admin --no-defaults --socket="$socket" --user=root shutdown
 await_end "$server"
 server=
-rm -rf data log installed
+rm -rf data tmp log installed

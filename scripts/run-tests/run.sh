@@ -168,13 +168,11 @@ need_server mariadbd mariadb-server
 python=$(realpath /usr/bin/python3)
 "$root/scripts/lib-packages.sh" "lib${python##*/}-testsuite"
 if [ "$program" = all ]; then
-    failed=()
     # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
     [ -n "$kept" ] || programs+=(together pjdfstest)
-    for one in "${programs[@]}"; do
-        "$0" ${kept:+"$kept"} "$one" ${dir:+"$dir"} || failed+=("$one")
-    done
-    [ ${#failed[@]} -eq 0 ] || die "failed: ${failed[*]}"
+    # shellcheck disable=SC2317  # each calls it
+    alone() { "$0" ${kept:+"$kept"} "$1" ${dir:+"$dir"}; }
+    each alone -- "${programs[@]}"
     exit 0
 fi
 [[ $program == @(together|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"

@@ -10,10 +10,77 @@ use std::ffi::{c_int, c_long};
 use super::{
     attributes, content, descriptors, listing, locking, mapping, names, requests, waiting, xattr,
 };
-use crate::credentials::restricted;
+use crate::credentials::{self, restricted};
 use crate::serve::{before_fd, give_pool_files_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
+
+/// Calls that libraries make by number, some of them often (futexes are those of the locks of C++ and Rust), and that neither
+/// take descriptors nor give any, whatever their arguments look like.
+fn concerns_no_descriptor(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_futex
+            | libc::SYS_futex_waitv
+            | libc::SYS_set_robust_list
+            | libc::SYS_get_robust_list
+            | libc::SYS_membarrier
+            | libc::SYS_rseq
+            | libc::SYS_sched_yield
+            | libc::SYS_sched_setaffinity
+            | libc::SYS_sched_getaffinity
+            | libc::SYS_sched_setattr
+            | libc::SYS_sched_getattr
+            | libc::SYS_ioprio_set
+            | libc::SYS_ioprio_get
+            | libc::SYS_getcpu
+            | libc::SYS_getpid
+            | libc::SYS_getppid
+            | libc::SYS_gettid
+            | libc::SYS_getuid
+            | libc::SYS_geteuid
+            | libc::SYS_getgid
+            | libc::SYS_getegid
+            | libc::SYS_kill
+            | libc::SYS_tkill
+            | libc::SYS_tgkill
+            | libc::SYS_rt_sigqueueinfo
+            | libc::SYS_rt_tgsigqueueinfo
+            | libc::SYS_rt_sigprocmask
+            | libc::SYS_getrandom
+            | libc::SYS_clock_gettime
+            | libc::SYS_clock_getres
+            | libc::SYS_clock_nanosleep
+            | libc::SYS_nanosleep
+            | libc::SYS_gettimeofday
+            | libc::SYS_madvise
+            | libc::SYS_mbind
+            | libc::SYS_set_mempolicy
+            | libc::SYS_get_mempolicy
+            | libc::SYS_move_pages
+            | libc::SYS_arch_prctl
+            | libc::SYS_capget
+            | libc::SYS_getrusage
+            | libc::SYS_sysinfo
+    )
+}
+
+/// Calls that give a descriptor and take none.
+fn takes_no_descriptor(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_memfd_create
+            | libc::SYS_memfd_secret
+            | libc::SYS_pidfd_open
+            | libc::SYS_eventfd2
+            | libc::SYS_epoll_create1
+            | libc::SYS_timerfd_create
+            | libc::SYS_inotify_init1
+            | libc::SYS_userfaultfd
+            | libc::SYS_socket
+            | libc::SYS_bpf
+    )
+}
 
 export! {
     fn syscall (
@@ -186,9 +253,13 @@ export! {
                 exit::leave();
                 real::syscall(number, a, b, c, d, e, f)
             }
+            libc::SYS_umask => credentials::umask(a as _).into(),
+            libc::SYS_prctl => credentials::prctl(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_setrlimit => credentials::setrlimit(a as _, b as _).into(),
+            libc::SYS_prlimit64 => credentials::prlimit(fd, b as _, c as _, d as _).into(),
             libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
             | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid
-            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_chroot
+            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset | libc::SYS_chroot
             | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns | libc::SYS_mount
             | libc::SYS_umount2 => {
                 // They change this thread only, or where paths lead: the kernel knows best.
@@ -212,11 +283,15 @@ export! {
                 open_by_kernel();
                 real::syscall(number, a, b, c, d, e, f)
             }
+            _ if concerns_no_descriptor(number) => {
+                real::syscall(number, a, b, c, d, e, f)
+            }
             _ => {
                 before_fd();
-                // Many integers take a descriptor first, some a second one; what is none of ours stays
+                // Many calls take a descriptor first, some a second one; what is none of ours stays
                 // as it is, and an integer that only looks like one becomes the kernel's for nothing.
-                for candidate in [a, c] {
+                let candidates = if takes_no_descriptor(number) { [-1; 2] } else { [a, c] };
+                for candidate in candidates {
                     if let Ok(fd) = c_int::try_from(candidate) {
                         direct::offset_known(fd);
                         let _ = give_pool_files_to_kernel(&[fd]);

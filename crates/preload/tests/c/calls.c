@@ -1057,6 +1057,11 @@ static void raw_calls(void)
 	T(syscall(SYS_rename, "raw-2", "raw-4"));
 	T(syscall(SYS_renameat, AT_FDCWD, "raw-3", AT_FDCWD, "raw-2"));
 	T(syscall(SYS_readlink, "raw-4", buf, sizeof buf));
+	T(syscall(SYS_umask, 027));
+	T(syscall(SYS_mkdir, "raw-6", 0777));
+	describe("raw-6");
+	T(syscall(SYS_umask, 022));
+	T(syscall(SYS_rmdir, "raw-6"));
 	T(syscall(SYS_mkdir, "raw-5", 0700));
 	T(syscall(SYS_mknod, "raw-5/node", S_IFREG | 0600, 0));
 	T(syscall(SYS_rmdir, "raw-5"));
