@@ -51,12 +51,12 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 	scripts/demo.sh
 
 # The suites run the program that the other tests run: built once, and its assertions hold it. To name what is built puts the
-# library beside the program; with the tests, so that both have the same features.
+# library beside the program; with the tests, so that both have the same features. Of the benchmarks, the tests are enough.
 test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) build --workspace --lib --bins --tests --features keepstone/ublk
+	$(CARGO) build --workspace --exclude bench --lib --bins --tests --features keepstone/ublk
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
 	$(CARGO) test --workspace --doc
 	scripts/mount-tests/run.sh all

@@ -110,9 +110,9 @@ pub struct Delegated {
 /// A delegation as a call uses it.
 #[derive(Clone, Copy)]
 pub struct By {
-    number: Delegation,
-    shadow: Ino,
-    pool: u32,
+    pub number: Delegation,
+    pub shadow: Ino,
+    pub pool: u32,
 }
 
 /// Why a call by a delegation has come to nothing.
@@ -151,7 +151,8 @@ impl Delegated {
         is_same.then_some(By { number: Delegation(number), shadow: Ino(shadow), pool })
     }
 
-    fn begin(&self, _held: &Held<'_>, by: By) {
+    /// It is by this one from now on.
+    pub fn begin(&self, _held: &Held<'_>, by: By) {
         if self.number.load(Relaxed) == by.number.0 {
             return;
         }
@@ -285,6 +286,13 @@ impl Delegated {
 }
 
 impl Direct {
+    /// The pool, if a delegation still counts.
+    pub(crate) fn pool_if_valid(&self, by: By) -> Option<&'static dyn FileSystem> {
+        let fs = self.pools.get(by.pool)?;
+        fs.read_delegated(by.number, by.shadow, 0, &mut []).ok()?;
+        Some(fs)
+    }
+
     /// Reads or writes by a delegation. The buffers are the program's, and may be bad.
     #[inline]
     pub(crate) fn by_delegation<const W: bool>(
@@ -547,9 +555,7 @@ impl Direct {
     pub fn is_synced(&self, fd: i32) -> bool {
         let Some(_inside) = Inside::enter() else { return false };
         let Some((_, description)) = self.get(fd) else { return false };
-        let by = description.file().delegated.get();
-        by.zip(by.and_then(|by| self.pools.get(by.pool)))
-            .is_some_and(|(by, fs)| fs.read_delegated(by.number, by.shadow, 0, &mut []).is_ok())
+        description.file().delegated.get().is_some_and(|by| self.pool_if_valid(by).is_some())
     }
 }
 

@@ -24,7 +24,8 @@
 //!   drops them when it learns that the file has changed below, and learns that when it asks. So in each period for which
 //!   the cache believes what it has found below, the first read makes the kernel ask, and is its own.
 //!
-//! What a cache delegates to the process is read and written in the cache's pool instead (`delegation`, `append`).
+//! What a cache delegates to the process is read and written in the cache's pool instead (`delegation`, `append`), also when it is
+//! closed and opened again (`remembered`).
 //!
 //! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
 //! `fsync` is the kernel's all the same: it promises as much for what other processes have written.
@@ -69,6 +70,7 @@ mod lock;
 mod look;
 mod parts;
 mod position;
+mod remembered;
 mod seat;
 mod slab;
 mod table;

@@ -1,8 +1,11 @@
-//! What a descriptor is of: whose file system, below which directory.
+//! What a descriptor is of: whose file system, below which directory, by what it is delegated.
 
+use crate::Direct;
+use crate::delegation::{By, Delegated};
 use crate::file::Kind;
+use crate::lock::Held;
 use crate::table::borrow;
-use rustix::fs::{Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
@@ -88,4 +91,37 @@ pub fn is_below(fd: i32, dirs: &[Vec<u8>]) -> bool {
         let rest = path.strip_prefix(dir.as_slice());
         rest.is_some_and(|rest| rest.first() == Some(&b'/') || dir.ends_with(b"/"))
     })
+}
+
+/// The device of a file.
+pub fn device(stat: &Statx) -> u64 {
+    rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+impl Direct {
+    /// What a descriptor is of, and by what that is delegated, as far as it is known here.
+    pub(crate) fn stat(&self, held: &Held<'_>, fd: i32) -> Option<(Statx, Option<By>)> {
+        let wanted = StatxFlags::BASIC_STATS | UNIQUE_MOUNT;
+        let stat = |how| rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH | how, wanted).ok();
+        // Which file it is the kernel knows, and where a delegated one ends the pool.
+        if self.habits.promises(fd) {
+            let mut stat = stat(AtFlags::STATX_DONT_SYNC)?;
+            if let Some((by, size)) = self.delegated(held, device(&stat), stat.stx_ino) {
+                stat.stx_size = size;
+                return Some((stat, Some(by)));
+            }
+        }
+        let stat = stat(AtFlags::empty())?;
+        let delegated = self.delegated(held, device(&stat), stat.stx_ino);
+        Some((stat, delegated.map(|(by, _)| by)))
+    }
+
+    /// By what a file is delegated, where that is remembered, and where the file ends.
+    fn delegated(&self, held: &Held<'_>, dev: u64, ino: u64) -> Option<(By, u64)> {
+        let known = self.known_file(held, dev, ino).map(|index| &self.files.at(index).delegated);
+        let by = known.and_then(Delegated::get).or_else(|| self.remembered.take(held, (dev, ino)));
+        let by = by?;
+        let size = self.pool_if_valid(by)?.getattr(by.shadow).ok()?.size;
+        Some((by, size))
+    }
 }

@@ -15,11 +15,12 @@ use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
 use crate::look::{self, Caches};
 use crate::position::OffsetOwner;
+use crate::remembered::Remembered;
 use crate::slab::{Room, Slab};
 use crate::{Config, epoch};
 use leaving::Leaving;
 use rustix::fd::{AsRawFd as _, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::Errno;
@@ -56,7 +57,7 @@ pub struct Direct {
     /// Above all descriptors in use.
     fd_end: AtomicU32,
     descriptions: Slab<Description>,
-    files: Slab<File>,
+    pub(super) files: Slab<File>,
     /// Files by hash, each the first of its chain.
     chains: Slab<AtomicU32>,
     leaves: Slab<Leaf>,
@@ -80,6 +81,7 @@ pub struct Direct {
     /// Of caches.
     pub(super) pools: Pools,
     pub(super) habits: Habits,
+    pub(super) remembered: Remembered,
 }
 
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
@@ -95,12 +97,14 @@ impl Direct {
         epoch::start()?;
         let chunks = config.chunks_max + EVICTED_AT_ONCE;
         let mut room = Room::new(
-            2 * Slab::<AtomicU32>::bytes(FDS)
+            Slab::<AtomicU32>::bytes(FDS)
+                + Habits::bytes(FDS)
                 + Slab::<Description>::bytes(DESCRIPTIONS)
                 + Slab::<File>::bytes(FILES)
                 + Slab::<AtomicU32>::bytes(CHAINS as usize)
                 + Slab::<Leaf>::bytes(LEAVES)
-                + Slab::<Chunk>::bytes(chunks),
+                + Slab::<Chunk>::bytes(chunks)
+                + Remembered::BYTES,
         )?;
         let direct = Self {
             memory: room.memory(),
@@ -123,6 +127,7 @@ impl Direct {
             caches: Caches::default(),
             pools: Pools::default(),
             habits: Habits::new(FDS, &mut room),
+            remembered: Remembered::new(&mut room),
             config,
         };
         direct.limits_changed();
@@ -199,8 +204,7 @@ impl Direct {
     /// Makes a description for a descriptor that is to be served.
     fn describe(&self, held: &Held<'_>, fd: i32, seen: u32) -> Option<u32> {
         let file = borrow(fd);
-        let wanted = StatxFlags::BASIC_STATS | look::UNIQUE_MOUNT;
-        let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
+        let (stat, by) = self.stat(held, fd)?;
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
@@ -227,8 +231,7 @@ impl Direct {
         if seen & NEW_LOCKED != 0 {
             how |= LEAVES_NOTHING;
         }
-        let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let file_index = self.find_file(held, dev, stat.stx_ino, kind, fresh_ns)?;
+        let file_index = self.find_file(held, look::device(&stat), stat.stx_ino, kind, fresh_ns)?;
         let file = self.files.at(file_index);
         let Some(index) = self.descriptions.take() else {
             self.free_file_if_unused(held, file_index);
@@ -239,7 +242,9 @@ impl Direct {
         file.users.fetch_add(1, Relaxed);
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
-        if self.habits.promises(fd) {
+        if let Some(by) = by {
+            file.delegated.begin(held, by);
+        } else if self.habits.promises(fd) {
             file.delegated.is_promising();
         }
         let shared = seen & NEW_SHARED != 0;
@@ -256,7 +261,7 @@ impl Direct {
     }
 
     /// A file that has been looked at.
-    fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
+    pub(super) fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
         let mut at = self.chain(dev, ino).load(Relaxed);
         while at != 0 && !self.files.at(at).is(dev, ino) {
             at = self.files.at(at).next.load(Relaxed);
@@ -284,7 +289,7 @@ impl Direct {
     }
 
     /// After direct-E1.
-    fn free_file_if_unused(&self, _held: &Held<'_>, index: u32) {
+    fn free_file_if_unused(&self, held: &Held<'_>, index: u32) {
         let file = self.files.at(index);
         if file.users.load(Relaxed) > 0 || file.chunks().next().is_some() {
             return;
@@ -299,6 +304,10 @@ impl Direct {
         let mut link = self.chain(file.dev.load(Relaxed), file.ino.load(Relaxed));
         while link.load(Relaxed) != index {
             link = &self.files.at(link.load(Relaxed)).next;
+        }
+        if let Some(by) = file.delegated.get() {
+            let which = (file.dev.load(Relaxed), file.ino.load(Relaxed));
+            self.remembered.note(held, which, by);
         }
         link.store(file.next.load(Relaxed), Relaxed);
         self.files.give_back(index);
@@ -447,8 +456,8 @@ impl Direct {
     /// A descriptor has been opened by a call that we have seen, by a path if that is known.
     pub fn opened(&self, fd: i32, flags: i32, path: Option<&[u8]>) {
         let Some(entry) = self.entry(fd) else { return };
-        let is_written_to = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        self.habits.opened(fd, path.filter(|_| is_written_to).map_or(0, habits::name_of));
+        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        self.habits.opened(fd, path.map_or(0, habits::name_of), reads_only);
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
         let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
         self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
@@ -526,7 +535,10 @@ impl Direct {
         let file = description.file();
         if fd >= 0 {
             let unseen = if self.habits.promises(fd) { 0 } else { self.config.look_after };
-            self.habits.closed(fd, file.delegated.calls().saturating_add(unseen));
+            let calls = file.delegated.calls().saturating_add(unseen);
+            // What is delegated still will be when it is opened again.
+            let stays = file.delegated.get().is_some();
+            self.habits.closed(fd, if stays { u32::MAX } else { calls });
         }
         let is_last = file.open.fetch_sub(1, AcqRel) == 1;
         let mut owned = file.chunks().filter(|(_, chunk)| chunk.owner.load(Relaxed) == index);

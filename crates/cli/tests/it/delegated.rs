@@ -135,6 +135,18 @@ fn actor() {
                 drop(journal);
                 fs::remove_file(&beside)
             })),
+            // A file beside, written to by one call, so often opened again to append to it and to read it.
+            "again" => done((0..number(1)).try_for_each(|round| {
+                let beside = Path::new(&path).with_extension("again");
+                if round == 0 {
+                    fs::write(&beside, vec![b'a'; 200_000])?;
+                }
+                fs::File::options().append(true).open(&beside)?.write_all(&[b'b'; 5000])?;
+                let expected = 200_000 + 5000 * (round as usize + 1);
+                let read = fs::read(&beside)?;
+                assert!(read.len() == expected && read.ends_with(&[b'b'; 5000]));
+                Ok(())
+            })),
             // By many threads, each in a place of its own.
             "crowd" => {
                 let work = |thread: u64| {
@@ -700,6 +712,28 @@ fn few_large_writes_are_served() {
     }
     actor.ends_served();
     cached.detach();
+}
+
+/// A file that is closed stays delegated: who opens it again goes on without requests for its content.
+#[test]
+fn what_is_opened_again_is_still_delegated() {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let mut actor = Actor::new(&path);
+    assert_eq!(actor.asks("again 30"), "done");
+    let status = cached.status();
+    let asked = |what: &str| status["requests"][what].as_u64().unwrap_or(0);
+    // More than a hundred otherwise. On a busy machine it is not delegated at once.
+    assert!(asked("read") + asked("write") < 40, "{status:#}");
+    assert!(status["cache"]["counters"]["recalled"].as_u64().unwrap() < 5, "{status:#}");
+    // Others see it all, and so does the program what they make of it.
+    let beside = path.with_extension("again");
+    assert_eq!(runs(&fs::read(&beside).unwrap()), "200000a150000b");
+    fs::write(&beside, [b'c'; 200_000]).unwrap();
+    assert_eq!(actor.asks("again 1"), "done");
+    actor.ends_served();
+    cached.detach();
+    assert_eq!(runs(&fs::read(cached.data().join("file.again")).unwrap()), "200000a5000b");
 }
 
 /// A file that is made again and again is known by its name: only the first one is written to by requests.

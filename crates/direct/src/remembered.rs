@@ -1,0 +1,81 @@
+//! Delegations of files that this process has closed: who opens one again goes on by them, without a request, for as long as
+//! the pool says that they count (delegation-D1).
+
+use crate::delegation::By;
+use crate::lock::Held;
+use crate::slab::{Room, Slab, Zeroed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::{Delegation, Ino};
+
+/// So many files are remembered, each at one place: the last one there stays.
+const PLACES: u64 = 1 << 10;
+
+/// A file, and its delegation. Changed and read with the tables locked.
+struct Place {
+    dev: AtomicU64,
+    ino: AtomicU64,
+    /// 0: none.
+    number: AtomicU64,
+    shadow: AtomicU64,
+    pool: AtomicU64,
+}
+
+// SAFETY: numbers.
+#[allow(unsafe_code)]
+unsafe impl Zeroed for Place {}
+
+/// Files that were closed while they were delegated.
+pub struct Remembered(Slab<Place>);
+
+impl Remembered {
+    /// What `new` takes of a room.
+    pub const BYTES: usize = Slab::<Place>::bytes(PLACES as usize);
+
+    pub fn new(room: &mut Room) -> Self {
+        Self(Slab::new(PLACES as usize, room))
+    }
+
+    fn place(&self, dev: u64, ino: u64) -> &Place {
+        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.0.at((hash % PLACES) as u32 + 1)
+    }
+
+    /// A file is closed that is delegated.
+    pub fn note(&self, _held: &Held<'_>, (dev, ino): (u64, u64), by: By) {
+        let place = self.place(dev, ino);
+        place.dev.store(dev, Relaxed);
+        place.ino.store(ino, Relaxed);
+        place.number.store(by.number.0, Relaxed);
+        place.shadow.store(by.shadow.0, Relaxed);
+        place.pool.store(by.pool.into(), Relaxed);
+    }
+
+    /// Takes out what is remembered of a file.
+    pub fn take(&self, _held: &Held<'_>, (dev, ino): (u64, u64)) -> Option<By> {
+        let place = self.place(dev, ino);
+        let is_it = place.ino.load(Relaxed) == ino && place.dev.load(Relaxed) == dev;
+        let number = if is_it { place.number.swap(0, Relaxed) } else { 0 };
+        let shadow = Ino(place.shadow.load(Relaxed));
+        let pool = place.pool.load(Relaxed) as u32;
+        (number != 0).then_some(By { number: Delegation(number), shadow, pool })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Lock;
+
+    #[test]
+    fn a_file_is_remembered_once() {
+        let (mut room, lock) = (Room::new(Remembered::BYTES).unwrap(), Lock::default());
+        let (remembered, held) = (Remembered::new(&mut room), lock.hold());
+        let by = |number| By { number: Delegation(number), shadow: Ino(7), pool: 3 };
+        remembered.note(&held, (1, 5), by(9));
+        remembered.note(&held, (1, 5), by(10));
+        assert!(remembered.take(&held, (2, 5)).is_none());
+        let taken = remembered.take(&held, (1, 5)).unwrap();
+        assert_eq!((taken.number, taken.shadow, taken.pool), (Delegation(10), Ino(7), 3));
+        assert!(remembered.take(&held, (1, 5)).is_none());
+    }
+}
