@@ -2,6 +2,7 @@
 
 use crate::Direct;
 use crate::delegation::{By, Delegated};
+use crate::epoch::Inside;
 use crate::file::Kind;
 use crate::lock::Held;
 use crate::table::borrow;
@@ -99,6 +100,21 @@ pub fn device(stat: &Statx) -> u64 {
 }
 
 impl Direct {
+    /// Whether a descriptor is of a file of a cache, looked at or not. Asks the kernel: for counts.
+    pub fn is_of_cache(&self, fd: i32) -> bool {
+        if let Some(_inside) = Inside::enter()
+            && let Some((_, description)) = self.get(fd)
+        {
+            return description.file().kind() == Kind::Cached;
+        }
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(borrow(fd), c"", how, StatxFlags::TYPE | UNIQUE_MOUNT);
+        stat.is_ok_and(|stat| {
+            u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG
+                && matches!(kind_of(fd, &stat, &self.caches), Some((Kind::Cached, _)))
+        })
+    }
+
     /// What a descriptor is of, and by what that is delegated, as far as it is known here.
     pub(crate) fn stat(&self, held: &Held<'_>, fd: i32) -> Option<(Statx, Option<By>)> {
         let wanted = StatxFlags::BASIC_STATS | UNIQUE_MOUNT;

@@ -77,7 +77,7 @@ pub struct Direct {
     has_record_locks: AtomicBool,
     /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
-    caches: Caches,
+    pub(super) caches: Caches,
     /// Of caches.
     pub(super) pools: Pools,
     pub(super) habits: Habits,

@@ -161,7 +161,15 @@ fn serve<T: Returned>(
             stats::made_by_kernel(class, fd, Reason::Direct, bytes);
             to_c(result)
         }
-        Some(Answer::Kernel) | None => by_kernel(),
+        Some(Answer::Kernel) | None => {
+            let result = by_kernel();
+            // Before a descriptor is looked at, nobody else counts its calls.
+            if stats::is_timed() && direct.is_of_cache(fd) {
+                let moved = if class.moves_bytes() { T::number(&result) } else { 0 };
+                stats::made_by_kernel(class, fd, Reason::Direct, moved.try_into().unwrap_or(0));
+            }
+            result
+        }
     }
 }
 
