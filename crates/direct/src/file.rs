@@ -23,6 +23,11 @@ pub enum Kind {
     Cached,
 }
 
+/// A number for an inode, of 32 bits, that is spread evenly.
+pub fn hash(dev: u64, ino: u64) -> u64 {
+    (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
 /// A file.
 pub struct File {
     pub dev: AtomicU64,

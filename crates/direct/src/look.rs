@@ -120,16 +120,17 @@ impl Direct {
         let wanted = StatxFlags::BASIC_STATS | UNIQUE_MOUNT;
         let stat = |how| rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH | how, wanted).ok();
         // Which file it is the kernel knows, and where a delegated one ends the pool.
-        if self.habits.promises(fd) {
-            let mut stat = stat(AtFlags::STATX_DONT_SYNC)?;
-            if let Some((by, size)) = self.delegated(held, device(&stat), stat.stx_ino) {
-                stat.stx_size = size;
-                return Some((stat, Some(by)));
+        let is_promising = self.habits.promises(fd);
+        let mut found =
+            stat(if is_promising { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() })?;
+        match self.delegated(held, device(&found), found.stx_ino) {
+            Some((by, size)) => {
+                found.stx_size = size;
+                Some((found, Some(by)))
             }
+            None if is_promising => Some((stat(AtFlags::empty())?, None)),
+            None => Some((found, None)),
         }
-        let stat = stat(AtFlags::empty())?;
-        let delegated = self.delegated(held, device(&stat), stat.stx_ino);
-        Some((stat, delegated.map(|(by, _)| by)))
     }
 
     /// By what a file is delegated, where that is remembered, and where the file ends.

@@ -2,6 +2,7 @@
 //! the pool says that they count (delegation-D1).
 
 use crate::delegation::By;
+use crate::file;
 use crate::lock::Held;
 use crate::slab::{Room, Slab, Zeroed};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,8 +37,7 @@ impl Remembered {
     }
 
     fn place(&self, dev: u64, ino: u64) -> &Place {
-        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.0.at((hash % PLACES) as u32 + 1)
+        self.0.at((file::hash(dev, ino) % PLACES) as u32 + 1)
     }
 
     /// A file is closed that is delegated.

@@ -10,7 +10,7 @@ mod leaving;
 use crate::chunk::{Chunk, Entry, Leaf};
 use crate::delegation::{Pools, weight};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
-use crate::file::{File, Kind};
+use crate::file::{self, File, Kind};
 use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
 use crate::look::{self, Caches};
@@ -256,8 +256,7 @@ impl Direct {
     }
 
     fn chain(&self, dev: u64, ino: u64) -> &AtomicU32 {
-        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.chains.at((hash % CHAINS) as u32 + 1)
+        self.chains.at((file::hash(dev, ino) % CHAINS) as u32 + 1)
     }
 
     /// A file that has been looked at.
@@ -456,10 +455,11 @@ impl Direct {
     /// A descriptor has been opened by a call that we have seen, by a path if that is known.
     pub fn opened(&self, fd: i32, flags: i32, path: Option<&[u8]>) {
         let Some(entry) = self.entry(fd) else { return };
-        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-        self.habits.opened(fd, path.map_or(0, habits::name_of), reads_only);
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
         let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
+        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+        let name = path.filter(|_| !skipped).map_or(0, habits::name_of);
+        self.habits.opened(fd, name, reads_only);
         self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
         if flags & libc::O_TRUNC != 0
             && let Ok(stat) = rustix::fs::fstat(borrow(fd))

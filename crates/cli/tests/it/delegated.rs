@@ -97,6 +97,14 @@ fn with_file() -> (Cached, PathBuf) {
     (cached, path)
 }
 
+/// The same, with the pool as its cache, and a program that has the file open.
+fn with_actor() -> (Cached, PathBuf, Actor) {
+    let (cached, path) = with_file();
+    cached.attach(&[]);
+    let actor = Actor::new(&path);
+    (cached, path, actor)
+}
+
 #[test]
 #[ignore = "run by the other tests"]
 #[allow(unsafe_code)]
@@ -313,9 +321,7 @@ fn delegated(cached: &Cached) -> u64 {
 #[test]
 #[allow(unsafe_code)]
 fn programs_and_others_see_the_same() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     let plain = fs::File::options().read(true).write(true).open(&path).unwrap();
     let seen = |offset: u64, len: usize| {
         let mut bytes = vec![0; len];
@@ -466,9 +472,7 @@ fn programs_append_in_turns() {
 /// Calls of several parts are served, up to a length from which on they are the kernel's; with the same results.
 #[test]
 fn vectors_of_programs() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     actor.works('a');
     let mut calls = 0;
     for _ in 0..200 {
@@ -516,9 +520,7 @@ fn vectors_of_programs() {
 /// Streams of libc are served like descriptors.
 #[test]
 fn streams_of_programs() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     assert_eq!(actor.asks("stream w+ 500 10 a"), "5000 5000a");
     assert_eq!(actor.asks("stream a+ 500 10 b"), "10000 5000a5000b");
     assert_eq!(actor.asks("stream r+ 100 10 c"), "1000 1000c4000a5000b");
@@ -578,9 +580,7 @@ fn a_cache_that_comes_later() {
 /// Whatever a program has written is there when the server was killed, also what it has written since.
 #[test]
 fn a_killed_server_loses_nothing_of_programs() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     actor.works('a');
     actor.writes(4_000, 200, 'b');
     cached.kill_server();
@@ -687,9 +687,7 @@ fn blocks_in_no_order_take_few_requests() {
 /// Threads that write to a file at the same time do not keep each other from being delegated it.
 #[test]
 fn threads_are_delegated_a_file() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     for byte in 'a'..='e' {
         assert_eq!(actor.asks(&format!("crowd {byte}")), "done");
         assert_eq!(fs::read(&path).unwrap()[70_000..], [byte as u8; 100]);
@@ -701,9 +699,7 @@ fn threads_are_delegated_a_file() {
 /// A few large writes are as many as it takes.
 #[test]
 fn few_large_writes_are_served() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     for (byte, round) in ('a'..='j').zip(0..) {
         (0..10).for_each(|_| actor.writes(round, 1 << 20, byte));
         // Another use.
@@ -717,9 +713,7 @@ fn few_large_writes_are_served() {
 /// A file that is closed stays delegated: who opens it again goes on without requests for its content.
 #[test]
 fn what_is_opened_again_is_still_delegated() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     assert_eq!(actor.asks("again 30"), "done");
     let status = cached.status();
     let asked = |what: &str| status["requests"][what].as_u64().unwrap_or(0);
@@ -739,9 +733,7 @@ fn what_is_opened_again_is_still_delegated() {
 /// A file that is made again and again is known by its name: only the first one is written to by requests.
 #[test]
 fn journals_are_served_from_their_first_write() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, _, mut actor) = with_actor();
     assert_eq!(actor.asks("journal 30"), "done");
     let writes = cached.status()["requests"]["write"].as_u64().unwrap();
     assert!(writes < 100, "{writes} writes by requests");
@@ -754,9 +746,7 @@ fn journals_are_served_from_their_first_write() {
 #[test]
 #[allow(unsafe_code)]
 fn what_is_mapped_grows() {
-    let (cached, path) = with_file();
-    cached.attach(&[]);
-    let mut actor = Actor::new(&path);
+    let (cached, path, mut actor) = with_actor();
     actor.works('a');
     assert_eq!(actor.asks("mapped 50000 b"), "b");
     actor.works('a');

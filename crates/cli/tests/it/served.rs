@@ -117,7 +117,6 @@ fn bytes_are_counted_by_the_way_they_took() {
     sandbox.umount();
 }
 
-/// Whether they end, are killed, fork, have threads, become another user, or are scripts.
 /// Of files of a cache, too, that are used so little that nothing is made of them.
 #[test]
 fn calls_on_files_of_a_cache_are_counted_from_the_first_one() {
@@ -146,6 +145,7 @@ fn calls_on_files_of_a_cache_are_counted_from_the_first_one() {
     cached.detach();
 }
 
+/// Whether they end, are killed, fork, have threads, become another user, or are scripts.
 #[test]
 fn calls_are_counted_by_program() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);

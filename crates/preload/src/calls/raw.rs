@@ -286,12 +286,15 @@ export! {
             _ if concerns_no_descriptor(number) => {
                 real::syscall(number, a, b, c, d, e, f)
             }
+            _ if takes_no_descriptor(number) => {
+                before_fd();
+                real::syscall(number, a, b, c, d, e, f)
+            }
             _ => {
                 before_fd();
                 // Many calls take a descriptor first, some a second one; what is none of ours stays
                 // as it is, and an integer that only looks like one becomes the kernel's for nothing.
-                let candidates = if takes_no_descriptor(number) { [-1; 2] } else { [a, c] };
-                for candidate in candidates {
+                for candidate in [a, c] {
                     if let Ok(fd) = c_int::try_from(candidate) {
                         direct::offset_known(fd);
                         let _ = give_pool_files_to_kernel(&[fd]);
