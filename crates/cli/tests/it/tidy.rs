@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Longest file of source, in lines.
 const LINES_MAX: usize = 800;
@@ -217,4 +218,40 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Files that git tracks.
+fn tracked() -> Vec<PathBuf> {
+    let listed = Command::new("git")
+        // Another user may own the checkout.
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let files: Vec<_> = names.split_terminator('\0').map(|name| root().join(name)).collect();
+    assert!(!files.is_empty());
+    files
+}
+
+/// Whether git left this line where it could not merge. A line of `=` alone does not count: text underlines headings so.
+fn is_merge_marker(line: &[u8]) -> bool {
+    [b'<', b'|', b'>'].iter().any(|mark| {
+        let rest = line.strip_prefix(&[*mark; 7]);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b" "))
+    })
+}
+
+#[test]
+fn merges_are_complete() {
+    assert!(is_merge_marker(&b"<".repeat(7)), "git writes the mark alone where it has no name");
+    let mut marked = Vec::new();
+    for path in tracked().iter().filter(|path| path.is_file()) {
+        let text = fs::read(path).unwrap();
+        let lines = text.split(|byte| *byte == b'\n').enumerate();
+        let found = lines.filter(|(_, line)| is_merge_marker(line));
+        marked.extend(found.map(|(i, _)| format!("{}:{}", name_of(path), i + 1)));
+    }
+    assert!(marked.is_empty(), "{marked:#?}");
 }
