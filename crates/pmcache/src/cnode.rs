@@ -1,5 +1,6 @@
 //! Shadow files: found, made, marked, compared with what is below.
 
+use crate::content::BESIDE;
 use crate::counters::count;
 pub(crate) use crate::node::Cnode;
 use crate::node::{Dirty, Node, State};
@@ -23,7 +24,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.recall(state)?;
         if state.cached.is_none() {
             let mode = self.mode_of(node.ino, state);
-            let mut cnode = self.load_or_make(node, mode)?;
+            let mut cnode = match self.load_or_make(node, mode) {
+                Err(Errno::NOSPC) if self.evict(BESIDE)? => self.load_or_make(node, mode)?,
+                found => found?,
+            };
             self.admit(node.ino, &mut cnode);
             state.cached = Some(cnode);
         }

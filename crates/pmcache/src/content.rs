@@ -33,7 +33,9 @@ const ZEROS_MAX: u64 = 256 << 10;
 /// No more is read from below at once.
 pub(crate) const FETCH_MAX: u64 = 1 << 20;
 /// What a write takes beside its blocks at most: tree nodes, bitmap, record.
-const BESIDE: u64 = 64;
+pub(crate) const BESIDE: u64 = 64;
+/// No clean file becomes dirty in a pool with fewer free blocks: writing back takes some for records.
+const KEPT_FREE: u64 = BESIDE;
 /// A pool in which this often no space was made has none.
 const TRIES: usize = 8;
 
@@ -340,6 +342,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
         if end > cnode.size {
             self.cut_below(node, cnode, io)?;
+        }
+        if cnode.dirty.is_none() && self.pool.statfs().blocks_free < KEPT_FREE {
+            return Err(Errno::NOSPC.into());
         }
         self.begin_dirty(node, cnode)?;
         let blocks = blocks_of(&(start..end));

@@ -5,9 +5,9 @@
 //! - **drain-W2** Before bytes go below, the record is marked busy and the known size of the backing file covers them: so who
 //!   cuts the file meanwhile knows that it has to be cut below, too.
 
-use crate::content::set_size;
+use crate::content::{BESIDE, set_size};
 use crate::counters::count;
-use crate::node::{NOBODY, Node};
+use crate::node::{Cnode, NOBODY, Node};
 use crate::range::Blocks;
 use crate::record::Flags;
 use crate::{BLOCK, Cache, lock, read, write};
@@ -174,9 +174,26 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         (dirty.again, dirty.is_changed) = (Some(Blocks::default()), false);
         let blocks = dirty.blocks.clone();
+        let begun = self.begin_busy(cnode);
+        if let (Err(_), Some(dirty)) = (begun, &mut cnode.dirty) {
+            // The next attempt writes the same.
+            (dirty.again, dirty.is_changed) = (None, true);
+        }
+        begun.map(|()| Some(blocks))
+    }
+
+    /// Marks the record busy (drain-W2). That takes a block of the pool, for which clean blocks of this file go if there is no
+    /// other.
+    fn begin_busy(&self, cnode: &mut Cnode) -> Result<()> {
         let busy = cnode.record.state | Flags::BUSY;
-        self.set_state(cnode, busy)?;
-        Ok(Some(blocks))
+        match self.set_state(cnode, busy) {
+            Err(Errno::NOSPC) => {}
+            done => return done,
+        }
+        if !self.evict(BESIDE)? {
+            self.evict_clean(cnode, BESIDE)?;
+        }
+        self.set_state(cnode, busy)
     }
 
     /// Writes blocks below, and the size and the time of the file.

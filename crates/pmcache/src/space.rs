@@ -1,13 +1,15 @@
 //! Space in the pool: which files leave it first.
 
 use crate::counters::count;
+use crate::node::Cnode;
+use crate::range::Blocks;
 use crate::record::{self, Flags, Record};
 use crate::{BLOCK, Cache, lock};
 use backing::Backing;
 use eviction::{MarkSlot, Marks, Policy};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
-use vfs::{Errno, Fallocate, FileSystem, Ino, Result, Seek};
+use vfs::{Errno, Fallocate, FileSystem, Ino, Result, Seek, SetAttr, SetTime};
 
 /// Larger files are not evicted as a whole, in blocks.
 const WHOLE_MAX: u64 = 1024;
@@ -79,10 +81,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.sync()?;
             return Ok(true);
         }
-        let files = self.backlog.files();
-        let Some((_, oldest)) = files.first() else { return Ok(false) };
-        self.drain(std::slice::from_ref(oldest))?;
-        self.evict(blocks)
+        // The oldest first; a file that cannot be written back keeps no other from making room.
+        let mut failed = Ok(());
+        for (_, node) in self.backlog.files() {
+            match self.drain(std::slice::from_ref(&node)) {
+                Ok(()) if self.evict(blocks)? => return Ok(true),
+                Ok(()) => {}
+                Err(err) => failed = failed.and(Err(err)),
+            }
+        }
+        failed.map(|()| false)
     }
 
     /// Evicts at least so many blocks, if there are as many that are below as well; whether any. May be called with the lock of
@@ -121,9 +129,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return self.evict_unused(shadow);
         };
         let Ok(mut state) = node.state.try_write() else { return Ok(0) };
-        let Some(cnode) = &state.cached else { return Ok(0) };
-        if cnode.dirty.is_some() || cnode.shadow != shadow {
+        // A delegated file has all its blocks in the pool (delegate-G1).
+        let is_delegated = state.delegation.is_some() || state.is_offered;
+        let Some(cnode) = state.cached.as_ref().filter(|cnode| cnode.shadow == shadow) else {
             return Ok(0);
+        };
+        if cnode.dirty.is_some() {
+            let is_kept = is_delegated || cnode.record.state.contains(Flags::PINNED);
+            return if is_kept { Ok(0) } else { self.evict_clean(cnode, blocks) };
         }
         if cnode.record.state.contains(Flags::PINNED) {
             // It comes back when it is unpinned, or attached anew.
@@ -185,6 +198,26 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Evicts the first blocks of a file that there are.
     fn evict_part(&self, shadow: Ino, blocks: u64) -> Result<u64> {
+        self.punch_unmarked(shadow, &Blocks::default(), blocks)
+    }
+
+    /// Evicts up to `blocks` blocks of a dirty file that the backing file has as well (pmcache-C2); returns how many.
+    pub(crate) fn evict_clean(&self, cnode: &Cnode, blocks: u64) -> Result<u64> {
+        let Some(dirty) = &cnode.dirty else { return Ok(0) };
+        let differs = cnode.record.state.intersects(Flags::CONFLICT | Flags::ORPHAN);
+        if differs || cnode.birth.is_some() || cnode.record.intent.is_some() {
+            return Ok(0);
+        }
+        let before = self.pool.getattr(cnode.shadow)?;
+        let freed = self.punch_unmarked(cnode.shadow, &dirty.blocks, blocks);
+        // The times are the file's (pmcache-C3), and its content does not change.
+        let (mtime, ctime) = (Some(SetTime::At(before.mtime)), Some(before.ctime));
+        self.set_shadow(cnode, &SetAttr { mtime, ctime, ..SetAttr::default() })?;
+        freed
+    }
+
+    /// Frees up to `blocks` blocks of a shadow that are not `marked`, from its beginning on; returns how many.
+    fn punch_unmarked(&self, shadow: Ino, marked: &Blocks, blocks: u64) -> Result<u64> {
         let mut freed = 0;
         let mut at = 0;
         while freed < blocks {
@@ -192,8 +225,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Err(Errno::NXIO) => break,
                 start => start?,
             };
+            let kept = marked.next(start / BLOCK).unwrap_or(u64::MAX..u64::MAX);
+            if kept.start <= start / BLOCK {
+                at = kept.end.saturating_mul(BLOCK);
+                continue;
+            }
             let hole = self.pool.seek(shadow, start, Seek::Hole)?;
             let end = hole.min(start + (blocks - freed) * BLOCK);
+            let end = end.min(kept.start.saturating_mul(BLOCK));
             self.pool.fallocate(shadow, Fallocate::PunchHole, start, end - start)?;
             freed += (end - start).div_ceil(BLOCK);
             at = end;

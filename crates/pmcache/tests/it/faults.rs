@@ -166,6 +166,36 @@ fn more_than_the_pool_goes_through() {
     }
 }
 
+/// A few bytes of each file are dirty, and all else of it is read: what is clean of a dirty file leaves the pool.
+#[test]
+fn a_pool_full_of_dirty_files_is_written_back() {
+    let below = Below(Arc::default());
+    for n in 0..60u8 {
+        let ino = file(&*below, &[b'A' + n]);
+        below.write(ino, 0, &vec![n + 1; 100_000]).unwrap();
+        below.fsync(ino).unwrap();
+    }
+    let cache = attach(crate::common::region(2 << 20), &below, options()).unwrap();
+    for n in 0..60u8 {
+        let ino = cache.lookup(ROOT, &[b'A' + n]).unwrap().ino;
+        let before = cache.getattr(ino).unwrap().mtime;
+        cache.write(ino, 4096 * 7, b"new!").unwrap();
+        let written = cache.getattr(ino).unwrap().mtime;
+        assert!(written > before);
+        let mut expected = vec![n + 1; 100_000];
+        expected[4096 * 7..][..4].copy_from_slice(b"new!");
+        assert_eq!(content(&cache, ino).unwrap(), expected);
+        assert_eq!(cache.getattr(ino).unwrap().mtime, written);
+        cache.forget(ino, 1);
+    }
+    cache.drain_all(&|_| {}).unwrap();
+    assert_eq!(cache.status().dirty_bytes, 0);
+    for n in 0..60u8 {
+        let ino = below.lookup(ROOT, &[b'A' + n]).unwrap().ino;
+        assert_eq!(&content(&*below, ino).unwrap()[4096 * 7..][..4], b"new!");
+    }
+}
+
 #[test]
 fn a_full_cache_is_warm_after_a_restart() {
     let (cache, below) = fresh(options());
