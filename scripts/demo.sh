@@ -15,11 +15,13 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=lib-source.sh
 source "$here/scripts/lib-source.sh"
+# shellcheck source=lib-wait.sh
+source "$here/scripts/lib-wait.sh"
 # shellcheck source=lib-demo.sh
 source "$here/scripts/lib-demo.sh"
 
 step "Prepare: programs, sources, keepstone itself"
-"$here/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make tar xz-utils diffutils fuse3
+"$here/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make tar xz-utils diffutils findutils gawk util-linux fuse3
 build_keepstone
 make_places
 fetch_source xz-utils "$outside/xz"
@@ -41,7 +43,7 @@ make --directory "$mnt/xz" -j2 >"$outside/log" 2>&1 &
 helper=$!
 sleep 5
 kill_server "make -j2 was compiling"
-wait "$helper" 2>/dev/null && die "make did not notice that the server was killed"
+await_exit 60 "$helper" && die "make did not notice that the server was killed"
 recover
 # make cannot know which objects the compilers had not finished, after this crash as after any.
 find "$mnt/xz" -name '*.[ol]*' -newermt '3 seconds ago' -delete
@@ -59,7 +61,7 @@ git_add_all &
 helper=$!
 sleep 0.7
 kill_server "git add was hashing files"
-wait "$helper" 2>/dev/null && die "git add did not notice that the server was killed"
+await_exit 60 "$helper" && die "git add did not notice that the server was killed"
 recover
 rm -f "$mnt/work/.git/index.lock"
 git_add_all
@@ -80,7 +82,7 @@ for mode in delete wal; do
     helper=$!
     wait_for_lines 150 "$outside/rows.$mode"
     kill_server "sqlite was committing ($(wc -l <"$outside/rows.$mode") commits so far)"
-    wait "$helper" 2>/dev/null && die "sqlite did not notice that the server was killed"
+    await_exit 60 "$helper" && die "sqlite did not notice that the server was killed"
     recover
     check_database "$mode"
 done
@@ -91,7 +93,7 @@ for round in 1 2 3; do
     helper=$!
     wait_for_lines $((round * 800)) "$outside/done.$round"
     kill_server "round $round: $(wc -l <"$outside/done.$round") operations were complete"
-    wait "$helper" 2>/dev/null && die "the writer did not notice that the server was killed"
+    await_exit 60 "$helper" && die "the writer did not notice that the server was killed"
     recover
     check_churn "$round"
 done
@@ -122,13 +124,14 @@ seen "the same clone by git as it is, serving itself from the pool; the mount sh
 mkdir "$mnt/cut"
 "$keepstone" run -- tar --create --directory "$mnt/work" . >"$outside/work.tar"
 # shellcheck disable=SC2016 # the inner shell's variables
-"$keepstone" run -- bash -c 'while :; do tar --extract --overwrite --directory "$1" --file "$2" || exit; done' \
-    bash "$mnt/cut" "$outside/work.tar" 2>/dev/null &
+"$keepstone" run -- bash -c 'while :; do
+        tar --extract --overwrite --directory "$1" --file "$2" &
+        echo "$!" >"$3" && wait "$!" || exit
+    done' bash "$mnt/cut" "$outside/work.tar" "$outside/program" 2>/dev/null &
 helper=$!
 sleep 1
-until program=$(pgrep --newest --full "^tar --extract --overwrite --directory $mnt/cut"); do :; done
-kill -KILL "$program"
-wait "$helper" 2>/dev/null && die "tar did not notice that it was killed"
+await_until 10 kill_program
+await_exit 60 "$helper" && die "tar did not notice that it was killed"
 helper=
 "$keepstone" run -- tar --extract --overwrite --directory "$mnt/cut" --file "$outside/work.tar"
 diff --recursive "$mnt/work" "$mnt/cut"

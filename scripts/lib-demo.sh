@@ -82,7 +82,7 @@ clean_up() {
         "$keepstone" umount "$mnt" 2>/dev/null || "$keepstone" umount --lazy "$mnt"
     fi
     # It ends because its files are gone.
-    [[ -z $helper ]] || wait "$helper" 2>/dev/null
+    [[ -z $helper ]] || await_until 60 has_ended "$helper"
     rm -rf "$base"
     exit "$status"
 }
@@ -100,13 +100,17 @@ kill_server() {
     save_counters
     kill -KILL "$pid"
     # Until the kernel has taken it apart and cut the connection.
-    while [[ -d /proc/$pid && $(sed -n 's/^State:\t\(.\).*/\1/p' "/proc/$pid/status" 2>/dev/null) != Z ]]; do
-        sleep 0.02
-    done
+    await_until 10 has_ended "$pid" || die "the server does not end"
     # Its other threads may hold the pool a moment longer.
     flock --timeout 10 "$pool" true || die "the pool is still in use"
     kills=$((kills + 1))
     printf '   kill -9 of the server while %s\n' "$1"
+}
+
+# kill_program: kill -9 of the program that notes its process in $outside/program; fails if it has just ended.
+kill_program() {
+    local pid
+    pid=$(cat "$outside/program") && [[ -n $pid ]] && kill -KILL "$pid" 2>/dev/null
 }
 
 # The counters of this life of the server.

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # Servers that scripts start themselves. Sourced.
 
+# shellcheck source=lib-wait.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib-wait.sh"
+
 # need_server PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there; its service is not left running.
 need_server() {
     command -v "$1" >/dev/null && return
@@ -8,30 +11,23 @@ need_server() {
     systemctl disable --now "$2" 2>/dev/null || service "$2" stop 2>/dev/null || true
 }
 
-# await_socket SECONDS PATH: waits for the socket of a server, so long at the most.
+# await_socket SECONDS PATH: waits for the socket of a server.
 await_socket() {
-    local tries
-    for ((tries = $1 * 100; tries > 0; tries--)); do
-        [ ! -S "$2" ] || break
-        sleep 0.01
-    done
+    await_until "$1" test -S "$2"
 }
 
 # await_answer LOG COMMAND ARG…: waits until COMMAND ARG… succeeds; prints LOG where a server never answers.
 await_answer() {
     local log=$1
     shift
-    for _ in $(seq 300); do
-        if "$@" >/dev/null 2>&1; then return; fi
-        sleep 0.1
-    done
-    cat "$log"
-    return 1
+    await_until 30 quietly "$@" || { cat "$log"; return 1; }
 }
 
-# await_end PID: waits for a process that the shell has been told not to speak of.
+quietly() { "$@" >/dev/null 2>&1; }
+
+# await_end PID: waits for a process that the shell does not report.
 await_end() {
-    while kill -0 "$1" 2>/dev/null; do sleep 0.05; done
+    await_until 60 has_ended "$1"
 }
 
 # start_nginx SOCKET [DIRECTIVES]: a web server of ./web at a socket, which logs to ./logs. `$server` is its process.

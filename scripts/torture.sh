@@ -18,6 +18,8 @@ while [ $# -gt 0 ]; do
     esac
 done
 root=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=lib-wait.sh
+source "$root/scripts/lib-wait.sh"
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 RANDOM=$seed
 scratch=$(mktemp -d)
@@ -172,7 +174,7 @@ while [ $SECONDS -lt $end ]; do
     sleep $((RANDOM % 2))
     kill_server
     kills=$((kills + 1))
-    wait "$client" 2>/dev/null || true
+    await_exit 60 "$client" || true
     client=
     clear_mount
     if ((RANDOM % 4 == 0)); then

@@ -13,6 +13,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=lib-machine.sh
 source "$root/scripts/lib-machine.sh"
+# shellcheck source=lib-wait.sh
+source "$root/scripts/lib-wait.sh"
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
 # How many records more shall be durable before the next one is killed.
 records=5
@@ -123,7 +125,7 @@ guest=$!
 await "$records"
 kill -9 "$server"
 # It has the pool until it is gone.
-tail --pid="$server" --sleep-interval=0.1 --follow /dev/null
+await_until 30 has_ended "$server"
 server=''
 before=$(durable)
 serve

@@ -16,9 +16,9 @@ os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
 os.execv(keepstone, [keepstone, "bdev", "serve", pool])
 PYTHON
     local server=$!
-    until [ -S "$scratch/sock" ]; do sleep 0.05; done
+    await_until 30 test -S "$scratch/sock"
     [ "$(nbdinfo --size "$(uri)")" = 8388608 ] || die "the passed socket is not served"
     kill "$server"
-    wait "$server" || die "the server did not end in order"
+    await_exit 30 "$server" || die "the server did not end in order"
     [ -S "$scratch/sock" ] || die "the socket belongs to systemd, and was removed"
 }

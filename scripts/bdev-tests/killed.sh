@@ -19,7 +19,7 @@ killed_nbd() {
         local client=$!
         sleep 0.7
         kill -9 "$(server_of disk)"
-        wait "$client" || die "the client did not notice the end"
+        await_exit 60 "$client" || die "the client did not notice the end"
         # The dead server's socket is replaced.
         serve "$pools/disk"
         python3 "$here/confirmed.py" check "$(uri)" "$scratch/noted" "$round"
@@ -36,7 +36,7 @@ killed_worker() {
         local client=$!
         sleep 0.7
         kill -9 "$("$keepstone" --json bdev stats worked | jq ".workers.processes[$round % 2].pid")"
-        wait "$client" || die "the client did not notice the end"
+        await_exit 60 "$client" || die "the client did not notice the end"
         python3 "$here/confirmed.py" check "$(uri)" "$scratch/noted" "$round"
     done
     [ "$("$keepstone" --json bdev stats worked | jq .workers.restarts)" = 3 ] || die "the workers were not replaced"
@@ -57,11 +57,12 @@ killed_loop() {
             i=$((i + 1))
         done
     ) 2>/dev/null &
+    local writer=$!
     sleep 1
     kill -9 "$(server_of "$device")"
-    wait
+    await_exit 60 "$writer" || true
     umount "$mnt" 2>/dev/null || umount --lazy "$mnt"
-    until fails losetup --detach "$device"; do sleep 0.1; done
+    await_until 30 fails losetup --detach "$device"
 
     device=$(attach "$pools/killed" 256M "$@")
     mount "$device" "$mnt"

@@ -16,6 +16,8 @@ root=$(cd "$here/../.." && pwd)
 work=$root/.work
 source "$here/../mount-tests/lib.sh"
 source "$here/lib.sh"
+# shellcheck source=../lib-wait.sh
+source "$root/scripts/lib-wait.sh"
 
 suites=(clients copies sessions exports tls activation filesystems databases killed machine)
 suite=${1:?usage: run.sh SUITE; suites: ${suites[*]} all}

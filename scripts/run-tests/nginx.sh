@@ -19,6 +19,6 @@ for _ in {1..5}; do
 done
 curl -sS -o /dev/null -w '%{http_code}\n' --unix-socket "$socket" http://localhost/missing
 kill -QUIT "$server"
-wait "$server" || true
+await_exit 60 "$server" || true
 grep -c ' 200 ' logs/access.log
 rm -rf logs "$socket" "$socket.pid" nginx.conf

@@ -1,5 +1,7 @@
 # shellcheck shell=bash
 # A database of another user: transactions, a kill in the middle of them, recovery. The books balance.
+# shellcheck source=../lib-wait.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib-wait.sh"
 bin=$(echo /usr/lib/postgresql/*/bin)
 export PGUSER=postgres PGDATABASE=bench PGHOST
 # Paths of sockets are short, so this one is not below the tested directory.
@@ -31,7 +33,7 @@ pgbench -n -c 2 -T 60 >/dev/null 2>&1 &
 load=$!
 sleep 1
 kill -9 "$(head -1 data/postmaster.pid)"
-wait "$load" || true
+await_exit 90 "$load" || true
 start
 psql -At <<'SQL'
 select count(*) >= 600 from pgbench_history;

@@ -13,10 +13,11 @@ start() {
     await_answer log answers
 }
 answers() { [ "$(redis-cli -s "$socket" ping)" = PONG ]; }
+is_rewritten() { redis-cli -s "$socket" info persistence | grep -q aof_rewrite_in_progress:0; }
 start
 seq 3000 | sed 's/.*/set key& value&/' | redis-cli -s "$socket" | sort | uniq -c
 redis-cli -s "$socket" bgrewriteaof
-until redis-cli -s "$socket" info persistence | grep -q aof_rewrite_in_progress:0; do sleep 0.1; done
+await_until 60 is_rewritten
 seq 500 | sed 's/.*/set late& value&/' | redis-cli -s "$socket" | sort | uniq -c
 kill -9 "$server"
 await_end "$server"
