@@ -160,10 +160,17 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test it processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 
-fuzz: ## arbitrary bytes as NBD sessions and as devices (10 minutes; needs a nightly toolchain and cargo-fuzz)
+# Guided by coverage, under AddressSanitizer, where there is a nightly toolchain; else mutations of valid inputs.
+fuzz: ## what strangers send, as bytes: sockets, pools, caches, mounts, stores (12 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
-	for target in nbd_session atomic_region; do \
-	    (cd fuzz && cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
+	if $(CARGO) +nightly --version; then \
+	    scripts/lib-packages.sh g++ && scripts/lib-cargo-tools.sh $(TOOLS) cargo-fuzz && \
+	    $(CARGO) run --release --package fuzzing --bin fuzz-seeds fuzz/corpus && cd fuzz && \
+	    for target in $$($(CARGO) +nightly fuzz list); do \
+	        $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done; \
+	else \
+	    KEEPSTONE_FUZZ_SECONDS=$(FUZZ_SECONDS) $(CARGO) test --release --package fuzzing --test it -- --test-threads 1 --nocapture; \
+	fi
 
 crash-campaign: build ## power failures: pairs, triples, random and evolved sequences, threads, deaths (2 hours, 8 GB)
 	$(RELEASE)/keepstone crashtest $(addprefix --engine=,$(ENGINE)) --length 3 --minutes $(CRASH_MINUTES) \

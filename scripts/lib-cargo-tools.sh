@@ -1,13 +1,13 @@
 #!/bin/bash
 # Puts cargo's subcommands that are missing into a directory, for PATH.
 #
-#   lib-cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny
+#   lib-cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny cargo-fuzz
 #
 # As built by others, from the Python package index, where they take seconds; else as built here, by cargo.
 set -euo pipefail
 directory=$1
 shift
-declare -A version=([cargo-nextest]=0.9.148 [cargo-deny]=0.20.2)
+declare -A version=([cargo-nextest]=0.9.148 [cargo-deny]=0.20.2 [cargo-fuzz]=0.13.2)
 declare -A sha256=(
     [cargo-nextest]=76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968
     [cargo-deny]=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
@@ -17,6 +17,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 # One that is built already: the wheel is an archive with the program in it.
 fetch() {
     local tool=$1 wheels
+    [[ -n ${sha256[$tool]:-} ]] || return 1
     "$here/lib-packages.sh" python3-pip python3 || return 1
     wheels=$(mktemp -d)
     echo "astral-dev-toolchain-$tool==${version[$tool]} --hash=sha256:${sha256[$tool]}" >"$wheels/wanted"

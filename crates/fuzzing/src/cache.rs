@@ -1,0 +1,193 @@
+//! What a member of a cache's pool writes there, and the attributes by which a user asks for one file.
+
+use crate::input::{Input, piece};
+use backing::model::ModelBacking;
+use backing::{Backing as _, Identity};
+use bpfs::Bpfs;
+use pmcache::record::{
+    self, BIRTH, Birth, DIRTY, Fingerprint, Flags, MARK, Mark, NODES, RECORD, Record,
+};
+use pmcache::{COMMANDS, Cache, DATA, DELEGATION, JOIN, Options};
+use pmem::Region;
+use pool::{FormatOptions, MountOptions};
+use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, SetXattr};
+
+const POOL: u64 = 2 << 20;
+const FILE: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+const DIR: NewNode<'_> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
+/// Files below a cache.
+const FILES: [&str; 3] = ["a", "b", "c"];
+
+/// A record, a birth and a name.
+pub fn records(bytes: &[u8]) {
+    if let Ok(record) = Record::from_bytes(bytes) {
+        assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+    }
+    if let Ok(birth) = Birth::from_bytes(bytes) {
+        assert_eq!(Birth::from_bytes(&birth.to_bytes()), Ok(birth));
+    }
+    if let Some(identity) = record::identity_of(bytes) {
+        assert_eq!(record::name_of(&identity), bytes);
+    }
+}
+
+fn engine() -> Bpfs<Region> {
+    let region = Region::anonymous(POOL).expect("there is memory");
+    bpfs::format(&region, &FormatOptions::default()).expect("it is large enough");
+    let options = MountOptions { seed: Some(1), threads: Some(1), ..MountOptions::default() };
+    Bpfs::mount(region, &options).expect("it was just formatted")
+}
+
+/// A directory with a few files, and their identities.
+fn below() -> (ModelBacking, Vec<Identity>) {
+    let below = ModelBacking::new();
+    let identities = FILES.map(|name| {
+        let ino = below.create(&Caller::ROOT, ROOT, name.as_bytes(), &FILE).expect("room").ino;
+        below.write(ino, 0, &[7; 9000]).expect("room");
+        below.identity(ino).expect("each file has one")
+    });
+    (below, identities.to_vec())
+}
+
+fn options() -> Options {
+    Options { coherence_ns: 0, max_age_ns: i64::MAX, ..Options::for_pool(POOL) }
+}
+
+fn mark(below: &ModelBacking) -> Vec<u8> {
+    let root = below.identity(ROOT).expect("the root has one");
+    let mark =
+        Mark { version: record::VERSION, directory: "/below".into(), root: record::hex(&root.0) };
+    serde_json::to_vec(&mark).expect("plain data")
+}
+
+/// A pool of a cache that a member prepared: a mark, then shadows with records, births and bitmaps. The pool is refused, or the
+/// cache serves and writes back.
+pub fn pool(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let choice = input.byte();
+    let (below, identities) = below();
+    let fs = engine();
+    let mark = if choice & 1 == 0 { mark(&below) } else { input.piece().to_vec() };
+    let make = |dir: Ino, name: &[u8], node: &NewNode<'_>| {
+        fs.create(&Caller::ROOT, dir, name, node).map(|entry| entry.ino)
+    };
+    let file = make(ROOT, MARK, &FILE).expect("room");
+    fs.write(file, 0, &mark).expect("room");
+    let (nodes, dirty) =
+        (make(ROOT, NODES, &DIR).expect("room"), make(ROOT, DIRTY, &DIR).expect("room"));
+    while !input.is_empty() {
+        let kind = input.byte();
+        let name = match kind & 3 {
+            3 => input.piece().to_vec(),
+            n => record::name_of(&identities[usize::from(n)].0),
+        };
+        let (record, birth) = (input.piece(), input.piece());
+        let (content, bitmap) = (input.piece(), input.piece());
+        let Ok(shadow) = make(nodes, &name, &FILE) else { continue };
+        let _ = fs.write(shadow, 0, content);
+        let _ = fs.setxattr(shadow, RECORD, record, SetXattr::Any);
+        if kind & 4 != 0 {
+            let _ = fs.setxattr(shadow, BIRTH, birth, SetXattr::Any);
+        }
+        if kind & 8 == 0
+            && let Ok(bits) = make(dirty, &name, &FILE)
+        {
+            let _ = fs.write(bits, 0, bitmap);
+        }
+    }
+    let _ = pmcache::directory_of(&fs);
+    let Ok(cache) = Cache::attach(fs, below, "/below", options()) else { return };
+    let mut buf = vec![0; 20_000];
+    for name in FILES {
+        let Ok(entry) = cache.lookup(ROOT, name.as_bytes()) else { continue };
+        let _ = cache.read(entry.ino, 0, &mut buf);
+        let _ = cache.write(entry.ino, 4000, b"written through the cache");
+        let _ = cache.fsync(entry.ino);
+    }
+    let _ = cache.sync();
+    let _ = cache.discard(b"a");
+}
+
+/// Attributes of files of a cache: names and values that a user chooses.
+pub fn control(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let (below, _) = below();
+    let Ok(cache) = Cache::attach(engine(), below, "/below", options()) else {
+        unreachable!("a fresh pool becomes a cache")
+    };
+    let mut calls = 0;
+    while !input.is_empty() && calls < 64 {
+        calls += 1;
+        let choice = input.byte();
+        let (name, value) = (input.piece(), input.piece());
+        let file = FILES[usize::from(choice) % FILES.len()];
+        let Ok(entry) = cache.lookup(ROOT, file.as_bytes()) else { continue };
+        let ino = if choice & 0x80 == 0 { entry.ino } else { ROOT };
+        match choice >> 2 & 7 {
+            0 | 1 => drop(cache.getxattr(ino, name)),
+            2 | 3 => drop(cache.setxattr(ino, name, value, SetXattr::Any)),
+            4 => drop(cache.removexattr(ino, name)),
+            5 => drop(cache.write(ino, u64::from(choice) * 500, value)),
+            6 => drop(cache.listxattr(ino)),
+            _ => drop(cache.fsync(ino)),
+        }
+    }
+}
+
+fn record() -> Record {
+    let (_, identities) = below();
+    Record {
+        state: Flags::BUSY,
+        left: Fingerprint { size: 9000, ..Fingerprint::default() },
+        intent: Some(record::Punch { offset: 4096, len: 4096 }),
+        identity: identities[0].0.clone(),
+        hint: b"a".to_vec(),
+    }
+}
+
+fn birth() -> Birth {
+    let (below, identities) = below();
+    let parent = below.identity(ROOT).expect("the root has one").0;
+    let again = identities[1].0.clone();
+    Birth { perm: 0o640, uid: 1, gid: 2, parent, name: b"born".to_vec(), again }
+}
+
+/// A record, a birth and a name.
+pub fn record_seeds() -> Vec<Vec<u8>> {
+    vec![record().to_bytes(), birth().to_bytes(), record::name_of(&record().identity)]
+}
+
+/// Pools with one shadow, and with three.
+pub fn pool_seeds() -> Vec<Vec<u8>> {
+    let (_, identities) = below();
+    let shadow = |kind: u8, state: Flags| {
+        let identity = identities[usize::from(kind & 3) % identities.len()].0.clone();
+        let record = Record { state, identity, ..record() };
+        let pieces = [&record.to_bytes()[..], &birth().to_bytes(), &[0x5a; 5000], &[3; 8]];
+        let pieces = pieces.iter().flat_map(|part| piece(part));
+        std::iter::once(kind).chain(pieces).collect::<Vec<_>>()
+    };
+    vec![
+        [vec![0], shadow(0, Flags::empty())].concat(),
+        [vec![0], shadow(0, Flags::BUSY), shadow(5, Flags::ORPHAN), shadow(10, Flags::PINNED)]
+            .concat(),
+        [vec![0], shadow(4, Flags::CONFLICT)].concat(),
+        [vec![1], piece(b"{\"version\":1,\"directory\":\"/\",\"root\":\"00\"}")].concat(),
+    ]
+}
+
+/// Each command, and the attributes of files.
+pub fn control_seeds() -> Vec<Vec<u8>> {
+    let commands = ["status", "warm", "pin", "unpin", "flush", "invalidate"];
+    let names = commands.map(|command| format!("{COMMANDS}{command}")).into_iter();
+    let names = names.chain([DATA, DELEGATION, JOIN, "user.keepstone.stats"].map(String::from));
+    names
+        .map(|name| {
+            let call = |choice: u8, value: &[u8]| {
+                [vec![choice], piece(name.as_bytes()), piece(value)].concat()
+            };
+            [call(0, b""), call(8, b"ordered"), call(20, b"content"), call(9, b"1"), call(16, b"")]
+                .concat()
+        })
+        .collect()
+}
