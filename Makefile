@@ -68,6 +68,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/run-tests/run.sh --cache rocksdb
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
+	scripts/security-tests/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
 QUICK := arena bpfs direct engines mapped mounts namespace nbd objects pmbd pool scmfs syscalls threads vfs
@@ -97,7 +98,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-deny
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh scripts/programs-bench/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh scripts/security-tests/*.sh scripts/programs-bench/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench
