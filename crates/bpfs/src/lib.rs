@@ -20,8 +20,8 @@
 //! - [`Files`]: `fs`, `file`, `space`, `pin`: those on contents;
 //! - `lifecycle`: format, check; [`namespace::Pool`] mounts.
 //!
-//! What this crate leaves out: permission checks and descriptors (front ends), ordering hardware
-//! (§4; modelled elsewhere), snapshots.
+//! What this crate leaves out: permission checks and descriptors (front ends), the paper's
+//! ordering hardware (§4: epoch barriers in the caches), snapshots.
 
 #![forbid(unsafe_code)]
 

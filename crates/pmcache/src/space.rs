@@ -240,8 +240,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(freed)
     }
 
-    /// Tells the policy of some more files that were in the pool when it was attached; whether there were any. The time that
-    /// takes grows with nothing: restart is O(1) of the cache.
+    /// Tells the policy of some more files that were in the pool when it was attached; whether there were any. One
+    /// call takes a bounded time. All calls together take time in proportion to the files, after the cache has been attached.
     pub(crate) fn crawl(&self) -> Result<bool> {
         let Some(from) = lock(self.order()).crawled else { return Ok(false) };
         let mut found = Vec::new();

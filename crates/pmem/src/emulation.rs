@@ -1,5 +1,7 @@
 //! Emulation of memory slower than this machine's: slowdown factors relative to DRAM (PMBD §V-C), a
-//! latency per line, and a bandwidth cap (BPFS §5.4: time = DRAM time + traffic / throughput).
+//! latency per line, and a bandwidth cap. BPFS §5.4 adds the time of the traffic to that of DRAM. Here an operation ends when both
+//! the slowed-down time and the traffic's turn at the memory are over: the later of the two, not their sum, as transfers
+//! overlap with what else the processor does.
 //!
 //! Delays are made by polling the time-stamp counter after the operation. No cache is modelled:
 //! each read pays as if it missed, and a store through the cache pays per line when it is flushed.
