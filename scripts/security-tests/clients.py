@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""clients.py PORT ATTACK plain|required: attacks an NBD server and checks that a new client is served in the end.
+"""clients.py PORT ATTACK: attacks an NBD server and checks that a new client is served in the end.
 
-ATTACK: flood (connections that say nothing), loris (a handshake byte by byte), tls (handshakes of TLS that trickle), idle
-(sessions without a request), options (one after the other), skip (an option of 4 GiB)."""
+ATTACK: probe (none: a new client alone), hold (idle sessions that stay, after a line of output), flood (connections that send
+nothing), loris (a handshake byte by byte), tls (handshakes of TLS that trickle), idle (sessions without a request), options (one
+after the other), skip (an option of 4 GiB)."""
 import resource
 import socket
 import struct
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 
-port, attack, policy = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+port, attack = int(sys.argv[1]), sys.argv[2]
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 FLAGS, LIST, GO, STARTTLS = struct.pack(">I", 3), 3, 7, 5
@@ -46,7 +47,9 @@ def await_service(what):
 
 
 held = []
-if attack == "flood":
+if attack == "probe":
+    await_service("beside another user's sessions")
+elif attack == "flood":
     for _ in range(1000):
         try:
             held.append(connect(1))
@@ -97,7 +100,7 @@ elif attack == "tls":
 
     threading.Thread(target=trickle, daemon=True).start()
     await_service("beside handshakes of TLS that trickle")
-elif attack == "idle":
+elif attack in ("idle", "hold"):
     for _ in range(300):
         try:
             client = connect(1)
@@ -107,7 +110,9 @@ elif attack == "idle":
             held.append(client)
         except OSError:
             break
-    # One client keeps what one client may keep; another address, the Unix socket or the operator is let in. Here, its end.
+    if attack == "hold":
+        print("holds", len(held), flush=True)
+        time.sleep(60)
     for client in held:
         client.close()
     await_service("after idle sessions")

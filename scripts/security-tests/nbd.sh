@@ -11,11 +11,16 @@ suite_nbd() {
         port=$(sed -n 's/^serving on nbd.*:\([0-9]*\)$/\1/p' "$place/ready")
         pid=$("$keepstone" --json bdev list | jq '.[0].pid')
         for attack in $([ "$tls" ] && echo tls || echo flood loris idle options skip); do
-            timeout 40 python3 "$here/clients.py" "$port" "$attack" "${tls:-plain}" ||
+            as stranger python3 "$here/clients.py" "$port" "$attack" ||
                 die "$attack${tls:+ under TLS}: the server does not come through"
             [ -d "/proc/$pid" ] || die "$attack: the server is gone"
             [ "$(awk '/VmHWM/ { print $2 }' "/proc/$pid/status")" -lt $((600 << 10)) ] || die "$attack takes memory without bound"
         done
+        # Another user is let in beside sessions that stay.
+        spawn stranger python3 "$here/clients.py" "$port" hold >"$place/held"
+        await_until 60 grep -q holds "$place/held"
+        as member python3 "$here/clients.py" "$port" probe || die "idle sessions of a user lock out others"
+        end
         [ "$(du -sk /run/keepstone | cut -f1)" -lt 4096 ] || die "clients that are turned away fill the log"
         "$keepstone" bdev stop "$pool" >/dev/null
     done

@@ -66,7 +66,7 @@ suite_setuid() {
     done
     rm -f "$own"
     pool own >/dev/null
-    "$keepstone" attach --options nosuid,nodev,noexec "$own" "$dir" "$mnt" >/dev/null
+    "$keepstone" attach -o nosuid,nodev,noexec "$own" "$dir" "$mnt" >/dev/null
     flags_are "$mnt" nosuid nodev noexec
     unmount "$mnt"
 }

@@ -1,4 +1,6 @@
-//! `keepstone doctor`: what this machine has, what it lacks, and what to do about it.
+//! `keepstone doctor`: what this machine has, what it lacks, what is unsafe, and what to do about it.
+
+mod safety;
 
 use std::fs;
 use std::path::Path;
@@ -20,6 +22,8 @@ enum Level {
     Ok,
     /// Works, but slower or with less than it could.
     Advice,
+    /// Other users can do more than they should.
+    Unsafe,
     /// Pools cannot be used like this.
     Missing,
 }
@@ -33,7 +37,7 @@ struct Finding {
     remedy: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Report {
     findings: Vec<Finding>,
 }
@@ -52,13 +56,17 @@ impl Report {
         self.add(Level::Advice, subject, found.into(), remedy);
     }
 
+    fn unsafe_setup(&mut self, subject: &'static str, found: impl Into<String>, remedy: &str) {
+        self.add(Level::Unsafe, subject, found.into(), remedy);
+    }
+
     fn missing(&mut self, subject: &'static str, found: impl Into<String>, remedy: &str) {
         self.add(Level::Missing, subject, found.into(), remedy);
     }
 }
 
 pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
-    let mut report = Report { findings: Vec::new() };
+    let mut report = Report::default();
     cpu(&mut report);
     persistent_memory(&mut report);
     huge_pages(&mut report);
@@ -66,6 +74,7 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     fuse_of_kernel(&mut report);
     idle_processors(&mut report);
     fuse_of_user(&mut report);
+    safety::of_machine(&mut report);
     if let Some(target) = &args.target {
         if target.is_dir() {
             mounted(&mut report, target);
@@ -88,6 +97,7 @@ fn show(finding: &Finding) {
     let mark = match finding.level {
         Level::Ok => "ok     ",
         Level::Advice => "advice ",
+        Level::Unsafe => "UNSAFE ",
         Level::Missing => "MISSING",
     };
     say!("{mark}  {}: {}", finding.subject, finding.found);
@@ -256,12 +266,6 @@ fn fuse_of_user(report: &mut Report) {
     } else {
         report.advice("fusermount3", "not found: only root can mount", "`apt install fuse3`");
     }
-    let config = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
-    if config.lines().any(|line| line.trim() == "user_allow_other") {
-        report.ok("allow_other", "users may share their mounts");
-    } else {
-        report.ok("allow_other", "only root may share mounts (user_allow_other in /etc/fuse.conf)");
-    }
     let helper = ["/sbin", "/usr/sbin"].map(|dir| Path::new(dir).join("mount.fuse.keepstone"));
     if helper.iter().any(|path| path.exists()) {
         report.ok("mount helper", "installed: `mount -t fuse.keepstone` and fstab work");
@@ -317,6 +321,7 @@ fn pool_file(report: &mut Report, path: &Path) {
             "`keepstone check` says more; `keepstone mkfs` makes a new one",
         ),
     }
+    safety::of_pool(report, path);
     let domain = region.domain();
     let found = format!("{domain}: {}", domain.explain());
     if domain.durable() {

@@ -292,7 +292,7 @@ fn doctor_reports() {
         assert!(subjects.iter().any(|f| f["subject"] == subject), "{subject}: {report}");
     }
     for finding in subjects {
-        let needs_remedy = finding["level"] == "advice";
+        let needs_remedy = finding["level"] == "advice" || finding["level"] == "unsafe";
         assert_eq!(needs_remedy, finding["remedy"] != "", "{finding}");
     }
     assert!(s.ok(["doctor", s.pool_str()]).contains("bpfs"));

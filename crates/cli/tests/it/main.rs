@@ -6,6 +6,7 @@ mod behind;
 mod commands;
 mod common;
 mod delegated;
+mod doctor;
 mod kept;
 mod kernel;
 mod mounts;

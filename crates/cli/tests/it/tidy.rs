@@ -255,3 +255,46 @@ fn merges_are_complete() {
     }
     assert!(marked.is_empty(), "{marked:#?}");
 }
+
+/// Each promise of SECURITY.md names the test that holds it, `PATH::NAME` or `security-tests SUITE`, or a document.
+#[test]
+fn promises_of_security_name_tests_that_are_there() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let promises = text.split("\n## ").find(|part| part.starts_with("Promises")).unwrap();
+    let suites = fs::read_to_string(root().join("scripts/security-tests/run.sh")).unwrap();
+    let suites = suites.split("\nsuites=(").nth(1).unwrap().split(')').next().unwrap().to_owned();
+    let suites: BTreeSet<_> = suites.split_whitespace().collect();
+    let has = |path: &str, function: &str| {
+        let is_there =
+            |path: PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains(function));
+        resolve(path).into_iter().any(is_there)
+    };
+    let mut wrong = Vec::new();
+    let mut named = BTreeSet::new();
+    for line in promises.lines().filter(|line| line.starts_with('|')) {
+        let holder = line.split('|').nth(2).unwrap().trim();
+        if holder.starts_with("---") || holder == "held by" || holder.starts_with('[') {
+            continue;
+        }
+        let tests: Vec<_> = quoted(holder).collect();
+        if tests.is_empty() {
+            wrong.push(format!("{line}: no test"));
+        }
+        for test in tests {
+            let is_there = match (test.strip_prefix("security-tests "), test.split_once("::")) {
+                (Some(suite), _) => {
+                    named.insert(suite);
+                    suites.contains(suite)
+                }
+                (None, Some((path, name))) => has(path, &format!("fn {name}")),
+                (None, None) => false,
+            };
+            if !is_there {
+                wrong.push(format!("{test}: no such test"));
+            }
+        }
+    }
+    let unnamed = suites.iter().filter(|suite| !named.contains(**suite));
+    wrong.extend(unnamed.map(|suite| format!("security-tests {suite}: holds no promise")));
+    assert!(!named.is_empty() && wrong.is_empty(), "{wrong:#?}");
+}
