@@ -60,6 +60,12 @@ pub trait Backing: FileSystem {
     /// Bytes that can still be written, asked anew each time.
     fn room(&self) -> Result<u64>;
 
+    /// Number of changes of names and attributes that only this process has, and that a sync would save. 0 for a kernel file
+    /// system, and if no sync can save them any more.
+    fn pending_changes(&self) -> u64 {
+        0
+    }
+
     /// Begins to notice what others do, so. Once, before a front end looks anything up.
     ///
     /// # Errors
@@ -119,6 +125,9 @@ macro_rules! forward {
         }
         fn room(&$this) -> ::vfs::Result<u64> {
             $to.room()
+        }
+        fn pending_changes(&$this) -> u64 {
+            $to.pending_changes()
         }
         fn watch(&$this, how: $crate::Watch) -> ::vfs::Result<$crate::Reach> {
             $to.watch(how)

@@ -259,6 +259,9 @@ pub struct UmountArgs {
     /// Take the mount out of sight now, end it when its last user is gone; do not wait.
     #[arg(long)]
     pub lazy: bool,
+    /// Of a cache: unmount although the object store cannot be reached. Changes of names that only the server has are lost.
+    #[arg(long, conflicts_with = "lazy")]
+    pub force: bool,
 }
 
 /// Commands with nothing but a pool.

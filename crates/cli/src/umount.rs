@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::UmountArgs;
+use crate::attach::ending::{self, Remainder};
 use crate::{busy, mount, output, pool, stats};
 
 /// How long a server may take to say which process it is; one that is stopped never does.
@@ -33,33 +34,46 @@ struct Unmounted {
     dir: String,
     /// Whether the server is known to have ended.
     server_ended: bool,
+    /// The rest that a cache could not write back.
+    not_written_back: Option<Remainder>,
 }
 
 pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let entry = find(&args.dir)?;
-    let dir = entry.dir;
+    let dir = entry.dir.clone();
     // Who does not wait need not know for whom.
     let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
     let asked = if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir))?) };
     let stale = asked.as_ref().is_some_and(is_stale);
-    let server = asked.and_then(Result::ok).and_then(|stats| server_of(&stats));
+    let stats = asked.and_then(Result::ok);
+    let server = stats.as_ref().and_then(server_of);
+    let below = stats.as_ref().map(|stats| output::text(&stats["dir"]));
+    if entry.is_cache() && server.is_some() {
+        ending::flush_before_unmount(&dir, args.force, json)?;
+    }
     unmount(&dir, args.lazy)?;
     let server_ended = match server {
         _ if stale => true,
         Some(server) if !args.lazy => wait_for(&server)?,
         _ => false,
     };
+    let is_over = entry.is_cache() && server_ended && !stale;
     let done = Unmounted {
         pool: entry.source.display().to_string(),
         dir: dir.display().to_string(),
         server_ended,
+        not_written_back: if is_over { ending::take(&entry.source)? } else { None },
     };
     if json {
         output::json(&done)?;
     } else if !server_ended && !args.lazy {
         output::notice(format!("{}: unmounted, but its server still runs", done.dir));
     }
-    Ok(ExitCode::SUCCESS)
+    let Some(left) = &done.not_written_back else { return Ok(ExitCode::SUCCESS) };
+    if !json {
+        output::notice(left.message(&done.pool, &below.unwrap_or_default()));
+    }
+    Ok(ExitCode::FAILURE)
 }
 
 /// Unmounts, unless anybody uses it.

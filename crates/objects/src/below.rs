@@ -74,4 +74,8 @@ impl Backing for ObjectFs {
     fn room(&self) -> Result<u64> {
         self.held().map(|_| ROOM)
     }
+
+    fn pending_changes(&self) -> u64 {
+        self.held().map_or(0, |core| lock(&core.journal).pending())
+    }
 }

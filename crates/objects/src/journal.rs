@@ -96,6 +96,11 @@ impl Journal {
         self.changed.get(&ino).is_none_or(|record| *record <= self.committed)
     }
 
+    /// Number of records that are not committed.
+    pub fn pending(&self) -> u64 {
+        self.recorded - self.committed
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()

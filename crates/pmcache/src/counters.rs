@@ -98,6 +98,8 @@ pub struct Status {
     pub dirty_files: u64,
     /// For how long the oldest of them has been waiting, in milliseconds.
     pub oldest_dirty_ms: u64,
+    /// Changes of names and attributes that only the server's memory has.
+    pub pending_changes: u64,
     /// Whether reads that the cache answers are a share of all.
     pub hit_rate: Option<f64>,
     /// Bytes written back for each byte written.

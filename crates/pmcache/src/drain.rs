@@ -372,6 +372,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(true)
     }
 
+    /// Makes changes of names and attributes durable below that only this process has.
+    ///
+    /// # Errors
+    /// Of the backing store. They are kept, and the next call tries again.
+    pub fn sync_names(&self) -> Result<()> {
+        if self.backing.pending_changes() > 0 { self.sync_below() } else { Ok(()) }
+    }
+
     /// Writes everything back, and tells how many bytes are left now and then.
     ///
     /// # Errors
@@ -385,6 +393,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             result = result.and(self.drain(&nodes));
             progress(self.backlog.marked());
         }
-        result
+        result.and(self.sync_names())
     }
 }

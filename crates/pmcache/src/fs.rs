@@ -455,6 +455,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             dirty_bytes: files.iter().map(|(_, node)| self.dirty_bytes(&read(&node.state))).sum(),
             dirty_files: files.len() as u64,
             oldest_dirty_ms: (now.0.saturating_sub(oldest.0) / 1_000_000).max(0) as u64,
+            pending_changes: self.backing.pending_changes(),
             hit_rate: share(counters.read_hits, counters.read_hits + counters.read_misses),
             write_amplification: share(counters.drained_bytes, counters.written_bytes),
             counters,

@@ -1,6 +1,7 @@
 //! `keepstone attach`: a pool as the cache of a directory, or of a tree in an object store.
 
 mod args;
+pub mod ending;
 mod files;
 mod inner;
 mod place;

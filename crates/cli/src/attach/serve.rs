@@ -13,7 +13,7 @@ use pmem::Medium as _;
 use serde::Serialize;
 
 use super::args::{ServerArgs, StoreArgs};
-use super::{Attached, Place, Ready, open, watch};
+use super::{Attached, Place, Ready, ending, open, watch};
 use crate::mount::absolute_dir;
 use crate::{background, mount, pool};
 
@@ -66,6 +66,8 @@ pub fn run(
         options.bypass = args.bypass;
         options.policy = args.policy;
     })?);
+    // The pool has what an earlier server left.
+    ending::take(&pool_path)?;
     watch::begin(&cache, args.watch)?;
     let status = cache.status();
     let ready = Ready {
@@ -100,7 +102,6 @@ pub fn run(
     mount::reap(Arc::downgrade(&cache.pool().0));
     mount::remove_abandoned();
     let background = Arc::downgrade(&cache);
-    drop(cache);
     let root = rustix::process::geteuid().is_root();
     let for_all = root || args.allow_other;
     let mut flags = MountFlags::empty();
@@ -118,7 +119,9 @@ pub fn run(
     mount::end_on_signal(stop, mounted.mount_point());
     maintain(background);
     started(&ready)?;
-    mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))
+    mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
+    ending::finish(&cache);
+    ending::record(&cache, &pool_path, (&ready.pool, &ready.dir))
 }
 
 /// Writes back and evicts, in the background, as long as the cache is there.

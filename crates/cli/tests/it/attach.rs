@@ -475,3 +475,44 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     let len = rustix::fs::listxattr(data.join("d/0"), &mut names[..]).unwrap();
     assert!(!String::from_utf8_lossy(&names[..len]).contains("keepstone.cache"));
 }
+
+/// An unmount fails and names the files that cannot be written back; the pool has them when it is attached again.
+#[test]
+fn an_unmount_names_what_is_not_written_back() {
+    let cached = Cached::new();
+    let (data, small) = (cached.data(), cached.base.path().join("small"));
+    fs::create_dir(&small).unwrap();
+    rustix::mount::mount("none", &small, "tmpfs", rustix::mount::MountFlags::empty(), c"size=1M")
+        .unwrap();
+    let unmounted = Unmounted(&small);
+    let pool = cached.pool();
+    let paths = [pool.to_str().unwrap(), small.to_str().unwrap(), data.to_str().unwrap()];
+    cached.keepstone(&["attach", paths[0], paths[1], paths[2]]);
+    let behind = |name: &str| small.join(name);
+    fs::write(data.join("file"), "first").unwrap();
+    cached.keepstone(&["attach", "flush", paths[2]]);
+    fs::write(data.join("file"), "mine").unwrap();
+    fs::write(behind("file"), "of another program").unwrap();
+    let output = cached.run(&["umount", paths[2]]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(message.contains("1 files are not in") && message.contains("file: "), "{message}");
+    assert_eq!(fs::read_to_string(behind("file")).unwrap(), "of another program");
+    cached.keepstone(&["attach", paths[0], paths[1], paths[2]]);
+    let status = cached.status();
+    assert_eq!(status["cache"]["troubles"][0]["path"], "file", "{status}");
+    let output = cached.run(&["--json", "umount", paths[2]]);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["not_written_back"]["dirty_files"], 1);
+    cached.keepstone(&["attach", "discard", paths[0], paths[1], "file"]);
+    drop(unmounted);
+}
+
+/// A mount that goes when the test ends.
+struct Unmounted<'d>(&'d Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}

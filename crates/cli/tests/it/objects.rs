@@ -313,6 +313,39 @@ fn a_store_that_is_away_is_waited_for() {
     other.detach();
 }
 
+/// Changes of names are only in the server's memory until the store has them: an unmount that would lose them is refused, and a
+/// server whose mount went by another way stays until the store is back.
+#[test]
+fn names_that_the_store_has_not_outlive_an_unmount() {
+    let moto = Moto::start();
+    let way = Way::to(moto.port);
+    let machine = Machine::new(way.port);
+    let mount = machine.mount();
+    let mount = mount.to_str().unwrap();
+    machine.attach(&["--lease=1"]);
+    fs::write(machine.path("file"), "content").unwrap();
+    machine.keepstone(&["attach", "flush", mount]);
+    way.cut();
+    fs::rename(machine.path("file"), machine.path("renamed")).unwrap();
+    fs::create_dir(machine.path("dir")).unwrap();
+    assert!(machine.status()["cache"]["pending_changes"].as_u64().unwrap() >= 2);
+    let refused = machine.run(&["umount", mount]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("not in the store"), "{refused:?}");
+    assert!(machine.path("dir").exists());
+    let server = machine.server();
+    let ended = rustix::process::pidfd_open(server, rustix::process::PidfdFlags::empty()).unwrap();
+    rustix::mount::unmount(mount, rustix::mount::UnmountFlags::empty()).unwrap();
+    way.mend();
+    let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut ended, None).unwrap();
+    let other = Machine::new(moto.port);
+    other.attach(&["--lease=1"]);
+    assert_eq!(fs::read_to_string(other.path("renamed")).unwrap(), "content");
+    assert!(other.path("dir").is_dir() && !other.path("file").exists());
+    other.detach();
+}
+
 /// A server sleeps past its lease, and another machine takes the tree. The one that wakes up changes nothing any more, and what
 /// it had not written back is there when it is attached again.
 #[test]

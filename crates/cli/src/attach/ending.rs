@@ -1,0 +1,146 @@
+//! The end of a cache: what is written back before the unmount, and a record of what could not be.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use pmcache::Command;
+use rustix::fs::XattrFlags;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Attached;
+use crate::{background, pool, size, stats};
+
+/// Interval at which the progress of a flush is shown.
+const SHOW_EVERY: Duration = Duration::from_millis(200);
+/// Pause between two attempts to reach an object store after the unmount.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
+/// The rest that a cache could not write back. The pool keeps the bytes; changes of names are lost with the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remainder {
+    /// Bytes that are only in the pool.
+    pub dirty_bytes: u64,
+    /// Files that have such bytes, or need attention.
+    pub dirty_files: u64,
+    /// Changes of names and attributes that were only in the server's memory.
+    pub pending_changes: u64,
+    /// The first file that could not be written back, and the reason.
+    pub first: Option<String>,
+}
+
+impl Remainder {
+    fn of(status: &pmcache::Status) -> Self {
+        let first = status.troubles.first();
+        Self {
+            dirty_bytes: status.dirty_bytes,
+            dirty_files: status.dirty_files.max(status.troubles.len() as u64),
+            pending_changes: status.pending_changes,
+            first: first.map(|trouble| format!("{}: {}", trouble.path, trouble.what)),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        (self.dirty_files, self.dirty_bytes, self.pending_changes) == (0, 0, 0)
+    }
+
+    /// The message for the user of a cache of `dir` in `pool`.
+    pub fn message(&self, pool: &str, dir: &str) -> String {
+        let mut text = format!(
+            "{} of {} files are not in {dir}; {pool} keeps them. `keepstone attach {pool} {dir}` goes on with them, \
+             `keepstone attach drain {pool} {dir}` writes them back without a mount",
+            size::show(self.dirty_bytes),
+            self.dirty_files
+        );
+        if self.pending_changes > 0 {
+            text += &format!("; {} changes of names are lost", self.pending_changes);
+        }
+        if let Some(first) = &self.first {
+            text += &format!("\n{first}");
+        }
+        text
+    }
+}
+
+/// Writes back all that a mounted cache has, and shows how far that is. Failures are those of single files, which the cache keeps.
+///
+/// # Errors
+/// If only the server has changes of names, which the unmount would lose.
+pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<()> {
+    let left = || stats::read(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
+    let bytes = |status: &Value| status["dirty_bytes"].as_u64().unwrap_or(0);
+    let total = bytes(&left());
+    let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
+    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
+    bar.set_message("writing back");
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| {
+            let flush = Command::Flush.attribute();
+            // The status below tells what is left, whatever failed.
+            let _ = rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty());
+        });
+        while !flush.is_finished() {
+            std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
+            bar.set_position(total.saturating_sub(bytes(&left())));
+        }
+    });
+    bar.finish_and_clear();
+    let pending = left()["pending_changes"].as_u64().unwrap_or(0);
+    if pending > 0 && !is_forced {
+        bail!(
+            "{}: {pending} changes of names are not in the store, which cannot be reached, and only the server has them; \
+             see `keepstone attach status {0}`, unmount when the store is back, or give them up by --force",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Waits after the unmount until an object store has all changes of names, as long as the store can have them. A second signal
+/// ends the server.
+pub fn finish(cache: &Attached) {
+    let mut was_logged = false;
+    while cache.status().pending_changes > 0 && cache.sync_names().is_err() {
+        if !was_logged {
+            tracing::warn!(
+                "changes of names are not in the store; the server tries again until they are, or a signal ends it"
+            );
+        }
+        was_logged = true;
+        std::thread::sleep(RETRY_EVERY);
+    }
+}
+
+/// Records what an unmounted cache could not write back, for the process that waits for its end, and fails then.
+pub fn record(cache: &Attached, pool: &Path, names: (&str, &str)) -> Result<()> {
+    let left = Remainder::of(&cache.status());
+    if left.is_nothing() {
+        return Ok(());
+    }
+    let path = path(pool)?;
+    fs::write(&path, serde_json::to_vec(&left)?).with_context(|| path.display().to_string())?;
+    bail!("{}", left.message(names.0, names.1))
+}
+
+/// Takes what the last server of the cache in `pool` has recorded.
+pub fn take(pool: &Path) -> Result<Option<Remainder>> {
+    let path = path(pool)?;
+    let text = match fs::read(&path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(|| path.display().to_string())?,
+    };
+    fs::remove_file(&path).with_context(|| path.display().to_string())?;
+    Ok(serde_json::from_slice(&text).ok())
+}
+
+/// The record's file, in a directory of this user alone.
+fn path(pool: &Path) -> Result<PathBuf> {
+    let (info, _) = pool::info(pool)?;
+    let log = background::log_path(&info.uuid.to_string());
+    background::make_private(log.parent().unwrap_or(Path::new("/")))?;
+    Ok(log.with_extension("left"))
+}
