@@ -92,9 +92,9 @@ holds() {
     [ "$(cat "$1")" = "$2" ] || die "$1 has been changed: $(head -c 200 "$1" | cat -v)"
 }
 
-# lacks TEXT FILE…: fails if one of the files has TEXT.
+# lacks TEXT FILE…: fails, with the lines, if one of the files has TEXT.
 lacks() {
-    ! grep -rlF -- "$@" || die "a secret leaked"
+    ! grep -rF -m 3 -- "$@" || die "a secret leaked"
 }
 
 # pool NAME [OPTION…]: formats a pool of root's in /dev/shm, of $pool_size (64M), and prints its path.
