@@ -29,6 +29,7 @@ mod commit;
 mod content;
 pub mod format;
 mod fs;
+mod http;
 mod journal;
 mod lease;
 mod manifest;
@@ -132,6 +133,13 @@ pub enum Error {
     /// Nothing can be staged, or no thread started.
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+impl From<object_store::Error> for Error {
+    /// Of several objects together.
+    fn from(source: object_store::Error) -> Self {
+        Self::store("the tree", source)
+    }
 }
 
 impl Error {

@@ -2,18 +2,22 @@
 
 use crate::Error;
 use crate::format::{Id, Kind, Part, checksum};
-use bytes::Bytes;
+use crate::http::{LenMax, time_for};
+use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use object_store::path::Path;
 use object_store::{
-    GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
-    PutResult, UpdateVersion,
+    GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
+    PutPayload, PutResult, UpdateVersion,
 };
 use std::future::Future;
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 /// Objects of more bytes are put in parts of so many.
 const PART: usize = 8 << 20;
@@ -21,6 +25,14 @@ const PART: usize = 8 << 20;
 const PARALLEL: usize = 4;
 /// So many parts of a tree are got at once.
 const PARTS_AT_ONCE: usize = 16;
+/// Connecting, and requests that are repeated, take no longer than this, beside the time for the bytes.
+const REPEATS_TIME: Duration = Duration::from_secs(10);
+/// A folder with more objects is not looked through.
+const OBJECTS_MAX: usize = 1 << 24;
+/// To list a folder takes no longer.
+const LIST_TIME: Duration = Duration::from_secs(600);
+/// To delete an object takes no longer, beside the time for a request.
+const DELETE_TIME: Duration = Duration::from_millis(20);
 
 /// Why a request failed.
 pub type Failure = object_store::Error;
@@ -54,9 +66,30 @@ impl Store {
         Ok(Self { inner, prefix: prefix.to_string(), runtime })
     }
 
-    /// Waits for what is asked of the store.
-    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
+    /// Waits for requests to the store, no longer than a request with `bytes` bytes may take.
+    ///
+    /// # Errors
+    /// Where the time is over; where the client panics, as it may on an answer that it does not expect.
+    fn wait<T, E: From<Failure>>(
+        &self,
+        bytes: u64,
+        future: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.wait_for(REPEATS_TIME + time_for(bytes), future)
+    }
+
+    fn wait_for<T, E: From<Failure>>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let future = AssertUnwindSafe(future).catch_unwind();
+        let late = || wrong(format!("the store did not answer within {} s", time.as_secs()));
+        match self.runtime.block_on(async { timeout(time, future).await }) {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(wrong("an answer of the store was not understood".into()).into()),
+            Err(_) => Err(late().into()),
+        }
     }
 
     fn path(&self, name: &str) -> Path {
@@ -66,11 +99,13 @@ impl Store {
 
     /// All of an object, if it has no more than `len_max` bytes; `None` where there is none.
     pub fn get(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
-        self.wait(self.get_whole(name, len_max))
+        self.wait(len_max, self.get_whole(name, len_max))
     }
 
     async fn get_whole(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
-        let got = match self.inner.get(&self.path(name)).await {
+        let mut options = GetOptions::default();
+        options.extensions.insert(LenMax(len_max));
+        let got = match self.inner.get_opts(&self.path(name), options).await {
             Err(Failure::NotFound { .. }) => return Ok(None),
             got => got?,
         };
@@ -78,7 +113,10 @@ impl Store {
             return Err(wrong(format!("{name} has {} bytes", got.meta.size)));
         }
         let (e_tag, version) = (got.meta.e_tag.clone(), got.meta.version.clone());
-        Ok(Some(Got { bytes: got.bytes().await?, version: UpdateVersion { e_tag, version } }))
+        Ok(Some(Got {
+            bytes: read(got, len_max).await?,
+            version: UpdateVersion { e_tag, version },
+        }))
     }
 
     /// All of each of these parts of a tree, checked.
@@ -86,8 +124,15 @@ impl Store {
     /// # Errors
     /// [`Error::Damaged`] where one is not there, or not what it was.
     pub fn get_parts(&self, folder: &str, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
+        let len = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len));
+        if len > rustix::system::sysinfo().totalram as u64 / 2 {
+            let what =
+                format!("it names {len} bytes of the tree, more than half of the memory here");
+            return Err(Error::Damaged { object: "manifest".to_owned(), what });
+        }
         let gets = parts.iter().map(|part| self.get_part(folder, part));
-        self.wait(stream::iter(gets).buffered(PARTS_AT_ONCE).try_collect())
+        let got = stream::iter(gets).buffered(PARTS_AT_ONCE).try_collect();
+        self.wait(len, got)
     }
 
     async fn get_part(&self, folder: &str, part: &Part) -> Result<Bytes, Error> {
@@ -102,10 +147,10 @@ impl Store {
     /// A range of an object that has it.
     pub fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Failure> {
         let len = range.end - range.start;
-        let bytes = self.wait(async {
+        let bytes = self.wait(len, async {
             let range = Some(GetRange::Bounded(range));
             let options = GetOptions { range, ..GetOptions::default() };
-            self.inner.get_opts(&self.path(name), options).await?.bytes().await
+            read(self.inner.get_opts(&self.path(name), options).await?, len).await
         })?;
         let is_whole = bytes.len() as u64 == len;
         if is_whole {
@@ -120,16 +165,17 @@ impl Store {
     /// # Errors
     /// Of the first that could not be put, with its name.
     pub fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> Result<(), (String, Failure)> {
+        let len = objects.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let puts = objects.into_iter().map(async |(name, bytes)| {
             let put = self.put_whole(&name, bytes.into()).await;
-            put.map_err(|err| (name, err))
+            put.map_err(|err| Named(name, err))
         });
-        self.wait(try_join_all(puts)).map(drop)
+        self.wait(len, try_join_all(puts)).map_err(|Named(name, err)| (name, err)).map(drop)
     }
 
     /// Puts an object that nobody else puts: large ones in parts.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Failure> {
-        self.wait(self.put_whole(name, bytes.into()))
+        self.wait(bytes.len() as u64, self.put_whole(name, bytes.into()))
     }
 
     async fn put_whole(&self, name: &str, mut bytes: Bytes) -> Result<(), Failure> {
@@ -175,7 +221,9 @@ impl Store {
     fn put_if(&self, name: &str, bytes: Vec<u8>, mode: PutMode) -> Result<UpdateVersion, Failure> {
         let options = PutOptions { mode, ..PutOptions::default() };
         let payload = PutPayload::from(bytes);
-        let put: PutResult = self.wait(self.inner.put_opts(&self.path(name), payload, options))?;
+        let len = payload.content_length() as u64;
+        let path = self.path(name);
+        let put: PutResult = self.wait(len, self.inner.put_opts(&path, payload, options))?;
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
@@ -183,20 +231,28 @@ impl Store {
     pub fn delete(&self, folder: &str, ids: Vec<Id>) -> Vec<Id> {
         let paths: Vec<_> = ids.iter().map(|id| Ok(self.path(&id.name(folder)))).collect();
         let deleted = self.inner.delete_stream(stream::iter(paths).boxed());
-        let results: Vec<_> = self.wait(deleted.collect());
+        let time = REPEATS_TIME + time_for(0) + DELETE_TIME * ids.len() as u32;
+        let results = self.wait_for(time, deleted.map(Ok::<_, Failure>).try_collect::<Vec<_>>());
         let is_done = |result: &Result<Path, Failure>| {
             matches!(result, Ok(_) | Err(Failure::NotFound { .. }))
         };
         // Which ones failed is not told in the order they were given; to delete one twice does no harm.
-        if results.iter().all(is_done) { Vec::new() } else { ids }
+        if results.is_ok_and(|results| results.iter().all(is_done)) { Vec::new() } else { ids }
     }
 
     /// The objects of a folder that we could have named.
     pub fn list(&self, folder: &str) -> Result<Vec<Id>, Failure> {
-        self.wait(async {
-            let listed = self.inner.list(Some(&self.path(folder)));
-            let parse = |path: &Path| Id::parse(path.filename()?);
-            listed.try_filter_map(async |meta| Ok(parse(&meta.location))).try_collect().await
+        self.wait_for(LIST_TIME, async {
+            let mut listed = self.inner.list(Some(&self.path(folder)));
+            let (mut ids, mut count) = (Vec::new(), 0);
+            while let Some(meta) = listed.try_next().await? {
+                count += 1;
+                if count > OBJECTS_MAX {
+                    return Err(wrong(format!("{folder} has more than {OBJECTS_MAX} objects")));
+                }
+                ids.extend(meta.location.filename().and_then(Id::parse));
+            }
+            Ok(ids)
         })
     }
 
@@ -204,8 +260,9 @@ impl Store {
     pub fn stranger(&self, known: &[&str]) -> Result<Option<String>, Failure> {
         let known: Vec<Path> = known.iter().map(|name| self.path(name)).collect();
         let prefix = (!self.prefix.is_empty()).then(|| Path::from(self.prefix.as_str()));
-        self.wait(async {
-            let mut listed = self.inner.list(prefix.as_ref());
+        self.wait(0, async {
+            // None is listed twice, so one more than are known has to be unknown.
+            let mut listed = self.inner.list(prefix.as_ref()).take(known.len() + 1);
             while let Some(meta) = listed.try_next().await? {
                 if !known.contains(&meta.location) {
                     return Ok(Some(meta.location.to_string()));
@@ -214,6 +271,33 @@ impl Store {
             Ok(None)
         })
     }
+}
+
+/// Why an object could not be put.
+struct Named(String, Failure);
+
+impl From<Failure> for Named {
+    /// Of all that were to be put.
+    fn from(err: Failure) -> Self {
+        Self("data".to_owned(), err)
+    }
+}
+
+/// Reads all of what was got, up to `len_max` bytes: what is announced need not be true.
+async fn read(got: GetResult, len_max: u64) -> Result<Bytes, Failure> {
+    let mut pieces = got.into_stream();
+    let mut whole = BytesMut::new();
+    while let Some(piece) = pieces.try_next().await? {
+        if piece.len() as u64 > len_max - whole.len() as u64 {
+            return Err(wrong(format!("a reply of more than {len_max} bytes")));
+        }
+        if whole.is_empty() && piece.len() as u64 == len_max {
+            // Most come in one piece.
+            return Ok(piece);
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
 }
 
 /// An answer that cannot be.

@@ -1,6 +1,7 @@
 //! Where a tree is, as users write it: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
 
 use crate::Error;
+use crate::http::Bounded;
 use crate::store::Store;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -43,7 +44,10 @@ impl Location {
         /// Each builder has keys of a type of its own.
         macro_rules! build {
             ($builder:ty) => {{
-                let mut builder = <$builder>::from_env().with_url(text).with_retry(retries());
+                let mut builder = <$builder>::from_env()
+                    .with_url(text)
+                    .with_retry(retries())
+                    .with_http_connector(Bounded);
                 for (key, value) in options {
                     let known = key.to_ascii_lowercase().parse();
                     let known = known.map_err(|_| wrong(format!("there is no option {key}")))?;

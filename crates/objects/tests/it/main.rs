@@ -5,4 +5,5 @@ mod conformance;
 mod crash;
 mod holders;
 mod hostile;
+mod replies;
 mod stores;
