@@ -98,7 +98,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             record,
             birth: None,
             slot: None,
-            checked: (self.options.clock)(),
+            checked: (self.options.clock)().0.into(),
             // In journal mode its times are durable before anything is written to it.
             is_unsynced: mode != Mode::Journal,
             dirty: None,
@@ -137,7 +137,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let record = record.and_then(|record| Ok((record, birth?)));
         match (record, dirty) {
             (Ok((record, birth)), Ok(dirty)) if record::name_of(&record.identity) == name => {
-                let checked = vfs::Timestamp(i64::MIN);
+                let checked = i64::MIN.into();
                 let ctime = record.left.ctime.max(shadow.ctime);
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
                 let slot = None;
@@ -381,7 +381,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             node.is_changed.fetch_or(is_stale, Relaxed);
             node.is_suspect.store(true, Release);
         })?;
-        cnode.checked = now;
+        cnode.checked.store(now.0, Relaxed);
         let found = Fingerprint::of(&attr);
         // Of what is told, times may say nothing, within one tick of the clock below.
         if found == cnode.record.left && !is_stale {
@@ -407,9 +407,27 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Err(Errno::STALE)
     }
 
+    /// Whether a file needs no comparison that changes something: it is young, or is found below as it was left. Readers
+    /// that share the lock use it, as a request for the same file may be waiting for the backing store.
+    pub(crate) fn is_as_left(&self, node: &Node, cnode: &Cnode) -> bool {
+        if !self.needs_check(node, cnode) {
+            return true;
+        }
+        if node.is_suspect.load(Acquire) || node.is_changed.load(Acquire) {
+            return false;
+        }
+        let now = (self.options.clock)();
+        let attr = self.backing.getattr(node.ino);
+        let is_same = attr.is_ok_and(|attr| Fingerprint::of(&attr) == cnode.record.left);
+        if is_same {
+            cnode.checked.store(now.0, Relaxed);
+        }
+        is_same
+    }
+
     /// Whether a file has to be compared with what is below: not so while the cache itself changes that.
     pub(crate) fn needs_check(&self, node: &Node, cnode: &Cnode) -> bool {
-        let age = (self.options.clock)().0.saturating_sub(cnode.checked.0);
+        let age = (self.options.clock)().0.saturating_sub(cnode.checked.load(Relaxed));
         let is_young = (0..self.options.coherence_ns).contains(&age);
         let is_busy = cnode.record.state.contains(Flags::BUSY);
         !is_busy && (!is_young || node.is_suspect.load(Acquire))

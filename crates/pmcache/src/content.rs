@@ -8,8 +8,8 @@ use crate::record::{Flags, Punch};
 use crate::{BLOCK, Cache, lock, read, write};
 use backing::Backing;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, RwLockWriteGuard};
 use vfs::{Errno, Fallocate, FileKind, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
 
 /// Why a step is not done.
@@ -158,26 +158,32 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn try_read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
+        let mut state = read(&node.state);
+        let is_own = state.delegation.is_none() && !state.is_offered;
+        let cnode = state.cached.as_ref().filter(|cnode| {
+            is_own && !cnode.record.state.contains(Flags::CONFLICT) && self.is_as_left(node, cnode)
+        });
+        let is_known = cnode.is_some();
+        if let Some(cnode) = cnode
+            && self.holes(cnode, &range, 1)?.is_empty()
         {
-            let state = read(&node.state);
-            let is_own = state.delegation.is_none() && !state.is_offered;
-            if let Some(cnode) = state.cached.as_ref().filter(|_| is_own)
-                && !cnode.record.state.contains(Flags::CONFLICT)
-                && !self.needs_check(node, cnode)
-                && self.holes(cnode, &range, 1)?.is_empty()
-            {
-                self.resident.touch(cnode.slot);
-                count(&self.counts.read_hits, 1);
-                let len = self.pool.read(cnode.shadow, offset, buf)?;
-                count(&self.counts.read_bytes, len as u64);
-                return Ok(len);
-            }
+            self.resident.touch(cnode.slot);
+            count(&self.counts.read_hits, 1);
+            let len = self.pool.read(cnode.shadow, offset, buf)?;
+            count(&self.counts.read_bytes, len as u64);
+            return Ok(len);
         }
         let run = if is_sequential { node.read_run.load(Relaxed) + buf.len() as u64 } else { 0 };
         node.read_run.store(run, Relaxed);
         let passes_by = self.options.bypass > 0 && run > self.options.bypass;
-        let mut state = write(&node.state);
-        let cnode = self.cnode(node, &mut state)?;
+        if !is_known {
+            drop(state);
+            let mut changed = write(&node.state);
+            self.cnode(node, &mut changed)?;
+            // To fetch may take long. Readers of cached blocks, and requests for attributes, do not wait for it.
+            state = RwLockWriteGuard::downgrade(changed);
+        }
+        let cnode = state.cached.as_ref().ok_or(Errno::IO)?;
         count(&self.counts.read_misses, 1);
         if offset >= cnode.size {
             return Ok(0);
@@ -268,7 +274,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let blocks = (hole.end - hole.start) / BLOCK + BESIDE;
         loop {
-            match self.keep(cnode, hole.start, &bytes) {
+            match self.keep(node, cnode, hole.start, &bytes) {
                 Ok(()) => return Ok(None),
                 Err(Errno::NOSPC) if self.evict(blocks)? => {}
                 Err(Errno::NOSPC) => return Ok(Some(bytes)),
@@ -278,7 +284,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Stores what is below: that changes no times.
-    fn keep(&self, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn keep(&self, node: &Node, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
+        // Several may read at a time, and the times are of before each.
+        let _keeping = lock(&node.keeping);
         let times = match cnode.dirty {
             Some(_) => Some(self.pool.getattr(cnode.shadow)?),
             None => None,

@@ -4,7 +4,7 @@ use crate::options::Mode;
 use crate::range::Blocks;
 use crate::record::{Birth, Record};
 use eviction::MarkSlot;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use vfs::{Delegation, Errno, Ino, Timestamp};
 
@@ -17,8 +17,10 @@ pub struct Node {
     pub ino: Ino,
     /// Held by who writes to the backing file, or cuts it.
     pub io: Mutex<Io>,
-    /// Shared by who reads, exclusive for who changes something.
+    /// Shared by readers, which also fetch missing blocks; exclusive for changes.
     pub state: RwLock<State>,
+    /// Held while fetched blocks are stored in the shadow.
+    pub keeping: Mutex<()>,
     /// Whether it is to be compared with what is below however young it is: an answer from there did not fit the fingerprint, or
     /// others have changed it.
     pub is_suspect: AtomicBool,
@@ -95,7 +97,7 @@ pub struct Cnode {
     /// Where hits are marked.
     pub slot: Option<MarkSlot>,
     /// When it was last compared with what is below.
-    pub checked: Timestamp,
+    pub checked: AtomicI64,
     /// Whether the fingerprint may be one that a power failure takes back; the stored record is busy then.
     pub is_unsynced: bool,
     /// What is below may lack; `None`: nothing.
@@ -126,6 +128,7 @@ impl Node {
             is_changed: AtomicBool::new(false),
             openings: AtomicU64::new(0),
             refused: AtomicU32::new(NOBODY),
+            keeping: Mutex::new(()),
             read_end: AtomicU64::new(0),
             read_run: AtomicU64::new(0),
         }

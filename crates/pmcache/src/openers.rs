@@ -6,15 +6,21 @@
 //!   held by who may be opening a backing file, and that passes by the same thread. Another one writes back.
 //! - **openers-O3** Everybody is answered once: let in when the file is below; refused where it cannot be written back, or was
 //!   not in time. To let him in then would be to show him old content, and to keep him waiting could last for ever.
+//! - **openers-O4** Each that waits takes a descriptor of this process. So no more than [`WAITING_MAX`] wait, and no user has
+//!   more of these places than others leave; further ones are refused at once.
 
 use crate::counters::count;
 use crate::{Cache, lock};
 use backing::{Backing, Opening, Watch};
 use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, Ino, Result};
+
+/// Openings that wait at the same time.
+const WAITING_MAX: usize = 1024;
 
 /// Who waits.
 #[derive(Default)]
@@ -26,11 +32,32 @@ pub struct Openers {
 
 #[derive(Default)]
 struct Queue {
-    /// Those who are not answered, in the order in which they came, with when they are refused.
-    waiting: BTreeMap<u64, (Opening, Instant)>,
+    /// Those who are not answered, in the order in which they came.
+    waiting: BTreeMap<u64, Waiting>,
     /// Of these, whose files nobody writes back for them yet.
     left: VecDeque<(u64, Ino)>,
     arrivals: u64,
+}
+
+struct Waiting {
+    opening: Opening,
+    /// When it is refused.
+    until: Instant,
+    /// Whose process it is.
+    user: Option<u32>,
+}
+
+impl Queue {
+    /// Whether there is a place for one more opening of a user's (openers-O4).
+    fn has_place(&self, user: Option<u32>) -> bool {
+        let own = self.waiting.values().filter(|waiting| waiting.user == user).count();
+        own < WAITING_MAX - self.waiting.len()
+    }
+}
+
+/// The user of a process, which waits.
+fn user_of(pid: u32) -> Option<u32> {
+    Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
@@ -45,26 +72,33 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// # Errors
     /// Of single openings, which were refused then.
     pub fn take_openings(&self, limit: Duration) -> Result<()> {
-        let next = lock(&self.openers.queue).waiting.values().map(|(_, until)| *until).min();
+        let next = lock(&self.openers.queue).waiting.values().map(|waiting| waiting.until).min();
         let left = next.map_or(limit, |until| until.saturating_duration_since(Instant::now()));
         let taken = self.backing.wait_for_openings(left.min(limit), &mut |opening| {
             // openers-O2.
             if self.backlog.find(opening.ino).is_none() {
                 return opening.answer(true);
             }
-            count(&self.counts.openers_waited, 1);
+            let user = user_of(opening.pid);
             let mut queue = lock(&self.openers.queue);
+            if !queue.has_place(user) {
+                drop(queue);
+                count(&self.counts.openers_refused, 1);
+                self.note_refusal(opening.ino, opening.pid, "too many others wait already");
+                return opening.answer(false);
+            }
+            count(&self.counts.openers_waited, 1);
             let (id, ino) = (queue.arrivals, opening.ino);
             queue.arrivals += 1;
             queue.left.push_back((id, ino));
-            queue.waiting.insert(id, (opening, Instant::now() + self.options.opener_wait));
+            let until = Instant::now() + self.options.opener_wait;
+            queue.waiting.insert(id, Waiting { opening, until, user });
             self.openers.arrived.notify_one();
         });
         let now = Instant::now();
         let late: Vec<u64> = {
             let queue = lock(&self.openers.queue);
-            let is_late = |(_, until): &&(Opening, Instant)| *until <= now;
-            let late = queue.waiting.iter().filter(|(_, waiting)| is_late(waiting));
+            let late = queue.waiting.iter().filter(|(_, waiting)| waiting.until <= now);
             late.map(|(id, _)| *id).collect()
         };
         for id in late {
@@ -105,7 +139,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Answers who waits, if he still does; which file it is, and who.
     fn answer_opener(&self, id: u64, may: bool) -> Option<(Ino, u32)> {
-        let (opening, _) = lock(&self.openers.queue).waiting.remove(&id)?;
+        let Waiting { opening, .. } = lock(&self.openers.queue).waiting.remove(&id)?;
         let who = (opening.ino, opening.pid);
         if !may {
             count(&self.counts.openers_refused, 1);
