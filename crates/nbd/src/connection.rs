@@ -8,7 +8,8 @@
 //! - **connection-N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
 //! - **connection-N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
 //! - **connection-N3** Nothing waits to be sent while the thread waits for the client.
-//! - **connection-N4** Negotiation ends within a time; after it, a client may be silent for as long as it likes.
+//! - **connection-N4** Negotiation, TLS included, ends within a time, whatever the client sends meanwhile, and within
+//!   [`NEGOTIATION_BYTES_MAX`]; after it, a client may be silent for as long as it likes.
 
 use crate::export::{Counts, Exports};
 use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
@@ -42,6 +43,9 @@ const PIECE_BYTES: u64 = 4096;
 /// A refused payload up to this size is read and thrown away; a longer one ends the session.
 const REFUSED_BYTES_MAX: u64 = 256 << 20;
 
+/// Bytes that a client may send before a session is agreed on. Each option takes at least a header.
+const NEGOTIATION_BYTES_MAX: u64 = 4 << 20;
+
 /// What all connections of a server share.
 pub(crate) struct Common {
     pub exports: Exports,
@@ -67,15 +71,15 @@ pub(crate) enum Ended {
     Io(#[from] io::Error),
 }
 
-/// Serves a client until it or the server wants to end.
-pub(crate) fn serve(common: &Common, mut stream: Stream) -> Result<(), Ended> {
+/// Serves a client until it or the server wants to end; `agreed` is called when negotiation has led to a session.
+pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> Result<(), Ended> {
     let mut inbox = Inbox::new();
-    let deadline = Instant::now() + common.handshake_time;
-    let Some(session) = negotiate(common, &mut stream, &mut inbox, deadline)? else {
+    stream.give_up_at(Some(Instant::now() + common.handshake_time));
+    let Some(session) = negotiate(common, &mut stream, &mut inbox, agreed)? else {
         stream.say_goodbye();
         return Ok(());
     };
-    stream.give_up_at(None)?; // connection-N4
+    stream.give_up_at(None); // connection-N4
     session.export.counters.take(&mut Counts { sessions: 1, ..Counts::default() });
     let mut transmission = Transmission {
         session: &session,
@@ -99,13 +103,10 @@ fn negotiate(
     common: &Common,
     stream: &mut Stream,
     inbox: &mut Inbox,
-    deadline: Instant,
+    agreed: impl Fn(),
 ) -> Result<Option<Session>, Ended> {
-    let mut fill = |stream: &mut Stream, inbox: &mut Inbox| {
-        stream.give_up_at(Some(deadline))?;
-        inbox.fill(stream)
-    };
-    stream.give_up_at(Some(deadline))?;
+    let mut fill = |stream: &mut Stream, inbox: &mut Inbox| inbox.fill(stream);
+    let mut left = NEGOTIATION_BYTES_MAX;
     stream.send_bytes(handshake::greeting().as_bytes())?;
     let flags = loop {
         if let Some(flags) = inbox.bytes().first_chunk() {
@@ -126,6 +127,8 @@ fn negotiate(
             continue;
         };
         inbox.consume(size_of::<wire::OptionHeader>());
+        let all = (size_of::<wire::OptionHeader>() + len) as u64;
+        left = left.checked_sub(all).ok_or(Broken("too many options, or too long ones"))?;
         let step = if len > OPTION_BYTES_MAX {
             skip(stream, inbox, len as u64, &mut fill)?;
             handshake.too_big(code, &mut out);
@@ -140,6 +143,9 @@ fn negotiate(
             inbox.consume(len);
             step
         };
+        if matches!(step, Step::Transmit(_)) {
+            agreed();
+        }
         stream.send_bytes(&out)?;
         out.clear();
         match step {

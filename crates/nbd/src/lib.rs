@@ -22,6 +22,7 @@ pub mod handshake;
 mod listen;
 mod memory;
 mod outbox;
+mod peer;
 pub mod request;
 mod server;
 mod status;

@@ -4,10 +4,11 @@ use crate::connection::{self, Common, Ended};
 use crate::export::Exports;
 use crate::handshake::TlsPolicy;
 use crate::listen::Listener;
+use crate::peer::{self, Peer};
 use crate::stream::Stream;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::Shutdown;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,9 @@ pub struct ServerOptions {
     pub tls_required: bool,
     /// How long a client may take to say what it wants.
     pub handshake_time: Duration,
-    /// Clients at the same time; more are turned away.
+    /// Clients at the same time. A client beyond that takes the place of the oldest one that is still
+    /// negotiating, or is turned away. One user of this machine, or one address, has no more than half of the
+    /// places that others leave (`peer.rs`).
     pub clients_max: usize,
 }
 
@@ -52,8 +55,35 @@ pub struct Server {
 #[derive(Default)]
 struct Clients {
     next: u64,
-    /// A second descriptor of each socket, to interrupt who waits for it.
-    sockets: HashMap<u64, OwnedFd>,
+    /// By age.
+    all: BTreeMap<u64, Client>,
+}
+
+struct Client {
+    /// A second descriptor of its socket, to interrupt the thread that waits for it.
+    socket: OwnedFd,
+    peer: Peer,
+    /// Whether negotiation has led to a session.
+    is_agreed: bool,
+}
+
+impl Clients {
+    /// Makes room for a client of `peer`, of `max` in all: whether there is some. One that has agreed on a session keeps its place.
+    fn make_room(&mut self, peer: Peer, max: usize) -> bool {
+        let own = self.all.values().filter(|client| client.peer == peer).count();
+        let is_over_share = own >= peer::share(max, self.all.len() - own);
+        if !is_over_share && self.all.len() < max {
+            return true;
+        }
+        let is_replaceable =
+            |client: &Client| !client.is_agreed && (!is_over_share || client.peer == peer);
+        let oldest = self.all.iter().find(|(_, client)| is_replaceable(client));
+        let Some(client) = oldest.map(|(id, _)| *id).and_then(|id| self.all.remove(&id)) else {
+            return false;
+        };
+        let _ = rustix::net::shutdown(&client.socket, Shutdown::Both);
+        true
+    }
 }
 
 impl Server {
@@ -86,7 +116,7 @@ impl Server {
 
     /// Clients at this moment.
     pub fn clients(&self) -> usize {
-        self.lock().sockets.len()
+        self.lock().all.len()
     }
 
     /// Serves clients until [`stop`](Self::stop) is called.
@@ -118,23 +148,30 @@ impl Server {
     /// Serves the client at the other end of `socket` in a thread of its own.
     pub fn welcome(self: &Arc<Self>, socket: Option<OwnedFd>) -> io::Result<()> {
         let Some(socket) = socket else { return Ok(()) };
+        let peer = Peer::of(&socket);
         let id = {
             let mut clients = self.lock();
             if self.common.stopping.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if clients.sockets.len() >= self.clients_max {
-                tracing::warn!("a client was turned away: there are {} already", self.clients_max);
+            if !clients.make_room(peer, self.clients_max) {
+                tracing::warn!("a client of {peer} was turned away: all its places are taken");
                 return Ok(());
             }
             let id = clients.next;
             clients.next += 1;
-            clients.sockets.insert(id, socket.try_clone()?);
+            let client = Client { socket: socket.try_clone()?, peer, is_agreed: false };
+            clients.all.insert(id, client);
             id
         };
         let member = Member { server: self.clone(), id };
         std::thread::Builder::new().name(format!("client {id}")).spawn(move || {
-            match connection::serve(&member.server.common, Stream::new(socket)) {
+            let agreed = || {
+                if let Some(client) = member.server.lock().all.get_mut(&id) {
+                    client.is_agreed = true;
+                }
+            };
+            match connection::serve(&member.server.common, Stream::new(socket), agreed) {
                 Ok(()) => tracing::debug!("client {id} has left"),
                 Err(Ended::Io(err)) => tracing::info!("client {id} was cut off: {err}"),
                 Err(err) => tracing::warn!("client {id} was turned out: {err}"),
@@ -150,11 +187,11 @@ impl Server {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         let deadline = Instant::now() + grace;
         let mut clients = self.lock();
-        for socket in clients.sockets.values() {
+        for Client { socket, .. } in clients.all.values() {
             // What has arrived can still be read; then the stream ends.
             let _ = rustix::net::shutdown(socket, Shutdown::Read);
         }
-        while !clients.sockets.is_empty() {
+        while !clients.all.is_empty() {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 break;
             };
@@ -163,7 +200,7 @@ impl Server {
                 .wait_timeout(clients, left)
                 .map_or_else(|broken| broken.into_inner().0, |(clients, _)| clients);
         }
-        for socket in clients.sockets.values() {
+        for Client { socket, .. } in clients.all.values() {
             // It does not take its replies.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
@@ -185,7 +222,7 @@ struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.server.lock().sockets.remove(&self.id);
+        self.server.lock().all.remove(&self.id);
         self.server.gone.notify_all();
     }
 }

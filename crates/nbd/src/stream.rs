@@ -3,11 +3,12 @@
 #![allow(unsafe_code)]
 
 use crate::outbox::{Outbox, Part};
-use rustix::net::RecvFlags;
-use rustix::net::sockopt::{self, Timeout};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 use rustls::ServerConnection;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Bytes that can wait for being looked at. They stay in a CPU's cache on their way to PM.
@@ -22,12 +23,14 @@ pub(crate) struct Stream {
     tls: Option<Box<ServerConnection>>,
     /// Pieces for the kernel, empty between calls.
     pieces: Vec<libc::iovec>,
+    /// When everything that waits gives up, whatever has come by then.
+    deadline: Option<Instant>,
 }
 
 impl Stream {
     /// Without TLS.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, tls: None, pieces: Vec::new() }
+        Self { socket, tls: None, pieces: Vec::new(), deadline: None }
     }
 
     /// Goes on under TLS. The handshake takes place with the next bytes.
@@ -40,26 +43,15 @@ impl Stream {
         self.tls.is_some()
     }
 
-    /// Bounds every call that waits from now on, or none.
-    pub fn give_up_at(&self, deadline: Option<Instant>) -> io::Result<()> {
-        let left = match deadline {
-            None => None,
-            Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
-                // Zero would mean for ever.
-                None => return Err(io::ErrorKind::TimedOut.into()),
-                Some(left) => Some(left.max(std::time::Duration::from_millis(1))),
-            },
-        };
-        sockopt::set_socket_timeout(&self.socket, Timeout::Recv, left)?;
-        Ok(sockopt::set_socket_timeout(&self.socket, Timeout::Send, left)?)
+    /// Sets when everything that waits gives up from now on, a TLS handshake as a whole included; or that nothing does.
+    pub fn give_up_at(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
     }
 
     /// Bytes that came in, at least one; none at the end.
     pub fn receive(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &mut self.tls else {
-            return receive(&self.socket, buf);
-        };
-        let mut socket = Socket(self.socket.as_fd());
+        let mut socket = Socket { fd: self.socket.as_fd(), deadline: self.deadline };
+        let Some(tls) = &mut self.tls else { return socket.read(buf) };
         loop {
             match tls.reader().read(buf) {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
@@ -91,7 +83,7 @@ impl Stream {
 
     /// Sends `bytes`.
     pub fn send_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut socket = Socket(self.socket.as_fd());
+        let mut socket = Socket { fd: self.socket.as_fd(), deadline: self.deadline };
         let Some(tls) = &mut self.tls else {
             return socket.write_all(bytes);
         };
@@ -107,9 +99,10 @@ impl Stream {
 
     /// Says that nothing follows, where that can be said.
     pub fn say_goodbye(&mut self) {
+        let mut socket = Socket { fd: self.socket.as_fd(), deadline: self.deadline };
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            let _ = tls.write_tls(&mut Socket(self.socket.as_fd()));
+            let _ = tls.write_tls(&mut socket);
         }
     }
 
@@ -158,30 +151,55 @@ impl Stream {
     }
 }
 
-fn receive(socket: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match rustix::net::recv(&socket, &mut *buf, RecvFlags::empty()) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::CONNRESET) => return Ok(0),
-            // What a socket's timeout looks like.
-            Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
-            done => return Ok(done?.1),
+/// A socket for those who know only [`io::Read`] and [`io::Write`].
+struct Socket<'a> {
+    fd: BorrowedFd<'a>,
+    deadline: Option<Instant>,
+}
+
+impl Socket<'_> {
+    /// Waits until the socket is ready for `what`; not at all where nothing gives up, as the call does then.
+    fn wait(&self, what: PollFlags) -> io::Result<()> {
+        let Some(deadline) = self.deadline else { return Ok(()) };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = Timespec::try_from(left).unwrap_or_default();
+            match poll(&mut [PollFd::new(&self.fd, what)], Some(&left)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                ready => return Ok(ready.map(drop)?),
+            }
         }
     }
 }
 
-/// A socket for those who know only [`io::Read`] and [`io::Write`].
-struct Socket<'a>(std::os::fd::BorrowedFd<'a>);
-
 impl io::Read for Socket<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        receive(self.0, buf)
+        loop {
+            self.wait(PollFlags::IN)?;
+            match rustix::net::recv(self.fd, &mut *buf, RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(0),
+                done => return Ok(done?.1),
+            }
+        }
     }
 }
 
 impl io::Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::net::send(self.0, bytes, rustix::net::SendFlags::NOSIGNAL)?)
+        loop {
+            self.wait(PollFlags::OUT)?;
+            // A socket that is ready may have less room than all of it takes.
+            let waits =
+                if self.deadline.is_some() { SendFlags::DONTWAIT } else { SendFlags::empty() };
+            match rustix::net::send(self.fd, bytes, SendFlags::NOSIGNAL | waits) {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                done => return Ok(done?),
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

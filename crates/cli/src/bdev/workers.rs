@@ -134,11 +134,6 @@ impl<'a> Supervisor<'a> {
     fn take_client(&mut self, listener: &Listener) -> Result<()> {
         let Some(client) = listener.accept()? else { return Ok(()) };
         let numbers = self.numbers()?;
-        let all: usize = numbers.iter().map(|of| of.clients).sum();
-        if all >= self.options.clients_max {
-            tracing::warn!("a client was turned away: there are {all} already");
-            return Ok(());
-        }
         let fewest = self.workers.iter().zip(&numbers).min_by_key(|(_, of)| of.clients);
         let (worker, _) = fewest.context("there is no worker")?;
         worker::order(&worker.channel, Order::Serve(client))
@@ -220,7 +215,9 @@ impl<'a> Supervisor<'a> {
         match unsafe { libc::fork() } {
             0 => {
                 drop(channel);
-                let options = self.options.clone();
+                // A worker turns away by itself what is more than its part.
+                let clients_max = self.options.clients_max.div_ceil(self.count);
+                let options = ServerOptions { clients_max, ..self.options.clone() };
                 let work = || worker::work(&theirs, &self.served.opened, options, supervisor);
                 // Nothing of this process's callers is the child's to clean up.
                 std::process::exit(match catch_unwind(AssertUnwindSafe(work)) {
