@@ -148,6 +148,17 @@ pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<RenameFlags> {
     RenameFlags::from_bits(flags.bits()).ok_or(Errno::INVAL)
 }
 
+/// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
+pub(crate) fn reply_value(reply: fuser::ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(fuser::Errno::ERANGE);
+    } else {
+        reply.data(value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,9 @@
 //!   attributes, listings, links and pages for as long as it likes ([`Caching`]): always, or where programs may use the pool
 //!   without the server, as long as none does (`keeping.rs`).
 //! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
-//!   them itself, blocking ones included. No worker thread is ever occupied by a waiter.
+//!   them itself, blocking ones included.
+//! - **Requests that wait** (for a store, a directory below, a lock of a stopped process) keep no others waiting: their threads are
+//!   replaced, and no user can have all of them (`workers.rs`).
 //! - **Panics** of an engine end one request with `EIO`, not the mount.
 //!
 //! What the kernel's FUSE does not pass on: `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE`
@@ -41,6 +43,7 @@ mod setgid;
 mod stop;
 mod table;
 mod watch;
+mod workers;
 
 pub use counters::{Op, OpCounters, OpSnapshot};
 pub use expire::is_known as kernel_keeps_until_told;

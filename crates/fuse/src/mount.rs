@@ -19,6 +19,7 @@ pub use rustix::mount::MountFlags;
 use crate::expire::Expirer;
 use crate::server::{Server, Shared};
 use crate::table::{MountEntry, mount_at, mounts, mounts_within};
+use crate::workers::Workers;
 use mounts::{CACHE_TYPE, FS_TYPE};
 
 /// Where requests come from.
@@ -67,13 +68,14 @@ pub struct MountOptions {
     pub access: Access,
     /// Flags of `mount(2)`: read-only, nosuid, nodev, noexec, …
     pub flags: MountFlags,
-    /// Threads that answer requests.
+    /// Threads that answer requests at a time, not counting those whose requests wait.
     pub threads: usize,
 }
 
 /// A mount whose requests wait to be served.
 pub struct Mounted {
     session: Session<Server>,
+    workers: Arc<Workers>,
     shared: Option<Arc<Shared>>,
     mount_point: MountPoint,
 }
@@ -90,7 +92,11 @@ pub struct MountPoint {
 ///
 /// A mount of ours there whose server is dead is replaced: where the kernel can (Linux 6.5) in one step, so
 /// that nobody who comes meanwhile meets the directory below.
-pub fn mount(server: Server, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
+pub fn mount(mut server: Server, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
+    Workers::prepare_allocator();
+    let workers = Workers::new(options.threads);
+    server.workers = workers.clone();
+    let options = &MountOptions { threads: workers.threads(), ..options.clone() };
     // That of a dead mount cannot be asked for.
     let dir = if is_stale(dir)? { dir.to_owned() } else { dir.canonicalize()? };
     let root_mode = server.root_mode()?;
@@ -108,7 +114,7 @@ pub fn mount(server: Server, dir: &Path, options: &MountOptions) -> io::Result<M
         shared.keeping.begin(expirer);
     }
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
-    Ok(Mounted { session, shared, mount_point: MountPoint { dir, device: entry.device } })
+    Ok(Mounted { session, workers, shared, mount_point: MountPoint { dir, device: entry.device } })
 }
 
 impl Mounted {
@@ -119,12 +125,13 @@ impl Mounted {
 
     /// Answers requests until the file system is unmounted, then drops the server.
     pub fn serve(self) -> io::Result<()> {
-        let Some(shared) = self.shared else { return run(self.session) };
-        let notifier = self.session.notifier();
+        let Self { session, workers, shared, .. } = self;
+        let Some(shared) = shared else { return run(session, &workers) };
+        let notifier = session.notifier();
         let result = std::thread::scope(|scope| {
             let Shared { fs, events, names, keeping, .. } = &*shared;
             scope.spawn(move || names.tell(&**fs, (&**events, keeping), &notifier));
-            let result = run(self.session);
+            let result = run(session, &workers);
             names.end(&**events);
             result
         });
@@ -136,8 +143,14 @@ impl Mounted {
 
 /// Answers requests until there is no connection any more. Where that is cut ([`MountPoint::end`]), a thread that is about to
 /// wait for a request is told so by an error of its own.
-fn run<S: fuser::Filesystem>(session: Session<S>) -> io::Result<()> {
-    match session.run() {
+fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Result<()> {
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| workers.monitor());
+        let result = session.run();
+        workers.end_all();
+        result
+    });
+    match result {
         Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
         result => result,
     }

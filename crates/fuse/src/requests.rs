@@ -18,13 +18,15 @@ use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
 use crate::server::Server;
+use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
 
 /// Largest write that comes in one request, in bytes; a longer `write(2)` is split by the kernel.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 /// Requests that the kernel may have in flight without a waiting process (read-ahead, mapped
-/// pages, asynchronous direct I/O).
-const BACKGROUND_MAX: u16 = 64;
+/// pages, asynchronous direct I/O). It counts those of all users together, and
+/// lets all of them wait beyond this number. So it is larger than the number of requests of a user that wait ([`Workers`](crate::workers)).
+const BACKGROUND_MAX: u16 = 4096;
 
 /// What the kernel asks a server for, in the order of `FUSE_INIT`.
 ///
@@ -66,17 +68,6 @@ fn drop_before_write(fs: &dyn FileSystem, req: &Request, ino: Ino) -> vfs::Resul
     if may_write { fs.drop_privileges(ino) } else { Ok(()) }
 }
 
-/// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
-fn reply_value(reply: ReplyXattr, size: u32, value: &[u8]) {
-    if size == 0 {
-        reply.size(value.len() as u32);
-    } else if value.len() > size as usize {
-        reply.error(fuser::Errno::ERANGE);
-    } else {
-        reply.data(value);
-    }
-}
-
 impl fuser::Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut granted = CAPABILITIES & config.capabilities();
@@ -108,7 +99,8 @@ impl fuser::Filesystem for Server {
         }
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        begin!(self, reply, [req, name], lookup(&req, parent, &name, reply));
         if self.is_alias_dir(parent, name) {
             self.options.counters.count(Op::Lookup);
             return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
@@ -157,7 +149,8 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        begin!(self, reply, [req], getattr(&req, ino, _fh, reply));
         if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::GetAttr);
             return reply.attr(&alias::DIR_TTL, &alias::dir_attr());
@@ -183,6 +176,15 @@ impl fuser::Filesystem for Server {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        begin!(
+            self,
+            reply,
+            [req],
+            setattr(
+                &req, ino, mode, uid, gid, size, atime, mtime, ctime, _fh, _crtime, _chgtime,
+                _bkuptime, _flags, reply
+            )
+        );
         let ino = convert::ino(ino);
         let set = SetAttr {
             perm: mode.map(|m| m & 0o7777),
@@ -207,7 +209,8 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        begin!(self, reply, [req], readlink(&req, ino, reply));
         match self.call(Op::ReadLink, |fs| fs.readlink(convert::ino(ino))) {
             Ok(target) => reply.data(&target),
             Err(err) => reply.error(err),
@@ -224,6 +227,7 @@ impl fuser::Filesystem for Server {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        begin!(self, reply, [req, name], mknod(&req, parent, &name, mode, umask, rdev, reply));
         self.entry(Op::MkNod, reply, (parent, name), |fs| {
             let kind = convert::new_kind(mode, rdev)?;
             let node = NewNode { kind, mode: mode & 0o7777, umask };
@@ -240,19 +244,22 @@ impl fuser::Filesystem for Server {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        begin!(self, reply, [req, name], mkdir(&req, parent, &name, mode, umask, reply));
         let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask };
         self.entry(Op::MkDir, reply, (parent, name), |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        begin!(self, reply, [req, name], unlink(&req, parent, &name, reply));
         self.change_names(Op::Unlink, reply, (parent, name), None, |fs| {
             fs.unlink(convert::ino(parent), name.as_bytes())
         });
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        begin!(self, reply, [req, name], rmdir(&req, parent, &name, reply));
         self.change_names(Op::RmDir, reply, (parent, name), None, |fs| {
             fs.rmdir(convert::ino(parent), name.as_bytes())
         });
@@ -266,6 +273,12 @@ impl fuser::Filesystem for Server {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        begin!(
+            self,
+            reply,
+            [req, link_name, target],
+            symlink(&req, parent, &link_name, &target, reply)
+        );
         let kind = NewKind::Symlink(target.as_os_str().as_bytes());
         let node = NewNode { kind, mode: 0o777, umask: 0 };
         self.entry(Op::Symlink, reply, (parent, link_name), |fs| {
@@ -275,7 +288,7 @@ impl fuser::Filesystem for Server {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -283,6 +296,12 @@ impl fuser::Filesystem for Server {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
+        begin!(
+            self,
+            reply,
+            [req, name, newname],
+            rename(&req, parent, &name, newparent, &newname, flags, reply)
+        );
         self.change_names(Op::Rename, reply, (parent, name), Some((newparent, newname)), |fs| {
             fs.rename(
                 (convert::ino(parent), name.as_bytes()),
@@ -294,18 +313,20 @@ impl fuser::Filesystem for Server {
 
     fn link(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         newparent: INodeNo,
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        begin!(self, reply, [req, newname], link(&req, ino, newparent, &newname, reply));
         self.entry(Op::Link, reply, (newparent, newname), |fs| {
             fs.link(convert::ino(ino), convert::ino(newparent), newname.as_bytes())
         });
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        begin!(self, reply, [req], open(&req, ino, flags, reply));
         self.options.counters.count(Op::Open);
         if self.options.caching.skip_opens {
             return reply.error(fuser::Errno::ENOSYS);
@@ -319,7 +340,7 @@ impl fuser::Filesystem for Server {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -328,6 +349,7 @@ impl fuser::Filesystem for Server {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        begin!(self, reply, [req], read(&req, ino, fh, offset, size, _flags, lock_owner, reply));
         READ_BUFFER.with_borrow_mut(|buf| {
             let size = size as usize;
             if buf.len() < size {
@@ -353,7 +375,7 @@ impl fuser::Filesystem for Server {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -363,6 +385,12 @@ impl fuser::Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        begin!(
+            self,
+            reply,
+            [req, data],
+            write(&req, ino, fh, offset, &data, write_flags, flags, _lock_owner, reply)
+        );
         let ino = convert::ino(ino);
         let written = self.call(Op::Write, |fs| {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
@@ -424,16 +452,18 @@ impl fuser::Filesystem for Server {
 
     fn fsync(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        begin!(self, reply, [req], fsync(&req, ino, _fh, _datasync, reply));
         self.sync(Op::FSync, ino, reply);
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        begin!(self, reply, [req], opendir(&req, _ino, _flags, reply));
         self.options.counters.count(Op::OpenDir);
         let now = self.caching();
         if !now.keep_cache {
@@ -450,12 +480,13 @@ impl fuser::Filesystem for Server {
 
     fn readdir(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        begin!(self, reply, [req], readdir(&req, ino, _fh, offset, reply));
         if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::ReadDir);
             return reply.ok();
@@ -475,12 +506,13 @@ impl fuser::Filesystem for Server {
 
     fn readdirplus(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        begin!(self, reply, [req], readdirplus(&req, ino, _fh, offset, reply));
         if self.in_alias_dir(ino).is_some() {
             self.options.counters.count(Op::ReadDirPlus);
             return reply.ok();
@@ -498,16 +530,18 @@ impl fuser::Filesystem for Server {
 
     fn fsyncdir(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        begin!(self, reply, [req], fsyncdir(&req, ino, _fh, _datasync, reply));
         self.sync(Op::FSyncDir, ino, reply);
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        begin!(self, reply, [req], statfs(&req, _ino, reply));
         match self.call(Op::StatFs, |fs| Ok(fs.statfs())) {
             Ok(s) => reply.statfs(
                 s.blocks,
@@ -533,6 +567,12 @@ impl fuser::Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        begin!(
+            self,
+            reply,
+            [req, name, value],
+            setxattr(&req, ino, &name, &value, flags, _position, reply)
+        );
         let computed = self.stats_of(ino, name).is_some();
         let ino = convert::ino(ino);
         self.empty(Op::SetXattr, reply, |fs| {
@@ -550,31 +590,34 @@ impl fuser::Filesystem for Server {
         });
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        begin!(self, reply, [req, name], getxattr(&req, ino, &name, size, reply));
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats()),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
             None => fs.getxattr(convert::ino(ino), name.as_bytes()),
         });
         match value {
-            Ok(value) => reply_value(reply, size, &value),
+            Ok(value) => convert::reply_value(reply, size, &value),
             Err(err) => reply.error(err),
         }
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        begin!(self, reply, [req], listxattr(&req, ino, size, reply));
         match self.call(Op::ListXattr, |fs| fs.listxattr(convert::ino(ino))) {
             Ok(names) => {
                 // Like the kernel's own file systems: only the superuser sees trusted names.
                 let visible = |name: &&Vec<u8>| req.uid() == 0 || !name.starts_with(b"trusted.");
                 let terminated = names.iter().filter(visible).flat_map(|name| [name, &b"\0"[..]]);
-                reply_value(reply, size, &terminated.collect::<Vec<_>>().concat());
+                convert::reply_value(reply, size, &terminated.collect::<Vec<_>>().concat());
             }
             Err(err) => reply.error(err),
         }
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        begin!(self, reply, [req, name], removexattr(&req, ino, &name, reply));
         let computed = self.stats_of(ino, name).is_some();
         self.empty(Op::RemoveXattr, reply, |fs| {
             if computed {
@@ -594,6 +637,7 @@ impl fuser::Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        begin!(self, reply, [req, name], create(&req, parent, &name, mode, umask, flags, reply));
         if self.options.caching.skip_opens {
             // The kernel then sends `mknod`, and needs no `release`.
             self.options.counters.count(Op::Create);
@@ -628,7 +672,7 @@ impl fuser::Filesystem for Server {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         _flags: IoctlFlags,
@@ -637,6 +681,12 @@ impl fuser::Filesystem for Server {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        begin!(
+            self,
+            reply,
+            [req, in_data],
+            ioctl(&req, ino, fh, _flags, cmd, &in_data, _out_size, reply)
+        );
         match self.announce((ino, fh), cmd, in_data) {
             Ok(credit) => reply.ioctl(0, &credit.to_bytes()),
             Err(err) => reply.error(err),
@@ -645,7 +695,7 @@ impl fuser::Filesystem for Server {
 
     fn poll(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _ph: PollNotifier,
@@ -653,6 +703,7 @@ impl fuser::Filesystem for Server {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
+        begin!(self, reply, [req], poll(&req, _ino, _fh, _ph, _events, _flags, reply));
         // The kernel then answers itself: a file is always ready.
         self.options.counters.count(Op::Poll);
         reply.error(fuser::Errno::ENOSYS);
@@ -668,6 +719,7 @@ impl fuser::Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        begin!(self, reply, [req], fallocate(&req, ino, _fh, offset, length, mode, reply));
         let ino = convert::ino(ino);
         self.empty(Op::Fallocate, reply, |fs| {
             let mode = convert::fallocate(mode)?;
@@ -680,13 +732,14 @@ impl fuser::Filesystem for Server {
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
+        begin!(self, reply, [req], lseek(&req, ino, _fh, offset, whence, reply));
         let found = self.call(Op::Lseek, |fs| {
             let whence = convert::seek(whence)?;
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
@@ -711,6 +764,14 @@ impl fuser::Filesystem for Server {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        begin!(
+            self,
+            reply,
+            [req],
+            copy_file_range(
+                &req, ino_in, _fh_in, offset_in, ino_out, _fh_out, offset_out, len, flags, reply
+            )
+        );
         let to = convert::ino(ino_out);
         let copied = self.call(Op::CopyFileRange, |fs| {
             if !flags.is_empty() {

@@ -20,6 +20,7 @@ use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
+use crate::workers::Workers;
 
 /// Serves a file system to the kernel.
 pub struct Server {
@@ -29,6 +30,8 @@ pub struct Server {
     pub(crate) shared: Option<Arc<Shared>>,
     /// To the kernel, once it is there.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
+    /// The threads that answer.
+    pub(crate) workers: Arc<Workers>,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -72,7 +75,8 @@ impl Server {
         assert_eq!(fs.root(), vfs::ROOT, "FUSE calls the root directory inode 1");
         let caching = options.caching.allowed_by(&*fs)?;
         let options = ServerOptions { caching, ..options };
-        Ok(Self { fs, options, shared: None, notifier: Arc::default() })
+        let workers = Workers::new(1);
+        Ok(Self { fs, options, shared: None, notifier: Arc::default(), workers })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by

@@ -1,3 +1,4 @@
 //! The integration tests of `fuse`, in one binary: nextest runs each test in a process of its own.
 
 mod mount;
+mod waits;

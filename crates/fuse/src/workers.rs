@@ -1,0 +1,441 @@
+//! Threads that answer requests, and how those that wait are replaced.
+//!
+//! A request may wait for long: for a store on the network, for the directory below a cache, for a lock that a stopped process
+//! holds. It keeps its thread. So there are more threads than serve at a time; the others are parked. A monitor looks at all of
+//! them every [`TICK`], and unparks one for each that has not got on since.
+//!
+//! - **workers-W1** A request that does not wait is answered by the thread that took it from the kernel, without a lock.
+//! - **workers-W2** No user can keep all threads waiting: a request is only begun while its user has fewer under way than there are
+//!   threads left. Further ones are put off until one of the waiting ones has ended; others' requests go on meanwhile.
+//! - **workers-W3** A thread is parked only while enough threads are left that have served before. When such a thread ends, the
+//!   connection has ended, and all parked ones are let go.
+
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fuser::Request;
+
+use crate::server::Server;
+
+/// Threads of a mount that may wait, beside those that serve.
+pub(crate) const WAITING_MAX: usize = 64;
+/// How long a request may take before its thread counts as waiting: one to two ticks.
+const TICK: Duration = Duration::from_millis(10);
+/// Ticks without a request before the monitor sleeps.
+const QUIET_TICKS: u32 = 20;
+/// How long it sleeps, unless a request wakes it.
+const SLEEP: Duration = Duration::from_secs(60);
+/// Threads that are unparked at once beyond those that serve, while more and more wait.
+const GROWTH_MAX: usize = 16;
+/// Requests of a user that can be put off, and the bytes in them.
+const PUT_OFF_MAX: usize = 4096;
+const PUT_OFF_BYTES_MAX: usize = 64 << 20;
+
+/// A request that was put off.
+type Job = Box<dyn FnOnce(&Server) + Send>;
+
+/// The threads of a mount.
+pub(crate) struct Workers {
+    /// How many serve at a time.
+    serving: usize,
+    slots: Box<[Slot]>,
+    state: Mutex<State>,
+    unparked: Condvar,
+    /// For the monitor.
+    awake: Condvar,
+    is_asleep: AtomicBool,
+    /// More threads serve than should.
+    is_surplus: AtomicBool,
+    /// Some thread waits, or some request was put off.
+    is_slow: AtomicBool,
+}
+
+/// A thread's own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot {
+    /// Odd while it has a request.
+    count: AtomicU64,
+    uid: AtomicU32,
+    /// The monitor has found that its request waits.
+    waits: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Slots that have a thread.
+    threads: usize,
+    parked: usize,
+    waiting: usize,
+    /// Parked threads that may go.
+    to_unpark: usize,
+    put_off: HashMap<u32, PutOff>,
+    has_ended: bool,
+}
+
+/// Requests of a user that were put off.
+#[derive(Default)]
+struct PutOff {
+    jobs: VecDeque<(usize, Job)>,
+    bytes: usize,
+}
+
+/// Where a thread is known.
+struct Home {
+    workers: Arc<Workers>,
+    slot: usize,
+    /// It serves a request that was put off.
+    is_again: Cell<bool>,
+}
+
+thread_local! {
+    static HOME: RefCell<Option<Home>> = const { RefCell::new(None) };
+}
+
+/// Decision about a request.
+pub(crate) enum Begin<'s> {
+    /// It is served while this is held.
+    Now(Turn<'s>),
+    /// It is to be [put off](Workers::put_off).
+    Later,
+    /// Its user has too many already.
+    Never,
+}
+
+/// A request that is served by this thread.
+pub(crate) struct Turn<'s> {
+    server: &'s Server,
+    slot: usize,
+    is_again: bool,
+}
+
+impl Workers {
+    /// Lets the allocator take buffers of threads from the kernel, and give them back: `fuser` has 16 MiB for each, of which most
+    /// is never touched. glibc would take them from its heaps, and clear them, once it has freed one.
+    pub fn prepare_allocator() {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: takes two integers, and may be called at any time.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 4 << 20);
+        }
+    }
+
+    /// For `serving` threads that serve at a time.
+    pub fn new(serving: usize) -> Arc<Self> {
+        let slots = (0..serving + WAITING_MAX).map(|_| Slot::default()).collect();
+        Arc::new(Self {
+            serving,
+            slots,
+            state: Mutex::default(),
+            unparked: Condvar::new(),
+            awake: Condvar::new(),
+            is_asleep: AtomicBool::new(false),
+            is_surplus: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
+        })
+    }
+
+    /// Threads that there are to be.
+    pub fn threads(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Begins a request of a user; `bytes` would have to be kept if it were put off.
+    pub fn begin<'s>(self: &Arc<Self>, server: &'s Server, uid: u32, bytes: usize) -> Begin<'s> {
+        let Some((slot, is_again)) = self.home() else {
+            // More threads than were asked for: nothing is known of them.
+            return Begin::Now(Turn { server, slot: usize::MAX, is_again: true });
+        };
+        // workers-W1.
+        if self.is_slow.load(Relaxed) && !is_again {
+            let state = self.lock();
+            if !self.admits(uid) {
+                let has_room = state.put_off.get(&uid).is_none_or(|put_off| {
+                    put_off.jobs.len() < PUT_OFF_MAX && put_off.bytes + bytes <= PUT_OFF_BYTES_MAX
+                });
+                return if has_room { Begin::Later } else { Begin::Never };
+            }
+        }
+        let own = &self.slots[slot];
+        own.uid.store(uid, Relaxed);
+        own.count.fetch_add(1, SeqCst);
+        if self.is_asleep.load(SeqCst) {
+            let _state = self.lock();
+            self.is_asleep.store(false, SeqCst);
+            self.awake.notify_one();
+        }
+        Begin::Now(Turn { server, slot, is_again })
+    }
+
+    /// Keeps a request until one of its user's has ended.
+    pub fn put_off(self: &Arc<Self>, server: &Server, uid: u32, bytes: usize, job: Job) {
+        let mut state = self.lock();
+        let put_off = state.put_off.entry(uid).or_default();
+        put_off.bytes += bytes;
+        put_off.jobs.push_back((bytes, job));
+        self.note(&state);
+        drop(state);
+        // The last of its user's may have ended before it could see this one.
+        if let Some((slot, _)) = self.home() {
+            self.end(slot, server);
+        }
+    }
+
+    /// This thread's slot, and whether it serves a request that was put off.
+    fn home(self: &Arc<Self>) -> Option<(usize, bool)> {
+        HOME.with_borrow_mut(|home| {
+            if home.as_ref().is_none_or(|home| !Arc::ptr_eq(&home.workers, self)) {
+                let mut state = self.lock();
+                let slot = state.threads;
+                if slot >= self.slots.len() {
+                    return None;
+                }
+                state.threads += 1;
+                self.note(&state);
+                drop(state);
+                *home = Some(Home { workers: self.clone(), slot, is_again: Cell::new(false) });
+            }
+            home.as_ref().map(|home| (home.slot, home.is_again.take()))
+        })
+    }
+
+    /// Whether one more request of a user may be begun (workers-W2).
+    fn admits(&self, uid: u32) -> bool {
+        let (mut own, mut all) = (0, 0);
+        for slot in self.slots.iter().filter(|slot| slot.count.load(Relaxed) % 2 == 1) {
+            all += 1;
+            own += usize::from(slot.uid.load(Relaxed) == uid);
+        }
+        own < self.slots.len() - all
+    }
+
+    /// Ends a request, and serves those that were put off for it.
+    fn end(&self, slot: usize, server: &Server) {
+        let own = &self.slots[slot];
+        while own.waits.load(SeqCst) || self.is_slow.load(SeqCst) {
+            let mut state = self.lock();
+            if own.waits.swap(false, SeqCst) {
+                state.waiting -= 1;
+            }
+            let job = self.next_job(&mut state);
+            self.note(&state);
+            drop(state);
+            let Some(job) = job else { break };
+            HOME.with_borrow(|home| home.as_ref().map(|home| home.is_again.set(true)));
+            job(server);
+        }
+        if self.is_surplus.load(Relaxed) {
+            self.park();
+        }
+    }
+
+    /// Takes a request that was put off and may begin now.
+    fn next_job(&self, state: &mut State) -> Option<Job> {
+        let uid = *state.put_off.keys().find(|uid| self.admits(**uid))?;
+        let put_off = state.put_off.get_mut(&uid)?;
+        let (bytes, job) = put_off.jobs.pop_front()?;
+        put_off.bytes -= bytes;
+        if put_off.jobs.is_empty() {
+            state.put_off.remove(&uid);
+        }
+        Some(job)
+    }
+
+    /// Keeps this thread until it is needed, if it is not (workers-W3).
+    fn park(&self) {
+        let mut state = self.lock();
+        if state.has_ended || state.active() <= self.serving {
+            return;
+        }
+        state.parked += 1;
+        self.note(&state);
+        while state.to_unpark == 0 && !state.has_ended {
+            state = self.unparked.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.to_unpark = state.to_unpark.saturating_sub(1);
+        state.parked -= 1;
+        self.note(&state);
+    }
+
+    /// Brings up to date what threads look at without the lock.
+    fn note(&self, state: &State) {
+        self.is_surplus.store(state.active() > self.serving && !state.has_ended, SeqCst);
+        self.is_slow.store(state.waiting > 0 || !state.put_off.is_empty(), SeqCst);
+    }
+
+    /// Replaces threads that wait, until the connection has ended.
+    pub fn monitor(&self) {
+        let mut seen = vec![0; self.slots.len()];
+        let (mut quiet, mut growth) = (0, 0);
+        let mut state = self.lock();
+        while !state.has_ended {
+            // A request that begins meanwhile finds the flag, or is found by the look that follows.
+            self.is_asleep.store(quiet >= QUIET_TICKS, SeqCst);
+            let (has_changed, new) = self.look(&mut state, &mut seen);
+            quiet = if has_changed { 0 } else { quiet + 1 };
+            if has_changed {
+                self.is_asleep.store(false, SeqCst);
+            }
+            growth = if new == 0 { 0 } else { (2 * growth).clamp(1, GROWTH_MAX) };
+            let missing = (self.serving + growth).saturating_sub(state.active());
+            let missing = missing.min(state.parked - state.to_unpark);
+            if missing > 0 && (new > 0 || state.active() < self.serving) {
+                state.to_unpark += missing;
+                self.unparked.notify_all();
+            }
+            self.note(&state);
+            let time = if quiet > QUIET_TICKS { SLEEP } else { TICK };
+            let waited = self.awake.wait_timeout(state, time);
+            state = waited.map_or_else(|broken| broken.into_inner().0, |(state, _)| state);
+        }
+    }
+
+    /// Finds requests that have not got on since the last look. Whether anything has changed since, and how many there are.
+    fn look(&self, state: &mut State, seen: &mut [u64]) -> (bool, usize) {
+        let (mut has_changed, mut new) = (false, 0);
+        for (slot, seen) in self.slots.iter().zip(seen) {
+            let count = slot.count.load(SeqCst);
+            if count != *seen {
+                (*seen, has_changed) = (count, true);
+            } else if count % 2 == 1 && !slot.waits.load(SeqCst) {
+                slot.waits.store(true, SeqCst);
+                // It may have ended before it could see that.
+                if slot.count.load(SeqCst) == count || !slot.waits.swap(false, SeqCst) {
+                    (has_changed, new) = (true, new + 1);
+                    state.waiting += 1;
+                }
+            }
+        }
+        (has_changed, new)
+    }
+
+    /// Lets all threads go: the connection has ended.
+    pub fn end_all(&self) {
+        let mut state = self.lock();
+        state.has_ended = true;
+        self.note(&state);
+        self.unparked.notify_all();
+        self.awake.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Threads that serve, of those that are known. Those that may go soon count.
+    fn active(&self) -> usize {
+        (self.threads + self.to_unpark).saturating_sub(self.parked + self.waiting)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let workers = &self.server.workers;
+        if let Some(slot) = workers.slots.get(self.slot) {
+            slot.count.fetch_add(1, SeqCst);
+            // The thread goes on with what was put off where it began with that.
+            if !self.is_again {
+                workers.end(self.slot, self.server);
+            }
+        }
+    }
+}
+
+impl Drop for Home {
+    /// The thread ends (workers-W3).
+    fn drop(&mut self) {
+        self.workers.end_all();
+    }
+}
+
+/// Parts of a request that are kept when it is put off.
+pub(crate) trait Keep {
+    type Kept;
+    fn keep(&self) -> Self::Kept;
+    fn bytes(&self) -> usize;
+}
+
+impl Keep for OsStr {
+    type Kept = OsString;
+    fn keep(&self) -> OsString {
+        self.to_owned()
+    }
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Keep for Path {
+    type Kept = PathBuf;
+    fn keep(&self) -> PathBuf {
+        self.to_owned()
+    }
+    fn bytes(&self) -> usize {
+        self.as_os_str().as_bytes().len()
+    }
+}
+
+impl Keep for [u8] {
+    type Kept = Vec<u8>;
+    fn keep(&self) -> Vec<u8> {
+        self.to_owned()
+    }
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+/// A request's head, which `fuser` only lends.
+pub(crate) struct RequestHead(Request);
+
+const _: () = assert!(!std::mem::needs_drop::<Request>());
+
+impl Keep for Request {
+    type Kept = RequestHead;
+    fn keep(&self) -> RequestHead {
+        // SAFETY: `Request` is `repr(transparent)` around `fuse_in_header`, which is integers. It has nothing to drop
+        // (asserted above), so two of them own nothing twice.
+        RequestHead(unsafe { std::ptr::read(self) })
+    }
+    fn bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Deref for RequestHead {
+    type Target = Request;
+    fn deref(&self) -> &Request {
+        &self.0
+    }
+}
+
+/// Begins to serve a request, to the end of the method. One that has to be put off keeps what is in brackets, and calls the
+/// method again.
+macro_rules! begin {
+    ($server:ident, $reply:ident, [$req:ident $(, $kept:ident)*], $method:ident ($($arg:expr),*)) => {
+        let bytes = 0 $(+ crate::workers::Keep::bytes($kept))*;
+        let _turn = match $server.workers.begin($server, $req.uid(), bytes) {
+            crate::workers::Begin::Now(turn) => turn,
+            crate::workers::Begin::Later => {
+                let uid = $req.uid();
+                let $req = crate::workers::Keep::keep($req);
+                $(let $kept = crate::workers::Keep::keep($kept);)*
+                let again = move |server: &Server| fuser::Filesystem::$method(server, $($arg),*);
+                return $server.workers.put_off($server, uid, bytes, Box::new(again));
+            }
+            crate::workers::Begin::Never => return $reply.error(fuser::Errno::EAGAIN),
+        };
+    };
+}
+pub(crate) use begin;
