@@ -68,6 +68,7 @@ pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> 
 pub fn serve<R: Serialize>(serve: impl FnOnce(&dyn Fn(&R) -> Result<()>) -> Result<()>) {
     // A session of its own, so that no terminal's signals reach it.
     let _ = rustix::process::setsid();
+    crate::log::serve();
     let ready = |ready: &R| {
         send(&Report::Ready(ready))?;
         // Whoever started us is gone now, and so is the other end. No directory is kept from being

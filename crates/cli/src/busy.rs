@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::locks::Locks;
+use crate::shown;
 
 /// Users named at most.
 const USERS_MAX: usize = 5;
@@ -27,6 +29,22 @@ pub fn server(pool: &Path) -> Option<String> {
 /// memory apart.
 pub fn is_about_to_be_free(pool: &Path) -> bool {
     pids(pool).any(is_ending)
+}
+
+/// The processes that have a lock on `pool` and are stopped: whatever they hold of it, others wait for.
+pub fn stopped(pool: &Path) -> Vec<String> {
+    let is_stopped = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state =
+            stat.rsplit_once(')').and_then(|(_, fields)| fields.trim_start().chars().next());
+        matches!(state, Some('T' | 't'))
+    };
+    let show = |pid: u32| {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let uid = fs::metadata(&process).map_or(0, |found| found.uid());
+        format!("{} (pid {pid}, user {uid})", name(&process))
+    };
+    pids(pool).filter(is_stopped).map(show).take(USERS_MAX).collect()
 }
 
 /// Whether a process has ended, or is on its way.
@@ -72,7 +90,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
         return Holder { serves: false, what: format!("{who}; end it, then try again") };
     };
-    let dir = mount.dir.display();
+    let dir = shown::name(&mount.dir.to_string_lossy());
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let there = namespace(&process);
     let what = if there.is_some() && there != namespace(Path::new("/proc/self")) {
@@ -88,7 +106,8 @@ fn holder(pid: u32, pool: &Path) -> Holder {
 
 /// The name of a process in `/proc`.
 fn name(process: &Path) -> String {
-    fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned()
+    let name = fs::read(process.join("comm")).unwrap_or_default();
+    shown::name(String::from_utf8_lossy(&name).trim())
 }
 
 /// Processes with a working directory, an open file or a mapping on the mount at `dir`, as `name (pid)`, and not on what lies

@@ -16,6 +16,7 @@ mod crashtest;
 mod doctor;
 mod info;
 mod locks;
+mod log;
 mod mkfs;
 mod mount;
 mod obstacles;
@@ -24,6 +25,7 @@ mod program;
 mod report;
 mod run;
 mod score;
+mod shown;
 mod signatures;
 mod simulate;
 mod size;
@@ -32,15 +34,12 @@ mod top;
 mod umount;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
-
-use tracing_subscriber::EnvFilter;
 
 use args::{Cli, Command, RunCommand};
 
 fn main() -> ExitCode {
-    init_log();
+    log::init();
     let argv: Vec<_> = std::env::args_os().collect();
     if let Some(code) = mount::run_as_helper(&argv) {
         return code;
@@ -49,7 +48,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(err) => wrong_usage(&err, &argv),
     };
-    if !is_server(&cli.command) {
+    if is_server(&cli.command) {
+        raise_descriptor_limit();
+    } else {
         end_with_the_pipe();
     }
     match dispatch(&cli) {
@@ -70,7 +71,7 @@ fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
     if json && err.use_stderr() {
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        say!("{:#}", serde_json::json!({ "error": first }));
+        let _ = output::json(&serde_json::json!({ "error": first }));
     }
     err.exit()
 }
@@ -103,19 +104,20 @@ fn is_server(command: &Command) -> bool {
     }
 }
 
+/// Lets a server have as many descriptors as it may: what it opens for one user must not keep it from opening something for
+/// another one.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if let Err(err) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("the limit of open files stays as it is: {err}");
+    }
+}
+
 /// Lets `keepstone … | head` end quietly, as other programs do. A server must not.
 #[allow(unsafe_code)]
 fn end_with_the_pipe() {
     // SAFETY: the default action is no handler, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-}
-
-fn init_log() {
-    let filter = EnvFilter::try_from_env("KEEPSTONE_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }

@@ -13,6 +13,8 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::shown;
+
 /// Prints a line on stdout, as `println!` does.
 macro_rules! say {
     () => { $crate::output::line(format_args!("")) };
@@ -24,11 +26,18 @@ macro_rules! tell {
     ($($arg:tt)*) => { $crate::output::line_of_stderr(format_args!($($arg)*)) };
 }
 
+/// An error is not longer; it may quote others.
+const ERROR_BYTES_MAX: usize = 8192;
+
 /// Whether something was printed that could not be written, though somebody wanted it.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// See [`say!`].
+/// See [`say!`]. Names in the text cannot act on a terminal.
 pub fn line(text: Arguments<'_>) {
+    line_as_it_is(&shown::lines(&text.to_string()));
+}
+
+fn line_as_it_is(text: &str) {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(err) if err.kind() != ErrorKind::BrokenPipe && !LOST.swap(true, Relaxed) => {
@@ -40,7 +49,7 @@ pub fn line(text: Arguments<'_>) {
 
 /// See [`tell!`].
 pub fn line_of_stderr(text: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", shown::lines(&text.to_string()));
 }
 
 /// Whether output was lost.
@@ -50,7 +59,7 @@ pub fn is_lost() -> bool {
 
 /// Prints `value` as one JSON object.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    say!("{}", serde_json::to_string_pretty(value)?);
+    line_as_it_is(&serde_json::to_string_pretty(value)?);
     Ok(())
 }
 
@@ -58,9 +67,9 @@ pub fn json(value: &impl Serialize) -> Result<()> {
 pub fn error(err: &anyhow::Error, json: bool) {
     let text = in_a_line(err);
     if json {
-        say!("{:#}", json!({ "error": text }));
+        line_as_it_is(&format!("{:#}", json!({ "error": text })));
     }
-    notice(text);
+    notice(shown::line(&text, ERROR_BYTES_MAX));
 }
 
 /// An error and its causes, without those that the text before them says already.

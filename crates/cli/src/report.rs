@@ -6,7 +6,7 @@ use counters::{Class, Counted, Counters, ProgramSums, Reason};
 use serde::Serialize;
 
 use crate::program::Program;
-use crate::size;
+use crate::{shown, size};
 
 /// Calls of one class.
 #[derive(Debug, Serialize)]
@@ -205,6 +205,7 @@ impl Report {
             tell!("{:>10} {:>10}  through the mount", "calls", "bytes");
         }
         for File { path, text, calls, bytes, .. } in &self.files {
+            let path = shown::name(path);
             tell!("{calls:10} {:>10}  {path}: {text}", size::show(*bytes));
         }
     }
@@ -249,6 +250,7 @@ impl Report {
         {
             let ([calls, bytes], served_bytes) = (served_percent, served.bytes);
             let (served, by_mount, by_mount_bytes) = (served.calls, by_mount.calls, by_mount.bytes);
+            let program = shown::name(program);
             tell!(
                 "{program:20} {processes:9} {served:14} {served_bytes:14} {by_mount:14} {by_mount_bytes:14} {calls:7.1} {bytes:7.1}"
             );

@@ -43,7 +43,8 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let dir = entry.dir.clone();
     // Who does not wait need not know for whom.
     let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
-    let asked = if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir))?) };
+    let asked =
+        if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) };
     let stale = asked.as_ref().is_some_and(is_stale);
     let stats = asked.and_then(Result::ok);
     let server = stats.as_ref().and_then(server_of);
@@ -51,7 +52,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     if entry.is_cache() && server.is_some() {
         ending::flush_before_unmount(&dir, args.force, json)?;
     }
-    unmount(&dir, args.lazy)?;
+    unmount(&dir, &entry.source, args.lazy)?;
     let server_ended = match server {
         _ if stale => true,
         Some(server) if !args.lazy => wait_for(&server)?,
@@ -67,7 +68,8 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&done)?;
     } else if !server_ended && !args.lazy {
-        output::notice(format!("{}: unmounted, but its server still runs", done.dir));
+        let stopped = waits_for(&entry.source);
+        output::notice(format!("{}: unmounted, but its server still runs{stopped}", done.dir));
     }
     let Some(left) = &done.not_written_back else { return Ok(ExitCode::SUCCESS) };
     if !json {
@@ -77,7 +79,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
 }
 
 /// Unmounts, unless anybody uses it.
-fn unmount(dir: &Path, lazy: bool) -> Result<()> {
+fn unmount(dir: &Path, pool: &Path, lazy: bool) -> Result<()> {
     let deadline = Instant::now() + NOBODY_WITHIN;
     loop {
         match fuse::unmount(dir, lazy) {
@@ -88,17 +90,30 @@ fn unmount(dir: &Path, lazy: bool) -> Result<()> {
         let mut users = busy::users(dir);
         users.extend(within.map(|inner| format!("what is mounted on {}", inner.dir.display())));
         if !users.is_empty() || Instant::now() >= deadline {
-            return Err(in_use(dir, &users));
+            return Err(in_use(dir, &users, &waits_for(pool)));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// Who waits for an answer keeps the mount in use.
-fn silent(dir: &Path) -> anyhow::Error {
+fn silent(dir: &Path, pool: &Path) -> anyhow::Error {
     anyhow!(
-        "{}: its server does not answer; if it is stopped, continue it (`kill -CONT`), or use --lazy",
-        dir.display()
+        "{}: its server does not answer{}; if it is stopped, continue it (`kill -CONT`), or use --lazy",
+        dir.display(),
+        waits_for(pool)
+    )
+}
+
+/// Names stopped programs that use the pool in their own process: requests may wait for them for ever.
+fn waits_for(pool: &Path) -> String {
+    let stopped = busy::stopped(pool);
+    if stopped.is_empty() {
+        return String::new();
+    }
+    let stopped = stopped.join(", ");
+    format!(
+        "; requests may wait for {stopped}, which is stopped: continue it (`kill -CONT`) or end it"
     )
 }
 
@@ -152,7 +167,7 @@ fn wait_for(server: &OwnedFd) -> Result<bool> {
     Ok(poll(&mut ended, Some(&timeout))? > 0)
 }
 
-fn in_use(dir: &Path, users: &[String]) -> anyhow::Error {
+fn in_use(dir: &Path, users: &[String], waits: &str) -> anyhow::Error {
     let who = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
-    anyhow!("{}: in use{who}; end these programs, or use --lazy", dir.display())
+    anyhow!("{}: in use{who}; end these programs, or use --lazy{waits}", dir.display())
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::{mount, output, size, stats};
+use crate::{mount, output, shown, size, stats};
 
 pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(dir)?;
@@ -32,7 +32,7 @@ pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
 /// Prints what the server of a cache says.
 pub fn show(stats: &Value) {
     let status = &stats["cache"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| shown::name(value.as_str().unwrap_or_default());
     let bytes = |name: &str| size::show(status[name].as_u64().unwrap_or(0));
     let share =
         |name: &str| status[name].as_f64().map_or("-".to_owned(), |share| format!("{share:.3}"));
@@ -76,7 +76,8 @@ fn watch(status: &Value) -> String {
 /// Names the files that need attention.
 pub fn show_troubles(troubles: &[pmcache::Trouble]) {
     for trouble in troubles {
-        say!("\n{}: {} ({})", trouble.path, trouble.what, size::show(trouble.dirty_bytes));
+        let path = shown::name(&trouble.path);
+        say!("\n{path}: {} ({})", trouble.what, size::show(trouble.dirty_bytes));
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::program::Program;
-use crate::{mount, obstacles, output, pool, run, size, stats};
+use crate::{busy, mount, obstacles, output, pool, run, size, stats};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -390,6 +390,11 @@ fn mounted(report: &mut Report, dir: &Path) {
                 false => format!("{} on {}", text("pool"), text("dir")),
             };
             let found = format!("{place}, pid {}", stats["pid"]);
+            for program in busy::stopped(Path::new(&text("pool"))) {
+                let found = format!("{program} uses the pool and is stopped");
+                let remedy = "requests may wait for it: continue it (`kill -CONT`) or end it";
+                report.advice("mount", found, remedy);
+            }
             if panics == 0 {
                 report.ok("mount", found);
             } else {

@@ -5,7 +5,7 @@ use super::sample::{
     WRITTEN_BYTES,
 };
 use super::view::{Row, State, Table};
-use crate::size;
+use crate::{shown, size};
 
 /// Space between two columns.
 const GAP: usize = 2;
@@ -227,7 +227,7 @@ fn fit(longest: [usize; COLUMNS.len()], width: usize) -> [Option<usize>; COLUMNS
 
 /// A text without what a terminal would take for more than text.
 fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if shown::is_treacherous(c) { '?' } else { c }).collect()
 }
 
 /// At most `width` characters of a text.

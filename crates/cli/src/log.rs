@@ -1,0 +1,207 @@
+//! The log of this process, on standard error: for a server a file. Anything that others can do may end in a line of it, so it is
+//! bounded here, for all crates.
+//!
+//! - **log-L1** Of each kind of line (the place in the program that writes it) only [`BURST`] are written at once and
+//!   [`PER_SECOND`] in the long run. The next one that is written names the number of those that were left out.
+//! - **log-L2** A line has no line breaks, nothing in it that acts on a terminal, and at most [`LINE_BYTES_MAX`] bytes.
+//! - **log-L3** The file of a server has at most [`FILE_BYTES_MAX`] bytes and a line. Then it gets the name `.old`, which replaces
+//!   the one before, and a new file is begun.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tracing::callsite::Identifier;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::shown;
+
+const BURST: f64 = 20.0;
+const PER_SECOND: f64 = 2.0;
+const LINE_BYTES_MAX: usize = 4096;
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// The file that standard error is, if that is a server's.
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Begins to write to standard error what `KEEPSTONE_LOG` names, or warnings.
+pub fn init() {
+    let filter = EnvFilter::try_from_env("KEEPSTONE_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(Output::default)
+        .with_ansi(false)
+        .event_format(Lines {
+            inner: Format::default().with_target(false),
+            limits: Limits::default(),
+        })
+        .init();
+}
+
+/// Bounds the file that standard error is from now on, and lets panics be lines of the log as others are.
+pub fn serve() {
+    if let Ok(path) = std::fs::read_link("/proc/self/fd/2")
+        && std::fs::metadata(&path).is_ok_and(|found| found.is_file())
+    {
+        let _ = FILE.set(path);
+    }
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+}
+
+/// Writes lines that are bounded.
+struct Lines {
+    inner: Format,
+    limits: Limits,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let Some(left_out) = self.limits.admit(&event.metadata().callsite(), Instant::now()) else {
+            return Ok(());
+        };
+        let mut text = String::new();
+        self.inner.format_event(context, Writer::new(&mut text), event)?;
+        // log-L2.
+        writer.write_str(&shown::line(text.trim_end(), LINE_BYTES_MAX))?;
+        if left_out > 0 {
+            write!(writer, " ({left_out} more of these were left out)")?;
+        }
+        writeln!(writer)
+    }
+}
+
+/// How many lines of each kind there may be (log-L1).
+#[derive(Default)]
+struct Limits(Mutex<HashMap<Identifier, Kind>>);
+
+/// Lines of one kind.
+struct Kind {
+    /// How many may be written now.
+    tokens: f64,
+    since: Instant,
+    left_out: u64,
+}
+
+impl Limits {
+    /// Whether a line may be written; then how many were left out before it.
+    fn admit(&self, kind: &Identifier, now: Instant) -> Option<u64> {
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = Kind { tokens: BURST, since: now, left_out: 0 };
+        let kind = kinds.entry(kind.clone()).or_insert(new);
+        let more = now.saturating_duration_since(kind.since).as_secs_f64() * PER_SECOND;
+        (kind.tokens, kind.since) = ((kind.tokens + more).min(BURST), now);
+        if kind.tokens < 1.0 {
+            kind.left_out += 1;
+            return None;
+        }
+        kind.tokens -= 1.0;
+        Some(std::mem::take(&mut kind.left_out))
+    }
+}
+
+/// Standard error, and the file that it may be.
+#[derive(Default)]
+struct Output;
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Where a new file cannot be begun, the old one is written on.
+        if let Some(path) = FILE.get()
+            && let Ok(Some(file)) = successor(rustix::stdio::stderr(), path, FILE_BYTES_MAX)
+        {
+            let _ = rustix::stdio::dup2_stderr(file);
+        }
+        io::stderr().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// The file to write to from now on, where the one that is written to has more than `len_max` bytes (log-L3). Another process
+/// that writes to it, too, may have begun it already.
+fn successor(own: impl AsFd, path: &Path, len_max: u64) -> io::Result<Option<File>> {
+    let own = rustix::fs::fstat(own)?;
+    if own.st_size as u64 <= len_max {
+        return Ok(None);
+    }
+    let is_own = |found: Metadata| (found.dev(), found.ino()) == (own.st_dev, own.st_ino);
+    if std::fs::symlink_metadata(path).is_ok_and(is_own) {
+        std::fs::rename(path, path.with_extension("log.old"))?;
+    }
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+    use std::time::Duration;
+
+    #[test]
+    fn lines_of_a_kind_are_limited_and_those_left_out_are_counted() {
+        let (limits, start) = (Limits::default(), Instant::now());
+        let identifiers: Vec<_> = kinds().iter().map(|kind| kind.callsite()).collect();
+        let admit = |kind: usize, ms: u64| {
+            limits.admit(&identifiers[kind], start + Duration::from_millis(ms))
+        };
+        let written = (0..100_000).filter(|_| admit(0, 0).is_some()).count();
+        assert_eq!(written, BURST as usize);
+        assert_eq!(admit(1, 0), Some(0), "others are not affected");
+        assert_eq!(admit(0, 1000), Some(100_000 - BURST as u64));
+        let written = (0..60_000).filter(|ms| admit(0, 1000 + ms).is_some()).count();
+        assert!((100..=125).contains(&written), "{written} in a minute");
+    }
+
+    #[test]
+    fn a_long_log_is_followed_by_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, old) = (dir.path().join("x.log"), dir.path().join("x.log.old"));
+        let open = || OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        // Of two processes.
+        let (mut first, mut second) = (open(), open());
+        for round in 1..=3 {
+            first.write_all(&[b'0' + round; 100]).unwrap();
+            assert!(successor(&first, &path, 100).unwrap().is_none());
+            first.write_all(b"\n").unwrap();
+            first = successor(&first, &path, 100).unwrap().expect("it is too long");
+            second =
+                successor(&second, &path, 100).unwrap().expect("the first has begun a new one");
+            second.write_all(b"").unwrap();
+            assert_eq!(std::fs::read(&old).unwrap()[0], b'0' + round);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    /// Metadata of two places in the program.
+    fn kinds() -> [&'static tracing::Metadata<'static>; 2] {
+        let of = |span: tracing::Span| span.metadata();
+        tracing::subscriber::with_default(tracing_subscriber::registry(), || {
+            [of(tracing::error_span!("a")), of(tracing::error_span!("b"))]
+                .map(|kind| kind.expect("the subscriber is there"))
+        })
+    }
+}
