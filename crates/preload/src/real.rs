@@ -367,6 +367,10 @@ originals! {
         address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void
     ) -> *mut c_void;
     fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn remap_file_pages(
+        address: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int
+    ) -> c_int;
     fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int;
     fn pkey_mprotect(
         address: *mut c_void, len: size_t, protection: c_int, key: c_int

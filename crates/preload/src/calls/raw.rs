@@ -53,7 +53,6 @@ fn concerns_no_descriptor(number: c_long) -> bool {
             | libc::SYS_clock_nanosleep
             | libc::SYS_nanosleep
             | libc::SYS_gettimeofday
-            | libc::SYS_madvise
             | libc::SYS_mbind
             | libc::SYS_set_mempolicy
             | libc::SYS_get_mempolicy
@@ -138,6 +137,13 @@ export! {
             }
             libc::SYS_msync => mapping::msync(a as _, b as _, c as _).into(),
             libc::SYS_mprotect => mapping::mprotect(a as _, b as _, c as _).into(),
+            libc::SYS_pkey_mprotect => {
+                mapping::pkey_mprotect(a as _, b as _, c as _, d as _).into()
+            }
+            libc::SYS_madvise => mapping::madvise(a as _, b as _, c as _).into(),
+            libc::SYS_remap_file_pages => {
+                mapping::remap_file_pages(a as _, b as _, c as _, d as _, e as _).into()
+            }
             libc::SYS_open => descriptors::open(a as _, b as _, c as _).into(),
             libc::SYS_openat => descriptors::openat(fd, b as _, c as _, d as _).into(),
             libc::SYS_close => descriptors::close(fd).into(),
