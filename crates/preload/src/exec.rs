@@ -13,7 +13,7 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{direct, engine, guard, real, stats};
+use crate::{direct, engine, environment, guard, real, stats};
 
 type Strings = *const *const c_char;
 
@@ -40,6 +40,9 @@ unsafe extern "C" {
 /// Remembers what `keepstone run` (recognised by `KEEPSTONE_RUN`, the path of this library) put into
 /// the environment.
 pub fn start() {
+    if !environment::is_set(c"KEEPSTONE_RUN") {
+        return;
+    }
     // SAFETY: `environ` is a list of strings that nobody changes this early.
     let entries = unsafe { strings(environ) };
     let run = entries.iter().find_map(|e| e.to_bytes().strip_prefix(b"KEEPSTONE_RUN="));

@@ -50,6 +50,7 @@ mod credentials;
 mod cwd;
 mod direct;
 mod engine;
+mod environment;
 mod exec;
 mod exit;
 mod fork;
