@@ -246,6 +246,7 @@ export! {
                     _ => memory::load(a as *const i64).unwrap_or(0),
                 };
                 let shares_memory = flags & i64::from(libc::CLONE_VM) != 0;
+                fork::before_thread(flags as u64);
                 fork::before_clone(flags as u64);
                 let child = real::syscall(number, a, b, c, d, e, f);
                 if child == 0 && !shares_memory {
@@ -263,20 +264,28 @@ export! {
             libc::SYS_prctl => credentials::prctl(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_setrlimit => credentials::setrlimit(a as _, b as _).into(),
             libc::SYS_prlimit64 => credentials::prlimit(fd, b as _, c as _, d as _).into(),
+            // They change this thread only, those of libc all.
             libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
             | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid
-            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset | libc::SYS_chroot
-            | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns | libc::SYS_mount
-            | libc::SYS_umount2 => {
-                // They change this thread only, or where paths lead: the kernel knows best.
-                if number == libc::SYS_unshare && a & i64::from(libc::CLONE_FILES) != 0 {
-                    direct::stop();
-                    forget_table();
-                }
-                if let Some(process) = process() {
-                    process.namespace_changed();
-                }
-                real::syscall(number, a, b, c, d, e, f)
+            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset => {
+                credentials::by_number(number, [a, b, c, d, e, f])
+            }
+            libc::SYS_chroot => credentials::chroot(a as _).into(),
+            libc::SYS_pivot_root => credentials::pivot_root(a as _, b as _).into(),
+            libc::SYS_unshare => credentials::unshare(a as _).into(),
+            libc::SYS_setns => credentials::setns(fd, b as _).into(),
+            libc::SYS_mount => {
+                credentials::mount(a as _, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_umount2 => credentials::umount2(a as _, b as _).into(),
+            libc::SYS_move_mount => {
+                credentials::move_mount(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_mount_setattr => {
+                credentials::mount_setattr(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_fsconfig => {
+                credentials::fsconfig(fd, b as _, c as _, d as _, e as _).into()
             }
             libc::SYS_landlock_restrict_self => {
                 restricted(real::syscall(number, a, b, c, d, e, f))
