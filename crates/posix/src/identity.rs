@@ -30,7 +30,7 @@ const SHARED: usize = 3;
 /// Number of the last change by all threads, in any process layer of this program.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// What a thread has read: of which change by all threads, after how many of its own, and where it is.
+/// An identity that a thread has read: number of the last change by all threads, number of its own changes, address.
 type Own = (u64, u64, usize);
 
 thread_cell! {
@@ -127,7 +127,7 @@ impl Identities {
         threads::is_only_one() && !self.has_uncounted.load(Relaxed)
     }
 
-    /// All threads have changed alike, as by libc's `setuid`.
+    /// Notes the same change by all threads, as by libc's `setuid`.
     pub fn changed(&self) {
         let number = CHANGES.fetch_add(1, Relaxed) + 1;
         self.change.store(number, Release);
@@ -136,7 +136,7 @@ impl Identities {
         let _ = self.word.fetch_update(AcqRel, Acquire, next);
     }
 
-    /// The calling thread has changed.
+    /// Notes a change by the calling thread.
     pub fn thread_changed(&self) {
         if self.is_only_thread() {
             return self.changed();

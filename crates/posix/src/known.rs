@@ -37,7 +37,7 @@ impl<T: PartialEq> Values<T> {
         unsafe { self.0.load(Acquire).as_ref() }.is_some_and(|last| !last.next.is_null())
     }
 
-    /// The value that equals this one, which is put there if there is none.
+    /// Returns the value that equals this one; puts it there if no other does.
     pub fn keep(&self, value: T) -> &T {
         let mut at = self.0.load(Acquire);
         // SAFETY: the list ends with null and holds what is never freed before `self`.

@@ -168,7 +168,7 @@ struct Wanted {
 impl Wanted {
     /// Reserves the addresses, as far as possible aligned as the memory is, so that huge pages can map it.
     fn reserve(&self, first: u64) -> Result<usize, Errno> {
-        // What is there is replaced at once: other threads may be using it.
+        // The kernel replaces the old mapping at once: other threads may be using it.
         if self.flags & MAP_FIXED != 0 {
             return Ok(self.addr);
         }
@@ -721,7 +721,7 @@ impl Promotions {
     pub(crate) fn count_inherited_mappings(&self) {
         let mut list = self.mappings.lock();
         list.retain(|entry| {
-            // What else may be mapped there later is not ours.
+            // The child does not have it, and may map something else there.
             if !entry.is_inherited {
                 return false;
             }

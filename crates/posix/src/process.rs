@@ -72,14 +72,14 @@ impl Process {
         self.foreign_namespace.store(true, Relaxed);
     }
 
-    /// User, groups or capabilities of all threads have changed alike: after libc's `setuid` and its like. May be called
+    /// Notes the same change of user, groups or capabilities by all threads: after libc's `setuid` and its like. May be called
     /// by a signal handler at any moment.
     pub fn credentials_changed(&self) {
         self.identities.changed();
         self.forget_where_user_leads();
     }
 
-    /// Those of the calling thread have changed: after `setfsuid`, `capset`, and all changes by number. May be called by
+    /// Notes such a change by the calling thread: after `setfsuid`, `capset`, and all changes by number. May be called by
     /// a signal handler at any moment.
     pub fn thread_credentials_changed(&self) {
         self.identities.thread_changed();

@@ -68,7 +68,7 @@ impl Task {
             let digits = line.strip_prefix(b"Umask:")?.trim_ascii();
             u32::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
         });
-        // Where `/proc` does not show it, nobody else gets any permission.
+        // If `/proc` does not show it, no other user gets any permission.
         own.unwrap_or(common | 0o077)
     }
 

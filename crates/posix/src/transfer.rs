@@ -138,12 +138,22 @@ impl Contents {
         Ok(copied as usize)
     }
 
-    /// What `copy_file_range` says where one of its files is not of the same pool.
+    /// The error of `copy_file_range` if one of its files is not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
-        match self.kernel.is_cloexec(other) {
+        if let Ok(ofd) = self.get(other) {
+            return if flags == 0 && ofd.kind() == FileKind::File {
+                Errno::XDEV
+            } else {
+                Errno::INVAL
+            };
+        }
+        match self.kernel.identity(other) {
+            _ if other < 0 => Errno::BADF,
             Err(errno) => errno,
             Ok(_) if flags != 0 => Errno::INVAL,
-            Ok(_) => Errno::XDEV,
+            Ok((.., libc::S_IFREG)) => Errno::XDEV,
+            Ok((.., libc::S_IFDIR)) => Errno::ISDIR,
+            Ok(_) => Errno::INVAL,
         }
     }
 

@@ -32,13 +32,16 @@ fn then_thread<T>(result: T) -> T {
     result
 }
 
-/// What a new user namespace has: open files of the pool are the kernel's for good, as IDs have other meanings there.
+/// Makes open files of the pool the kernel's for good, before IDs get another meaning (user namespaces).
 fn leave_user_namespace() {
     fork::delegate_all();
     open_by_kernel();
 }
 
 /// Makes a call by number that changes the credentials of the calling thread.
+///
+/// # Safety
+/// As of the call.
 pub unsafe fn by_number(number: c_long, arguments: [c_long; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the caller's.

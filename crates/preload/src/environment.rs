@@ -1,4 +1,4 @@
-//! What the environment asks of the library.
+//! Variables of the environment that the library reads.
 //!
 //! A program with other rights than its caller's (`AT_SECURE`: set-user-ID, capabilities of its file) is asked nothing: the
 //! caller chose the environment. The loader ignores `LD_PRELOAD` there, but programs are also linked with the library.

@@ -84,7 +84,7 @@ unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
 /// An environment with what belongs to us put back.
 struct Environment {
     pointers: Vec<*const c_char>,
-    /// What pointers may point to.
+    /// Entries that pointers may point to.
     _made: Vec<Vec<u8>>,
 }
 

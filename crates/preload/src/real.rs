@@ -153,6 +153,7 @@ originals! {
     fn isatty(fd: c_int) -> c_int;
     fn ttyname(fd: c_int) -> *mut c_char;
     fn ttyname_r(fd: c_int, buf: *mut c_char, len: size_t) -> c_int;
+    fn tee(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize_t;
     fn name_to_handle_at(
         dirfd: c_int, path: *const c_char, handle: *mut c_void, id: *mut c_int, flags: c_int
     ) -> c_int;
