@@ -60,7 +60,7 @@ pub struct Credentials {
     pub caps: Caps,
 }
 
-/// The credentials of a process.
+/// The credentials of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Those of file system calls.
@@ -93,15 +93,31 @@ impl Identity {
         let effective = Caps::from_bits_truncate(caps.effective.bits());
         let real_uid = getuid().as_raw();
         // As the kernel: a real user other than root has no capabilities there.
-        let real = if real_uid == 0 {
-            Caps::from_bits_truncate(caps.permitted.bits())
-        } else {
-            Caps::empty()
+        const SECBIT_NO_SETUID_FIXUP: usize = 1 << 2;
+        let get = [libc::PR_GET_SECUREBITS as usize, 0, 0, 0, 0];
+        // SAFETY: only asks.
+        let secure_bits = unsafe { syscall(libc::SYS_prctl, get) }.unwrap_or(0) as usize;
+        let keeps_caps = secure_bits & SECBIT_NO_SETUID_FIXUP != 0;
+        let real = match real_uid {
+            _ if keeps_caps => effective,
+            0 => Caps::from_bits_truncate(caps.permitted.bits()),
+            _ => Caps::empty(),
         };
         Ok(Self {
             effective: Credentials { uid, gid, groups: groups.clone(), caps: effective },
             real: Credentials { uid: real_uid, gid: getgid().as_raw(), groups, caps: real },
         })
+    }
+
+    /// Of no user and no group, without capabilities.
+    pub fn nobody() -> Self {
+        let none = || Credentials {
+            uid: u32::MAX,
+            gid: u32::MAX,
+            groups: Vec::new(),
+            caps: Caps::empty(),
+        };
+        Self { effective: none(), real: none() }
     }
 }
 

@@ -318,11 +318,11 @@ impl WorkingDir {
         Err(Stop::Kernel)
     }
 
-    /// cwd-L2. Longer paths to the mount lead through directories above its mount point, which are looked at for
-    /// absolute paths.
+    /// cwd-L2; where threads may have different users, the kernel is asked each time. Longer paths to the mount lead through
+    /// directories above its mount point, which are looked at for absolute paths.
     fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
         let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
-        if shown == Shown::NotYet {
+        if shown == Shown::NotYet || self.identities.differ() {
             let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
             let mut path = SmallVec::<[u8; 256]>::new();
             for name in climb.chain(mount.names(depths.shared.into())) {

@@ -4,6 +4,7 @@ use crate::held::Held;
 use crate::names::Names;
 use crate::served::{Call, Stop};
 use crate::{Errno, Served};
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
 
 /// One entry of a directory, for `readdir`.
@@ -80,6 +81,10 @@ impl Names {
     /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not
     /// fit; `ENOENT` where the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
+        // Only the kernel knows whether the root leads there (`chroot`).
+        if self.foreign_namespace.load(Relaxed) {
+            return Served::Kernel;
+        }
         let mut call = || {
             let path = match self.cwd() {
                 Ok(ofd) => self.path_of(ofd.mount_index(), ofd.ino())?,

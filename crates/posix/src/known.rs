@@ -4,11 +4,14 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The values that something has had, with the current one. None goes away, because a call may still be
-/// using it; one that comes back is found again.
+/// The values that something has had. None goes away, because a call may still be using it; one that comes back is
+/// found again.
+pub(crate) struct Values<T>(AtomicPtr<Node<T>>);
+
+/// [`Values`] with the current one.
 pub(crate) struct Known<T> {
-    current: AtomicPtr<Node<T>>,
-    first: AtomicPtr<Node<T>>,
+    current: AtomicPtr<T>,
+    values: Values<T>,
 }
 
 struct Node<T> {
@@ -17,28 +20,60 @@ struct Node<T> {
 }
 
 // SAFETY: what is known does not change and stays until the whole is dropped.
-unsafe impl<T: Send + Sync> Send for Known<T> {}
+unsafe impl<T: Send + Sync> Send for Values<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync> Sync for Known<T> {}
+unsafe impl<T: Send + Sync> Sync for Values<T> {}
+
+impl<T> Default for Values<T> {
+    fn default() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+}
+
+impl<T: PartialEq> Values<T> {
+    /// Whether there is more than one.
+    pub fn are_several(&self) -> bool {
+        // SAFETY: null, or on the list, of which nothing is freed before `self`.
+        unsafe { self.0.load(Acquire).as_ref() }.is_some_and(|last| !last.next.is_null())
+    }
+
+    /// Returns the value that equals this one; puts it there if no other does.
+    pub fn keep(&self, value: T) -> &T {
+        let mut at = self.0.load(Acquire);
+        // SAFETY: the list ends with null and holds what is never freed before `self`.
+        while let Some(node) = unsafe { at.as_ref() } {
+            if node.value == value {
+                return &node.value;
+            }
+            at = node.next;
+        }
+        let node = Box::into_raw(Box::new(Node { value, next: std::ptr::null_mut() }));
+        let mut next = self.0.load(Acquire);
+        loop {
+            // SAFETY: nobody else sees it before the exchange below.
+            unsafe { (*node).next = next };
+            match self.0.compare_exchange(next, node, AcqRel, Acquire) {
+                // SAFETY: on the list, so it stays.
+                Ok(_) => return unsafe { &(*node).value },
+                Err(now) => next = now,
+            }
+        }
+    }
+}
 
 impl<T: PartialEq> Known<T> {
     /// Begins with one.
     pub fn new(value: T) -> Self {
-        let node = Box::into_raw(Box::new(Node { value, next: std::ptr::null_mut() }));
-        Self { current: AtomicPtr::new(node), first: AtomicPtr::new(node) }
+        let values = Values::default();
+        let current = AtomicPtr::new(std::ptr::from_ref(values.keep(value)).cast_mut());
+        Self { current, values }
     }
 
     /// The current one.
     #[inline]
     pub fn current(&self) -> &T {
         // SAFETY: never null, never freed before `self`.
-        unsafe { &(*self.current.load(Acquire)).value }
-    }
-
-    /// Whether there has been another one.
-    pub fn has_changed(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { !(*self.first.load(Acquire)).next.is_null() }
+        unsafe { &*self.current.load(Acquire) }
     }
 
     /// Makes a value the current one; returns whether it was not.
@@ -46,33 +81,14 @@ impl<T: PartialEq> Known<T> {
         if *self.current() == value {
             return false;
         }
-        let mut at = self.first.load(Acquire);
-        // SAFETY: the list ends with null and holds what is never freed before `self`.
-        while let Some(node) = unsafe { at.as_ref() } {
-            if node.value == value {
-                self.current.store(at, Release);
-                return true;
-            }
-            at = node.next;
-        }
-        let node = Box::into_raw(Box::new(Node { value, next: std::ptr::null_mut() }));
-        let mut next = self.first.load(Acquire);
-        loop {
-            // SAFETY: nobody else sees it before the exchange below.
-            unsafe { (*node).next = next };
-            match self.first.compare_exchange(next, node, AcqRel, Acquire) {
-                Ok(_) => break,
-                Err(now) => next = now,
-            }
-        }
-        self.current.store(node, Release);
+        self.current.store(std::ptr::from_ref(self.values.keep(value)).cast_mut(), Release);
         true
     }
 }
 
-impl<T> Drop for Known<T> {
+impl<T> Drop for Values<T> {
     fn drop(&mut self) {
-        let mut at = *self.first.get_mut();
+        let mut at = *self.0.get_mut();
         while !at.is_null() {
             // SAFETY: each came from a box and is on the list once; `&mut self`: nobody uses it.
             at = unsafe { Box::from_raw(at) }.next;
@@ -88,10 +104,10 @@ mod tests {
     fn what_comes_back_is_found_again() {
         let known = Known::new(1);
         let first = &raw const *known.current();
-        assert!(!known.change(1) && !known.has_changed());
+        assert!(!known.change(1) && !known.values.are_several());
         assert!(known.change(2));
         assert_eq!(*known.current(), 2);
-        assert!(known.change(1) && known.has_changed());
+        assert!(known.change(1) && known.values.are_several());
         assert_eq!(&raw const *known.current(), first);
     }
 }

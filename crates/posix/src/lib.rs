@@ -21,8 +21,8 @@
 //! From below; nothing calls what is above it. Each is a type that owns the one before and dereferences to it, so that the
 //! compiler holds that:
 //!
-//! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `attach_lock`, `mount`,
-//!   `noted`;
+//! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `identity`, `attach_lock`,
+//!   `mount`, `noted`;
 //! - `Task`: `task`: the kernel, the mounts, who the process is, and its limits;
 //! - `Table`: `table`: which descriptor means which description, and descriptions in use;
 //! - `FdAllocator`: `fd_allocator`, `parked`: descriptors from the kernel and back to it, hidden and parked ones;
@@ -91,6 +91,7 @@ mod directories;
 mod family;
 mod fd_allocator;
 mod held;
+mod identity;
 mod known;
 mod lookup;
 mod mappings;

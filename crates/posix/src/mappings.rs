@@ -16,12 +16,12 @@ use crate::table::OfdRef;
 use crate::{Errno, Served};
 use libc::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_WRITE};
 use rustix::fd::BorrowedFd;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, mmap_anonymous, msync, munmap};
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering::*};
-use vfs::{Extent, FileSystem, Ino};
+use vfs::{Extent, Fallocate, FileSystem, Ino};
 
 /// What huge pages are aligned to, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
@@ -56,6 +56,8 @@ struct Entry {
     stores: bool,
     /// Whether the program may allow stores later.
     may_store: bool,
+    /// Whether children get it (not after `MADV_DONTFORK`).
+    is_inherited: bool,
 }
 
 impl Entry {
@@ -166,13 +168,17 @@ struct Wanted {
 impl Wanted {
     /// Reserves the addresses, as far as possible aligned as the memory is, so that huge pages can map it.
     fn reserve(&self, first: u64) -> Result<usize, Errno> {
-        let fixed = self.flags & (MAP_FIXED | MAP_FIXED_NOREPLACE);
+        // The kernel replaces the old mapping at once: other threads may be using it.
+        if self.flags & MAP_FIXED != 0 {
+            return Ok(self.addr);
+        }
+        let fixed = self.flags & MAP_FIXED_NOREPLACE;
         let slack =
             if fixed == 0 && self.addr == 0 && self.len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let flags = flags | MapFlags::from_bits_retain(fixed as u32);
         let total = self.len.checked_add(slack).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new mapping or, with `MAP_FIXED`, one that replaces what the program says it may.
+        // SAFETY: a new mapping.
         let at = unsafe { mmap_anonymous(self.addr as *mut _, total, ProtFlags::empty(), flags)? };
         let at = at as usize;
         if fixed != 0 && at != self.addr {
@@ -207,7 +213,7 @@ impl Wanted {
         let mut to = at;
         for extent in extents {
             let len = (extent.len as usize).min(at + self.len - to);
-            // SAFETY: inside of what was just reserved.
+            // SAFETY: inside of what was just reserved, or of what the program says that it may be replaced.
             let mapped = unsafe { mmap(to as *mut _, len, prot, flags, fd, extent.start) };
             mapped.inspect_err(|_| self.give_back(at, self.len))?;
             to += len;
@@ -343,6 +349,7 @@ impl Promotions {
             is_shared,
             stores: is_shared && prot & PROT_WRITE != 0,
             may_store: is_shared && ofd.is_writable(),
+            is_inherited: true,
         };
         self.map_entry(entry, Wanted { addr, len: whole, prot, flags }).transpose()
     }
@@ -449,6 +456,12 @@ impl Promotions {
         if found.is_empty() || flags & !known != 0 || flags & both == both {
             return Err(crate::served::Stop::Kernel);
         }
+        if flags & libc::MS_INVALIDATE != 0 {
+            // The kernel knows what is locked.
+            let check = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
+            // SAFETY: it changes nothing: what is mapped is memory.
+            unsafe { msync(addr as *mut _, len, check) }?;
+        }
         let mut covered = 0;
         for entry in &found {
             let bytes = entry.bytes(&range);
@@ -467,10 +480,17 @@ impl Promotions {
             return Served::Kernel;
         };
         let mut list = self.mappings.lock();
+        if let Err(errno) = self.split(&mut list, &range) {
+            return Served::Done(Err(errno));
+        }
         for entry in list.iter_mut().filter(|entry| entry.meets(&range)) {
-            if range.start <= entry.start && entry.end <= range.end {
-                entry.prot = prot;
+            let executes = prot & PROT_EXEC != 0;
+            let is_refused = prot & PROT_WRITE != 0 && entry.is_shared && !entry.may_store
+                || executes && self.mount(entry.mount).flags() & libc::ST_NOEXEC != 0;
+            if is_refused {
+                return Served::Done(Err(Errno::ACCESS));
             }
+            entry.prot = prot;
             if prot & PROT_WRITE == 0 || entry.stores || !entry.may_store {
                 continue;
             }
@@ -482,6 +502,89 @@ impl Promotions {
             entry.stores = true;
         }
         Served::Kernel
+    }
+
+    /// Makes entries end and begin where a range does.
+    fn split(&self, list: &mut Vec<Entry>, range: &Range<usize>) -> Result<(), Errno> {
+        for edge in [range.start, range.end] {
+            let is_inside = |entry: &Entry| entry.start < edge && edge < entry.end;
+            let Some(at) = list.iter().position(is_inside) else { continue };
+            let entry = list[at];
+            self.count_again(&entry)?;
+            list[at] = entry.part(entry.start, edge);
+            list.push(entry.part(edge, entry.end));
+        }
+        Ok(())
+    }
+
+    /// `madvise`, where files are mapped directly: what the kernel would do to the pool's file is done to the program's.
+    pub fn madvise(&self, addr: usize, len: usize, advice: i32) -> Served<()> {
+        let Some(range) = pages(addr, len).filter(|_| self.maps_directly(addr, len)) else {
+            return Served::Kernel;
+        };
+        match advice {
+            libc::MADV_REMOVE => Served::Done(self.remove_pages(&range)),
+            libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+                let mut list = self.mappings.lock();
+                if let Err(errno) = self.split(&mut list, &range) {
+                    return Served::Done(Err(errno));
+                }
+                let inside = list.iter_mut().filter(|entry| entry.meets(&range));
+                inside.for_each(|entry| entry.is_inherited = advice == libc::MADV_DOFORK);
+                Served::Kernel
+            }
+            _ => Served::Kernel,
+        }
+    }
+
+    /// `MADV_REMOVE`: a hole in the file.
+    fn remove_pages(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let mut found = self.mappings.within(range);
+        found.sort_by_key(|entry| entry.start);
+        let mut covered = range.start;
+        for entry in &found {
+            if entry.start > covered {
+                return Err(Errno::NOMEM);
+            }
+            if !entry.is_shared || !entry.may_store {
+                return Err(Errno::ACCESS);
+            }
+            let (fs, bytes) = (self.engine(entry.mount), entry.bytes(range));
+            self.drop_privileges(fs, &fs.getattr(entry.ino)?)?;
+            fs.fallocate(entry.ino, Fallocate::PunchHole, bytes.start, bytes.end - bytes.start)?;
+            covered = entry.end;
+        }
+        if covered < range.end { Err(Errno::NOMEM) } else { Ok(()) }
+    }
+
+    /// `remap_file_pages` of what is mapped directly: the pages are the program's file's, wherever they lie in the pool's.
+    pub fn remap_file_pages(&self, addr: usize, len: usize, prot: i32, page: usize) -> Served<()> {
+        let size = rustix::param::page_size();
+        let (start, len) = (addr - addr % size, len - len % size);
+        if !self.maps_directly(start, len) {
+            return Served::Kernel;
+        }
+        let remap = || {
+            let range = pages(start, len).filter(|_| prot == 0).ok_or(Errno::INVAL)?;
+            let mut found = self.mappings.within(&range);
+            found.sort_by_key(|entry| entry.start);
+            let first = *found.first().ok_or(Errno::INVAL)?;
+            let is_alike = |entry: &Entry| {
+                let same = (entry.mount, entry.ino) == (first.mount, first.ino);
+                same && entry.prot == first.prot && entry.is_shared && entry.may_store
+            };
+            let is_whole = first.start <= range.start
+                && found.windows(2).all(|pair| pair[0].end == pair[1].start)
+                && found.last().is_some_and(|last| range.end <= last.end);
+            if !is_whole || !found.iter().all(is_alike) {
+                return Err(Errno::INVAL);
+            }
+            let offset = (page as u64).checked_mul(size as u64).ok_or(Errno::INVAL)?;
+            let entry = Entry { offset, ..first.part(range.start.max(first.start), range.end) };
+            let wanted = Wanted { addr: start, len, prot: first.prot, flags: MAP_FIXED };
+            self.map_entry(entry, wanted)?.map(drop).ok_or(Errno::INVAL)
+        };
+        Served::Done(remap())
     }
 
     /// `mremap` of what is mapped directly. A private mapping is not moved: what was stored to it would be lost.
@@ -496,9 +599,11 @@ impl Promotions {
         if !self.maps_directly(old, old_len.max(1)) {
             return Served::Kernel;
         }
-        // Of no length it would be a second mapping that nobody counts.
-        let Some(range) = pages(old, old_len) else { return Served::Done(Err(Errno::INVAL)) };
-        Served::Done(self.mremap_call(range, new_len, flags, new))
+        // Of no length it is a second mapping of the same pages, as with `MREMAP_DONTUNMAP`.
+        let len = if old_len == 0 { new_len } else { old_len };
+        let Some(range) = pages(old, len) else { return Served::Done(Err(Errno::INVAL)) };
+        let stays = old_len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
+        Served::Done(self.mremap_call(range, new_len, flags, new, stays))
     }
 
     fn mremap_call(
@@ -507,23 +612,31 @@ impl Promotions {
         new_len: usize,
         flags: i32,
         new: usize,
+        stays: bool,
     ) -> Result<usize, Errno> {
         let found = self.mappings.within(&old);
+        let is_double = stays && flags & libc::MREMAP_DONTUNMAP == 0;
         let entry = match found[..] {
-            [entry] if entry.start <= old.start && old.end <= entry.end => entry,
+            [entry] if entry.start <= old.start && (old.end <= entry.end || is_double) => entry,
             _ => return Err(Errno::FAULT),
         };
         let part = entry.part(old.start, old.end);
         let is_fixed = flags & libc::MREMAP_FIXED != 0;
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let end = pages(old.start, new_len).ok_or(Errno::INVAL)?.end;
-        if flags & !(libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE) != 0 || is_fixed && !may_move {
+        let known = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        if flags & !known != 0 || is_fixed && !may_move {
             return Err(Errno::INVAL);
         }
-        if !is_fixed && end <= old.end {
+        if flags & libc::MREMAP_DONTUNMAP != 0 && (!may_move || end != old.end)
+            || stays && !part.is_shared
+        {
+            return Err(Errno::INVAL);
+        }
+        if !stays && !is_fixed && end <= old.end {
             return self.shrink(end..old.end).map(|()| old.start);
         }
-        if !is_fixed && entry.end == old.end && self.extend(&part, end) {
+        if !stays && !is_fixed && entry.end == old.end && self.extend(&part, end) {
             return Ok(old.start);
         }
         if !may_move || !part.is_shared {
@@ -537,7 +650,9 @@ impl Promotions {
         let len = end - old.start;
         let wanted = Wanted { addr: target.start, len, prot: part.prot, flags: fixed };
         let at = self.map_entry(part, wanted)?.ok_or(Errno::NOMEM)?;
-        self.shrink(old)?;
+        if !stays {
+            self.shrink(old)?;
+        }
         Ok(at)
     }
 
@@ -606,6 +721,10 @@ impl Promotions {
     pub(crate) fn count_inherited_mappings(&self) {
         let mut list = self.mappings.lock();
         list.retain(|entry| {
+            // The child does not have it, and may map something else there.
+            if !entry.is_inherited {
+                return false;
+            }
             let is_counted = self.count_again(entry).is_ok();
             if !is_counted {
                 // SAFETY: the program finds it missing, which is better than what others store there.

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::attach_lock::AttachLock;
-use crate::creds::{Access, Credentials};
+use crate::creds::{Access, Credentials, Identity};
 use crate::cwd::Prefix;
 use crate::known::Known;
 use crate::mappings::PoolFile;
@@ -16,7 +16,7 @@ use crate::served::{Call, Stop};
 use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Limits};
 
 /// A mount that the process may serve itself.
@@ -61,6 +61,8 @@ pub enum Fork {
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
+/// Of [`Mount::reach`]: the bits that are 0 in an address.
+const REACH: usize = 3;
 
 /// The server has not been asked for its directory of capabilities.
 const NOT_ASKED: i32 = -2;
@@ -95,8 +97,8 @@ pub(crate) struct Mount {
     placeholder: AtomicI32,
     /// The descriptor below which promotions open; [`NOT_ASKED`], or -1 where the server offers none.
     capability: AtomicI32,
-    /// Whether the mount point can be reached by this user: `UNTRIED`, `USABLE` or `REFUSED`.
-    reach: AtomicU32,
+    /// Whether the mount point can be reached: `UNTRIED`, or `USABLE` or `REFUSED` with the address of the user's identity.
+    reach: AtomicUsize,
     /// Where the components of the mount point start.
     starts: SmallVec<[u16; 8]>,
     /// The way from a working directory outside.
@@ -115,7 +117,7 @@ impl Mount {
             pool: AtomicPtr::new(std::ptr::null_mut()),
             placeholder: AtomicI32::new(-1),
             capability: AtomicI32::new(NOT_ASKED),
-            reach: AtomicU32::new(UNTRIED),
+            reach: AtomicUsize::new(UNTRIED as usize),
             prefix: Prefix::default(),
         }
     }
@@ -194,7 +196,7 @@ impl Mount {
 
     /// Whether it is the kernel's for good: attaching has failed, or this user does not reach it.
     pub fn is_refused(&self) -> bool {
-        self.state.load(Relaxed) == REFUSED || self.reach.load(Relaxed) == REFUSED
+        self.state.load(Relaxed) == REFUSED || self.reach.load(Relaxed) & REACH == REFUSED as usize
     }
 
     /// The pool, if it is attached.
@@ -299,17 +301,25 @@ impl Mount {
     }
 
     /// `Kernel` where the directories above the mount point keep this user out.
-    pub fn check_reach(&self, reach: impl FnOnce(&[u8]) -> Result<(), Errno>) -> Call<()> {
-        if self.reach.load(Relaxed) == UNTRIED {
+    pub fn check_reach(
+        &self,
+        user: &Identity,
+        reach: impl FnOnce(&[u8]) -> Result<(), Errno>,
+    ) -> Call<()> {
+        let user = std::ptr::from_ref(user).addr();
+        let mut known = self.reach.load(Relaxed);
+        if known & !REACH != user || known & REACH == UNTRIED as usize {
             let reached = reach(&self.spec.mountpoint).is_ok();
-            self.reach.store(if reached { USABLE } else { REFUSED }, Relaxed);
+            let state = if reached { USABLE } else { REFUSED };
+            known = user | state as usize;
+            self.reach.store(known, Relaxed);
         }
-        if self.reach.load(Relaxed) == USABLE { Ok(()) } else { Err(Stop::Kernel) }
+        if known & REACH == USABLE as usize { Ok(()) } else { Err(Stop::Kernel) }
     }
 
-    /// The user has changed.
+    /// A user has changed.
     pub fn forget_reach(&self) {
-        self.reach.store(UNTRIED, Relaxed);
+        self.reach.store(UNTRIED as usize, Relaxed);
     }
 
     /// `Kernel` where another mount covers the inode. The walk has caught up when it began.

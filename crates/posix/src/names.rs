@@ -9,7 +9,6 @@ use crate::served::{Call, Stop, checked};
 use crate::walk::proc_fd;
 use crate::{Errno, Served};
 use std::ops::Deref;
-use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
 /// A directory is not deeper than that: whoever looks for the root gives up.
@@ -54,7 +53,7 @@ impl Names {
     pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
         let creds = &self.identity().effective;
         dir.check_create(creds)?;
-        let umask = self.umask.load(Relaxed);
+        let umask = self.current_umask();
         let mut mode = node.mode;
         if mode & 0o2010 == 0o2010 {
             mode = creds.strip_setgid(dir.attr()?, mode);
@@ -179,7 +178,7 @@ impl Names {
         // By a descriptor, the kernel asks who has opened it.
         let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
         let may_be_anothers =
-            self.identity.has_changed() && !self.identity().effective.can(Caps::DAC_READ_SEARCH);
+            self.identities.have_changed() && !self.identity().effective.can(Caps::DAC_READ_SEARCH);
         if flags & libc::AT_EMPTY_PATH != 0 && is_by_fd && may_be_anothers {
             return Err(Stop::Kernel);
         }

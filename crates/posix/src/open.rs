@@ -10,7 +10,6 @@ use crate::parked::NewFd;
 use crate::served::{Call, Stop, checked};
 use crate::walk::Follow;
 use crate::{Errno, Served};
-use std::sync::atomic::Ordering::*;
 use vfs::{Attr, FileKind, NewKind, NewNode, SetAttr};
 
 /// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
@@ -282,7 +281,7 @@ impl Contents {
         let creds = &self.identity().effective;
         dir.check(creds, Access::WRITE | Access::EXEC)?;
         let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
-        let umask = self.umask.load(Relaxed);
+        let umask = self.current_umask();
         Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))
     }
 }

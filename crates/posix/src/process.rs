@@ -1,7 +1,6 @@
 //! The process: how it starts and ends, and what happens to it: mounts, other users, fork and exec.
 
 use crate::content::Contents;
-use crate::creds::Identity;
 use crate::cwd::WorkingDir;
 use crate::descriptors::Descriptors;
 use crate::family::{HIDDEN, Member, PARKED};
@@ -73,13 +72,29 @@ impl Process {
         self.foreign_namespace.store(true, Relaxed);
     }
 
-    /// Reads user, groups and capabilities again: after each set*id, setgroups, capset.
+    /// Notes the same change of user, groups or capabilities by all threads: after libc's `setuid` and its like. May be called
+    /// by a signal handler at any moment.
     pub fn credentials_changed(&self) {
-        let Ok(new) = Identity::read() else { return };
-        if self.identity.change(new) {
-            self.mounts().for_each(|(_, mount)| mount.forget_reach());
-            self.cwd.forget();
-        }
+        self.identities.changed();
+        self.forget_where_user_leads();
+    }
+
+    /// Notes such a change by the calling thread: after `setfsuid`, `capset`, and all changes by number. May be called by
+    /// a signal handler at any moment.
+    pub fn thread_credentials_changed(&self) {
+        self.identities.thread_changed();
+        self.forget_where_user_leads();
+    }
+
+    fn forget_where_user_leads(&self) {
+        self.mounts().for_each(|(_, mount)| mount.forget_reach());
+        self.cwd.forget();
+    }
+
+    /// Before a `clone` that shares memory: it makes a thread that libc does not count. Without a thread pointer of its
+    /// own (`shares_cells`), it shares what belongs to the calling thread.
+    pub fn adds_uncounted_thread(&self, shares_cells: bool) {
+        self.identities.add_uncounted(shares_cells);
     }
 
     /// Reads `RLIMIT_FSIZE` and `RLIMIT_NOFILE` again: after each setrlimit, prlimit.
@@ -96,6 +111,7 @@ impl Process {
 
     /// After fork, in the child, before anything else of this crate or of an engine.
     pub fn after_fork_child(&self) {
+        self.identities.after_fork();
         self.path_cache.after_fork();
         // Another thread may have been about to change it.
         self.cwd.forget();

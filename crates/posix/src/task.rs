@@ -1,10 +1,10 @@
 //! What every call depends on, whatever it is about: the kernel, the mounts, who the process is, and its limits.
 
 use crate::creds::Identity;
-use crate::known::Known;
+use crate::identity::Identities;
 use crate::mount::{Mount, Mounts};
 use crate::sys::Kernel;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use vfs::rules::{S_ISGID, S_ISUID};
 use vfs::{Attr, Errno, FileSystem, SetAttr};
 
@@ -12,10 +12,12 @@ use vfs::{Attr, Errno, FileSystem, SetAttr};
 pub struct Task {
     pub(crate) kernel: Box<dyn Kernel>,
     pub(crate) mounts: Mounts,
-    pub(crate) identity: Known<Identity>,
+    pub(crate) identities: Identities,
     /// `RLIMIT_FSIZE`.
     pub(crate) file_size_max: AtomicU64,
-    pub(crate) umask: AtomicU32,
+    umask: AtomicU32,
+    /// Whether threads may have different ones.
+    umask_unshared: AtomicBool,
 }
 
 impl Task {
@@ -23,9 +25,10 @@ impl Task {
         let task = Self {
             kernel,
             mounts: Mounts::default(),
-            identity: Known::new(Identity::read()?),
+            identities: Identities::new()?,
             file_size_max: AtomicU64::new(u64::MAX),
             umask: AtomicU32::new(rustix::process::umask(rustix::fs::Mode::empty()).bits()),
+            umask_unshared: AtomicBool::new(false),
         };
         rustix::process::umask(rustix::fs::Mode::from_bits_retain(task.umask.load(Relaxed)));
         Ok(task)
@@ -42,10 +45,31 @@ impl Task {
         self.mounts.get(index)
     }
 
-    /// User, groups and capabilities.
+    /// User, groups and capabilities of the calling thread.
     #[inline]
     pub(crate) fn identity(&self) -> &Identity {
-        self.identity.current()
+        self.identities.current()
+    }
+
+    /// To be called after threads have got a `umask` of their own (`unshare(CLONE_FS)`).
+    pub fn umask_is_unshared(&self) {
+        self.umask_unshared.store(true, Relaxed);
+    }
+
+    /// The `umask` of the calling thread.
+    pub(crate) fn current_umask(&self) -> u32 {
+        let common = self.umask.load(Relaxed);
+        if !self.umask_unshared.load(Relaxed) {
+            return common;
+        }
+        let mut status = [0; 256];
+        let len = self.kernel.slurp(b"/proc/thread-self/status", &mut status).unwrap_or(0);
+        let own = status[..len].split(|&byte| byte == b'\n').find_map(|line| {
+            let digits = line.strip_prefix(b"Umask:")?.trim_ascii();
+            u32::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+        });
+        // If `/proc` does not show it, no other user gets any permission.
+        own.unwrap_or(common | 0o077)
     }
 
     /// To be called with what the kernel's `umask` was given (that call must be made, too).

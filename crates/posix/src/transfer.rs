@@ -7,14 +7,16 @@ use crate::noted::Why;
 use crate::served::{Call, Stop};
 use crate::table::OfdRef;
 use crate::{Errno, Served};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
 
 /// Private mappings up to this many bytes are filled at once, even where the file could be mapped.
 const COPY_MAX: usize = 64 << 10;
 /// Private mappings up to this many bytes are filled at once where the file can be mapped by the kernel only.
 const SNAPSHOT_MAX: usize = 16 << 20;
-/// Bytes that `sendfile` moves at once.
+/// Bytes that `sendfile` moves at once, and a private mapping is filled with.
 const CHUNK: usize = 64 << 10;
 
 impl Contents {
@@ -136,12 +138,22 @@ impl Contents {
         Ok(copied as usize)
     }
 
-    /// What `copy_file_range` says where one of its files is not of the same pool.
+    /// The error of `copy_file_range` if one of its files is not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
-        match self.kernel.is_cloexec(other) {
+        if let Ok(ofd) = self.get(other) {
+            return if flags == 0 && ofd.kind() == FileKind::File {
+                Errno::XDEV
+            } else {
+                Errno::INVAL
+            };
+        }
+        match self.kernel.identity(other) {
+            _ if other < 0 => Errno::BADF,
             Err(errno) => errno,
             Ok(_) if flags != 0 => Errno::INVAL,
-            Ok(_) => Errno::XDEV,
+            Ok((.., libc::S_IFREG)) => Errno::XDEV,
+            Ok((.., libc::S_IFDIR)) => Errno::ISDIR,
+            Ok(_) => Errno::INVAL,
         }
     }
 
@@ -275,30 +287,56 @@ impl Contents {
         if executable && ofd.mount().flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::PERM.into());
         }
-        let map = MapFlags::from_bits_retain(flags as u32);
-        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        match self.map_snapshot(&ofd, (addr, len), prot, flags, offset.cast_unsigned()) {
+            // No descriptor, no memory: the kernel maps the file, or cannot either.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOSYS | Errno::PERM) if !is_direct => {
+                self.promote_ofd(&ofd)?;
+                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
+                Err(Stop::Kernel)
+            }
+            mapped => Ok(mapped?),
+        }
+    }
+
+    /// Maps what a file holds now, privately. It is put into a file in memory, so that the kernel does to the mapping what
+    /// it does to one of a file: pages that are given back (`MADV_DONTNEED`) hold that again, and beyond the end there are
+    /// none.
+    fn map_snapshot(
+        &self,
+        ofd: &OfdRef<'_>,
+        (addr, len): (usize, usize),
+        prot: i32,
+        flags: i32,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        if len as u64 > self.file_size_max.load(Relaxed) {
+            // It is a limit of files in memory, too, and a signal.
+            return Err(Errno::MFILE);
+        }
+        let memory = rustix::fs::memfd_create(c"keepstone", MemfdFlags::CLOEXEC)?;
+        let mut chunk = vec![0; len.min(CHUNK)];
+        let mut done = 0;
+        while done < len {
+            let room = chunk.len().min(len - done);
+            let read = ofd.fs().read(ofd.ino(), offset + done as u64, &mut chunk[..room])?;
+            if read == 0 {
+                break;
+            }
+            let mut rest = &chunk[..read];
+            while !rest.is_empty() {
+                rest = &rest[rustix::io::write(&memory, rest)?..];
+            }
+            done += read;
+        }
+        let kind = MapFlags::from_bits_retain(flags as u32);
+        let prot = ProtFlags::from_bits_retain(prot as u32);
         // SAFETY: what the program asks for at an address of its choice is its responsibility; the
         // mapping is new or, with `MAP_FIXED`, replaces what the program says it may.
-        let map = || unsafe { rustix::mm::mmap_anonymous(addr as *mut _, len, writable, map) };
+        let map = || unsafe { rustix::mm::mmap(addr as *mut _, len, prot, kind, &memory, 0) };
         let at = match flags & libc::MAP_FIXED {
             0 => map()?,
             _ => self.replace_mapping(addr, len, map, Result::is_ok)?,
         };
-        // SAFETY: `len` bytes that were just mapped for reading and writing.
-        let room = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) };
-        let filled = ofd.fs().read(ofd.ino(), offset as u64, room).and_then(|_| {
-            let prot = MprotectFlags::from_bits_retain(prot as u32);
-            if prot == MprotectFlags::READ | MprotectFlags::WRITE {
-                return Ok(());
-            }
-            // SAFETY: the mapping is ours until it is returned.
-            unsafe { rustix::mm::mprotect(at, len, prot) }
-        });
-        if let Err(errno) = filled {
-            // SAFETY: as above.
-            let _ = unsafe { rustix::mm::munmap(at, len) };
-            return Err(errno.into());
-        }
         Ok(at as usize)
     }
 }

@@ -80,7 +80,7 @@ impl PathWalk {
         self.attach(mount)?;
         mount.check_reached()?;
         // Not by access(2), for which the kernel asks the server.
-        mount.check_reach(|path| self.kernel.place(path).map(drop))
+        mount.check_reach(self.identity(), |path| self.kernel.place(path).map(drop))
     }
 
     /// Walks an absolute path.

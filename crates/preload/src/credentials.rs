@@ -10,10 +10,10 @@ use libc::{gid_t, mode_t, pid_t, rlimit, size_t, uid_t};
 use posix::Process;
 
 use crate::serve::{fail, give_to_kernel};
-use crate::start::{forget_table, process};
-use crate::{direct, guard, real};
+use crate::start::{forget_table, open_by_kernel, process};
+use crate::{direct, fork, guard, real};
 
-/// Tells the process layer after a call that succeeded.
+/// Tells the process layer after a call that succeeded. It only notes the change, so a signal handler may do that, too.
 fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
     if result == 0
         && let Some(process) = process()
@@ -21,6 +21,31 @@ fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
         guard::run(|| tell(process));
     }
     result
+}
+
+/// After a call that may have changed the calling thread's credentials, and those of no other: libc changes all threads by
+/// most of its functions, the kernel one.
+fn then_thread<T>(result: T) -> T {
+    if let Some(process) = process() {
+        process.thread_credentials_changed();
+    }
+    result
+}
+
+/// Makes open files of the pool the kernel's for good, before IDs get another meaning (user namespaces).
+fn leave_user_namespace() {
+    fork::delegate_all();
+    open_by_kernel();
+}
+
+/// Makes a call by number that changes the credentials of the calling thread.
+///
+/// # Safety
+/// As of the call.
+pub unsafe fn by_number(number: c_long, arguments: [c_long; 6]) -> c_long {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the caller's.
+    then_thread(unsafe { real::syscall(number, a, b, c, d, e, f) })
 }
 
 /// After a call by which a thread has restricted itself (Landlock, seccomp): what it may still open, only
@@ -74,9 +99,7 @@ export! {
     }
 
     fn setfsuid (uid: uid_t) -> c_int {
-        let before = real::setfsuid(uid);
-        then(0, Process::credentials_changed);
-        before
+        then_thread(real::setfsuid(uid))
     }
 
     fn setgid (gid: gid_t) -> c_int {
@@ -96,9 +119,7 @@ export! {
     }
 
     fn setfsgid (gid: gid_t) -> c_int {
-        let before = real::setfsgid(gid);
-        then(0, Process::credentials_changed);
-        before
+        then_thread(real::setfsgid(gid))
     }
 
     fn setgroups (count: size_t, list: *const gid_t) -> c_int {
@@ -110,14 +131,19 @@ export! {
     }
 
     fn capset (header: *mut c_void, data: *const c_void) -> c_int {
-        then(real::capset(header, data), Process::credentials_changed)
+        then_thread(real::capset(header, data))
     }
 
     fn prctl (
         option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong
     ) -> c_int {
         let result = real::prctl(option, a, b, c, d);
-        if option == libc::PR_SET_SECCOMP { restricted(result.into()) as c_int } else { result }
+        match option {
+            libc::PR_SET_SECCOMP => restricted(result.into()) as c_int,
+            // It decides what `access` asks about.
+            libc::PR_SET_SECUREBITS => then_thread(result),
+            _ => result,
+        }
     }
 
     fn setrlimit | setrlimit64 (resource: c_uint, limit: *const rlimit) -> c_int {
@@ -149,21 +175,31 @@ export! {
             direct::stop();
             forget_table();
         }
+        if flags & libc::CLONE_NEWUSER != 0 {
+            leave_user_namespace();
+        }
         let result = real::unshare(flags);
         let paths = libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_FS;
         if flags & paths != 0 {
             then(result, |process| {
                 process.namespace_changed();
-                process.credentials_changed();
+                process.umask_is_unshared();
+                process.thread_credentials_changed();
             });
         }
         result
     }
 
     fn setns (fd: c_int, kind: c_int) -> c_int {
+        const NS_GET_NSTYPE: c_long = 0xb703;
+        let of_fd = || real::syscall(libc::SYS_ioctl, fd.into(), NS_GET_NSTYPE, 0, 0, 0, 0);
+        let kinds = if kind == 0 { of_fd() as c_int } else { kind };
+        if kinds & libc::CLONE_NEWUSER != 0 {
+            leave_user_namespace();
+        }
         then(real::setns(fd, kind), |process| {
             process.namespace_changed();
-            process.credentials_changed();
+            process.thread_credentials_changed();
         })
     }
 

@@ -17,7 +17,7 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
 use crate::stats::{self, Class, Reason};
-use crate::{engine, guard, inherited, later, memory, real};
+use crate::{engine, environment, guard, inherited, later, memory, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 /// The same, also as long as there is nothing to serve ([`later`]).
@@ -72,24 +72,14 @@ unsafe fn is_there(at: *const u8, len: usize, is_stored_to: bool) -> bool {
 
 /// A number from the environment, for tests.
 fn number(name: &std::ffi::CStr) -> Option<u32> {
-    // SAFETY: the name is a string; nobody changes the environment this early.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        let value = (!value.is_null()).then(|| std::ffi::CStr::from_ptr(value))?;
-        value.to_str().ok()?.parse().ok()
-    }
+    environment::variable(name)?.to_str().ok()?.parse().ok()
 }
 
 /// Serves files of caches, where there are any or will be, and below the directories that the environment says.
 pub fn start(are_caches: bool, is_over: bool) {
-    // SAFETY: as in `number`.
-    let dirs = unsafe {
-        let dirs = libc::getenv(c"KEEPSTONE_DIRECT".as_ptr());
-        match dirs.is_null() {
-            true if is_over => return,
-            true => &[],
-            false => std::ffi::CStr::from_ptr(dirs).to_bytes(),
-        }
+    let dirs = match environment::variable(c"KEEPSTONE_DIRECT") {
+        None if is_over => return,
+        dirs => dirs.map_or(&[][..], std::ffi::CStr::to_bytes),
     };
     let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
     let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
@@ -101,8 +91,7 @@ pub fn start(are_caches: bool, is_over: bool) {
     if let Some(chunks) = number(c"KEEPSTONE_DIRECT_CHUNKS") {
         config.chunks_max = chunks as usize;
     }
-    // SAFETY: as in `number`.
-    let lags = unsafe { !libc::getenv(c"KEEPSTONE_DIRECT_LAZY".as_ptr()).is_null() };
+    let lags = environment::is_set(c"KEEPSTONE_DIRECT_LAZY");
     config.times_ns = if lags { 1_000_000_000 } else { 0 };
     let is_used = are_caches || !config.dirs.is_empty();
     match Direct::new(config) {

@@ -13,13 +13,16 @@ use posix::Errno;
 
 use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
-use crate::{direct, engine, guard, real, stats};
+use crate::{direct, engine, environment, guard, real, stats};
 
 type Strings = *const *const c_char;
 
 /// `NAME=` of what belongs to us.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const OURS: &[u8] = b"KEEPSTONE_";
+/// Options of AddressSanitizer, and the one that lets programs start which load its runtime behind this library.
+const ASAN_OPTIONS: &[u8] = b"ASAN_OPTIONS=";
+const ASAN_ANY_ORDER: &[u8] = b"verify_asan_link_order=0";
 
 /// What libc executes for `system` and `popen`.
 const SHELL: &CStr = c"/bin/sh";
@@ -40,6 +43,9 @@ unsafe extern "C" {
 /// Remembers what `keepstone run` (recognised by `KEEPSTONE_RUN`, the path of this library) put into
 /// the environment.
 pub fn start() {
+    if !environment::is_set(c"KEEPSTONE_RUN") {
+        return;
+    }
     // SAFETY: `environ` is a list of strings that nobody changes this early.
     let entries = unsafe { strings(environ) };
     let run = entries.iter().find_map(|e| e.to_bytes().strip_prefix(b"KEEPSTONE_RUN="));
@@ -78,8 +84,33 @@ unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
 /// An environment with what belongs to us put back.
 struct Environment {
     pointers: Vec<*const c_char>,
-    /// What a pointer may point to.
-    _preload: Option<Vec<u8>>,
+    /// Entries that pointers may point to.
+    _made: Vec<Vec<u8>>,
+}
+
+/// The value of the variable whose `NAME=` this is.
+fn value<'a>(entries: &[&'a CStr], name: &[u8]) -> Option<&'a [u8]> {
+    entries.iter().find_map(|entry| entry.to_bytes().strip_prefix(name))
+}
+
+/// The entry of `LD_PRELOAD` with the library last: what else the program preloads sees its calls before us. `None` where
+/// the list is so.
+fn with_library(list: &[u8], library: &[u8]) -> Option<Vec<u8>> {
+    let libraries = list.split(|b| matches!(b, b':' | b' ')).filter(|path| !path.is_empty());
+    if libraries.clone().next_back() == Some(library) {
+        return None;
+    }
+    let all: Vec<_> = libraries.filter(|&path| path != library).chain([library]).collect();
+    Some([PRELOAD, &all.join(&b':'), b"\0"].concat())
+}
+
+/// The entry of `ASAN_OPTIONS` with the last word on the order of libraries. `None` where it has that.
+fn with_any_order(options: &[u8]) -> Option<Vec<u8>> {
+    if options.ends_with(ASAN_ANY_ORDER) {
+        return None;
+    }
+    let colon: &[u8] = if options.is_empty() { b"" } else { b":" };
+    Some([ASAN_OPTIONS, options, colon, ASAN_ANY_ORDER, b"\0"].concat())
 }
 
 impl Environment {
@@ -97,33 +128,32 @@ impl Environment {
             let len = name_len(a);
             len > 0 && len == name_len(b) && a.to_bytes()[..len] == b.to_bytes()[..len]
         };
-        // Ours is to be the last: what else the program preloads sees its calls before us.
-        let list = given.iter().find_map(|e| e.to_bytes().strip_prefix(PRELOAD)).unwrap_or(b"");
-        let libraries = list.split(|b| matches!(b, b':' | b' ')).filter(|path| !path.is_empty());
-        let preloaded = libraries.clone().next_back() == Some(&inherited.library);
+        let preload = with_library(value(&given, PRELOAD).unwrap_or(b""), &inherited.library);
+        let options = with_any_order(value(&given, ASAN_OPTIONS).unwrap_or(b""));
         let lacking: Vec<_> = inherited
             .entries
             .iter()
             .filter(|ours| !given.iter().any(|entry| names(entry, ours)))
             .map(|entry| entry.as_ptr())
             .collect();
-        if preloaded && lacking.is_empty() {
+        let replaced: Vec<_> = [(PRELOAD, &preload), (ASAN_OPTIONS, &options)]
+            .into_iter()
+            .filter_map(|(name, entry)| entry.is_some().then_some(name))
+            .collect();
+        if replaced.is_empty() && lacking.is_empty() {
             return None;
         }
-        let mut pointers: Vec<_> = given
+        let stays = |e: &CStr| !replaced.iter().any(|name| e.to_bytes().starts_with(name));
+        let made: Vec<_> = preload.into_iter().chain(options).collect();
+        let pointers = given
             .iter()
-            .filter(|entry| preloaded || !entry.to_bytes().starts_with(PRELOAD))
+            .filter(|entry| stays(entry))
             .map(|entry| entry.as_ptr())
             .chain(lacking)
+            .chain(made.iter().map(|entry| entry.as_ptr().cast::<c_char>()))
+            .chain([std::ptr::null()])
             .collect();
-        let preload = (!preloaded).then(|| {
-            let others = libraries.filter(|&path| path != inherited.library);
-            let all: Vec<_> = others.chain([&*inherited.library]).collect();
-            [PRELOAD, &all.join(&b':'), b"\0"].concat()
-        });
-        pointers.extend(preload.iter().map(|entry| entry.as_ptr().cast::<c_char>()));
-        pointers.push(std::ptr::null());
-        Some(Self { pointers, _preload: preload })
+        Some(Self { pointers, _made: made })
     }
 }
 

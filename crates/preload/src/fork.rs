@@ -12,6 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::pid_t;
+use posix::Process;
 
 use crate::direct;
 use crate::serve::{before_fd, delegate, delegate_streams, fail, give_to_kernel};
@@ -171,6 +172,7 @@ export! {
             // The child's descriptors are its own, but our tables are not.
             direct::stop();
         }
+        before_thread(flags as u64);
         if flags & libc::CLONE_VM != 0 || !serves() && table().is_none() {
             let function = function as *const c_void;
             return real::clone(function, stack, flags, argument, parent_tid, tls, child_tid);
@@ -207,14 +209,42 @@ pub fn before_clone(flags: u64) {
         direct.after_fork_parent();
     });
     if let Some(process) = process() {
-        // SAFETY: no preconditions.
-        let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
-        before_fd();
-        (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
-            let _ = if is_lost { delegate(fd) } else { give_to_kernel(&[fd]) };
-        });
+        if is_lost {
+            delegate_all();
+        } else {
+            for_each_owned(process, |fd| give_to_kernel(&[fd]));
+        }
         if flags & libc::CLONE_VM as u64 == 0 {
             process.hold_mappings();
+        }
+    }
+}
+
+/// Makes each descriptor of the process layer's the kernel's for good.
+pub fn delegate_all() {
+    if let Some(process) = process() {
+        for_each_owned(process, delegate);
+    }
+}
+
+/// Where that fails, calls on the descriptor are answered as before.
+fn for_each_owned(process: &Process, give: impl Fn(c_int) -> Result<(), posix::Errno>) {
+    // SAFETY: no preconditions.
+    let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
+    before_fd();
+    (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
+        let _ = give(fd);
+    });
+}
+
+/// Before a `clone` with these flags: a thread that libc does not count has credentials, and maybe a `umask`, of its own.
+pub fn before_thread(flags: u64) {
+    if flags & libc::CLONE_VM as u64 != 0
+        && let Some(process) = process()
+    {
+        process.adds_uncounted_thread(flags & libc::CLONE_SETTLS as u64 == 0);
+        if flags & libc::CLONE_FS as u64 == 0 {
+            process.umask_is_unshared();
         }
     }
 }

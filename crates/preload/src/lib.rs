@@ -29,12 +29,10 @@
 //!   announced it: at once where programs under `keepstone run` or the mount helper do it, else as soon as
 //!   the server runs. A mount can become read-only while files are open for writing, which then give
 //!   `EROFS`.
-//! - A private mapping of up to 16 MiB is a snapshot; what lies beyond the end of the file reads as
-//!   zeros and is no SIGBUS.
+//! - A private mapping of up to 16 MiB is a snapshot.
 //! - `inotify` and `fanotify` hear only of what goes through the mount.
 //! - A thread that waits for a lock of a pool's file is cancelled when it has got it (`cancel`).
-//! - Threads with user IDs of their own (`setresuid` by number) have all paths resolved by the kernel
-//!   from then on, and a child made by `clone` has everything done by it.
+//! - A child made by `clone`, and a program that enters a user namespace, have everything done by the kernel.
 //! - `/proc/PID/fd` shows other processes the mount's root where a file is open.
 //!
 //! Everything here is x86-64 Linux with glibc: variadic functions are defined with the arguments that
@@ -50,6 +48,7 @@ mod credentials;
 mod cwd;
 mod direct;
 mod engine;
+mod environment;
 mod exec;
 mod exit;
 mod fork;

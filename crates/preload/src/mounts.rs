@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use ::mounts::{CACHE_TYPE, MountState, PoolMount};
 use rustix::fs::{Mode, OFlags};
 
+use crate::environment;
+
 /// Devices of the pools that are served, set once.
 static SERVED: AtomicPtr<Vec<u64>> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -35,12 +37,8 @@ pub struct Found {
 /// Finds them: where `keepstone run` has found them, if no mount has come since, else in the kernel's table.
 pub fn find() -> Found {
     is_another_newest();
-    // SAFETY: the names are strings; nobody changes the environment this early.
-    let (announced, are_caches) = unsafe {
-        let text = libc::getenv(c"KEEPSTONE_MOUNTS".as_ptr());
-        let announced = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes());
-        (announced, !libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null())
-    };
+    let announced = environment::variable(c"KEEPSTONE_MOUNTS").map(CStr::to_bytes);
+    let are_caches = environment::is_set(c"KEEPSTONE_CACHES");
     match announced.and_then(PoolMount::announced) {
         Some(pools) => Found { pools, caches: are_caches },
         None => Found { pools: in_table(), caches: are_caches || is_cache_in_table() },

@@ -153,6 +153,7 @@ originals! {
     fn isatty(fd: c_int) -> c_int;
     fn ttyname(fd: c_int) -> *mut c_char;
     fn ttyname_r(fd: c_int, buf: *mut c_char, len: size_t) -> c_int;
+    fn tee(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize_t;
     fn name_to_handle_at(
         dirfd: c_int, path: *const c_char, handle: *mut c_void, id: *mut c_int, flags: c_int
     ) -> c_int;
@@ -367,6 +368,10 @@ originals! {
         address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void
     ) -> *mut c_void;
     fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int;
+    fn remap_file_pages(
+        address: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int
+    ) -> c_int;
     fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int;
     fn pkey_mprotect(
         address: *mut c_void, len: size_t, protection: c_int, key: c_int

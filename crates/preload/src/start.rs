@@ -13,7 +13,9 @@ use ::mounts::PoolMount;
 use posix::Process;
 
 use crate::direct::{self, direct};
-use crate::{engine, exec, exit, fork, guard, inherited, mounts, next, real, signals, stats};
+use crate::{
+    engine, environment, exec, exit, fork, guard, inherited, mounts, next, real, signals, stats,
+};
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -142,27 +144,21 @@ pub fn open_by_kernel() {
 
 /// Decides as `KEEPSTONE_FDS` says. The kernel changes files behind Chell-Direct where requests are submitted to it.
 fn choose_descriptors() {
-    // SAFETY: the names are strings; nobody changes the environment this early.
-    unsafe {
-        let choice = libc::getenv(c"KEEPSTONE_FDS".as_ptr());
-        let is_real = !choice.is_null() && std::ffi::CStr::from_ptr(choice) == c"real";
-        if is_real {
-            open_by_kernel();
-        } else {
-            // Looked for only where something is served by Chell-Direct.
-            direct::tell(|direct| {
-                if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
-                    direct.stop();
-                }
-            });
-        }
+    if environment::variable(c"KEEPSTONE_FDS") == Some(c"real") {
+        open_by_kernel();
+    } else {
+        // Looked for only where something is served by Chell-Direct.
+        direct::tell(|direct| {
+            if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
+                direct.stop();
+            }
+        });
     }
 }
 
 /// Whether the user wants to know why a pool is not served here (`KEEPSTONE_DEBUG=1`).
 pub fn debugging() -> bool {
-    // SAFETY: the name is a string; the result is only compared with null.
-    unsafe { !libc::getenv(c"KEEPSTONE_DEBUG".as_ptr()).is_null() }
+    environment::is_set(c"KEEPSTONE_DEBUG")
 }
 
 /// Says something on stderr, if the user wants to know.

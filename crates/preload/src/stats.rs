@@ -14,7 +14,7 @@ pub use counters::{Class, Reason};
 use rustix::fd::BorrowedFd;
 
 use crate::start::{opens_in_user_space, process};
-use crate::{guard, real, streams};
+use crate::{environment, guard, real, streams};
 
 /// Numbers that can be marked are below this one.
 const NUMBERS: usize = 1024;
@@ -43,13 +43,8 @@ threads::thread_cell! {
 
 /// Maps the file, if the environment names one. Without it nothing is counted.
 pub fn start() {
-    // SAFETY: the name is a string; nobody changes the environment this early.
-    let path: *const c_char = unsafe { libc::getenv(c"KEEPSTONE_STATS".as_ptr()) };
-    if path.is_null() {
-        return;
-    }
-    // SAFETY: `getenv` returned a string.
-    let Some(counters) = Counters::inherited(unsafe { CStr::from_ptr(path) }) else { return };
+    let Some(path) = environment::variable(c"KEEPSTONE_STATS") else { return };
+    let Some(counters) = Counters::inherited(path) else { return };
     counters.start(own_pid());
     COUNTERS.store(std::ptr::from_ref(counters).cast_mut(), Relaxed);
 }

@@ -22,6 +22,9 @@ on_each_engine!(
     processes_share_files_as_on_tmpfs,
     what_others_map_and_what_is_written_beside_the_mount_meet,
     files_are_nothing_else_and_keep_their_names,
+    threads_have_identities_of_their_own_as_on_tmpfs,
+    what_the_kernel_does_to_mappings_is_done_to_the_file,
+    calls_by_number_find_their_descriptors,
     what_one_side_writes_the_other_reads,
     space_of_removed_files_comes_back,
     a_child_of_a_full_table_keeps_its_files,
@@ -386,6 +389,110 @@ fn changed_files_lose_their_capabilities_as_on_tmpfs() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{options:?}");
         sandbox.umount();
     }
+}
+
+fn threads_have_identities_of_their_own_as_on_tmpfs(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let report = on_pool(&sandbox, &compiled("identities", &[]), &[], &[]);
+    // Threads that differ are still served.
+    assert!(report["calls"]["attributes"]["served"].as_u64() >= Some(100), "{report}");
+    assert!(report["calls"]["names"]["served"].as_u64() >= Some(50), "{report}");
+    sandbox.umount();
+}
+
+fn what_the_kernel_does_to_mappings_is_done_to_the_file(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let others = ["a", "b", "c"].map(|name| sandbox.path(name));
+    others.iter().for_each(|other| fs::write(other, [b'o'; 65_536]).unwrap());
+    on_pool(&sandbox, &compiled("remapped", &[]), &[], &[]);
+    for other in &others {
+        assert!(fs::read(other).unwrap() == [b'o'; 65_536], "another file has changed");
+    }
+    sandbox.umount();
+    sandbox.ok(["check", sandbox.pool_str()]);
+}
+
+fn calls_by_number_find_their_descriptors(layout: &str) {
+    let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    on_pool(&sandbox, &compiled("numbers", &[]), &[], &[]);
+    sandbox.umount();
+}
+
+#[test]
+fn the_environment_asks_nothing_in_a_privileged_program() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let (file, program) = (sandbox.path("file"), sandbox.outside("privileged"));
+    fs::write(&file, "content").unwrap();
+    fs::copy(library(), sandbox.outside("libkeepstone.so")).unwrap();
+    let source = sandbox.outside("privileged.c");
+    let text = "#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\n\
+        int main(int count, char **args) { char text[16]; \
+        return printf(\"%zd\", read(open(args[1], O_RDONLY), text, 16)) < 0; }\n";
+    fs::write(&source, text).unwrap();
+    let dir = program.parent().unwrap().display().to_string();
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-o").arg(&program).arg(&source).args(["-L", &dir, "-Wl,--no-as-needed"]);
+    gcc.args(["-lkeepstone", &format!("-Wl,-rpath,{dir}")]);
+    let output = gcc.output().expect("gcc: install it");
+    assert!(output.status.success(), "{output:?}");
+    // It is linked with the library, and counts in the file that the environment names.
+    let counted = |user: &[&'static str]| {
+        let args = ["--stats", "--json", "--"].iter().chain(user).map(OsStr::new);
+        let output = keepstone_run(args.chain([program.as_os_str(), file.as_os_str()]));
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: Value = serde_json::from_str(text.strip_prefix('7').unwrap()).unwrap();
+        report["by_program"].as_array().unwrap().len()
+    };
+    assert_eq!(counted(&[]), 1);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    assert_eq!(counted(&user), 0, "a set-user-ID program");
+    sandbox.umount();
+}
+
+#[test]
+fn programs_with_sanitizers_are_served() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let kinds = [
+        &["-fsanitize=address"][..],
+        &["-fsanitize=address", "-static-libasan"],
+        &["-fsanitize=thread"],
+        &["-fsanitize=undefined"],
+        &["-fsanitize=leak"],
+    ];
+    for options in kinds {
+        let program = compiled("sanitized", options);
+        let expected = on_tmpfs(&program);
+        let report = on_pool(&sandbox, &program, &[], &[]);
+        assert!(report["calls"]["read"]["served"].as_u64() >= Some(2), "{options:?}: {report}");
+        // As a child of another program, which has cleaned the environment.
+        let dir = sandbox.path(&format!("child{}", options.concat()));
+        fs::create_dir(&dir).unwrap();
+        let script = format!(
+            "unset LD_PRELOAD; export ASAN_OPTIONS=verbosity=0; {} {}",
+            program.display(),
+            dir.display()
+        );
+        let output = keepstone_run(["--quiet", "--", "sh", "-c", &script]);
+        assert!(output.status.success(), "{options:?}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{options:?}");
+    }
+    // The sanitizer still finds errors.
+    let program = compiled("sanitized", &["-fsanitize=address"]);
+    let dir = sandbox.path("found");
+    fs::create_dir(&dir).unwrap();
+    let args = [
+        "--quiet".as_ref(),
+        "--".as_ref(),
+        program.as_os_str(),
+        dir.as_os_str(),
+        "overflow".as_ref(),
+    ];
+    let output = keepstone_run(args);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("heap-buffer-overflow"), "{output:?}");
+    sandbox.umount();
 }
 
 fn what_others_map_and_what_is_written_beside_the_mount_meet(layout: &str) {

@@ -30,6 +30,10 @@ export! {
         })
     }
 
+    fn tee (from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize_t {
+        by_kernel(&[from, to], -1, || real::tee(from, to, len, flags))
+    }
+
     fn name_to_handle_at (
         dirfd: c_int, path: *const c_char, handle: *mut c_void, id: *mut c_int, flags: c_int
     ) -> c_int {

@@ -111,6 +111,26 @@ export! {
         }
     }
 
+    fn madvise | __madvise (address: *mut c_void, len: size_t, advice: c_int) -> c_int {
+        let by_kernel = || real::madvise(address, len, advice);
+        let Some(process) = mapped(address, len) else { return by_kernel() };
+        answer(process, Class::Map, &[], |process| process.madvise(address.addr(), len, advice))
+            .map_or_else(by_kernel, to_c)
+    }
+
+    fn remap_file_pages (
+        address: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int
+    ) -> c_int {
+        let by_kernel = || real::remap_file_pages(address, len, protection, page, flags);
+        // It begins and ends within pages.
+        let start = address.map_addr(|at| at - at % rustix::param::page_size());
+        let Some(process) = mapped(start, len) else { return by_kernel() };
+        let remapped = answer(process, Class::Map, &[], |process| {
+            process.remap_file_pages(address.addr(), len, protection, page)
+        });
+        remapped.map_or_else(by_kernel, to_c)
+    }
+
     fn pkey_mprotect (
         address: *mut c_void, len: size_t, protection: c_int, key: c_int
     ) -> c_int {

@@ -5,14 +5,17 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{CStr, c_int, c_long};
+
+use posix::Errno;
 
 use super::{
-    attributes, content, descriptors, listing, locking, mapping, names, requests, waiting, xattr,
+    attributes, content, copying, descriptors, listing, locking, mapping, names, requests, waiting,
+    xattr,
 };
 use crate::credentials::{self, restricted};
-use crate::serve::{before_fd, give_pool_files_to_kernel};
-use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
+use crate::serve::{before_fd, fail, give_pool_files_to_kernel};
+use crate::start::{open_by_kernel, serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
 
 /// Calls that libraries make by number, some of them often (futexes are those of the locks of C++ and Rust), and that neither
@@ -53,7 +56,6 @@ fn concerns_no_descriptor(number: c_long) -> bool {
             | libc::SYS_clock_nanosleep
             | libc::SYS_nanosleep
             | libc::SYS_gettimeofday
-            | libc::SYS_madvise
             | libc::SYS_mbind
             | libc::SYS_set_mempolicy
             | libc::SYS_get_mempolicy
@@ -80,6 +82,29 @@ fn takes_no_descriptor(number: c_long) -> bool {
             | libc::SYS_socket
             | libc::SYS_bpf
     )
+}
+
+/// The arguments that are descriptors, by their places, of calls that only the kernel makes. Of calls that are not here, the
+/// first and the third are taken for descriptors. A number that names no file of ours stays, and an integer that only looks
+/// like one becomes the kernel's for nothing.
+fn places_of_descriptors(number: c_long) -> &'static [usize] {
+    match number {
+        libc::SYS_tee | libc::SYS_kexec_file_load => &[0, 1],
+        // One of another process, which may be this one.
+        libc::SYS_pidfd_getfd => &[0, 1],
+        libc::SYS_perf_event_open => &[3],
+        _ => &[0, 2],
+    }
+}
+
+/// `landlock_add_rule`: the rule is in memory, and names a directory.
+fn give_landlocked(rule: c_long) {
+    /// Where `struct landlock_path_beneath_attr` has it.
+    const PARENT_FD: usize = 8;
+    let at = rule as usize + PARENT_FD;
+    if let Ok(fd) = memory::load(at as *const [u8; 4]) {
+        let _ = give_pool_files_to_kernel(&[c_int::from_ne_bytes(fd)]);
+    }
 }
 
 export! {
@@ -117,6 +142,42 @@ export! {
             libc::SYS_sendfile => content::sendfile(fd, b as _, c as _, d as _) as c_long,
             libc::SYS_mlockall => locking::mlockall(a as _).into(),
             libc::SYS_poll => waiting::poll(a as _, b as _, c as _).into(),
+            // The kernel changes the timeout, libc's functions do not.
+            libc::SYS_ppoll => {
+                waiting::give_polled(a as _, b as _);
+                real::syscall(number, a, b, c, d, e, f)
+            }
+            libc::SYS_select | libc::SYS_pselect6 => {
+                match waiting::give_selected(fd, [b, c, d].map(|set| set as _)) {
+                    Ok(()) => real::syscall(number, a, b, c, d, e, f),
+                    Err(err) => fail::<c_int>(err).into(),
+                }
+            }
+            libc::SYS_epoll_ctl => waiting::epoll_ctl(fd, b as _, c as _, d as _).into(),
+            libc::SYS_fadvise64 => match content::posix_fadvise(fd, b, c, d as _) {
+                0 => 0,
+                error => fail::<c_int>(Errno::from_raw_os_error(error)).into(),
+            },
+            libc::SYS_splice => {
+                copying::splice(fd, b as _, c as _, d as _, e as _, f as _) as c_long
+            }
+            libc::SYS_name_to_handle_at => {
+                copying::name_to_handle_at(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_open_by_handle_at => copying::open_by_handle_at(fd, b as _, c as _).into(),
+            libc::SYS_fanotify_mark => {
+                copying::fanotify_mark(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_getcwd => {
+                let len = real::syscall(number, a, b, c, d, e, f);
+                // A directory outside of the root has a path that does not begin so; of no address, libc would allocate.
+                if a == 0 || len > 0 && *(a as *const u8) != b'/' {
+                    return len;
+                }
+                let path = names::getcwd(a as _, b as _);
+                // With the NUL.
+                if path.is_null() { -1 } else { CStr::from_ptr(path).count_bytes() as c_long + 1 }
+            }
             libc::SYS_sendmsg => waiting::sendmsg(fd, b as _, c as _) as c_long,
             libc::SYS_sendmmsg => waiting::sendmmsg(fd, b as _, c as _, d as _).into(),
             libc::SYS_kcmp => {
@@ -138,6 +199,13 @@ export! {
             }
             libc::SYS_msync => mapping::msync(a as _, b as _, c as _).into(),
             libc::SYS_mprotect => mapping::mprotect(a as _, b as _, c as _).into(),
+            libc::SYS_pkey_mprotect => {
+                mapping::pkey_mprotect(a as _, b as _, c as _, d as _).into()
+            }
+            libc::SYS_madvise => mapping::madvise(a as _, b as _, c as _).into(),
+            libc::SYS_remap_file_pages => {
+                mapping::remap_file_pages(a as _, b as _, c as _, d as _, e as _).into()
+            }
             libc::SYS_open => descriptors::open(a as _, b as _, c as _).into(),
             libc::SYS_openat => descriptors::openat(fd, b as _, c as _, d as _).into(),
             libc::SYS_close => descriptors::close(fd).into(),
@@ -232,7 +300,7 @@ export! {
             libc::SYS_execveat => {
                 exec::execveat(fd, b as _, c as _, d as _, e as _).into()
             }
-            libc::SYS_fork => fork::fork().into(),
+            libc::SYS_fork | libc::SYS_vfork => fork::fork().into(),
             libc::SYS_clone | libc::SYS_clone3 => {
                 // What cannot be read, the kernel refuses.
                 let flags = match number {
@@ -240,6 +308,7 @@ export! {
                     _ => memory::load(a as *const i64).unwrap_or(0),
                 };
                 let shares_memory = flags & i64::from(libc::CLONE_VM) != 0;
+                fork::before_thread(flags as u64);
                 fork::before_clone(flags as u64);
                 let child = real::syscall(number, a, b, c, d, e, f);
                 if child == 0 && !shares_memory {
@@ -257,20 +326,28 @@ export! {
             libc::SYS_prctl => credentials::prctl(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_setrlimit => credentials::setrlimit(a as _, b as _).into(),
             libc::SYS_prlimit64 => credentials::prlimit(fd, b as _, c as _, d as _).into(),
+            // They change this thread only, those of libc all.
             libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
             | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid
-            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset | libc::SYS_chroot
-            | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns | libc::SYS_mount
-            | libc::SYS_umount2 => {
-                // They change this thread only, or where paths lead: the kernel knows best.
-                if number == libc::SYS_unshare && a & i64::from(libc::CLONE_FILES) != 0 {
-                    direct::stop();
-                    forget_table();
-                }
-                if let Some(process) = process() {
-                    process.namespace_changed();
-                }
-                real::syscall(number, a, b, c, d, e, f)
+            | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset => {
+                credentials::by_number(number, [a, b, c, d, e, f])
+            }
+            libc::SYS_chroot => credentials::chroot(a as _).into(),
+            libc::SYS_pivot_root => credentials::pivot_root(a as _, b as _).into(),
+            libc::SYS_unshare => credentials::unshare(a as _).into(),
+            libc::SYS_setns => credentials::setns(fd, b as _).into(),
+            libc::SYS_mount => {
+                credentials::mount(a as _, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_umount2 => credentials::umount2(a as _, b as _).into(),
+            libc::SYS_move_mount => {
+                credentials::move_mount(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_mount_setattr => {
+                credentials::mount_setattr(fd, b as _, c as _, d as _, e as _).into()
+            }
+            libc::SYS_fsconfig => {
+                credentials::fsconfig(fd, b as _, c as _, d as _, e as _).into()
             }
             libc::SYS_landlock_restrict_self => {
                 restricted(real::syscall(number, a, b, c, d, e, f))
@@ -292,10 +369,11 @@ export! {
             }
             _ => {
                 before_fd();
-                // Many calls take a descriptor first, some a second one; what is none of ours stays
-                // as it is, and an integer that only looks like one becomes the kernel's for nothing.
-                for candidate in [a, c] {
-                    if let Ok(fd) = c_int::try_from(candidate) {
+                if number == libc::SYS_landlock_add_rule {
+                    give_landlocked(c);
+                }
+                for &place in places_of_descriptors(number) {
+                    if let Ok(fd) = c_int::try_from([a, b, c, d, e, f][place]) {
                         direct::offset_known(fd);
                         let _ = give_pool_files_to_kernel(&[fd]);
                     }

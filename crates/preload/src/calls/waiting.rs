@@ -31,7 +31,7 @@ fn integers<const BYTES: usize, T>(
 }
 
 /// Makes what is polled the kernel's. Where that fails, `poll` says POLLNVAL.
-fn give_polled(fds: *const pollfd, count: nfds_t) {
+pub(super) fn give_polled(fds: *const pollfd, count: nfds_t) {
     let Some(process) = process() else { return };
     for polled in listed(fds, count as usize).chunks_exact(size_of::<pollfd>()) {
         for fd in integers(&polled[..size_of::<c_int>()], c_int::from_ne_bytes) {
@@ -43,7 +43,7 @@ fn give_polled(fds: *const pollfd, count: nfds_t) {
 }
 
 /// Makes what is in the sets the kernel's.
-fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<(), Errno> {
+pub(super) fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<(), Errno> {
     let Some(process) = process() else { return Ok(()) };
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
     for set in sets.into_iter().filter(|set| !set.is_null()) {
