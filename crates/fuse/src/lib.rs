@@ -27,7 +27,9 @@
 mod alias;
 mod convert;
 mod counters;
+mod create;
 mod expire;
+mod holes;
 mod invalidate;
 mod keeping;
 mod listing;
@@ -36,6 +38,7 @@ mod names;
 mod options;
 mod probe;
 mod requests;
+mod rings;
 mod server;
 mod setgid;
 mod stop;
