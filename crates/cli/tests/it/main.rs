@@ -3,6 +3,7 @@
 mod attach;
 mod bdev;
 mod behind;
+mod beside;
 mod commands;
 mod common;
 mod delegated;
