@@ -20,3 +20,4 @@ mod simulate;
 mod stress;
 mod tidy;
 mod top;
+mod usage;
