@@ -162,21 +162,26 @@ impl Results {
 pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
     let mut document =
         std::fs::read_to_string(into).with_context(|| format!("cannot read {}", into.display()))?;
+    // All of the document first: without a place in it, nothing is written.
+    let mut plotted = Vec::new();
     for file in files {
         let json = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
         let results: Results = serde_json::from_str(&json)
             .with_context(|| format!("{}: not saved by this program", file.display()))?;
         document = replace(&document, &results.name(), &results.markdown())?;
-        let dir = into.parent().unwrap_or(Path::new("."));
-        match &results.section {
+        document = replace(&document, "machine", &machine(&results.origin))?;
+        plotted.push(results.section);
+    }
+    let dir = into.parent().unwrap_or(Path::new("."));
+    for section in &plotted {
+        match section {
             Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir)?,
             Section::Chell(outcomes) => plot::latencies(outcomes, dir)?,
             Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir)?,
             Section::Iozone(outcomes) => plot::iozone(outcomes, dir)?,
             _ => {}
         }
-        document = replace(&document, "machine", &machine(&results.origin))?;
     }
     std::fs::write(into, document).with_context(|| format!("cannot write {}", into.display()))
 }

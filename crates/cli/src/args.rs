@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use engines::Layout;
 
@@ -190,6 +190,14 @@ pub struct MkfsArgs {
     pub force: bool,
 }
 
+/// Lists of mount options; an unknown one is wrong usage.
+fn mount_options() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().try_map(|list| {
+        let checked = crate::mount::check_options(&list).map_err(|err| format!("{err:#}"));
+        checked.map(|()| list)
+    })
+}
+
 /// The names of the file systems that a pool can hold.
 fn layouts() -> impl TypedValueParser<Value = Layout> {
     let names = Layout::ALL.map(|layout| PossibleValue::new(layout.name()).help(layout.promise()));
@@ -229,7 +237,7 @@ pub struct MountArgs {
     /// files that were not modified for so long come first (60); relocate=PERCENT: empty units of 2 MiB of which no more is
     /// used (50, 0: never), whole_below=PERCENT: where less of the free space is in whole ones (50); wear=on|off: use all
     /// space by turns (off). Example: -o prealloc=on,null_files=64-1000,collect_above=90.
-    #[arg(short, long = "options", value_name = "OPTIONS")]
+    #[arg(short, long = "options", value_name = "OPTIONS", value_parser = mount_options())]
     pub options: Vec<String>,
     /// Open the pool read-only; the mount is read-only too.
     #[arg(long)]

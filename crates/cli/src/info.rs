@@ -1,11 +1,12 @@
 //! `keepstone info`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ::pool::PoolInfo;
 use anyhow::Result;
+use pmem::{Access, OpenOptions};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -20,6 +21,8 @@ struct Info {
     info: PoolInfo,
     domain: DomainReport,
     mounted_on: Vec<String>,
+    /// The directory or the object store whose cache it is. Null for other pools, and while a command that cannot be asked uses it.
+    cache_of: Option<String>,
     /// How free space lies, as the server of a mount says; null where the pool is not mounted, as it takes a scan then.
     free: Value,
 }
@@ -27,10 +30,19 @@ struct Info {
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the first of the mounts' servers to answer says of free space.
-fn free_space(dirs: Vec<PathBuf>) -> Value {
-    let answers = stats::ask(dirs, PATIENCE).into_values();
-    answers.flatten().map(|mut stats| stats["free"].take()).next().unwrap_or_default()
+/// Statistics of the first of the mounts' servers that answers.
+fn first_answer(dirs: Vec<PathBuf>) -> Value {
+    stats::ask(dirs, PATIENCE).into_values().flatten().next().unwrap_or_default()
+}
+
+/// The directory whose cache the pool is, from its server, or from the pool itself if nothing has it in use.
+fn cache_of(path: &Path, is_mounted: bool, stats: &Value) -> Option<String> {
+    if is_mounted {
+        return stats["cache"].is_object().then(|| stats["dir"].as_str().map(str::to_owned))?;
+    }
+    let region = OpenOptions::default().open(path, Access::ReadOnly).ok()?;
+    let options = ::pool::MountOptions { read_only: true, ..Default::default() };
+    pmcache::directory_of(&*engines::mount(region, &options).ok()?)
 }
 
 pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
@@ -38,12 +50,14 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     let (info, domain) = pool::info(&path)?;
     let mounts = fuse::mounts()?.into_iter().filter(|m| m.is_keepstone() && m.source == path);
     let dirs: Vec<PathBuf> = mounts.map(|m| m.dir).collect();
+    let mut stats = first_answer(dirs.clone());
     let report = Info {
         pool: path.display().to_string(),
         info,
         domain: domain.into(),
         mounted_on: dirs.iter().map(|dir| dir.display().to_string()).collect(),
-        free: free_space(dirs),
+        cache_of: cache_of(Path::new(&path), !dirs.is_empty(), &stats),
+        free: stats["free"].take(),
     };
     if json {
         output::json(&report)?;
@@ -61,6 +75,7 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         ("size", size::show(report.info.size_bytes)),
         ("domain", report.domain.to_string()),
         ("mounted", mounted),
+        ("cache of", report.cache_of.clone().unwrap_or_else(|| "nothing".to_owned())),
     ]);
     Ok(ExitCode::SUCCESS)
 }

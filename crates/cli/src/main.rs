@@ -65,9 +65,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or gives the help that was asked for.
+/// Says what is wrong with the command line, or gives the help or the version that was asked for.
 fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
     let json = argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    if json && err.kind() == clap::error::ErrorKind::DisplayVersion {
+        say!("{:#}", serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }));
+        std::process::exit(0);
+    }
     if json && err.use_stderr() {
         let text = err.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");

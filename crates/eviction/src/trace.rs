@@ -115,9 +115,14 @@ fn is_text(head: &[u8]) -> bool {
 
 fn parse(line: &str) -> Option<Access> {
     let mut words = line.split_ascii_whitespace();
-    let key = words.next().map(key_of)?;
+    let key = words.next().filter(|word| !is_row(word)).map(key_of)?;
     let size = words.next().map_or(Some(SIZE), |size| size.parse().ok())?;
     words.next().is_none().then_some(Access { key, size })
+}
+
+/// Whether a word is a row of numbers that commas separate, and so no key.
+fn is_row(word: &str) -> bool {
+    word.contains(',') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
 }
 
 fn key_of(word: &str) -> u64 {
@@ -136,6 +141,8 @@ mod tests {
     fn lines_are_keys_and_sizes() {
         assert_eq!(parse("7"), Some(Access { key: 7, size: 4096 }));
         assert_eq!(parse("7\t100"), Some(Access { key: 7, size: 100 }));
+        assert_eq!(parse("7,100"), None);
+        assert!(parse("a,b 1").is_some());
         assert_eq!(parse("/etc/passwd 1"), parse("/etc/passwd 1"));
         assert_ne!(parse("/etc/passwd"), parse("/etc/group"));
         for line in ["7 x", "7 -1", "7 1 1"] {

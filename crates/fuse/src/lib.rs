@@ -29,7 +29,9 @@
 mod alias;
 mod convert;
 mod counters;
+mod create;
 mod expire;
+mod holes;
 mod invalidate;
 mod keeping;
 mod listing;
@@ -38,6 +40,7 @@ mod names;
 mod options;
 mod probe;
 mod requests;
+mod rings;
 mod server;
 mod setgid;
 mod stop;

@@ -17,6 +17,7 @@ use fuser::{
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
+use crate::create::{Opened, create_or_open};
 use crate::server::Server;
 use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
@@ -33,14 +34,14 @@ const BACKGROUND_MAX: u16 = 4096;
 /// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
 /// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
 /// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*`
-/// (`fuser` copies).
+/// (`fuser` copies), `ASYNC_DIO` (asynchronous direct writes beside buffered readers leave pages as they were before, and the
+/// file's position where it was).
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_DO_READDIRPLUS)
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
-    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_MAX_PAGES)
@@ -71,10 +72,6 @@ fn drop_before_write(fs: &dyn FileSystem, req: &Request, ino: Ino) -> vfs::Resul
 impl fuser::Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut granted = CAPABILITIES & config.capabilities();
-        if self.options.caching.keep_cache {
-            // Asynchronous direct writes beside buffered readers leave pages as they were before.
-            granted -= InitFlags::FUSE_ASYNC_DIO;
-        }
         if self.options.caching.checks_pages {
             let checks = InitFlags::FUSE_AUTO_INVAL_DATA & config.capabilities();
             self.options.caching.keep_cache &= !checks.is_empty();
@@ -143,6 +140,7 @@ impl fuser::Filesystem for Server {
         if let Some(shared) = &self.shared {
             shared.names.forget(ino, nlookup);
         }
+        self.holes.forget(convert::ino(ino));
         let _ = self.call(Op::Forget, |fs| {
             fs.forget(convert::ino(ino), nlookup);
             Ok(())
@@ -333,7 +331,10 @@ impl fuser::Filesystem for Server {
         }
         let now = self.caching();
         match self.begin_use(ino, flags.0) {
-            Ok(handle) => reply.opened(handle, self.open_flags(&now, (ino, false), flags.0)),
+            Ok(handle) => {
+                let how = self.open_flags(&now, (ino, false), (flags.0, handle), req.pid());
+                reply.opened(handle, how);
+            }
             Err(err) => reply.error(convert::errno(err)),
         }
     }
@@ -361,7 +362,11 @@ impl fuser::Filesystem for Server {
                 if lock_owner.is_none() {
                     self.check_page(ino, fh, false)?;
                 }
-                fs.read(ino, offset, &mut buf[..size])
+                let len = fs.read(ino, offset, &mut buf[..size])?;
+                if lock_owner.is_none() {
+                    self.holes.note_pages(ino, offset, &buf[..len]);
+                }
+                Ok(len)
             });
             match read {
                 Ok(len) => {
@@ -650,21 +655,27 @@ impl fuser::Filesystem for Server {
                 // Whoever opens it so counts his mappings himself.
                 let entry = alias::lookup_file(fs, &*shared.events, shared.secret, name)?;
                 self.note_alias(parent, name, INodeNo(entry.ino.0));
-                return Ok((entry, FileHandle(0)));
+                let handle = FileHandle(self.begin_stores(INodeNo(entry.ino.0), flags));
+                return Ok((Opened { entry, is_new: true }, handle));
             }
-            let entry = fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)?;
-            let made = INodeNo(entry.ino.0);
-            let handle = self.begin_use(made, flags).inspect_err(|_| fs.forget(entry.ino, 1))?;
-            self.note_name(parent, name, made);
-            Ok((entry, handle))
+            let place = (convert::ino(parent), name.as_bytes());
+            let opened = create_or_open(fs, &caller(req), place, &node, flags)?;
+            let ino = opened.entry.ino;
+            if !opened.is_new && flags & libc::O_TRUNC != 0 {
+                self.before_new_size(ino);
+            }
+            let handle =
+                self.begin_use(INodeNo(ino.0), flags).inspect_err(|_| fs.forget(ino, 1))?;
+            self.note_name(parent, name, INodeNo(ino.0));
+            Ok((opened, handle))
         });
         match created {
-            Ok((entry, handle)) => reply.created(
-                &now.ttl,
+            Ok((Opened { entry, is_new }, handle)) => reply.created(
+                self.ttl(&now, entry.ino),
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,
-                self.open_flags(&now, (INodeNo(entry.ino.0), true), flags),
+                self.open_flags(&now, (INodeNo(entry.ino.0), is_new), (flags, handle), req.pid()),
             ),
             Err(err) => reply.error(err),
         }
@@ -743,7 +754,8 @@ impl fuser::Filesystem for Server {
         let found = self.call(Op::Lseek, |fs| {
             let whence = convert::seek(whence)?;
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-            fs.seek(convert::ino(ino), offset, whence)
+            let hears_opens = !self.options.caching.skip_opens;
+            self.holes.seek(fs, convert::ino(ino), (offset, whence), hears_opens)
         });
         match found {
             Ok(offset) => reply.offset(offset as i64),

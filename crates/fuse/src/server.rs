@@ -16,10 +16,12 @@ use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino};
 use crate::alias;
 use crate::convert;
 use crate::counters::Op;
+use crate::holes::Holes;
 use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::names::Names;
 use crate::options::{STATS_XATTR, ServerOptions, Stats};
+use crate::rings;
 use crate::workers::Workers;
 
 /// Serves a file system to the kernel.
@@ -32,6 +34,7 @@ pub struct Server {
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The threads that answer.
     pub(crate) workers: Arc<Workers>,
+    pub(crate) holes: Holes,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -56,6 +59,8 @@ const UNMAPPED: u64 = 4;
 /// In the handle of what may be written to, and of what may be read, and so mapped.
 const WRITABLE: u64 = 8;
 const READABLE: u64 = 16;
+/// In the handle of what may be mapped for stores, which is counted.
+const STORABLE: u64 = 32;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
@@ -76,7 +81,8 @@ impl Server {
         let caching = options.caching.allowed_by(&*fs)?;
         let options = ServerOptions { caching, ..options };
         let workers = Workers::new(1);
-        Ok(Self { fs, options, shared: None, notifier: Arc::default(), workers })
+        let (notifier, holes) = (Arc::default(), Holes::default());
+        Ok(Self { fs, options, shared: None, notifier, holes, workers })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
@@ -294,15 +300,37 @@ impl Server {
         }
     }
 
-    /// How the kernel opens a file, which is new or not.
+    /// How the kernel opens a file, which is new or not, for a thread.
+    ///
+    /// `O_DIRECT` alone bypasses the page cache, and moves the position of asynchronous requests ([`rings`]).
+    /// `FOPEN_DIRECT_IO` does not, so it is answered only where the kernel may keep no pages. Of a shared pool, it is also
+    /// answered to a direct writer that does not read: a file that grows by direct access would be cut to the size that the
+    /// kernel remembers if such a write failed.
     pub(crate) fn open_flags(
         &self,
         now: &Now<'_>,
         (ino, is_new): (INodeNo, bool),
-        flags: i32,
+        (flags, handle): (i32, FileHandle),
+        thread: u32,
     ) -> FopenFlags {
-        if flags & libc::O_DIRECT != 0 || !now.keep_cache {
-            return FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        let writes_only = handle.0 & (READABLE | WRITABLE) == WRITABLE;
+        let is_direct = match self.shared {
+            Some(_) => writes_only,
+            // A pool's mount asks only for several direct writes at a time (`ask_open`), a cache always.
+            None => !self.options.caching.checks_pages,
+        };
+        if flags & libc::O_DIRECT != 0 && is_direct {
+            return direct;
+        }
+        if !now.keep_cache {
+            let by_position = || flags & libc::O_DIRECT != 0 || rings::has_ring(thread);
+            return if self.may_have_pages(flags, handle) && by_position() {
+                // Pages from before are dropped.
+                FopenFlags::empty()
+            } else {
+                direct
+            };
         }
         let is_first = |shared: &Arc<Shared>| !shared.names.opened(ino, now.phase);
         // keeping-K4.
@@ -311,6 +339,14 @@ impl Server {
         } else {
             FopenFlags::FOPEN_KEEP_CACHE
         }
+    }
+
+    /// Whether the kernel can have pages of a file that programs may use directly, while the handle is open. If the
+    /// handle reads, it is [counted](Self::begin_mapping), and every process uses the file through the kernel. Appends stay one
+    /// request each, which the page cache would split.
+    fn may_have_pages(&self, flags: i32, handle: FileHandle) -> bool {
+        let is_counted = handle.0 & (READABLE | WRITABLE) != 0 && handle.0 & UNMAPPED == 0;
+        self.shared.is_some() && is_counted && flags & libc::O_APPEND == 0
     }
 
     /// The alias that `name` in `parent` is, if its secret is right.
@@ -347,7 +383,7 @@ impl Server {
             if uses & READABLE != 0 {
                 self.fs.opened(convert::ino(ino));
             }
-            return Ok(FileHandle(uses));
+            return Ok(FileHandle(uses | self.begin_stores(ino, flags)));
         };
         // Nobody maps what cannot be read.
         if uses & READABLE != 0 {
@@ -358,7 +394,16 @@ impl Server {
             uses |= EXECUTED;
         }
         events.wait_for_openings(convert::ino(ino), true);
-        Ok(FileHandle(uses))
+        Ok(FileHandle(uses | self.begin_stores(ino, flags)))
+    }
+
+    /// Counts a handle by which programs may map the file for stores, in the kernel. Part of the handle.
+    pub(crate) fn begin_stores(&self, ino: INodeNo, flags: i32) -> u64 {
+        if flags & libc::O_ACCMODE != libc::O_RDWR {
+            return 0;
+        }
+        self.holes.begin_stores(convert::ino(ino));
+        STORABLE
     }
 
     /// Counts that the kernel may map what is opened so. Where programs map the file where it lies, that is not to be: a
@@ -417,6 +462,9 @@ impl Server {
 
     /// Takes back what [`begin_use`](Self::begin_use) announced.
     pub(crate) fn end_use(&self, ino: INodeNo, handle: FileHandle) {
+        if handle.0 & STORABLE != 0 {
+            self.holes.end_stores(convert::ino(ino));
+        }
         let Some(events) = self.events() else {
             if handle.0 & READABLE != 0 {
                 self.fs.closed(convert::ino(ino));

@@ -31,10 +31,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         Durability::OnSync
     }
 
-    /// For as long as the cache itself believes what it has found below; where that is not at all, nothing.
+    /// For as long as the cache itself believes what it has found in the backing store. Without such a time, the kernel asks
+    /// before each read whether its pages are valid: `FOPEN_DIRECT_IO` would not move the position of asynchronous requests.
     fn kernel_cache(&self) -> KernelCache {
-        let time = Duration::from_nanos(self.options.coherence_ns.max(0) as u64);
-        if time.is_zero() { KernelCache::UpTo(time) } else { KernelCache::Checked(time) }
+        KernelCache::Checked(Duration::from_nanos(self.options.coherence_ns.max(0) as u64))
     }
 
     /// What is to be written back takes space already.

@@ -355,6 +355,10 @@ impl Contents {
 
     fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
         let ofd = self.get_open(fd)?;
+        // The kernel may have pages, stored to through a mapping, where the engine has a hole.
+        if matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE) {
+            ofd.check_unmapped()?;
+        }
         let at = self.lock_offset(&ofd)?;
         let new = match whence {
             libc::SEEK_SET => Some(offset),

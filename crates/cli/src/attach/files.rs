@@ -29,11 +29,15 @@ pub fn run(command: Command, paths: &[PathBuf], json: bool) -> Result<ExitCode> 
     let mut files = Vec::new();
     for path in paths {
         let path = std::path::absolute(path)?;
+        require_cache(&path)?;
         if command == Command::Flush && is_whole(&path)? {
             ask(command, &path).with_context(|| path.display().to_string())?;
         } else {
             find(&path, &mut files).with_context(|| path.display().to_string())?;
         }
+    }
+    if files.is_empty() && matches!(command, Command::Warm | Command::Pin) {
+        bail!("no regular files there: nothing to {}", name(command));
     }
     let total = files.iter().map(|(_, bytes)| bytes).sum();
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
@@ -50,13 +54,43 @@ pub fn run(command: Command, paths: &[PathBuf], json: bool) -> Result<ExitCode> 
         reports.push(Report { path, status, error });
     }
     bar.finish_and_clear();
+    let is_kept = command != Command::Warm || is_still_cached(&mut reports);
     let failed = reports.iter().filter(|report| report.error.is_some()).count();
     if json {
         output::json(&reports)?;
     } else {
         show(command, &reports);
     }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if !is_kept {
+        output::notice(
+            "the pool is too small for all of it: files that were read first have left it again",
+        );
+    }
+    Ok(if failed == 0 && is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks again for each file how it stands. Whether as much is cached as when each had been read.
+fn is_still_cached(reports: &mut [Report]) -> bool {
+    let cached = |reports: &[Report]| -> u64 {
+        reports.iter().filter_map(|report| Some(report.status.as_ref()?.cached_bytes)).sum()
+    };
+    let before = cached(reports);
+    for report in reports.iter_mut().filter(|report| report.status.is_some()) {
+        if let Ok(status) = ask(Command::Status, &report.path) {
+            report.status = Some(status);
+        }
+    }
+    cached(reports) >= before
+}
+
+/// Fails, once and before anything is done, if a path is on no cache.
+fn require_cache(path: &Path) -> Result<()> {
+    let found = path.symlink_metadata().with_context(|| path.display().to_string())?;
+    let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    if fuse::mounts()?.iter().any(|mount| mount.is_cache() && mount.device == device) {
+        return Ok(());
+    }
+    explain(Errno::NODATA, path).with_context(|| path.display().to_string())
 }
 
 fn name(command: Command) -> &'static str {

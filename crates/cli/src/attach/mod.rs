@@ -36,6 +36,7 @@ struct Ready {
     dir: String,
     mount: String,
     data: String,
+    domain: pool::DomainReport,
     size_bytes: u64,
     dirty_bytes: u64,
     troubles: usize,
@@ -101,6 +102,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         ready.data,
         size::show(ready.dirty_bytes)
     );
+    say!("domain {}", ready.domain);
     if ready.troubles > 0 {
         output::notice(format!(
             "{} files need attention: `keepstone attach status {}`",
@@ -182,7 +184,10 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
     let result = cache.drain_all(&|left| bar.set_position(before.saturating_sub(left)));
     bar.finish_and_clear();
     let status = cache.status();
-    vfs::FileSystem::close(&cache)?;
+    let closed = vfs::FileSystem::close(&cache);
+    if status.dirty_bytes == 0 && status.troubles.is_empty() {
+        closed?;
+    }
     let done = Drained {
         written_bytes: status.counters.drained_bytes,
         files: status.counters.drained_files,
@@ -214,7 +219,8 @@ fn discard(
     use std::os::unix::ffi::OsStrExt as _;
     let cache = open(pool, &Place::parse(dir)?, store, |_, _| {})?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
-    vfs::FileSystem::close(&cache)?;
+    let others = cache.status().troubles;
+    let closed = vfs::FileSystem::close(&cache);
     let Some(bytes) = discarded else {
         bail!(
             "{}: the cache has nothing for a file of this name that is not in {}",
@@ -227,5 +233,16 @@ fn discard(
     } else {
         say!("{}: {} discarded", path.display(), size::show(bytes));
     }
-    Ok(ExitCode::SUCCESS)
+    // Other files may keep the rest from being written back.
+    match closed {
+        Err(err) if others.is_empty() => {
+            Err(err).context("discarded, but the rest is not written back")
+        }
+        Err(_) => {
+            output::notice("discarded; other files still need attention:");
+            status::show_troubles(&others);
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
 }

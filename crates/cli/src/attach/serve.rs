@@ -26,6 +26,7 @@ struct Stats<'a> {
     pool: &'a str,
     dir: &'a str,
     mount: &'a str,
+    domain: &'a pool::DomainReport,
     pid: u32,
     version: &'static str,
     threads: usize,
@@ -75,6 +76,7 @@ pub fn run(
         dir: below.path().display().to_string(),
         mount: place.display().to_string(),
         data: status.mode,
+        domain: cache.pool().0.region().domain().into(),
         size_bytes: status.size_bytes,
         dirty_bytes: status.dirty_bytes,
         troubles: status.troubles.len(),
@@ -139,6 +141,7 @@ fn stats(
 ) -> fuse::Stats {
     let cache = Arc::downgrade(cache);
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
+    let domain = ready.domain.clone();
     let started = Instant::now();
     Box::new(move || {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
@@ -146,6 +149,7 @@ fn stats(
             pool: &pool,
             dir: &dir,
             mount: &mount,
+            domain: &domain,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
             threads,

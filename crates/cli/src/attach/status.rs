@@ -40,6 +40,7 @@ pub fn show(stats: &Value) {
         ("pool", text(&stats["pool"])),
         ("directory", text(&stats["dir"])),
         ("mounted on", text(&stats["mount"])),
+        ("domain", text(&stats["domain"]["name"])),
         ("data", text(&status["mode"])),
         ("changes by others", watch(status)),
         ("size", bytes("size_bytes")),

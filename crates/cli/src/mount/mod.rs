@@ -85,6 +85,14 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Whether a list of `mount -o` is understood.
+///
+/// # Errors
+/// With the option that is not.
+pub fn check_options(list: &str) -> Result<()> {
+    Options::default().add(list, false)
+}
+
 impl Plan {
     fn new(args: &MountArgs) -> Result<Self> {
         let mut options = Options::default();

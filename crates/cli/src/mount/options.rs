@@ -211,6 +211,16 @@ impl Options {
             Sharing::Required => words.push("direct".to_owned()),
             Sharing::Refused => words.push("exclusive".to_owned()),
         }
+        words.extend(self.of_scmfs());
+        words.extend(self.threads.map(|n| format!("threads={n}")));
+        words
+            .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
+        words.join(",")
+    }
+
+    /// The words of options that only pools of SCMFS have, as far as they were chosen.
+    pub fn of_scmfs(&self) -> Vec<String> {
+        let mut words = Vec::new();
         if self.write_policy != WritePolicy::default() {
             words.push(format!("write_policy={}", self.write_policy));
         }
@@ -229,11 +239,8 @@ impl Options {
         ];
         let chosen = numbers.iter().filter(|(_, value, usual)| value != usual);
         words.extend(chosen.map(|(name, value, _)| format!("{name}={value}")));
-        words.extend(self.threads.map(|n| format!("threads={n}")));
-        words
-            .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
         words.extend(prealloc::to_words(&self.prealloc));
-        words.join(",")
+        words
     }
 
     /// Makes the mount read-only if `asked`.

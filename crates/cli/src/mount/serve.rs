@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
+use engines::Layout;
 use fuse::{
     Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
     Server, ServerOptions, StopSignals,
@@ -53,6 +54,15 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         );
     }
     let info = engines::info(fs.region())?;
+    let idle = plan.options.of_scmfs();
+    if info.layout != Layout::Scmfs.name() && !idle.is_empty() {
+        notices.push(format!(
+            "{}: without effect on a pool of {}: -o {}",
+            plan.pool.display(),
+            info.layout,
+            idle.join(",")
+        ));
+    }
     let ready = Ready {
         pool: plan.pool.display().to_string(),
         dir: plan.dir.display().to_string(),

@@ -225,7 +225,7 @@ fn errors_name_object_cause_and_remedy() {
     assert!(not_mounted.contains("no pool is mounted there"), "{not_mounted}");
     assert!(s.fails(["stats", s.dir_str()], 1).contains("no pool is mounted there"));
     assert!(s.fails(["mount", s.pool_str(), "/no/such/dir"], 1).contains("mkdir /no/such/dir"));
-    let option = s.fails(["mount", "-o", "ro,colour=blue", s.pool_str(), s.dir_str()], 1);
+    let option = s.fails(["mount", "-o", "ro,colour=blue", s.pool_str(), s.dir_str()], 2);
     assert!(option.contains("colour=blue"), "{option}");
     assert!(s.fails(["mount", "--threads", "0", s.pool_str(), s.dir_str()], 2).contains("--help"));
 }

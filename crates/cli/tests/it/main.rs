@@ -3,6 +3,7 @@
 mod attach;
 mod bdev;
 mod behind;
+mod beside;
 mod commands;
 mod common;
 mod delegated;
@@ -19,3 +20,4 @@ mod simulate;
 mod stress;
 mod tidy;
 mod top;
+mod usage;

@@ -38,7 +38,7 @@ on_each_engine!(
 );
 
 /// A C program of `crates/preload/tests/c`, compiled where it has changed since a test last did so.
-fn compiled(name: &str, options: &[&str]) -> PathBuf {
+pub fn compiled(name: &str, options: &[&str]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = dir.join(format!("{name}{}", options.concat()));
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c");

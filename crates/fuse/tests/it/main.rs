@@ -1,4 +1,6 @@
 //! The integration tests of `fuse`, in one binary: nextest runs each test in a process of its own.
 
+mod create;
 mod mount;
+mod programs;
 mod waits;

@@ -177,8 +177,8 @@ const SECRET: u64 = 0x5ec2e7;
 const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX, others_map: true };
 
 /// A mounted probe; unmounted when dropped.
-struct Mount {
-    dir: PathBuf,
+pub(crate) struct Mount {
+    pub(crate) dir: PathBuf,
     probe: Arc<Probe>,
     counters: Arc<OpCounters>,
     mount_point: MountPoint,
@@ -187,20 +187,20 @@ struct Mount {
 }
 
 impl Mount {
-    fn new(durable_on_return: bool) -> Self {
+    pub(crate) fn new(durable_on_return: bool) -> Self {
         let model = if durable_on_return { Model::new() } else { Model::durable_on_sync() };
         Self::cached(Probe { model, ..Probe::default() }, Caching::EXCLUSIVE)
     }
 
     /// Of a pool that others change too.
-    fn shared() -> Self {
+    pub(crate) fn shared() -> Self {
         let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
         Self::of(Probe::default(), Caching::NONE, shared)
     }
 
     /// Of one that others may use, though nobody does; with a file, a directory with one in it, and what the kernel knows
     /// of them.
-    fn alone() -> Self {
+    pub(crate) fn alone() -> Self {
         let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
         let mount = Self::of(Probe::default(), Caching::EXCLUSIVE, shared);
         mount.is_alone();
@@ -279,7 +279,22 @@ impl Mount {
         Self { dir, probe, counters, mount_point, server, _scratch: scratch }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// One whose kernel keeps names and asks the server to create files.
+    pub(crate) fn asked_to_create() -> Self {
+        let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
+        Self::cached(Probe::default(), caching)
+    }
+
+    /// One of an engine that lets the kernel keep this.
+    pub(crate) fn of_kernel_cache(kernel_cache: KernelCache) -> Self {
+        Self::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE)
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.probe.model
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 

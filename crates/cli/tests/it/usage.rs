@@ -1,0 +1,108 @@
+//! Words that commands owe: of options that do nothing, of files that are not there, of a pool that is too small.
+//!
+//! Needs root and `/dev/fuse`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::attach::Cached;
+use crate::common::Sandbox;
+
+fn text_of(output: &std::process::Output) -> String {
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat()
+}
+
+#[test]
+fn options_without_effect_are_named() {
+    for (layout, is_named) in [("bpfs", true), ("scmfs", false)] {
+        let sandbox = Sandbox::formatted_as(layout);
+        let options =
+            "prealloc=off,wear=on,null_files=64-1000,data_flush_interval=7,past_cache=512";
+        let output = sandbox.run(["mount", "-o", options, sandbox.pool_str(), sandbox.dir_str()]);
+        let text = text_of(&output);
+        assert!(output.status.success(), "{text}");
+        for option in options.split(',') {
+            assert_eq!(text.contains(option), is_named, "{layout}, {option}: {text}");
+        }
+        sandbox.umount();
+    }
+}
+
+#[test]
+fn a_wrong_option_is_wrong_usage() {
+    let sandbox = Sandbox::formatted();
+    let told =
+        sandbox.fails(["mount", "-o", "colour=blue", sandbox.pool_str(), sandbox.dir_str()], 2);
+    assert!(told.contains("colour=blue"), "{told}");
+}
+
+#[test]
+fn the_version_is_json_where_that_is_asked_for() {
+    let sandbox = Sandbox::empty();
+    let version: Value = serde_json::from_str(&sandbox.ok(["--version", "--json"])).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn a_trace_of_rows_is_refused() {
+    let sandbox = Sandbox::empty();
+    let trace = sandbox.outside("trace");
+    fs::write(&trace, "1,4096\n2,4096\n").unwrap();
+    let told = sandbox.fails(["simulate", trace.to_str().unwrap()], 1);
+    assert!(told.contains("1,4096"), "{told}");
+}
+
+#[test]
+fn a_cache_is_known_by_its_pool() {
+    let cached = Cached::new();
+    let pool = cached.pool();
+    let of = || -> Value {
+        let told = cached.keepstone(&["--json", "info", pool.to_str().unwrap()]);
+        serde_json::from_str::<Value>(&told).unwrap()["cache_of"].take()
+    };
+    assert_eq!(of(), Value::Null);
+    cached.attach(&[]);
+    let dir = cached.data().canonicalize().unwrap();
+    assert_eq!(of(), dir.to_str().unwrap());
+    assert_eq!(cached.status()["domain"]["name"], "volatile");
+    cached.detach();
+    assert_eq!(of(), dir.to_str().unwrap());
+}
+
+#[test]
+fn commands_for_files_need_a_cache_and_files() {
+    let cached = Cached::new();
+    fs::create_dir(cached.data().join("empty")).unwrap();
+    fs::create_dir(cached.base.path().join("outside")).unwrap();
+    for name in 0..100 {
+        fs::write(cached.base.path().join(format!("outside/{name}")), "x").unwrap();
+    }
+    cached.attach(&[]);
+    let (outside, empty) = (cached.base.path().join("outside"), cached.data().join("empty"));
+    for command in ["warm", "pin", "unpin", "flush", "show"] {
+        let output = cached.run(&["attach", command, outside.to_str().unwrap()]);
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{command}: {text}");
+        assert_eq!(text.lines().count(), 1, "{command}: {text}");
+    }
+    for command in ["warm", "pin"] {
+        let output = cached.run(&["attach", command, empty.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{command}: {}", text_of(&output));
+    }
+    cached.detach();
+}
+
+#[test]
+fn more_than_the_pool_holds_is_not_warm() {
+    let cached = Cached::new();
+    for name in 0..12 {
+        fs::write(cached.data().join(format!("file{name}")), vec![7; 8 << 20]).unwrap();
+    }
+    cached.attach(&[]);
+    let output = cached.run(&["attach", "warm", cached.data().to_str().unwrap()]);
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("too small"), "{text}");
+    cached.detach();
+}

@@ -1,0 +1,54 @@
+//! Programs of `preload/tests/c` on mounts, whatever the kernel may keep. Needs gcc, too.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use vfs::KernelCache;
+
+use crate::mount::Mount;
+
+fn compiled(scratch: &Path, name: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c");
+    let (source, program) = (sources.join(name).with_extension("c"), scratch.join(name));
+    let mut gcc = Command::new("gcc");
+    let status = gcc.args(["-O1", "-w", "-o"]).args([&program, &source]).status();
+    assert!(status.expect("gcc: install it").success());
+    program
+}
+
+/// Runs a program, with each of `flags`, on a mount that is the only user of its pool, on one that asks to open files, on one
+/// beside other users of the pool, on one that they have left, and on caches.
+fn passes(name: &str, flags: &[&str]) {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = compiled(scratch.path(), name);
+    let cache = |age| Mount::of_kernel_cache(KernelCache::Checked(age));
+    for (mount, what) in [
+        (Mount::new(true), "exclusive"),
+        (Mount::asked_to_create(), "exclusive, asked"),
+        (Mount::shared(), "beside others"),
+        (Mount::alone(), "without others"),
+        (cache(Duration::ZERO), "a cache, always compared"),
+        (cache(Duration::from_secs(1)), "a cache"),
+    ] {
+        for flags in flags {
+            if what == "exclusive, asked" && *flags == "d" {
+                // Linux does not move the position there.
+                continue;
+            }
+            let output = Command::new(&program).arg(&mount.dir).arg(flags).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{what}, {flags:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn requests_at_a_files_position_move_it() {
+    passes("position", &["", "a", "d"]);
+}
+
+#[test]
+fn sparse_copies_have_what_was_mapped() {
+    passes("sparse", &[""]);
+}
