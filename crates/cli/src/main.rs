@@ -29,6 +29,7 @@ mod simulate;
 mod size;
 mod stats;
 mod top;
+mod trust;
 mod umount;
 
 use std::ffi::OsString;
