@@ -72,7 +72,8 @@ with_pool() (
     }
     "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
     chmod 666 "$pool"
-    "$keepstone" mount ${MOUNT_OPTIONS:+-o "$MOUNT_OPTIONS"} "$pool" "$scratch" >/dev/null
+    # The tests use set-user-ID programs and devices, which a pool that others may write has only if asked for.
+    "$keepstone" mount -o "suid,dev${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}" "$pool" "$scratch" >/dev/null
     trap clean_up EXIT
     if [ ! -e "$helper" ]; then
         ln -s "$keepstone" "$helper"

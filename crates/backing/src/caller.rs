@@ -2,7 +2,7 @@
 
 use crate::sys;
 use rustix::fs::Mode;
-use rustix::thread::{CapabilitySets, capabilities, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use vfs::{Caller, Result};
@@ -35,10 +35,46 @@ impl Acting {
             let capabilities = capabilities(None)?;
             acting.was = Some((own.0, own.1, capabilities));
             sys::set_fs_ids(caller.uid, caller.gid)?;
-            // The kernel takes away what concerns files when a thread's user is 0 no more.
-            set_capabilities(None, capabilities)?;
+            // The kernel takes away what concerns files when a thread's user is 0 no more. Blocks that are kept for the superuser
+            // are not for this caller.
+            let effective = capabilities.effective - CapabilitySet::SYS_RESOURCE;
+            set_capabilities(None, CapabilitySets { effective, ..capabilities })?;
         }
         Ok(acting)
+    }
+}
+
+/// The user as which data of users is stored: no file system keeps blocks for it.
+const UNPRIVILEGED: u32 = 65_534;
+
+/// While it lives, this thread gets no blocks that a file system keeps for the superuser: ext4 keeps them for user 0, and for
+/// `CAP_SYS_RESOURCE`. Its other capabilities stay.
+pub struct Unreserved {
+    was: Option<CapabilitySets>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Unreserved {
+    /// Does nothing where this process is not the superuser.
+    pub fn new() -> Result<Self> {
+        let mut this = Self { was: None, _of_this_thread: PhantomData };
+        if rustix::process::geteuid().is_root() && rustix::process::getegid().is_root() {
+            let was = capabilities(None)?;
+            this.was = Some(was);
+            sys::set_fs_ids(UNPRIVILEGED, UNPRIVILEGED)?;
+            let effective = was.effective - CapabilitySet::SYS_RESOURCE;
+            set_capabilities(None, CapabilitySets { effective, ..was })?;
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Unreserved {
+    fn drop(&mut self) {
+        if let Some(was) = self.was {
+            sys::set_fs_ids(0, 0).expect("a thread can be again who it was");
+            let _ = set_capabilities(None, was);
+        }
     }
 }
 

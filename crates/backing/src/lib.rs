@@ -33,6 +33,18 @@ impl Identity {
     pub const LEN_MAX: usize = 160;
 }
 
+/// How a file is kept from being changed, also by the superuser (`chattr(1)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Frozen {
+    /// It is not.
+    #[default]
+    No,
+    /// Only bytes at its end can be added.
+    AppendOnly,
+    /// It is immutable.
+    Immutable,
+}
+
 /// A file system that a cache can be put over.
 pub trait Backing: FileSystem {
     /// The identity of an inode that is referenced.
@@ -56,6 +68,11 @@ pub trait Backing: FileSystem {
 
     /// Whether an inode's own creation and names are known to be durable, as far as they changed through this object.
     fn is_placed(&self, ino: Ino) -> bool;
+
+    /// How a file is kept from being changed. Each call asks the file system.
+    fn frozen(&self, _ino: Ino) -> Result<Frozen> {
+        Ok(Frozen::No)
+    }
 
     /// Bytes that can still be written, asked anew each time.
     fn room(&self) -> Result<u64>;
@@ -122,6 +139,9 @@ macro_rules! forward {
         }
         fn is_placed(&$this, ino: ::vfs::Ino) -> bool {
             $to.is_placed(ino)
+        }
+        fn frozen(&$this, ino: ::vfs::Ino) -> ::vfs::Result<$crate::Frozen> {
+            $to.frozen(ino)
         }
         fn room(&$this) -> ::vfs::Result<u64> {
             $to.room()

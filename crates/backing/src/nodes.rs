@@ -33,6 +33,10 @@ pub struct Node {
     pub anchor: Option<Arc<OwnedFd>>,
     /// Has no name any more, or none yet.
     pub is_nameless: bool,
+    /// A record of what is above this led to it, and no name since: whether it is in the tree is to be proven at each use.
+    pub is_recorded: bool,
+    /// When it was changed last as it was found not to be there: seconds and nanoseconds.
+    pub left_at: Option<(i64, u32)>,
     /// A directory of which changes by others are told.
     is_marked: bool,
     /// References given out.
@@ -173,6 +177,8 @@ impl Nodes {
             identity,
             anchor: keeps_open.then_some(fd),
             is_nameless: false,
+            is_recorded: false,
+            left_at: None,
             is_marked: false,
             refs: 0,
             holds: 0,
@@ -248,8 +254,23 @@ impl Nodes {
         }
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let old = node.place.replace((dir, name.into()));
+        (node.is_recorded, node.left_at) = (false, None);
         self.node(dir).holds += 1;
         self.unhold(old.map(|(parent, _)| parent));
+    }
+
+    /// Notes that only a record has led to an inode.
+    pub fn set_recorded(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino).filter(|_| ino != ROOT) {
+            node.is_recorded = true;
+        }
+    }
+
+    /// Notes that an inode was not in the tree when it was changed last, at this time.
+    pub fn set_left(&mut self, ino: Ino, changed_at: (i64, u32)) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.left_at = Some(changed_at);
+        }
     }
 
     /// Notes that an inode has this name no more.

@@ -31,6 +31,7 @@ mod simulate;
 mod size;
 mod stats;
 mod top;
+mod trust;
 mod umount;
 
 use std::ffi::OsString;

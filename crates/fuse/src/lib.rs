@@ -55,7 +55,7 @@ pub use mount::{
     Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,
     mount, open_below, remount, unmount,
 };
-pub use options::{Caching, STATS_XATTR, ServerOptions, Stats};
+pub use options::{Caching, STATS_XATTR, ServerOptions, Stats, StatsReader};
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;

@@ -72,6 +72,25 @@ pub struct MountOptions {
     pub threads: usize,
 }
 
+/// Flags that the table of mounts shows for each mount, and how it names them.
+const SHOWN: [(MountFlags, &str); 7] = [
+    (MountFlags::RDONLY, "ro"),
+    (MountFlags::NOSUID, "nosuid"),
+    (MountFlags::NODEV, "nodev"),
+    (MountFlags::NOEXEC, "noexec"),
+    (MountFlags::NOSYMFOLLOW, "nosymfollow"),
+    (MountFlags::NOATIME, "noatime"),
+    (MountFlags::NODIRATIME, "nodiratime"),
+];
+
+impl MountOptions {
+    /// A flag that was asked for and that a mount has not.
+    fn missing_in(&self, entry: &MountEntry) -> Option<&'static str> {
+        let asked = SHOWN.iter().filter(|(flag, _)| self.flags.contains(*flag));
+        asked.map(|(_, name)| *name).find(|name| !entry.has_option(name))
+    }
+}
+
 /// A mount whose requests wait to be served.
 pub struct Mounted {
     session: Session<Server>,
@@ -114,6 +133,11 @@ pub fn mount(mut server: Server, dir: &Path, options: &MountOptions) -> io::Resu
         shared.keeping.begin(expirer);
     }
     let entry = mount_at(&dir)?.ok_or_else(|| io::Error::other("the new mount has vanished"))?;
+    if let Some(flag) = options.missing_in(&entry) {
+        let _ = unmount(&dir, true);
+        let what = format!("the kernel does not keep the mount option `{flag}`; leave it out");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
     Ok(Mounted { session, workers, shared, mount_point: MountPoint { dir, device: entry.device } })
 }
 
@@ -157,6 +181,17 @@ fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Resu
 }
 
 impl MountPoint {
+    /// Sets flags of the mount, if it is still there. Those of its file system stay as they are.
+    pub fn add_flags(&self, flags: MountFlags) -> io::Result<()> {
+        let Some(entry) = mount_at(&self.dir)?.filter(|entry| entry.device == self.device) else {
+            return Ok(());
+        };
+        let times = [(MountFlags::RELATIME, "relatime")];
+        let shown = SHOWN.iter().chain(&times).filter(|(_, name)| entry.has_option(name));
+        let had = shown.fold(MountFlags::empty(), |all, (flag, _)| all | *flag);
+        Ok(rustix::mount::mount_remount(&self.dir, had | flags | MountFlags::BIND, "")?)
+    }
+
     pub(crate) fn device(&self) -> (u32, u32) {
         self.device
     }
@@ -380,6 +415,7 @@ fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Resu
     Ok(device)
 }
 
+/// Options for `fusermount3`, which refuses those that it does not know.
 fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
@@ -389,10 +425,16 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     ];
     let flags = [
         (MountFlags::RDONLY, MountOption::RO),
+        (MountFlags::NOSUID, MountOption::NoSuid),
+        (MountFlags::NODEV, MountOption::NoDev),
         (MountFlags::NOEXEC, MountOption::NoExec),
         (MountFlags::NOATIME, MountOption::NoAtime),
         (MountFlags::SYNCHRONOUS, MountOption::Sync),
         (MountFlags::DIRSYNC, MountOption::DirSync),
+        (MountFlags::NODIRATIME, MountOption::CUSTOM("nodiratime".into())),
+        (MountFlags::STRICTATIME, MountOption::CUSTOM("strictatime".into())),
+        (MountFlags::LAZYTIME, MountOption::CUSTOM("lazytime".into())),
+        (MountFlags::NOSYMFOLLOW, MountOption::CUSTOM("nosymfollow".into())),
     ];
     let set = flags.into_iter().filter(|(flag, _)| options.flags.contains(*flag));
     list.extend(set.map(|(_, option)| option));

@@ -77,8 +77,25 @@ impl Caching {
     }
 }
 
-/// Computes the value of [`STATS_XATTR`].
-pub type Stats = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
+/// The user who reads statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsReader {
+    /// Root, or the user whose server it is.
+    Owner,
+    /// Another user, who may not be allowed to see names of files.
+    Other,
+}
+
+impl StatsReader {
+    /// The user with this ID.
+    pub(crate) fn of(uid: u32) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        if uid == 0 || uid == own { Self::Owner } else { Self::Other }
+    }
+}
+
+/// Computes the value of [`STATS_XATTR`] for a reader.
+pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
 
 /// How a [`Server`](crate::Server) behaves.
 pub struct ServerOptions {

@@ -18,6 +18,7 @@ use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
 use crate::create::{Opened, create_or_open};
+use crate::options::StatsReader;
 use crate::server::Server;
 use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
@@ -590,6 +591,12 @@ impl fuser::Filesystem for Server {
                 libc::XATTR_REPLACE => SetXattr::Replace,
                 _ => return Err(Errno::INVAL),
             };
+            if fs.is_for_owners(name.as_bytes())
+                && req.uid() != 0
+                && req.uid() != fs.getattr(ino)?.uid
+            {
+                return Err(Errno::PERM);
+            }
             fs.setxattr(ino, name.as_bytes(), value, mode)?;
             setgid::clear_for_stranger(fs, req, ino, name.as_bytes())
         });
@@ -597,8 +604,9 @@ impl fuser::Filesystem for Server {
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         begin!(self, reply, [req, name], getxattr(&req, ino, &name, size, reply));
+        let reader = StatsReader::of(req.uid());
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
-            Some(stats) => Ok(stats()),
+            Some(stats) => Ok(stats(reader)),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
             None => fs.getxattr(convert::ino(ino), name.as_bytes()),
         });

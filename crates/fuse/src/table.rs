@@ -30,6 +30,11 @@ impl MountEntry {
         self.fs_type == FS_TYPE || self.is_cache()
     }
 
+    /// Whether it has an option of its own, such as `ro`.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options.split(',').any(|option| option == name)
+    }
+
     /// Whether it is a cache over a directory.
     pub fn is_cache(&self) -> bool {
         self.fs_type == CACHE_TYPE

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::MountState;
+use crate::{MountState, ST_NOSYMFOLLOW};
 use linux_raw_sys::general as linux;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::ffi::CString;
@@ -118,6 +118,7 @@ impl Answer {
             (linux::MOUNT_ATTR_NOEXEC, libc::ST_NOEXEC),
             (linux::MOUNT_ATTR_NOATIME, libc::ST_NOATIME),
             (linux::MOUNT_ATTR_NODIRATIME, libc::ST_NODIRATIME),
+            (linux::MOUNT_ATTR_NOSYMFOLLOW, ST_NOSYMFOLLOW),
         ];
         let set = set.into_iter().filter(|(attribute, _)| attributes & attribute != 0);
         let is_relative = attributes & linux::MOUNT_ATTR__ATIME == linux::MOUNT_ATTR_RELATIME;

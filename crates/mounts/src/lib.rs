@@ -11,5 +11,5 @@ mod table;
 pub use alias::Alias;
 pub use ask::{mount_state, newest_mount};
 pub use events::{HasMountEvents, MountEvents, NoMountEvents};
-pub use pools::{MountState, PoolMount};
+pub use pools::{MountState, PoolMount, ST_NOSYMFOLLOW};
 pub use table::{CACHE_TYPE, FS_TYPE, Line, unescape};

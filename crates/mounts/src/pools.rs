@@ -93,6 +93,9 @@ fn covers(dir: &[u8], path: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
+/// `ST_NOSYMFOLLOW` of Linux 5.10, which libc does not define.
+pub const ST_NOSYMFOLLOW: u64 = 0x2000;
+
 fn flags(options: &[u8]) -> u64 {
     let options = options.split(|&byte| byte == b',');
     options.fold(0, |flags, option| {
@@ -106,6 +109,7 @@ fn flags(options: &[u8]) -> u64 {
                 b"nodiratime" => libc::ST_NODIRATIME,
                 b"relatime" => libc::ST_RELATIME,
                 b"sync" => libc::ST_SYNCHRONOUS,
+                b"nosymfollow" => ST_NOSYMFOLLOW,
                 _ => 0,
             }
     })

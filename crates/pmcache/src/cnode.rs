@@ -7,12 +7,15 @@ use crate::node::{Dirty, Node, State};
 use crate::range::{Blocks, joined};
 use crate::record::{self, Fingerprint, Flags, Record};
 use crate::{BLOCK, Cache, Mode, lock};
-use backing::Backing;
+use backing::{Backing, Frozen};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use vfs::{
     Attr, Caller, Errno, FileSystem, Ino, NewKind, NewNode, Result, SetAttr, SetTime, SetXattr,
 };
+
+/// Bytes of a bitmap of the longest file.
+const BITMAP_MAX: u64 = (record::OFFSET_MAX / BLOCK + 1) / 8;
 
 /// Shadows belong to who serves the cache.
 const NEW: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
@@ -37,6 +40,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// The shadow of a file that is about to be changed. One that has nothing which is not below is compared however young it
     /// is: so nothing is written over what others have changed shortly before, and nothing is in conflict with it.
+    ///
+    /// # Errors
+    /// As [`cnode`](Self::cnode); `EPERM` if the backing file is immutable or append-only.
     pub(crate) fn cnode_to_change<'s>(
         &self,
         node: &Node,
@@ -44,8 +50,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ) -> Result<&'s mut Cnode> {
         if state.dirty().is_none() {
             node.is_suspect.store(true, Release);
+            state.frozen = None;
         }
-        self.cnode(node, state)
+        self.cnode(node, state)?;
+        let frozen = match state.frozen {
+            Some(frozen) => frozen,
+            None => *state.frozen.insert(self.backing.frozen(node.ino)?),
+        };
+        if frozen != Frozen::No {
+            return Err(Errno::PERM);
+        }
+        state.cached.as_mut().ok_or(Errno::IO)
     }
 
     /// Before the backing file is changed, after which its fingerprint is what it is then: that nobody else has changed it.
@@ -118,6 +133,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if let Some(dirty) = &cnode.dirty {
             self.backlog.grow(dirty.blocks.count() * BLOCK);
             self.backlog.add(self.table.get(ino), (self.options.clock)());
+        }
+        if cnode.record.state.contains(Flags::PINNED) {
+            self.count_old_pin(cnode.shadow);
         }
         cnode.slot =
             Some(self.resident.insert(cnode.shadow, cnode.size.div_ceil(BLOCK), Some(ino)));
@@ -200,6 +218,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Ok(_) | Err(Errno::NXIO) => return Ok(Blocks::from_words(words)),
                 Err(err) => return Err(err),
             };
+            // Marks of blocks that no file can have.
+            if at >= BITMAP_MAX {
+                return Err(Errno::UCLEAN);
+            }
             let len = self.pool.read(bitmap, at, &mut piece)?;
             for (i, word) in piece[..len].chunks_exact(8).enumerate() {
                 let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
@@ -356,6 +378,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if cnode.record.state.contains(Flags::BUSY) {
             return Ok(());
         }
+        // It may have been renamed: after a crash this path is tried first.
+        if let Some(path) = self.backing.path(node.ino) {
+            cnode.record.hint = path;
+        }
         self.take_fingerprint(node, cnode)?;
         cnode.ctime = cnode.record.left.ctime;
         Ok(())
@@ -387,6 +413,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if found == cnode.record.left && !is_stale {
             return Ok(());
         }
+        state.frozen = None;
         if cnode.dirty.is_none() {
             count(&self.counts.invalidated, 1);
             tracing::info!(
@@ -470,7 +497,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Where a file is, or was.
     pub(crate) fn name_for_people(&self, ino: Ino, cnode: &Cnode) -> String {
         let path = self.backing.path(ino).unwrap_or_else(|| cnode.record.hint.clone());
-        String::from_utf8_lossy(&path).into_owned()
+        record::shown(&path)
     }
 }
 

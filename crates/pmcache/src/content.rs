@@ -6,7 +6,7 @@ use crate::options::Mode;
 use crate::range::blocks_of;
 use crate::record::{Flags, Punch};
 use crate::{BLOCK, Cache, lock, read, write};
-use backing::Backing;
+use backing::{Backing, Frozen};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, RwLockWriteGuard};
@@ -313,10 +313,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             cnode.ctime = (self.options.clock)();
             self.resident.touch(cnode.slot);
             Ok(at)
-        })?;
+        });
+        let at = match at {
+            Err(Errno::PERM) if self.adds_to_append_only(&node, offset) => None,
+            at => at?,
+        };
         let at = match at {
             Some(at) => at,
-            // It would not fit into an empty cache.
+            // It would not fit into an empty cache, or cannot be written back in place.
             None => self.change_past(&node, |below, cnode| {
                 let at = if let WriteOffset::At(at) = offset { at } else { cnode.size };
                 below.write(node.ino, at, data)?;
@@ -329,6 +333,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.drain(std::slice::from_ref(&node))?;
         }
         Ok(at)
+    }
+
+    /// Whether a write, which the file refuses, only adds to it and so is to be made below at once.
+    fn adds_to_append_only(&self, node: &Node, offset: WriteOffset) -> bool {
+        let state = read(&node.state);
+        let is_end = |cnode: &Cnode| match offset {
+            WriteOffset::At(at) => at == cnode.size,
+            WriteOffset::End => true,
+        };
+        state.frozen == Some(Frozen::AppendOnly) && state.cached.as_ref().is_some_and(is_end)
     }
 
     /// Makes all ready for bytes that are to be stored in a shadow: where.
@@ -380,7 +394,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// What comes before each change of a file's content or size.
     pub(crate) fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
-        if !state.is_plain {
+        // An addition to an append-only file is made by the kernel, which takes the capability away.
+        if !state.is_plain && state.frozen != Some(Frozen::AppendOnly) {
             // vfs-C5.
             match self.backing.removexattr(node.ino, CAPABILITY) {
                 Ok(()) => {

@@ -4,8 +4,9 @@
 //! that programs see and needs no right but to read the file; setting it, to any value, what needs the right to write. No
 //! other file system takes such names, so that a command which reaches the wrong one fails and leaves nothing.
 //!
-//! - **control-A1** What is pinned is not evicted, before and after a restart, until it is unpinned or removed. It is still
-//!   forgotten where others have changed it below, and read anew.
+//! - **control-A1** What is pinned is not evicted, before and after a restart, until it is unpinned or removed (pins-P1 and
+//!   P2 have the bounds). It is still forgotten where others have changed it below, and read anew. Pins are set and taken
+//!   away by the file's owner and by root.
 
 use crate::content::FETCH_MAX;
 use crate::node::{Cnode, Node, State};
@@ -16,7 +17,7 @@ use backing::Backing;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use vfs::{Errno, FileKind, FileSystem, Ino, Result, Seek};
+use vfs::{Errno, FileKind, FileSystem, Ino, Result, Seek, SetAttr};
 
 /// Attributes that are commands begin so.
 pub const COMMANDS: &str = "keepstone.cache.";
@@ -87,6 +88,11 @@ impl Command {
         matches!(self, Self::Status | Self::Warm)
     }
 
+    /// Whether only the owner of the file, and root, may ask for it.
+    pub(crate) fn is_for_owners(self) -> bool {
+        matches!(self, Self::Pin | Self::Unpin)
+    }
+
     /// The command that an attribute is, if it is one; `EOPNOTSUPP` where there is none of this name.
     pub(crate) fn of_attribute(name: &[u8]) -> Option<Result<Self>> {
         let name = name.strip_prefix(COMMANDS.as_bytes())?;
@@ -133,7 +139,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Carries out a command.
     ///
     /// # Errors
-    /// As [`control`](Self::control) for warming; of the file system below for writing back. `EROFS` where nothing may be
+    /// As [`control`](Self::control) for warming; for pinning, `ENOSPC` and `EDQUOT` beyond what may be pinned (pins-P1); of
+    /// the file system below for writing back. `EROFS` where nothing may be
     /// changed.
     pub(crate) fn control_to_change(&self, ino: Ino, command: Command) -> Result<()> {
         if self.options.read_only {
@@ -179,8 +186,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     fn set_pinned(&self, node: &Node, is_pinned: bool) -> Result<()> {
+        // Pins from before this cache was attached count, too.
+        while is_pinned && self.crawl()? {}
         let mut state = write(&node.state);
         let cnode = self.cnode(node, &mut state)?;
+        if is_pinned {
+            let uid = self.backing.getattr(node.ino)?.uid;
+            self.count_pin(cnode.shadow, uid, cnode.size)?;
+            self.set_shadow(cnode, &SetAttr { uid: Some(uid), ..SetAttr::default() })?;
+        } else {
+            self.resident.pins.remove(cnode.shadow);
+        }
         let mut flags = cnode.record.state;
         flags.set(Flags::PINNED, is_pinned);
         self.set_state(cnode, flags)?;

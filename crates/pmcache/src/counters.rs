@@ -92,6 +92,10 @@ pub struct Status {
     pub size_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
+    /// Bytes that pinned files hold.
+    pub pinned_bytes: u64,
+    /// They hold no more.
+    pub pinned_bytes_max: u64,
     /// Bytes that are not below yet.
     pub dirty_bytes: u64,
     /// Files that have such.
@@ -106,6 +110,15 @@ pub struct Status {
     pub write_amplification: Option<f64>,
     /// What was done.
     pub counters: Counters,
-    /// What needs attention.
+    /// Files that need attention.
+    pub troubled_files: u64,
+    /// Which they are, for root and the user whose cache it is.
     pub troubles: Vec<Trouble>,
+}
+
+impl Status {
+    /// The same without names of files, which other users may not be allowed to see.
+    pub fn without_names(self) -> Self {
+        Self { troubles: Vec::new(), ..self }
+    }
 }

@@ -5,7 +5,7 @@ use crate::counters::{Status, Trouble};
 use crate::node::{EntryName as Name, NOBODY, Node, State};
 use crate::record::Flags;
 use crate::{Cache, Command, DELEGATION, JOIN, cnode, control, lock, read, write};
-use backing::{Backing, Watch};
+use backing::{Backing, Frozen, Watch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -14,6 +14,9 @@ use vfs::{
     Ino, KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
     Timestamp,
 };
+
+/// Why a file that others have frozen since it was written through the cache is not written back.
+const FROZEN: &str = "it is immutable or append-only below; `chattr -i -a` lets it be, `keepstone attach discard` drops it";
 
 /// A name that is about to go, and the file that it leads to.
 struct Going {
@@ -263,6 +266,10 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         })
     }
 
+    fn is_for_owners(&self, name: &[u8]) -> bool {
+        matches!(Command::of_attribute(name), Some(Ok(command)) if command.is_for_owners())
+    }
+
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let below = self.writable()?;
         self.name_below(ino)?;
@@ -452,6 +459,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             watch_problem: watching.problem,
             size_bytes: space.blocks * block,
             used_bytes: (space.blocks - space.blocks_free) * block,
+            pinned_bytes: self.resident.pins.bytes(),
+            pinned_bytes_max: self.options.pin_max,
             dirty_bytes: files.iter().map(|(_, node)| self.dirty_bytes(&read(&node.state))).sum(),
             dirty_files: files.len() as u64,
             oldest_dirty_ms: (now.0.saturating_sub(oldest.0) / 1_000_000).max(0) as u64,
@@ -459,6 +468,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             hit_rate: share(counters.read_hits, counters.read_hits + counters.read_misses),
             write_amplification: share(counters.drained_bytes, counters.written_bytes),
             counters,
+            troubled_files: troubles.len() as u64,
             troubles,
         }
     }
@@ -470,7 +480,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let what = if cnode.record.state.contains(Flags::CONFLICT) {
             cnode::CONFLICT.to_owned()
         } else if state.retry_at > Timestamp(i64::MIN) && state.retries > 0 {
-            let why = state.error.map_or_else(String::new, |err| format!(": {err}"));
+            let why = match state.error {
+                Some(Errno::PERM) if self.is_frozen(node.ino) => format!(": {FROZEN}"),
+                Some(Errno::STALE) => ": it is not in the directory any more".to_owned(),
+                error => error.map_or_else(String::new, |err| format!(": {err}")),
+            };
             format!("cannot be written back{why}; tried {} times, goes on", state.retries)
         } else if refused != NOBODY {
             "is not written back yet".to_owned()
@@ -483,6 +497,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         let path = self.name_for_people(node.ino, cnode);
         Some(Trouble { path, what, dirty_bytes: self.dirty_bytes(&state) })
+    }
+
+    /// Whether the file below is kept from being changed.
+    pub(crate) fn is_frozen(&self, ino: Ino) -> bool {
+        self.backing.frozen(ino).is_ok_and(|frozen| frozen != Frozen::No)
     }
 
     /// Does a bounded step of what is to be done in the background: writes back what is due, evicts. Whether there is more.

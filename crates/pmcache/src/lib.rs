@@ -38,6 +38,7 @@ mod fs;
 mod node;
 mod openers;
 mod options;
+mod pins;
 mod range;
 pub mod record;
 mod recover;

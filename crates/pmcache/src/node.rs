@@ -3,6 +3,7 @@
 use crate::options::Mode;
 use crate::range::Blocks;
 use crate::record::{Birth, Record};
+use backing::Frozen;
 use eviction::MarkSlot;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Mutex, RwLock};
@@ -51,6 +52,8 @@ pub struct State {
     pub mode: Option<Mode>,
     /// Whether it has no capability that a write would have to take away.
     pub is_plain: bool,
+    /// How the backing file is kept from being changed, once that was looked for since it changed last.
+    pub frozen: Option<Frozen>,
     /// Whether its last name is gone.
     pub is_unlinked: bool,
     /// What makes programs read and write the shadow themselves.

@@ -55,6 +55,10 @@ pub struct Options {
     pub low: u64,
     /// There are never more: who would write them writes others back first.
     pub cap: u64,
+    /// Pinned files hold no more bytes (pins-P1).
+    pub pin_max: u64,
+    /// Those of one user other than root hold no more.
+    pub pin_user_max: u64,
     /// Nothing waits longer for being written back, in nanoseconds.
     pub max_age_ns: i64,
     /// For so long, in nanoseconds, a file is believed to be as it was found.
@@ -86,6 +90,8 @@ impl Options {
             high: bytes / 4,
             low: bytes / 8,
             cap: bytes / 2,
+            pin_max: bytes / 5 * 2,
+            pin_user_max: bytes / 5 * 2 / 5,
             max_age_ns: ns(Duration::from_secs(30)),
             coherence_ns: ns(Duration::from_secs(1)),
             opener_wait: Duration::from_secs(10),

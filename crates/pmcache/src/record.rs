@@ -19,6 +19,8 @@ pub const BIRTH: &[u8] = b"user.keepstone.birth";
 pub const VERSION: u32 = 1;
 /// A mark has at most so many bytes.
 pub const MARK_MAX: u64 = 16 << 10;
+/// No file of the kernel's ends later.
+pub const OFFSET_MAX: u64 = i64::MAX as u64;
 /// Bytes of a path that a record keeps at most; longer ones are not kept.
 pub const HINT_MAX: usize = 2048;
 
@@ -143,7 +145,8 @@ impl Record {
         let is_sound = bytes.version.get() == VERSION
             && (1..=backing::Identity::LEN_MAX).contains(&identity.len())
             && hint.len() <= HINT_MAX
-            && punch.offset.checked_add(punch.len).is_some();
+            && bytes.size.get() <= OFFSET_MAX
+            && punch.offset.checked_add(punch.len).is_some_and(|end| end <= OFFSET_MAX);
         if !is_sound {
             return Err(Errno::UCLEAN);
         }
@@ -268,6 +271,16 @@ pub fn identity_of(name: &[u8]) -> Option<Vec<u8>> {
     (name_of(&identity) == name).then_some(identity)
 }
 
+/// A path or a name as it is shown: what a terminal would take for more than text is escaped.
+pub fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(plain).collect()
+}
+
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -297,6 +310,36 @@ mod tests {
         let mut wrong = record.to_bytes();
         wrong[4] = 0xff;
         assert_eq!(Record::from_bytes(&wrong), Err(Errno::UCLEAN));
+    }
+
+    #[test]
+    fn no_record_leads_beyond_what_files_have() {
+        let record = Record {
+            state: Flags::empty(),
+            left: Fingerprint::default(),
+            intent: Some(Punch { offset: 1, len: OFFSET_MAX - 1 }),
+            identity: vec![1],
+            hint: vec![],
+        };
+        assert!(Record::from_bytes(&record.to_bytes()).is_ok());
+        let punch = Some(Punch { offset: 2, len: OFFSET_MAX - 1 });
+        let wrong = Record { intent: punch, ..record.clone() };
+        assert_eq!(Record::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
+        let left = Fingerprint { size: OFFSET_MAX + 1, ..Fingerprint::default() };
+        let wrong = Record { left, ..record };
+        assert_eq!(Record::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
+        // Bytes of any kind are taken apart, or refused.
+        for seed in 0..2000u64 {
+            let mut word = seed;
+            let bytes: Vec<u8> = (0..seed as usize % 300)
+                .map(|_| {
+                    word = word.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    (word >> 33) as u8 & [0xff, 1, 0][(word >> 60) as usize % 3]
+                })
+                .collect();
+            let _ = (Record::from_bytes(&bytes), Birth::from_bytes(&bytes), identity_of(&bytes));
+        }
+        assert_eq!(shown(b"a\n\x1b[2Jb\xff"), "a\\n\\u{1b}[2Jb\u{fffd}");
     }
 
     #[test]

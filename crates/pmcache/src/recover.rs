@@ -66,7 +66,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let root = record::hex(&backing.identity(backing.root())?.0);
         match read_mark(&pool)? {
             Some(mark) if mark.root == root => {}
-            Some(mark) => return Err(Error::OtherDirectory(mark.directory)),
+            Some(mark) => {
+                return Err(Error::OtherDirectory(record::shown(mark.directory.as_bytes())));
+            }
             None if options.read_only => return Err(Error::Errno(Errno::ROFS)),
             None => make(
                 &pool,
@@ -208,7 +210,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         for (_, node) in self.backlog.files() {
             let mut state = write(&node.state);
             let Some(cnode) = &mut state.cached else { continue };
-            let is_refused = cnode.record.state.contains(Flags::CONFLICT);
+            let is_refused =
+                cnode.record.state.contains(Flags::CONFLICT) || self.is_frozen(node.ino);
             if !is_refused || self.name_for_people(node.ino, cnode).as_bytes() != path {
                 continue;
             }
@@ -239,7 +242,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             let hint = record.map(|record| record.hint).unwrap_or_default();
             let what = match lost.why {
                 Errno::STALE => {
-                    "it was removed below while the cache had changes for it, which are kept; \
+                    "it was removed below, or moved out of the directory, while the cache had changes for it, which are kept; \
                                  `keepstone attach discard` drops them"
                         .to_owned()
                 }
@@ -250,7 +253,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 }
                 why => format!("the cache has changes for it and cannot find it: {why}"),
             };
-            let path = String::from_utf8_lossy(&hint).into_owned();
+            let path = record::shown(&hint);
             Trouble { path, what, dirty_bytes: blocks * 512 / BLOCK * BLOCK }
         };
         lock(&self.lost).iter().map(describe).collect()

@@ -2,6 +2,7 @@
 
 use crate::counters::count;
 use crate::node::Cnode;
+use crate::pins::Pins;
 use crate::range::Blocks;
 use crate::record::{self, Flags, Record};
 use crate::{BLOCK, Cache, lock};
@@ -20,6 +21,8 @@ const CRAWL: usize = 1024;
 pub struct Resident {
     order: Mutex<Order>,
     marks: Arc<Marks>,
+    /// Shadows that are not evicted.
+    pub pins: Pins,
 }
 
 struct Order {
@@ -34,7 +37,7 @@ impl Resident {
     pub fn new(kind: eviction::Kind) -> Self {
         let (policy, marks) = kind.policy();
         let order = Order { policy, used: HashMap::new(), crawled: Some(0) };
-        Self { order: Mutex::new(order), marks }
+        Self { order: Mutex::new(order), marks, pins: Pins::default() }
     }
 
     /// A shadow is there, in use by this file.
@@ -56,6 +59,8 @@ impl Resident {
         let mut order = lock(&self.order);
         order.used.remove(&shadow);
         order.policy.remove(shadow.0);
+        drop(order);
+        self.pins.remove(shadow);
     }
 
     /// A file was found in the cache.
@@ -107,6 +112,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 if self.crawl()? {
                     continue;
                 }
+                freed += self.evict_beyond_pins(blocks - freed)?;
                 break;
             };
             match self.evict_file(shadow, blocks - freed)? {
@@ -138,7 +144,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             let is_kept = is_delegated || cnode.record.state.contains(Flags::PINNED);
             return if is_kept { Ok(0) } else { self.evict_clean(cnode, blocks) };
         }
-        if cnode.record.state.contains(Flags::PINNED) {
+        if cnode.record.state.contains(Flags::PINNED) && self.resident.pins.blocks(shadow) > 0 {
             // It comes back when it is unpinned, or attached anew.
             lock(self.order()).policy.remove(shadow.0);
             if let Some(cnode) = &mut state.cached {
@@ -163,7 +169,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let record = self.pool.getxattr(shadow, record::RECORD);
         let record = record.and_then(|bytes| Record::from_bytes(&bytes));
         let name = match record {
-            Ok(record) if record.state.contains(Flags::PINNED) => {
+            Ok(record)
+                if record.state.contains(Flags::PINNED)
+                    && self.resident.pins.blocks(shadow) > 0 =>
+            {
                 lock(self.order()).policy.remove(shadow.0);
                 return Ok(0);
             }
@@ -186,6 +195,43 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Ok(_) | Err(Errno::NOENT) => Ok(0),
             Err(err) => Err(err),
         }
+    }
+
+    /// Evicts up to `blocks` blocks that pinned files have grown by since they were pinned (pins-P2); returns how many.
+    fn evict_beyond_pins(&self, blocks: u64) -> Result<u64> {
+        let mut freed = 0;
+        for shadow in self.resident.pins.shadows() {
+            if freed >= blocks {
+                break;
+            }
+            let Ok(attr) = self.pool.getattr(shadow) else { continue };
+            let pinned = self.resident.pins.blocks(shadow);
+            // Nodes of its tree count as blocks, too.
+            let kept = pinned + pinned / 128 + 16;
+            let beyond = (attr.blocks / (BLOCK / 512)).saturating_sub(kept);
+            if beyond == 0 {
+                continue;
+            }
+            let file = lock(self.order()).used.get(&shadow).copied();
+            let node = file.and_then(|ino| self.table.find(ino));
+            let state = match node.as_ref().map(|node| node.state.try_write()) {
+                Some(Err(_)) => continue,
+                state => state.and_then(std::result::Result::ok),
+            };
+            let _shadows = lock(&self.shadows);
+            let is_dirty = match &state {
+                Some(state) => state.dirty().is_some(),
+                None => {
+                    let record = self.pool.getxattr(shadow, record::RECORD);
+                    let record = record.and_then(|bytes| Record::from_bytes(&bytes));
+                    record.map_or(Ok(true), |r| self.has_bitmap(&record::name_of(&r.identity)))?
+                }
+            };
+            if !is_dirty {
+                freed += self.evict_part(shadow, beyond.min(blocks - freed))?;
+            }
+        }
+        Ok(freed)
     }
 
     pub(crate) fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
@@ -253,6 +299,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             next = Some(entry.cookie);
             found.len() < CRAWL
         })?;
+        found.iter().for_each(|shadow| self.count_old_pin(*shadow));
         let mut order = lock(self.order());
         order.crawled = next;
         for shadow in &found {

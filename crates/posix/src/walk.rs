@@ -174,7 +174,7 @@ impl PathWalk {
             if let Some(link) = link {
                 key = None;
                 links += 1;
-                if links > LINKS_MAX {
+                if links > LINKS_MAX || link.mount.flags() & mounts::ST_NOSYMFOLLOW != 0 {
                     return Err(Errno::LOOP.into());
                 }
                 self.may_follow(&dir, link, creds)?;

@@ -2,9 +2,10 @@
 
 use super::inode::{attr, stat};
 use super::{DirFs, Inode, link_to};
-use crate::locks;
+use crate::{Frozen, locks};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+    AtFlags, CWD, Gid, Mode, Statx, StatxAttributes, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
+    Uid, XattrFlags,
 };
 use std::os::fd::{AsFd as _, OwnedFd};
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
@@ -143,6 +144,7 @@ impl DirFs {
                 _ => {}
             }
         }
+        let _room = self.leave_reserve()?;
         rustix::fs::setxattr(link_to(&inode.fd), name, value, flags)?;
         self.nodes().note_attrs(ino);
         Ok(())
@@ -183,6 +185,15 @@ pub(super) fn drop_capability(fd: &OwnedFd) -> Result<()> {
         // Who may not take it away writes as nobody who could have kept it: the kernel has done it.
         Err(Errno::PERM) => Ok(()),
         Err(errno) => Err(errno),
+    }
+}
+
+/// How a file with these attributes is kept from being changed.
+pub(super) fn frozen(stat: &Statx) -> Frozen {
+    match stat.stx_attributes {
+        attributes if attributes.contains(StatxAttributes::IMMUTABLE) => Frozen::Immutable,
+        attributes if attributes.contains(StatxAttributes::APPEND) => Frozen::AppendOnly,
+        _ => Frozen::No,
     }
 }
 

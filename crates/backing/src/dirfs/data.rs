@@ -1,11 +1,13 @@
 //! Contents of files.
 
-use super::attrs::drop_capability;
+use super::attrs::{drop_capability, frozen};
 use super::inode::stat;
-use super::{DirFs, Inode};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use super::{DirFs, Inode, reopen};
+use crate::Frozen;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{pread, pwrite};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use vfs::{Errno, Fallocate, FileKind, Ino, Result, Seek};
 
 /// Bytes that are copied at once where the kernel does not copy.
@@ -44,12 +46,21 @@ impl DirFs {
             }
             self.limits.end_of(offset, data.len() as u64)?;
         }
-        let content = self.content(&inode, true)?;
+        let (content, appends) = match self.content(&inode, true) {
+            Err(Errno::PERM) if frozen(&stat(inode.fd.as_fd())?) == Frozen::AppendOnly => {
+                (Arc::new(reopen(&inode.fd, OFlags::WRONLY | OFlags::APPEND)?), true)
+            }
+            content => (content?, false),
+        };
         let _whole = self.contents.exclusive(ino);
         let size = stat(inode.fd.as_fd())?.stx_size;
         let offset = offset.unwrap_or(size);
+        if appends && offset != size {
+            return Err(Errno::PERM);
+        }
         if !data.is_empty() {
             self.limits.end_of(offset, data.len() as u64)?;
+            let _room = self.leave_reserve()?;
             write_all(&content, offset, data).inspect_err(|_| cut_back(&content, size))?;
         }
         Ok(offset)
@@ -72,6 +83,7 @@ impl DirFs {
         let content = self.content(&inode, true)?;
         let _whole = self.contents.exclusive(ino);
         check(stat(inode.fd.as_fd())?.stx_size)?;
+        let _room = self.leave_reserve()?;
         rustix::fs::fallocate(&content, flags, offset, len)?;
         drop_capability(&inode.fd)
     }
@@ -110,6 +122,7 @@ impl DirFs {
         }
         let size = stat(target.fd.as_fd())?.stx_size;
         drop_capability(&target.fd)?;
+        let _room = self.leave_reserve()?;
         copy_all((&source_content, from.1), (&target_content, to.1), len)
             .inspect_err(|_| cut_back(&target_content, size))?;
         Ok(len)

@@ -1,9 +1,9 @@
 //! Inodes by their identity.
 
-use super::DirFs;
 use super::inode::{key_of, kind_of, stat};
 use super::listing::{for_each_entry, open_listing};
 use super::names::open_name;
+use super::{DirFs, Inode, link_to};
 use crate::Identity;
 use crate::nodes::Found;
 use rustix::fs::FileType;
@@ -11,74 +11,178 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use vfs::{Entry, Errno, FileKind, Result};
-
-/// How often the tree is searched for what others may be moving about.
-const WALKS: usize = 2;
+use vfs::{Entry, Errno, FileKind, Ino, ROOT, Result};
 
 impl DirFs {
     pub(super) fn find_identity(&self, identity: &Identity, hint: &[u8]) -> Result<Entry> {
         if identity.0.len() > Identity::LEN_MAX {
             return Err(Errno::INVAL);
         }
-        if let Some(handle) = self.identities.handle(identity).filter(|_| self.opens_handles) {
-            return self.find_by_handle(identity, Arc::new(handle.open(self.locked.as_fd())?));
+        let entry = match self.identities.handle(identity).filter(|_| self.opens_handles) {
+            Some(handle) => {
+                let fd = Arc::new(handle.open(self.locked.as_fd())?);
+                return self.find_by_handle(identity, fd, hint);
+            }
+            None => self.enter_by_name(identity, None, [hint])?,
+        };
+        self.nodes().set_recorded(entry.ino);
+        Ok(entry)
+    }
+
+    fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>, hint: &[u8]) -> Result<Entry> {
+        let found = self.found(fd)?;
+        if found.identity != *identity {
+            return Err(Errno::STALE);
         }
-        // What is looked for keeps its names meanwhile.
-        let _names = self.names.shared_all();
-        let is_it = |found: &Found| found.identity == *identity;
-        if let Some(found) = self.follow(hint)?.filter(is_it) {
+        let known = self.nodes().find(&found);
+        if let Some(ino) = known {
+            let inode = Inode { fd: found.fd.clone(), kind: found.kind, serial: 0 };
+            self.check_within(ino, &inode)?;
             return self.enter(found, None);
         }
-        for _ in 0..WALKS {
-            if let Some(found) = self.walk(identity)? {
-                return self.enter(found, None);
+        let stat = stat(found.fd.as_fd())?;
+        let entry = if found.kind == FileKind::Dir {
+            self.check_inside(&found.fd)?;
+            self.enter(found, None)?
+        } else if stat.stx_nlink == 0 {
+            // Another process has it open, but no name leads to it any more.
+            return Err(Errno::STALE);
+        } else {
+            let path = self.path_of(&found.fd);
+            let hints = [Some(hint), path.as_deref()].into_iter().flatten();
+            self.enter_by_name(identity, Some(stat.stx_ino), hints)?
+        };
+        self.nodes().set_recorded(entry.ino);
+        Ok(entry)
+    }
+
+    /// Fails with `ESTALE` unless an inode that a record led to lies within the directory, or has no name at all (dirfs-B5).
+    pub(super) fn check_within(&self, ino: Ino, inode: &Inode) -> Result<()> {
+        if inode.kind == FileKind::Dir {
+            return self.check_inside(&inode.fd);
+        }
+        let found = self.found(inode.fd.clone())?;
+        let stat = stat(inode.fd.as_fd())?;
+        if stat.stx_nlink == 0 {
+            return Ok(());
+        }
+        let (path, left_at) = {
+            let nodes = self.nodes();
+            (nodes.path(ino), nodes.get(ino)?.left_at)
+        };
+        if let Some(path) = path
+            && self.follow(&path)?.is_some_and(|(at, _)| at.identity == found.identity)
+        {
+            return Ok(());
+        }
+        // A new name changes this time, too.
+        let changed_at = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        if left_at == Some(changed_at) {
+            return Err(Errno::STALE);
+        }
+        let path = self.path_of(&inode.fd);
+        match self.enter_named(&found.identity, Some(stat.stx_ino), path.as_deref()) {
+            Ok(entry) => {
+                let mut nodes = self.nodes();
+                nodes.set_recorded(entry.ino);
+                nodes.forget(entry.ino, 1);
+                Ok(())
+            }
+            Err(errno) => {
+                if errno == Errno::STALE {
+                    self.nodes().set_left(ino, changed_at);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// As [`enter_named`](Self::enter_named); what is looked for keeps its names meanwhile.
+    fn enter_by_name<'h>(
+        &self,
+        identity: &Identity,
+        number: Option<u64>,
+        hints: impl IntoIterator<Item = &'h [u8]>,
+    ) -> Result<Entry> {
+        let _names = self.names.shared_all();
+        self.enter_named(identity, number, hints)
+    }
+
+    /// Enters an inode by a name within the directory, with the directories above it: by one of these paths, else by looking at
+    /// everything. `number`: its inode number, if that is known.
+    fn enter_named<'h>(
+        &self,
+        identity: &Identity,
+        number: Option<u64>,
+        hints: impl IntoIterator<Item = &'h [u8]>,
+    ) -> Result<Entry> {
+        for hint in hints {
+            if let Some(entry) = self.enter_path(hint, identity)? {
+                return Ok(entry);
+            }
+        }
+        // A listing may give another number than the inode has (overlayfs): the second time each name is asked for.
+        for number in [number, None] {
+            if let Some(path) = self.walk(identity, number)?
+                && let Some(entry) = self.enter_path(&path, identity)?
+            {
+                return Ok(entry);
             }
         }
         Err(Errno::STALE)
     }
 
-    fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>) -> Result<Entry> {
-        let found = self.found(fd)?;
+    /// Enters what a path leads to, and the directories above it, if it is what is wanted.
+    fn enter_path(&self, path: &[u8], identity: &Identity) -> Result<Option<Entry>> {
+        let Some((found, above)) = self.follow(path)? else { return Ok(None) };
         if found.identity != *identity {
-            return Err(Errno::STALE);
+            return Ok(None);
         }
-        if found.kind == FileKind::Dir {
-            self.check_inside(&found.fd)?;
+        let mut names = components(path);
+        let Some(last) = names.next_back() else { return self.enter(found, None).map(Some) };
+        let mut dir = ROOT;
+        for (found, name) in above.into_iter().zip(names) {
+            let entered = self.enter(found, Some((dir, name)));
+            // The inode that was entered below it holds it (nodes-N2).
+            self.nodes().forget(dir, 1);
+            dir = entered?.ino;
         }
-        let is_known = self.nodes().find(&found).is_some();
-        let entry = self.enter(found, None)?;
-        if entry.nlink == 0 && !is_known {
-            // Somebody else has it open, but no name leads to it any more.
-            self.nodes().forget(entry.ino, 1);
-            self.drop_descriptors();
-            return Err(Errno::STALE);
-        }
-        Ok(entry)
+        let entered = self.enter(found, Some((dir, last)));
+        self.nodes().forget(dir, 1);
+        self.drop_descriptors();
+        entered.map(Some)
     }
 
-    /// What a path leads to, if to anything.
-    fn follow(&self, path: &[u8]) -> Result<Option<Found>> {
-        let mut at = self.root.clone();
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    /// Follows a path, and no links: the inode at its end, if there is one, and the directories on the way.
+    fn follow(&self, path: &[u8]) -> Result<Option<(Found, Vec<Found>)>> {
+        let mut at = self.found(self.root.clone())?;
+        let mut above = Vec::new();
+        for (depth, name) in components(path).enumerate() {
             if self.limits.check_name(name).is_err() {
                 return Ok(None);
             }
-            at = match open_name(&at, name) {
-                Ok(fd) => fd,
+            let next = match open_name(&at.fd, name) {
+                Ok(fd) => self.found(fd)?,
                 Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
                 Err(errno) => return Err(errno),
             };
+            let passed = std::mem::replace(&mut at, next);
+            // The root is entered already.
+            above.extend((depth > 0).then_some(passed));
         }
-        self.found(at).map(Some)
+        Ok(Some((at, above)))
     }
 
-    /// Looks at everything below the root.
-    fn walk(&self, identity: &Identity) -> Result<Option<Found>> {
-        let root = self.found(self.root.clone())?;
-        if root.identity == *identity {
-            return Ok(Some(root));
-        }
+    /// Where the kernel believes an inode to be, relative to the root: a hint only.
+    fn path_of(&self, fd: &OwnedFd) -> Option<Vec<u8>> {
+        let path = |fd: &OwnedFd| rustix::fs::readlink(link_to(fd), Vec::new()).ok();
+        let (root, path) = (path(&self.root)?, path(fd)?);
+        let root = root.as_bytes().strip_suffix(b"/").unwrap_or(root.as_bytes());
+        Some(path.as_bytes().strip_prefix(root)?.strip_prefix(b"/")?.to_vec())
+    }
+
+    /// Looks at everything below the root, or at all that has this number: a path to what is wanted.
+    fn walk(&self, identity: &Identity, wanted: Option<u64>) -> Result<Option<Vec<u8>>> {
         // One descriptor at a time, and paths: trees may be broader than descriptors are many.
         let mut pending: Vec<Vec<CString>> = vec![Vec::new()];
         // Mounts of a directory below itself end the walk nowhere else.
@@ -88,18 +192,24 @@ impl DirFs {
             if !met.insert(key_of(&stat(dir.as_fd())?)) {
                 continue;
             }
-            let mut found = None;
+            let mut found: Option<Found> = None;
+            let mut at = Vec::new();
             for_each_entry(&open_listing(&dir)?, 0, |name, kind, number, _| {
                 if matches!(name.to_bytes(), b"." | b"..") {
                     return Ok(true);
                 }
-                if self.identities.may_be(identity, dir.as_fd(), name, number) {
+                let may_be = match wanted {
+                    Some(wanted) => wanted == number,
+                    None => self.identities.may_be(identity, dir.as_fd(), name, number),
+                };
+                if may_be {
                     match open_name(&dir, name.to_bytes()) {
                         Ok(fd) => found = Some(self.found(fd)?),
                         Err(Errno::NOENT) => {}
                         Err(errno) => return Err(errno),
                     }
                     found.take_if(|found| found.identity != *identity);
+                    at = name.to_bytes().to_vec();
                 }
                 if matches!(kind, FileType::Directory | FileType::Unknown) {
                     pending.push(path.iter().cloned().chain([name.to_owned()]).collect());
@@ -107,7 +217,8 @@ impl DirFs {
                 Ok(found.is_none())
             })?;
             if found.is_some() {
-                return Ok(found);
+                let above = path.iter().map(|name| name.to_bytes());
+                return Ok(Some(above.chain([&at[..]]).collect::<Vec<_>>().join(&b'/')));
             }
         }
         Ok(None)
@@ -126,4 +237,8 @@ impl DirFs {
         let is_dir = kind_of(&stat(at.as_fd())?)? == FileKind::Dir;
         Ok(is_dir.then_some(at))
     }
+}
+
+fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }

@@ -19,7 +19,7 @@ const FUSE_MAGIC: u64 = 0x6573_5546;
 
 /// What the kernel knows of an inode.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted)
 }
 

@@ -7,13 +7,20 @@
 //! - **dirfs-B1** A name is one component and never followed: no call leaves the tree but `..`, which is checked.
 //! - **dirfs-B2** No lock that all calls share is held while contents are read, written or made durable.
 //! - **dirfs-B3** What loses its last name while it is referenced is held by a descriptor from before that.
-//! - **dirfs-B4** A thread has other IDs and another umask than its own only within a call that creates.
+//! - **dirfs-B5** An identity leads anywhere on the file system, and comes from records that others may have written. So what
+//!   [`find`](Backing::find) gives is proven to lie within the directory then, and again at each use until a caller looks it
+//!   up by a name: a directory by the way up, anything else by a name that leads to it. A hard link in the directory is such
+//!   a name, whatever other names there are. An inode without any name is used as long as it is referenced.
+//! - **dirfs-B6** A mount below the directory is not entered (`EXDEV`) if it forbids more than users of this object are
+//!   forbidden: set-user-ID programs, devices, execution, symbolic links.
+//! - **dirfs-B7** Blocks that ext4 keeps for the superuser are not for users: what is stored is stored as another user, and
+//!   without `CAP_SYS_RESOURCE`, as which no call but those that create for the superuser gets them.
+//! - **dirfs-B4** A thread has other IDs, another umask and fewer capabilities than its own only within a call that creates or
+//!   stores.
 //!
 //! Inodes are held by their handles where the process may open these (`CAP_DAC_READ_SEARCH`, not on FUSE), with a few
 //! descriptors open; elsewhere each that is referenced has a descriptor, and the process's limit is raised for that. Numbers of
-//! inodes are the file system's own. Handles are trusted as far as the file system goes: [`find`](Backing::find) opens any
-//! inode *of that file system* by its identity, also what others moved out of the directory; only of directories, where the way
-//! up tells, is it asked whether they are below.
+//! inodes are the file system's own.
 //!
 //! Where a kernel's file system differs from the contract:
 //!
@@ -35,6 +42,7 @@
 
 mod attrs;
 mod behind;
+mod claim;
 mod data;
 mod durable;
 mod find;
@@ -43,18 +51,21 @@ mod limits;
 mod listing;
 mod names;
 
+use crate::caller::Unreserved;
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
 use crate::nodes::{Changes, Found, Nodes};
-use crate::{Backing, Change, Identity, Opening, Reach, Watch};
+use crate::{Backing, Change, Frozen, Identity, Opening, Reach, Watch};
 use behind::Watching;
 use inode::{Identities, key_of, stat};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
+use rustix::mount::MountFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use vfs::{
@@ -87,6 +98,12 @@ pub struct DirFs {
     /// Open for reading, and locked against other users like us.
     locked: OwnedFd,
     identities: Identities,
+    /// The mount that the root lies on, by its number; 0 before Linux 5.8.
+    root_mount: u64,
+    /// Flags of `mount(2)` that hold for users of this object (dirfs-B6): at first those of that mount.
+    forbidden: AtomicU32,
+    /// Whether the file system keeps blocks for the superuser.
+    keeps_reserve: bool,
     opens_handles: bool,
     limits: &'static Limits,
     nodes: Mutex<Nodes>,
@@ -129,7 +146,7 @@ impl DirFs {
         let root = Arc::new(root);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let locked = rustix::fs::openat(&root, ".", flags, Mode::empty())?;
-        rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive).map_err(|errno| {
+        claim::take(&locked).map_err(|errno| {
             let what = match errno {
                 Errno::WOULDBLOCK => "is in use below another cache".into(),
                 errno => format!("cannot be locked: {errno}"),
@@ -138,6 +155,7 @@ impl DirFs {
         })?;
         raise_limit();
         let stat = stat(root.as_fd())?;
+        let mounted = mount_flags(locked.as_fd())?;
         let identities = Identities::new(&locked, key_of(&stat).0)?;
         let found = identities.found(root.clone(), &stat)?;
         let opens_handles = options.opens_handles
@@ -145,8 +163,11 @@ impl DirFs {
         Ok(Self {
             dir: dir.to_path_buf(),
             limits: limits::of(&locked)?,
-            locked,
             identities,
+            root_mount: stat.stx_mnt_id,
+            forbidden: AtomicU32::new(mounted.bits()),
+            keeps_reserve: keeps_reserve(&locked)?,
+            locked,
             opens_handles,
             nodes: Mutex::new(Nodes::new(found)),
             inodes_open: Descriptors::new(options.inodes_open),
@@ -163,6 +184,31 @@ impl DirFs {
     /// The directory, as it was called when it was opened.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Flags of the mount that the directory lies on.
+    pub fn mount_flags(&self) -> MountFlags {
+        MountFlags::from_bits_retain(self.forbidden.load(Relaxed))
+    }
+
+    /// Users of this object are forbidden what these flags forbid, in place of those of the directory's mount (dirfs-B6).
+    pub fn serve_with(&self, flags: MountFlags) {
+        self.forbidden.store(flags.bits(), Relaxed);
+    }
+
+    /// Is held by a call while it stores data for users (dirfs-B7). `None` if no blocks are kept for the superuser.
+    fn leave_reserve(&self) -> Result<Option<Unreserved>> {
+        self.keeps_reserve.then(Unreserved::new).transpose()
+    }
+
+    /// Fails if an inode is on a mount within the directory that forbids more than users of this object are forbidden (dirfs-B6).
+    fn check_mount(&self, fd: &OwnedFd, stat: &Statx) -> Result<()> {
+        let is_roots = stat.stx_mnt_id == self.root_mount;
+        if is_roots && key_of(stat).0 == self.identities.root_dev {
+            return Ok(());
+        }
+        let allowed = self.mount_flags() | MountFlags::RDONLY;
+        if allowed.contains(mount_flags(fd.as_fd())?) { Ok(()) } else { Err(Errno::XDEV) }
     }
 
     /// Whether inodes are held by handles, so that few descriptors do for many.
@@ -194,22 +240,32 @@ impl DirFs {
     }
 
     fn try_inode(&self, ino: Ino) -> Result<Inode> {
-        let (serial, kind, identity) = {
+        let (inode, is_recorded) = self.open_inode(ino)?;
+        if is_recorded {
+            self.check_within(ino, &inode)?;
+        }
+        Ok(inode)
+    }
+
+    /// The same, and whether it is to be proven that it is in the directory (dirfs-B5).
+    fn open_inode(&self, ino: Ino) -> Result<(Inode, bool)> {
+        let (serial, kind, identity, is_recorded) = {
             let nodes = self.nodes();
             let node = nodes.get(ino)?;
             let (serial, kind) = (node.serial, node.kind);
+            let is_recorded = node.is_recorded && !node.is_nameless;
             if let Some(fd) = node.anchor.clone() {
-                return Ok(Inode { fd, kind, serial });
+                return Ok((Inode { fd, kind, serial }, is_recorded));
             }
-            (serial, kind, node.identity.clone())
+            (serial, kind, node.identity.clone(), is_recorded)
         };
         if let Some(fd) = self.inodes_open.get((serial, false)) {
-            return Ok(Inode { fd, kind, serial });
+            return Ok((Inode { fd, kind, serial }, is_recorded));
         }
         let handle = self.identities.handle(&identity).ok_or(Errno::STALE)?;
         let fd = Arc::new(handle.open(self.locked.as_fd())?);
         self.inodes_open.put((serial, false), fd.clone());
-        Ok(Inode { fd, kind, serial })
+        Ok((Inode { fd, kind, serial }, is_recorded))
     }
 
     /// A descriptor of a known directory. `ENOTDIR` where it is none.
@@ -233,6 +289,7 @@ impl DirFs {
             let _whole = locks::shared(&self.attrs);
             stat(fd.as_fd())?
         };
+        self.check_mount(&fd, &stat)?;
         if dev != self.identities.root_dev {
             lock(&self.mounts).entry(dev).or_insert_with(|| fd.clone());
         }
@@ -282,6 +339,29 @@ struct Inode {
     fd: Arc<OwnedFd>,
     kind: FileKind,
     serial: u64,
+}
+
+/// Whether a file system keeps blocks for user 0: ext2 to ext4, and F2FS with an option.
+fn keeps_reserve(root: &OwnedFd) -> Result<bool> {
+    const EXT: u64 = 0xef53;
+    const F2FS: u64 = 0xf2f5_2010;
+    Ok(matches!(rustix::fs::fstatfs(root)?.f_type as u64, EXT | F2FS))
+}
+
+/// Flags of the mount that a descriptor is of.
+fn mount_flags(fd: BorrowedFd<'_>) -> Result<MountFlags> {
+    /// `ST_NOSYMFOLLOW`.
+    const NOSYMFOLLOW: u64 = 0x2000;
+    let found = rustix::fs::fstatvfs(fd)?.f_flag.bits();
+    let flags = [
+        (u64::from(libc::ST_RDONLY as u32), MountFlags::RDONLY),
+        (u64::from(libc::ST_NOSUID as u32), MountFlags::NOSUID),
+        (u64::from(libc::ST_NODEV as u32), MountFlags::NODEV),
+        (u64::from(libc::ST_NOEXEC as u32), MountFlags::NOEXEC),
+        (NOSYMFOLLOW, MountFlags::NOSYMFOLLOW),
+    ];
+    let set = flags.into_iter().filter(|(bit, _)| found & bit != 0);
+    Ok(set.fold(MountFlags::empty(), |all, (_, flag)| all | flag))
 }
 
 /// Another descriptor of the same inode.
@@ -485,6 +565,10 @@ impl Backing for DirFs {
         let nodes = self.nodes();
         let has_no_changes = |changes: Option<Changes>| changes.is_none_or(|c| c.dirs.is_empty());
         nodes.lost_at().is_none() && nodes.get(ino).is_ok() && has_no_changes(nodes.changes(ino))
+    }
+
+    fn frozen(&self, ino: Ino) -> Result<Frozen> {
+        Ok(attrs::frozen(&stat(self.inode(ino)?.fd.as_fd())?))
     }
 
     fn room(&self) -> Result<u64> {

@@ -224,7 +224,10 @@ impl DirFs {
                 Errno::MLINK
             });
         }
-        linkat(CWD, link_to(&inode.fd), &parent.fd, name, AtFlags::SYMLINK_FOLLOW)?;
+        {
+            let _room = self.leave_reserve()?;
+            linkat(CWD, link_to(&inode.fd), &parent.fd, name, AtFlags::SYMLINK_FOLLOW)?;
+        }
         let found = self.found(inode.fd)?;
         {
             let keeps_open = self.keeps_open(&found.identity);
@@ -261,8 +264,10 @@ impl DirFs {
             Err(errno) => return Err(errno),
         };
         let kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        let renamed =
-            rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags);
+        let renamed = {
+            let _room = self.leave_reserve()?;
+            rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags)
+        };
         renamed.map_err(|errno| match errno {
             // POSIX lets file systems choose; XFS says this of a directory that is not empty.
             Errno::EXIST if flags.is_empty() => Errno::NOTEMPTY,

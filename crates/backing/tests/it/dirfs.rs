@@ -1,7 +1,7 @@
 //! What a directory of the kernel's promises beside the contract: identities, owners, durability, descriptors.
 
 use crate::common::{Disk, KINDS, descriptors, directory, file, node, open, open_without_handles};
-use backing::{Backing as _, DirFs, Options};
+use backing::{Backing as _, DirFs, Frozen, Options};
 use rng::Rng;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs;
@@ -298,6 +298,120 @@ fn nobody_gets_out() {
     assert_eq!(fs.lookup(d, b".."), Err(Errno::STALE));
     assert_eq!(fs.find(&identity, b"d"), Err(Errno::STALE));
     assert_eq!(fs.lookup(e, b"..").unwrap().ino, ROOT);
+}
+
+/// dirfs-B7: what ext4 keeps for the superuser stays, however a user fills the rest.
+#[test]
+fn blocks_of_the_superuser_are_not_for_users() {
+    let disk = Disk::new("ext4");
+    let path = disk.dir("d");
+    let fs = open(&path);
+    let space = || rustix::fs::statvfs(&path).unwrap();
+    let reserved = space().f_bfree - space().f_bavail;
+    assert!(reserved > 1000, "the file system keeps some");
+    let made = fs.create(&USER, ROOT, b"f", &node(NewKind::File, 0o600)).unwrap().ino;
+    let mut at = 0;
+    while fs.write(made, at, &vec![1; 1 << 20]).is_ok() {
+        at += 1 << 20;
+    }
+    let keep = vfs::Fallocate::Allocate { keep_size: true };
+    assert_eq!(fs.fallocate(made, keep, at, 1 << 20), Err(Errno::NOSPC));
+    while fs.append(made, &[1; 4096]).is_ok() {}
+    let left = space();
+    assert_eq!((left.f_bfree >= reserved, left.f_bavail), (true, 0), "{}", left.f_bfree);
+    // The superuser has them: beside this object, and for what is created for it.
+    fs::write(path.join("root"), [1; 4096]).unwrap();
+    assert!(fs.create(&Caller::ROOT, ROOT, b"e", &node(NewKind::Dir, 0o755)).is_ok());
+    let capabilities = capabilities(None).unwrap();
+    assert!(capabilities.effective.contains(CapabilitySet::SYS_RESOURCE), "as before");
+}
+
+/// Immutable and append-only files are so for the superuser, too.
+#[test]
+fn frozen_files_are_kept_to() {
+    let disk = Disk::new("ext4");
+    let path = disk.dir("d");
+    let fs = open(&path);
+    let f = file(&fs, ROOT, b"f");
+    fs.write(f, 0, b"old").unwrap();
+    let chattr = |how: &str| {
+        let done = std::process::Command::new("chattr").arg(how).arg(path.join("f")).status();
+        assert!(done.unwrap().success());
+    };
+    assert_eq!(fs.frozen(f), Ok(Frozen::No));
+    chattr("+a");
+    assert_eq!(fs.frozen(f), Ok(Frozen::AppendOnly));
+    chattr("-a");
+    chattr("+i");
+    assert_eq!(fs.frozen(f), Ok(Frozen::Immutable));
+    drop(fs);
+    let fs = open(&path);
+    let f = fs.lookup(ROOT, b"f").unwrap().ino;
+    assert_eq!(fs.write(f, 0, b"new"), Err(Errno::PERM));
+    chattr("-i");
+    chattr("+a");
+    assert_eq!(fs.write(f, 0, b"new"), Err(Errno::PERM));
+    fs.write(f, 3, b"er").unwrap();
+    fs.append(f, b"!").unwrap();
+    chattr("-a");
+    assert_eq!(fs::read(path.join("f")).unwrap(), b"older!");
+}
+
+/// A record names any inode of the file system: only those that a name in the directory leads to are found, and used.
+#[test]
+fn identities_lead_to_nothing_outside() {
+    let disk = Disk::new("ext4");
+    let path = disk.dir("d");
+    let outside = disk.path().join("outside");
+    both_ways(&path, |open| {
+        for name in ["secret", "mine"] {
+            fs::write(disk.path().join(name), "root's own").unwrap();
+        }
+        // The maker of a record knows any identity: they are no secrets.
+        let identity_of = |name: &str| {
+            fs::rename(disk.path().join(name), path.join(name)).unwrap();
+            let fs = open();
+            let found = fs.lookup(ROOT, name.as_bytes()).unwrap();
+            (fs.identity(found.ino).unwrap(), found.ino)
+        };
+        let (secret, _) = identity_of("secret");
+        let (mine, _) = identity_of("mine");
+        fs::rename(path.join("secret"), disk.path().join("secret")).unwrap();
+        for hint in [&b"secret"[..], b"", b"../secret", b"mine", b"link/secret"] {
+            let fs = open();
+            std::os::unix::fs::symlink("..", path.join("link")).unwrap();
+            assert_eq!(fs.find(&secret, hint), Err(Errno::STALE), "{hint:?}");
+            fs::remove_file(path.join("link")).unwrap();
+        }
+
+        let fs = open();
+        let found = fs.find(&mine, b"elsewhere").unwrap().ino;
+        fs.write(found, 0, b"1").unwrap();
+        // Others move it about: within, and out, and back.
+        fs::create_dir(path.join("e")).unwrap();
+        fs::rename(path.join("mine"), path.join("e/f")).unwrap();
+        fs.write(found, 0, b"2").unwrap();
+        fs::rename(path.join("e"), &outside).unwrap();
+        assert_eq!(fs.write(found, 0, b"3"), Err(Errno::STALE));
+        assert_eq!(fs.getattr(found), Err(Errno::STALE));
+        assert_eq!(fs.setattr(&Caller::ROOT, found, &SetAttr::default()), Err(Errno::STALE));
+        fs::rename(&outside, path.join("e")).unwrap();
+        fs.write(found, 0, b"4").unwrap();
+        // A hard link within does.
+        fs::hard_link(path.join("e/f"), &outside).unwrap();
+        fs::rename(path.join("e/f"), path.join("g")).unwrap();
+        fs.write(found, 0, b"5").unwrap();
+        fs::remove_file(path.join("g")).unwrap();
+        assert_eq!(fs.write(found, 0, b"6"), Err(Errno::STALE));
+        assert_eq!(fs::read(&outside).unwrap(), b"5oot's own");
+        // A file that lost its last name while it is referenced is still used.
+        fs::hard_link(&outside, path.join("g")).unwrap();
+        fs::remove_file(&outside).unwrap();
+        assert_eq!(fs.lookup(ROOT, b"g").unwrap().ino, found);
+        fs.unlink(ROOT, b"g").unwrap();
+        fs.write(found, 0, b"7").unwrap();
+        assert_eq!(fs::read_to_string(disk.path().join("secret")).unwrap(), "root's own");
+    });
 }
 
 #[test]

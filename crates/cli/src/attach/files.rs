@@ -156,6 +156,8 @@ fn explain<T>(errno: Errno, path: &Path) -> Result<T> {
             )
         }
         Errno::NOSPC => bail!("the pool cannot hold it beside what is pinned and not written back"),
+        Errno::DQUOT => bail!("its owner has as much pinned as one user may; unpin other files"),
+        Errno::PERM => bail!("only the owner of a file and root pin and unpin it"),
         errno => Err(std::io::Error::from(errno).into()),
     }
 }

@@ -19,7 +19,7 @@ use pmcache::{Cache, Command, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::mount::absolute_dir;
-use crate::{background, output, pool, size};
+use crate::{background, output, pool, size, trust};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs, StoreArgs};
 use inner::Inner;
@@ -138,6 +138,7 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
+    words.extend(args.options.iter().map(|list| OsString::from(format!("-o{list}"))));
     words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
     words.extend(args.read_ahead.map(|bytes| OsString::from(format!("--read-ahead={bytes}"))));
@@ -150,19 +151,31 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     Ok(words)
 }
 
-/// Opens a cache with the options that `choose` makes of the defaults for a pool of so many bytes.
+/// Opens a cache with the options that `choose` makes of the defaults for the size of the pool, and of what is below.
+///
+/// # Errors
+/// If a user other than root and the one of this process may write the pool: its records lead to what is written in DIR.
 fn open(
     pool: &Path,
     place: &Place,
     store: &StoreArgs,
-    choose: impl FnOnce(u64, &mut Options),
+    choose: impl FnOnce(u64, &Below, &mut Options) -> Result<()>,
 ) -> Result<Attached> {
     let pool = pool::absolute(pool)?;
+    if let Some(why) = trust::changeable_by(&pool)? {
+        bail!(
+            "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
+             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
+            pool.display(),
+            place.path().display()
+        );
+    }
     let inner = Inner::open(&pool)?;
+    let below = place.open(store)?;
     let mut options = Options::for_pool(inner.size());
-    choose(inner.size(), &mut options);
+    choose(inner.size(), &below, &mut options)?;
     let name = place.path().display().to_string();
-    Cache::attach(inner, place.open(store)?, &name, options)
+    Cache::attach(inner, below, &name, options)
         .with_context(|| format!("{} as the cache of {name}", pool.display()))
 }
 
@@ -175,7 +188,7 @@ struct Drained {
 }
 
 fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
-    let cache = open(pool, &Place::parse(dir)?, store, |_, _| {})?;
+    let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
     let before = cache.status().dirty_bytes;
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
     let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
@@ -217,7 +230,7 @@ fn discard(
     json: bool,
 ) -> Result<ExitCode> {
     use std::os::unix::ffi::OsStrExt as _;
-    let cache = open(pool, &Place::parse(dir)?, store, |_, _| {})?;
+    let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
     let others = cache.status().troubles;
     let closed = vfs::FileSystem::close(&cache);

@@ -1,13 +1,23 @@
 //! What a cache is over: a directory, or a prefix of an object store.
 
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+#[cfg(feature = "object-store")]
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context as _, Result, bail};
 use backing::{Backing, DirFs};
-use vfs::FileSystem;
+use fuse::MountFlags;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use vfs::{FileSystem, Ino, SetXattr};
 
 use super::args::StoreArgs;
-use crate::mount::absolute_dir;
+use crate::background;
+use crate::mount::{self, absolute_dir};
 
 /// What a cache is over.
 pub enum Place {
@@ -55,7 +65,7 @@ impl Place {
     /// Opens it.
     pub fn open(&self, store: &StoreArgs) -> Result<Below> {
         let below = match self {
-            Self::Dir(dir) => open_dir(dir).map(Below::new),
+            Self::Dir(dir) => open_dir(dir),
             Self::Store(url) => open_store(url, store),
         };
         below.with_context(|| format!("{}: cannot be cached", self.path().display()))
@@ -63,16 +73,60 @@ impl Place {
 }
 
 /// The directory itself, where need be below the mount of a cache whose server has died.
-fn open_dir(dir: &Path) -> Result<DirFs> {
+fn open_dir(dir: &Path) -> Result<Below> {
     let options = backing::Options::default();
-    if !fuse::is_stale(dir)? {
-        return Ok(DirFs::open(dir, options)?);
+    let opened = if fuse::is_stale(dir)? {
+        let root = fuse::open_below(dir).with_context(|| {
+            let how = format!("`keepstone umount {}`", dir.display());
+            format!("a cache whose server has died is mounted over it; take that away with {how}")
+        })?;
+        DirFs::open_at(root, dir, options)?
+    } else {
+        DirFs::open(dir, options)?
+    };
+    let claim = Claim::take(&opened)?;
+    Ok(Below::Dir { dir: opened, _claim: claim })
+}
+
+/// That no other cache of this user has a directory, by a locked file where no other user can lock one: a lock of the directory
+/// itself every user takes who may read it.
+pub struct Claim {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Claim {
+    fn take(dir: &DirFs) -> Result<Self> {
+        let identity = dir.identity(dir.root())?;
+        let name = OsString::from_vec(pmcache::record::name_of(&identity.0));
+        let place = background::runtime_dir();
+        background::make_private(&place)?;
+        let path = place.join(name).with_extension("dir");
+        loop {
+            let mut options = File::options();
+            options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+            let file = options.open(&path).with_context(|| path.display().to_string())?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => {
+                    bail!("{} is in use below another cache", dir.dir().display())
+                }
+                locked => locked.with_context(|| path.display().to_string())?,
+            }
+            // The last one removes it.
+            let is_there = path
+                .metadata()
+                .is_ok_and(|found| file.metadata().is_ok_and(|locked| found.ino() == locked.ino()));
+            if is_there {
+                return Ok(Self { path, _locked: file });
+            }
+        }
     }
-    let root = fuse::open_below(dir).with_context(|| {
-        let how = format!("`keepstone umount {}`", dir.display());
-        format!("a cache whose server has died is mounted over it; take that away with {how}")
-    })?;
-    Ok(DirFs::open_at(root, dir, options)?)
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 #[cfg(feature = "object-store")]
@@ -89,7 +143,7 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
     }
     let mut objects = objects::ObjectFs::open(objects::Location::parse(url, &args.options)?, tree)?;
     objects.start_upkeep()?;
-    Ok(Below::new(objects))
+    Ok(Below::Store(Box::new(objects), AtomicBool::new(false)))
 }
 
 #[cfg(not(feature = "object-store"))]
@@ -98,20 +152,82 @@ fn open_store(_url: &str, _args: &StoreArgs) -> Result<Below> {
 }
 
 /// What a cache has below it, whichever it is.
-pub struct Below(Box<dyn Backing>);
+pub enum Below {
+    /// A directory of a kernel file system, which this process has claimed.
+    Dir {
+        /// The directory.
+        dir: DirFs,
+        /// Keeps other caches of this user from it.
+        _claim: Claim,
+    },
+    /// A tree in an object store, and whether its operator is trusted with what gives programs privileges.
+    #[cfg(feature = "object-store")]
+    Store(Box<objects::ObjectFs>, AtomicBool),
+}
 
 impl Below {
-    fn new(backing: impl Backing + 'static) -> Self {
-        Self(Box::new(backing))
+    /// Flags of the mount that the files lie on. The operator of a store can make set-user-ID and device files.
+    pub fn mount_flags(&self) -> MountFlags {
+        match self {
+            Self::Dir { dir, .. } => dir.mount_flags(),
+            #[cfg(feature = "object-store")]
+            Self::Store(..) => mount::flags::GUARDED,
+        }
+    }
+
+    /// The cache is mounted with these flags: files are not served that are on a mount which forbids more.
+    pub fn serve_with(&self, flags: MountFlags) {
+        match self {
+            Self::Dir { dir, .. } => dir.serve_with(flags),
+            #[cfg(feature = "object-store")]
+            Self::Store(_, is_trusted) => {
+                is_trusted.store(!flags.contains(MountFlags::NOSUID), Relaxed)
+            }
+        }
+    }
+
+    /// Whether an extended attribute is not believed: the operator of a store can make any.
+    fn hides(&self, name: &[u8]) -> bool {
+        let has_powers = name.starts_with(b"security.") || name.starts_with(b"trusted.");
+        match self {
+            Self::Dir { .. } => false,
+            #[cfg(feature = "object-store")]
+            Self::Store(_, is_trusted) => has_powers && !is_trusted.load(Relaxed),
+        }
+    }
+
+    fn backing(&self) -> &dyn Backing {
+        match self {
+            Self::Dir { dir, .. } => dir,
+            #[cfg(feature = "object-store")]
+            Self::Store(store, _) => &**store,
+        }
     }
 }
 
 impl FileSystem for Below {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
+    vfs::forward!(self => self.backing(); root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
         readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
-        fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close);
+        fsync, sync, removexattr, statfs, lookup_into, peek_into, close);
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> vfs::Result<Vec<u8>> {
+        if self.hides(name) { Err(Errno::NODATA) } else { self.backing().getxattr(ino, name) }
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> vfs::Result<()> {
+        if self.hides(name) {
+            return Err(Errno::PERM);
+        }
+        self.backing().setxattr(ino, name, value, mode)
+    }
+
+    fn listxattr(&self, ino: Ino) -> vfs::Result<Vec<Vec<u8>>> {
+        let mut names = self.backing().listxattr(ino)?;
+        names.retain(|name| !self.hides(name));
+        Ok(names)
+    }
 }
 
 impl Backing for Below {
-    backing::forward!(self => self.0);
+    backing::forward!(self => self.backing());
 }

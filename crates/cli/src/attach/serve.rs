@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use fuse::{
     Access, Caching, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
-    StopSignals,
+    StatsReader, StopSignals,
 };
 use pmem::Medium as _;
 use serde::Serialize;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::args::{ServerArgs, StoreArgs};
 use super::{Attached, Place, Ready, ending, open, watch};
 use crate::mount::absolute_dir;
+use crate::mount::options::Options;
 use crate::{background, mount, pool};
 
 /// How often to look for what is to be written back or evicted.
@@ -53,19 +54,30 @@ pub fn run(
     };
     let notices = mount::check_place(&place, &pool_path)?;
     // What lies below is opened before anything is mounted over it.
-    let cache = Arc::new(open(&args.pool, &below, store, |bytes, options| {
+    let mut asked = Options::default();
+    args.options.iter().try_for_each(|list| asked.add(list, false))?;
+    asked.for_cache()?;
+    asked.read_only(args.read_only);
+    let mut flags = asked.flags;
+    let cache = Arc::new(open(&args.pool, &below, store, |bytes, under, options| {
+        flags = mount::flags::of_cache(under.mount_flags(), &asked)?;
+        under.serve_with(flags);
         let percent = |n: u64| bytes / 100 * n;
         options.mode = args.data;
-        options.read_only = args.read_only;
+        options.read_only = flags.contains(MountFlags::RDONLY);
         options.write_through = args.write_through;
         (options.high, options.low, options.cap) =
             (percent(args.high), percent(args.low.min(args.high)), percent(args.cap));
+        // Writes find room beside pinned files.
+        options.pin_max = percent((100 - args.cap) * 4 / 5);
+        options.pin_user_max = options.pin_max / 5;
         options.max_age_ns = i64::from(args.max_age) * 1_000_000_000;
         options.coherence_ns = i64::from(args.coherence) * 1_000_000;
         options.reserve = args.reserve;
         options.read_ahead = args.read_ahead.unwrap_or(below.read_ahead());
         options.bypass = args.bypass;
         options.policy = args.policy;
+        Ok(())
     })?);
     // The pool has what an earlier server left.
     ending::take(&pool_path)?;
@@ -103,11 +115,10 @@ pub fn run(
     }
     mount::reap(Arc::downgrade(&cache.pool().0));
     mount::remove_abandoned();
+    let engine = Arc::downgrade(&cache.pool().0);
     let background = Arc::downgrade(&cache);
     let root = rustix::process::geteuid().is_root();
     let for_all = root || args.allow_other;
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, args.read_only);
     let options = MountOptions {
         kind: MountKind::Cache,
         source: ready.pool.clone(),
@@ -119,6 +130,7 @@ pub fn run(
         format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
     })?;
     mount::end_on_signal(stop, mounted.mount_point());
+    mount::flags::follow(pool_path, mounted.mount_point(), &asked, engine);
     maintain(background);
     started(&ready)?;
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
@@ -143,8 +155,9 @@ fn stats(
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
     let domain = ready.domain.clone();
     let started = Instant::now();
-    Box::new(move || {
+    Box::new(move |reader| {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
+        let status = cache.status();
         let stats = Stats {
             pool: &pool,
             dir: &dir,
@@ -156,7 +169,10 @@ fn stats(
             uptime_s: started.elapsed().as_secs(),
             requests: counters.snapshot(),
             medium: cache.pool().0.region().counters().snapshot(),
-            cache: cache.status(),
+            cache: match reader {
+                StatsReader::Owner => status,
+                StatsReader::Other => status.without_names(),
+            },
         };
         serde_json::to_vec(&stats).unwrap_or_default()
     })

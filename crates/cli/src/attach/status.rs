@@ -45,6 +45,7 @@ pub fn show(stats: &Value) {
         ("changes by others", watch(status)),
         ("size", bytes("size_bytes")),
         ("in use", bytes("used_bytes")),
+        ("pinned", format!("{} of {}", bytes("pinned_bytes"), bytes("pinned_bytes_max"))),
         ("not written back", bytes("dirty_bytes")),
         ("files not written back", status["dirty_files"].to_string()),
         ("names not written back", status["pending_changes"].to_string()),
@@ -58,6 +59,10 @@ pub fn show(stats: &Value) {
     let troubles: Vec<pmcache::Trouble> =
         serde_json::from_value(status["troubles"].clone()).unwrap_or_default();
     show_troubles(&troubles);
+    let count = status["troubled_files"].as_u64().unwrap_or(0);
+    if troubles.is_empty() && count > 0 {
+        say!("\n{count} files need attention; root, and the user whose cache it is, see which");
+    }
 }
 
 /// How a cache notices what others do, beside comparing.
@@ -94,6 +99,8 @@ fn prometheus(status: &Value, mount: &str) -> String {
     for name in [
         "size_bytes",
         "used_bytes",
+        "pinned_bytes",
+        "pinned_bytes_max",
         "dirty_bytes",
         "dirty_files",
         "pending_changes",
@@ -106,8 +113,7 @@ fn prometheus(status: &Value, mount: &str) -> String {
     let is_told = status["watch"].as_str().is_some_and(|how| how != "off");
     add("told_of_changes", "gauge", &u8::from(is_told).into());
     add("guards_openings", "gauge", &u8::from(status["watch"] == "permission").into());
-    let troubles = status["troubles"].as_array().map_or(0, Vec::len);
-    add("troubled_files", "gauge", &troubles.into());
+    add("troubled_files", "gauge", &status["troubled_files"]);
     for (name, value) in status["counters"].as_object().into_iter().flatten() {
         add(&format!("{name}_total"), "counter", value);
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
-use super::{Plan, absolute_dir, background};
+use super::{Plan, absolute_dir, background, flags};
 use crate::{output, stats};
 
 const EXIT_USAGE: u8 = 1;
@@ -89,7 +89,10 @@ impl Request {
             if !self.options.is_read_only() {
                 check_writable(&dir)?;
             }
-            fuse::remount(&dir, self.options.flags)
+            let pool = fuse::mount_at(&dir)?.map_or(self.pool, |mount| mount.source);
+            let (flags, notice) = flags::of_mount(&pool, &self.options)?;
+            notice.iter().for_each(output::notice);
+            fuse::remount(&dir, flags)
                 .with_context(|| format!("{}: cannot remount", dir.display()))?;
             // When the server has answered, the programs that use the pool beside it keep to the new
             // flags, too. Where it does not (a user's own mount, a dead server), they have changed all

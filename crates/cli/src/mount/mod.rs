@@ -5,9 +5,10 @@
 
 mod background;
 mod faults;
+pub mod flags;
 mod flush;
 mod helper;
-mod options;
+pub mod options;
 mod prealloc;
 mod serve;
 

@@ -24,6 +24,8 @@ pub enum Sharing {
 pub struct Options {
     /// Flags for the kernel.
     pub flags: MountFlags,
+    /// Flags that were asked by name not to be set, of those that the mount may get unasked ([`LIFTABLE`]).
+    pub lifted: MountFlags,
     /// Who may use the mount; `None`: everybody if root mounts it, else its owner.
     pub access: Option<Access>,
     /// Threads; `None`: one per CPU.
@@ -68,6 +70,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             flags: MountFlags::empty(),
+            lifted: MountFlags::empty(),
             access: None,
             threads: None,
             no_cache: false,
@@ -116,6 +119,12 @@ const FLAGS: &[(&str, bool, MountFlags)] = &[
     ("loud", false, MountFlags::SILENT),
 ];
 
+/// Flags that a mount may get unasked, unless they are lifted.
+pub const LIFTABLE: MountFlags = MountFlags::NOSUID
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC)
+    .union(MountFlags::NOSYMFOLLOW);
+
 /// Flags of which one holds.
 const ACCESS_TIMES: MountFlags =
     MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
@@ -153,6 +162,7 @@ impl Options {
                 self.flags -= ACCESS_TIMES;
             }
             self.flags.set(*flag, *set);
+            self.lifted.set(*flag & LIFTABLE, !set);
             return Ok(());
         }
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -192,8 +202,9 @@ impl Options {
 
     /// The list that [`add`](Self::add) turns into the same options.
     pub fn to_list(&self) -> String {
-        let set = FLAGS.iter().filter(|(_, set, flag)| *set && self.flags.contains(*flag));
-        let mut words: Vec<String> = set.map(|(name, ..)| (*name).to_owned()).collect();
+        let is_asked = |set: bool, flag| if set { self.flags } else { self.lifted }.contains(flag);
+        let asked = FLAGS.iter().filter(|(_, set, flag)| is_asked(*set, *flag));
+        let mut words: Vec<String> = asked.map(|(name, ..)| (*name).to_owned()).collect();
         if self.access == Some(Access::All) {
             words.push("allow_other".to_owned());
         }
@@ -241,6 +252,17 @@ impl Options {
         words.extend(chosen.map(|(name, value, _)| format!("{name}={value}")));
         words.extend(prealloc::to_words(&self.prealloc));
         words
+    }
+
+    /// Fails unless all that was asked for are flags that the mount of a cache can have.
+    pub fn for_cache(&self) -> Result<()> {
+        let flags = Self { flags: self.flags, lifted: self.lifted, ..Self::default() };
+        if *self != flags || !(LIFTABLE | MountFlags::RDONLY).contains(self.flags) {
+            bail!(
+                "mount options of a cache are ro, nosuid, nodev, noexec, nosymfollow, suid, dev, exec and symfollow"
+            );
+        }
+        Ok(())
     }
 
     /// Makes the mount read-only if `asked`.
@@ -300,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
+        let list = "ro,nodev,suid,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
                     data_flush_interval=7,threads=3,prealloc=off,past_cache=512,past_cache_file=4096,collect_every=50,\
                     collect_pause=1,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();

@@ -16,7 +16,7 @@ use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
 
 use super::options::{Options, Sharing};
-use super::{Plan, Ready};
+use super::{Plan, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool};
 
@@ -46,6 +46,8 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     };
     let Opened { fs, is_shared, notice } = open(plan, &mounting)?;
     let domain = fs.region().domain();
+    notices.extend(notice);
+    let (flags, notice) = flags::of_mount(&plan.pool, &plan.options)?;
     notices.extend(notice);
     if let Some(dir) = pmcache::directory_of(&*fs) {
         bail!(
@@ -105,13 +107,14 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         kind: MountKind::Pool,
         source: ready.pool.clone(),
         access: plan.options.access.unwrap_or(by_default),
-        flags: plan.options.flags & !MountFlags::SILENT,
+        flags,
         threads,
     };
     let mounted = fuse::mount(server, &plan.dir, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", plan.dir.display())
     })?;
     end_on_signal(stop, mounted.mount_point());
+    flags::follow(plan.pool.clone(), mounted.mount_point(), &plan.options, reaped.clone());
     if !read_only && is_behind {
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }
@@ -195,7 +198,7 @@ fn record_access(fs: &dyn Engine, flags: MountFlags) {
 /// The same for the flags that the mount has now.
 fn follow_flags(fs: &dyn Engine, dir: &Path) {
     let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
-    let has = |name: &str| mount.options.split(',').any(|option| option == name);
+    let has = |name: &str| mount.has_option(name);
     let flags = [
         (has("noatime"), MountFlags::NOATIME),
         (has("nodiratime"), MountFlags::NODIRATIME),
@@ -316,7 +319,7 @@ fn stats(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads,
     };
-    Box::new(move || {
+    Box::new(move |_| {
         let Some(fs) = fs.upgrade() else {
             return Vec::new();
         };

@@ -3,7 +3,7 @@
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, options};
 use backing::model::Call;
 use pmcache::{Command, DATA, FileStatus, Mode, Options};
-use vfs::{Errno, FileSystem, Ino, ROOT, SetXattr};
+use vfs::{Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr};
 
 const MIB: usize = 1 << 20;
 
@@ -76,6 +76,51 @@ fn a_pin_holds_over_eviction_and_restart() {
     let told = status(&again, ino);
     assert!(!told.is_pinned && told.cached_bytes < told.size_bytes, "{told:?}");
     assert_eq!(content(&again, ino).unwrap(), vec![b'p'; 3 * MIB]);
+}
+
+/// pins-P1 and pins-P2: what is pinned leaves room for all others to write.
+#[test]
+fn pins_are_bounded() {
+    let bounds = |options: Options| Options {
+        pin_max: 12 * MIB as u64,
+        pin_user_max: 5 * MIB as u64,
+        ..options
+    };
+    let (cache, below) = fresh(bounds(options()));
+    let owned = |name: &str, uid| {
+        let ino = old_file(&cache, &below, name, 4 * MIB);
+        let set = SetAttr { uid: Some(uid), ..SetAttr::default() };
+        cache.setattr(&vfs::Caller::ROOT, ino, &set).unwrap();
+        ino
+    };
+    let (a, b, c, d) = (owned("a", 1), owned("b", 1), owned("c", 0), owned("d", 0));
+    ask(&cache, a, Command::Pin).unwrap();
+    assert_eq!(ask(&cache, b, Command::Pin), Err(Errno::DQUOT));
+    assert!(!status(&cache, b).is_pinned);
+    ask(&cache, c, Command::Pin).unwrap();
+    ask(&cache, d, Command::Pin).unwrap();
+    assert_eq!(ask(&cache, owned("e", 2), Command::Pin), Err(Errno::NOSPC));
+    let told = cache.status();
+    assert_eq!((told.pinned_bytes, told.pinned_bytes_max), (12 << 20, 12 << 20));
+    // A pinned file grows to more than the pool holds, and others are written all the same.
+    for i in 0..48 {
+        cache.write(a, (4 + i) << 20, &vec![1; MIB]).unwrap();
+    }
+    let other = file(&cache, b"other");
+    for i in 0..16 {
+        cache.write(other, i << 20, &vec![2; MIB]).unwrap();
+    }
+    assert!(status(&cache, a).cached_bytes < 40 << 20);
+    assert_eq!(cache.status().pinned_bytes, 12 << 20);
+    // They are known again after a restart.
+    cache.drain_all(&|_| {}).unwrap();
+    let again = attach(copy(&cache), &below, bounds(options())).unwrap();
+    let b = again.lookup(ROOT, b"b").unwrap().ino;
+    assert_eq!(ask(&again, b, Command::Pin), Err(Errno::DQUOT));
+    assert_eq!(again.status().pinned_bytes, 12 << 20);
+    let d = again.lookup(ROOT, b"d").unwrap().ino;
+    ask(&again, d, Command::Unpin).unwrap();
+    assert_eq!(again.status().pinned_bytes, 8 << 20);
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! That one cache at a time has a directory.
+//!
+//! A cache locks its directory (`flock(2)`), and so can every user who may read that. So a lock is believed only if a server of
+//! this user or of root holds it: a process with their user ID that runs this program, or one of its name.
+
+use super::inode::stat;
+use rustix::fs::FlockOperation;
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use vfs::{Errno, Result};
+
+/// Locks a directory as long as the descriptor is open.
+///
+/// # Errors
+/// `EWOULDBLOCK` if another cache has it.
+pub fn take(dir: &OwnedFd) -> Result<()> {
+    match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) if !is_held_by_a_cache(dir)? => Ok(()),
+        taken => taken,
+    }
+}
+
+fn is_held_by_a_cache(dir: &OwnedFd) -> Result<bool> {
+    let found = stat(dir.as_fd())?;
+    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+    let inode = format!("{major:02x}:{minor:02x}:{}", found.stx_ino);
+    // Where the table cannot be read, the lock counts.
+    let Ok(locks) = fs::read_to_string("/proc/locks") else { return Ok(true) };
+    Ok(locks.lines().filter_map(|line| holder(line, &inode)).any(is_cache))
+}
+
+/// The process that a line of `/proc/locks` names as the holder of a lock on a whole file (`flock`). Waiting ones hold nothing.
+fn holder(line: &str, inode: &str) -> Option<u32> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let is_lock = words.next() == Some("FLOCK");
+    let pid = words.nth(2)?.parse().ok()?;
+    (is_lock && words.next() == Some(inode)).then_some(pid)
+}
+
+/// Whether a process is a server of root or of this user.
+fn is_cache(pid: u32) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let own = rustix::process::geteuid().as_raw();
+    let is_trusted = fs::metadata(&process).is_ok_and(|found| [0, own].contains(&found.uid()));
+    let program = |process: PathBuf| fs::read_link(process.join("exe")).ok();
+    let name = |program: &PathBuf| program.file_name().map(|name| name.to_owned());
+    let theirs = program(process);
+    let is_same = theirs.is_some() && theirs == program("/proc/self".into());
+    let is_named = theirs
+        .as_ref()
+        .and_then(name)
+        .is_some_and(|name| name.to_string_lossy().split(' ').next() == Some("keepstone"));
+    is_trusted && (is_same || is_named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_are_found_in_the_table() {
+        let table = "1: POSIX  ADVISORY  WRITE 12 00:1f:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 34 00:1f:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 56 00:1f:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ 78 00:1f:770 0 EOF\n";
+        let found: Vec<_> = table.lines().filter_map(|line| holder(line, "00:1f:77")).collect();
+        assert_eq!(found, [34]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Flags that a mount has beside those asked for.
+//!
+//! - **flags-F1** A mount honours set-user-ID and device files only if no user but root may write its pool, or the options `suid`
+//!   and `dev` ask for it: a user who writes the pool could make such a file.
+//! - **flags-F2** If the owner or the mode of the pool changes later, the server sets the flags then. It leaves flags that
+//!   were asked for by name, and those that root sets after that (`mount -o remount,suid`).
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+
+use ::pool::Engine;
+use anyhow::{Result, bail};
+use fuse::{MountFlags, MountPoint};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+
+use super::options::{LIFTABLE, Options};
+use crate::trust;
+
+/// Flags that flags-F1 sets.
+pub const GUARDED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// How long to wait for a change of the pool before looking for one.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// The flags that a mount of `pool` gets, and what its user should know of them.
+///
+/// # Errors
+/// If `suid` or `dev` are asked for by another user than root: the kernel lets such a mount have neither.
+pub fn of_mount(pool: &Path, options: &Options) -> Result<(MountFlags, Option<String>)> {
+    let asked = options.flags & !MountFlags::SILENT;
+    if !rustix::process::geteuid().is_root() {
+        if options.lifted.intersects(GUARDED) {
+            bail!("mount options `suid` and `dev`: only root's mounts can have them");
+        }
+        return Ok((asked | GUARDED, None));
+    }
+    let missing = GUARDED - options.lifted - asked;
+    match trust::changeable_by(pool)? {
+        Some(why) if !missing.is_empty() => {
+            let notice = format!(
+                "mounted nosuid,nodev, as users other than root may write the pool ({why}); `-o suid,dev` lifts that"
+            );
+            Ok((asked | missing, Some(notice)))
+        }
+        _ => Ok((asked, None)),
+    }
+}
+
+/// The flags of the mount of a cache whose files lie on a mount with the flags `below`. These hold, unless root
+/// lifts them.
+///
+/// # Errors
+/// If another user than root would lift something.
+pub fn of_cache(below: MountFlags, options: &Options) -> Result<MountFlags> {
+    let forbidden = below & (LIFTABLE | MountFlags::RDONLY);
+    if rustix::process::geteuid().is_root() {
+        return Ok(options.flags | forbidden - options.lifted);
+    }
+    if options.lifted.intersects(below | GUARDED) {
+        bail!("mount options `suid`, `dev`, `exec` and `symfollow`: only root can lift a flag");
+    }
+    Ok(options.flags | forbidden | GUARDED)
+}
+
+/// Follows the pool as long as its engine is there: flags-F2.
+pub fn follow(pool: PathBuf, mount_point: MountPoint, options: &Options, fs: Weak<dyn Engine>) {
+    let guarded = GUARDED - options.lifted;
+    if guarded.is_empty() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    std::thread::spawn(move || {
+        let events = watch(&pool);
+        let is_shared = || trust::changeable_by(&pool).is_ok_and(|why| why.is_some());
+        let mut was_shared = is_shared();
+        while fs.strong_count() > 0 {
+            let shared = is_shared();
+            if shared && !was_shared {
+                match mount_point.add_flags(guarded) {
+                    Ok(()) => tracing::warn!(
+                        "other users may write the pool now: the mount is nosuid,nodev"
+                    ),
+                    Err(err) => tracing::error!(
+                        "other users may write the pool now, and the mount cannot be made nosuid,nodev: {err}"
+                    ),
+                }
+            }
+            was_shared = shared;
+            wait(events.as_ref());
+        }
+    });
+}
+
+/// Reports changes of the owner and the mode of a file, if the kernel can; otherwise the file is looked at once a second.
+fn watch(pool: &Path) -> Option<OwnedFd> {
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let events = inotify::init(flags).ok()?;
+    inotify::add_watch(&events, pool, inotify::WatchFlags::ATTRIB).ok()?;
+    Some(events)
+}
+
+fn wait(events: Option<&OwnedFd>) {
+    let mut fds: Vec<_> = events.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+    let _ = poll(&mut fds, Some(&LOOK_EVERY));
+    if let Some(events) = events {
+        let mut buffer = [MaybeUninit::uninit(); 512];
+        let mut reader = inotify::Reader::new(events, &mut buffer);
+        while reader.next().is_ok() {}
+    }
+}

@@ -1,0 +1,82 @@
+//! Whether a file that this process believes can be changed by other users.
+//!
+//! A pool is believed: its inodes make programs set-user-ID, and the records of a cache name the files that are
+//! written. So a user who may write the pool could act as the user whose server serves it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Why a user other than root and the one of this process may change `file`, or put another file in its place; `None`: no such
+/// user may.
+///
+/// # Errors
+/// If the file, or a directory above it, cannot be looked at.
+pub fn changeable_by(file: &Path) -> Result<Option<String>> {
+    let file = file.canonicalize().with_context(|| file.display().to_string())?;
+    let look = |path: &Path| path.symlink_metadata().with_context(|| path.display().to_string());
+    let found = look(&file)?;
+    if let Some(owner) = foreign_owner(&found) {
+        return Ok(Some(format!("it belongs to user {owner}")));
+    }
+    // The bits of the group bound what an ACL grants, as they show its mask.
+    if found.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Ok(Some(format!("its mode is {:o}", found.mode() & 0o7777)));
+    }
+    for dir in file.ancestors().skip(1) {
+        let found = look(dir)?;
+        if let Some(owner) = foreign_owner(&found) {
+            return Ok(Some(format!("the directory {} belongs to user {owner}", dir.display())));
+        }
+        let is_open = found.mode() & WRITABLE_BY_OTHERS != 0 && found.mode() & STICKY == 0;
+        if is_open {
+            let mode = found.mode() & 0o7777;
+            return Ok(Some(format!("the mode of the directory {} is {mode:o}", dir.display())));
+        }
+    }
+    Ok(None)
+}
+
+fn foreign_owner(found: &Metadata) -> Option<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    Some(found.uid()).filter(|owner| *owner != 0 && *owner != own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn owners_modes_and_directories_are_looked_at() {
+        assert!(rustix::process::geteuid().is_root(), "run as root: files of other users are made");
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("dir");
+        let file = dir.join("pool");
+        fs::create_dir(&dir).unwrap();
+        fs::write(&file, "").unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
+        let why = || changeable_by(&file).unwrap().unwrap_or_default();
+        mode(&dir, 0o755).unwrap();
+        for (bits, what) in [(0o600, ""), (0o644, ""), (0o660, "660"), (0o602, "602")] {
+            mode(&file, bits).unwrap();
+            assert!(why().contains(what) && why().is_empty() == what.is_empty(), "{}", why());
+        }
+        mode(&file, 0o600).unwrap();
+        for (bits, is_open) in [(0o777, true), (0o1777, false), (0o770, true), (0o755, false)] {
+            mode(&dir, bits).unwrap();
+            assert_eq!(why().contains("dir is"), is_open, "{bits:o}: {}", why());
+        }
+        chown(&file, Some(12345), None).unwrap();
+        assert_eq!(why(), "it belongs to user 12345");
+        chown(&file, Some(0), None).unwrap();
+        chown(&dir, Some(12345), None).unwrap();
+        assert!(why().ends_with("dir belongs to user 12345"), "{}", why());
+    }
+}
