@@ -14,6 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use mounts::Ticket;
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
@@ -108,7 +109,7 @@ impl fuser::Filesystem for Server {
         }
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if self.is_alias_dir(parent, name) {
             self.options.counters.count(Op::Lookup);
             return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
@@ -119,9 +120,9 @@ impl fuser::Filesystem for Server {
             return reply.error(fuser::Errno::ENOENT);
         }
         let now = self.caching();
-        let alias = self.alias_in(parent, name);
-        let found = match alias {
-            Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, &alias)),
+        let alias = self.announced_in(req, (parent, name));
+        let found = match &alias {
+            Some(opening) => self.call(Op::Lookup, |fs| alias::lookup(fs, opening)),
             None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
         };
         match found {
@@ -545,16 +546,20 @@ impl fuser::Filesystem for Server {
                 libc::XATTR_REPLACE => SetXattr::Replace,
                 _ => return Err(Errno::INVAL),
             };
+            self.check_right(fs, req, (ino, name), true)?;
             fs.setxattr(ino, name.as_bytes(), value, mode)?;
             setgid::clear_for_stranger(fs, req, ino, name.as_bytes())
         });
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats()),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
-            None => fs.getxattr(convert::ino(ino), name.as_bytes()),
+            None => {
+                self.check_right(fs, req, (convert::ino(ino), name), false)?;
+                fs.getxattr(convert::ino(ino), name.as_bytes())
+            }
         });
         match value {
             Ok(value) => reply_value(reply, size, &value),
@@ -574,12 +579,13 @@ impl fuser::Filesystem for Server {
         }
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let computed = self.stats_of(ino, name).is_some();
         self.empty(Op::RemoveXattr, reply, |fs| {
             if computed {
                 return Err(Errno::PERM);
             }
+            self.check_right(fs, req, (convert::ino(ino), name), true)?;
             fs.removexattr(convert::ino(ino), name.as_bytes())
         });
     }
@@ -601,10 +607,14 @@ impl fuser::Filesystem for Server {
         }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let now = self.caching();
+        // The name works once.
+        let ttl = if self.in_alias_dir(parent).is_some() { Duration::ZERO } else { now.ttl };
         let created = self.call(Op::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
                 // Whoever opens it so counts his mappings himself.
-                let entry = alias::lookup_file(fs, &*shared.events, shared.secret, name)?;
+                let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
+                let opening = alias::announced(&*shared.events, ticket, req, true);
+                let entry = alias::lookup(fs, &opening.ok_or(Errno::NOENT)?)?;
                 self.note_alias(parent, name, INodeNo(entry.ino.0));
                 return Ok((entry, FileHandle(0)));
             }
@@ -616,7 +626,7 @@ impl fuser::Filesystem for Server {
         });
         match created {
             Ok((entry, handle)) => reply.created(
-                &now.ttl,
+                &ttl,
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,

@@ -8,6 +8,7 @@
 //!   forgotten where others have changed it below, and read anew.
 
 use crate::content::FETCH_MAX;
+use crate::delegate::DELEGATION;
 use crate::node::{Cnode, Node, State};
 use crate::options::Mode;
 use crate::record::Flags;
@@ -16,7 +17,7 @@ use backing::Backing;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use vfs::{Errno, FileKind, FileSystem, Ino, Result, Seek};
+use vfs::{Errno, FileKind, FileSystem, Ino, Result, Right, Seek};
 
 /// Attributes that are commands begin so.
 pub const COMMANDS: &str = "keepstone.cache.";
@@ -92,6 +93,17 @@ impl Command {
         let name = name.strip_prefix(COMMANDS.as_bytes())?;
         let found = Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name);
         Some(found.map(|(command, _)| *command).ok_or(Errno::OPNOTSUPP))
+    }
+}
+
+/// Who may read an attribute of this name, or change it. What keeps space from others, takes it back from others, or changes what
+/// writes promise is the owner's; warming does no more than reading.
+pub fn right(name: &[u8], changes: bool) -> Right {
+    match Command::of_attribute(name) {
+        _ if name == DELEGATION.as_bytes() => Right::Writer,
+        Some(Ok(Command::Pin | Command::Unpin | Command::Invalidate)) => Right::Owner,
+        None if changes && name == DATA.as_bytes() => Right::Owner,
+        _ => Right::Anyone,
     }
 }
 

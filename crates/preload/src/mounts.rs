@@ -37,14 +37,21 @@ pub fn find() -> Found {
     is_another_newest();
     // SAFETY: the names are strings; nobody changes the environment this early.
     let (announced, are_caches) = unsafe {
+        // What a less privileged process says is not believed.
+        let is_secure = libc::getauxval(libc::AT_SECURE) != 0;
         let text = libc::getenv(c"KEEPSTONE_MOUNTS".as_ptr());
-        let announced = (!text.is_null()).then(|| CStr::from_ptr(text).to_bytes());
+        let announced = (!is_secure && !text.is_null()).then(|| CStr::from_ptr(text).to_bytes());
         (announced, !libc::getenv(c"KEEPSTONE_CACHES".as_ptr()).is_null())
     };
     match announced.and_then(PoolMount::announced) {
         Some(pools) => Found { pools, caches: are_caches },
         None => Found { pools: in_table(), caches: are_caches || is_cache_in_table() },
     }
+}
+
+/// The users whose mounts are believed: root and this one. Any other could name any pool.
+pub fn believed_users() -> [u32; 2] {
+    [0, rustix::process::geteuid().as_raw()]
 }
 
 /// Whether there is a cache, where a mount has come since this was asked last.

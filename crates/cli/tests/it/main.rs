@@ -16,6 +16,7 @@ mod run;
 mod semantics;
 mod served;
 mod simulate;
+mod strangers;
 mod stress;
 mod tidy;
 mod top;
