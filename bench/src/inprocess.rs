@@ -92,7 +92,6 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
         Ok(Attached {
             events: engine.clone(),
             file: lies_in(&*engine),
-            secret: engine.secret(),
             fs: engine.clone(),
             on_fork: Box::new(|_| ()),
         })

@@ -7,7 +7,8 @@ import sys
 mount, tried = sys.argv[1], 0
 names = set()
 for line in sys.stdin:
-    names.update(re.findall(r"/\S*keepstone-\S*", line))
+    # The path of the shared state has a name of the kind, but is no name of the mount.
+    names.update(re.findall(r"/\S*/\.keepstone-\S*", line))
     # Below the mount, too: a description may lack where it is mounted.
     names.update(mount + name for name in re.findall(r"(/\.keepstone-\S*)", line))
 for name in names | {mount + "/.keepstone-0000000000000000"}:

@@ -6,7 +6,7 @@
 //! (anonymous memory) and, attached by name ([`Place`]), many.
 //!
 //! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
-//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`]; and who uses it, so that a
+//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`], [`Token`]; and who uses it, so that a
 //! process that is killed does no harm (`session`, `attach`). What is not: anything that must survive the last process.
 //!
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
@@ -30,6 +30,7 @@ mod rwlock;
 mod session;
 mod slab;
 mod sync;
+mod token;
 
 #[cfg(loom)]
 use model as memory;
@@ -50,6 +51,7 @@ pub use room::{handle_fault, is_mapped};
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
 pub use session::{Census, Inside, Look, PROCESSES, Paused, Refused, Stopped, prepare};
 pub use slab::{Handle, Slab};
+pub use token::{TOKEN_WORDS, Token};
 
 use memory::{HUGE_PAGE, Memory, View};
 use rustix::fs::{FallocateFlags, SeekFrom};

@@ -22,6 +22,7 @@ mod hash;
 mod pins;
 mod rwlock;
 mod slab;
+mod token;
 
 use crate::{Shared, Span};
 use loom::sync::{Condvar, Mutex};

@@ -86,7 +86,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     let who = format!("{} (pid {pid})", name(&process));
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     let mut mounts = fuse::mounts_in(&table).into_iter().rev();
-    let mounted = mounts.find(|mount| mount.is_keepstone() && mount.source == pool);
+    let mounted = mounts.find(|mount| mount.claims_keepstone() && mount.source == pool);
     let (Some(mount), "keepstone") = (mounted, &*name(&process)) else {
         return Holder { serves: false, what: format!("{who}; end it, then try again") };
     };

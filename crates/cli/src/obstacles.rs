@@ -30,14 +30,14 @@ impl std::fmt::Display for Obstacle {
 /// What keeps each of the pools among `mounts` from being served; nothing of those that can be.
 pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
     let locks = Locks::read();
-    let pools = mounts.iter().filter(|mount| mount.is_keepstone() && !mount.is_cache());
+    let pools = mounts.iter().filter(|mount| mount.claims_keepstone() && !mount.is_cache());
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
 
 /// What keeps the mount on `dir` from being served.
 pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     let mounts = fuse::mounts().ok()?;
-    let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.is_keepstone())?;
+    let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.claims_keepstone())?;
     if mount.is_cache() {
         return None;
     }
@@ -45,12 +45,18 @@ pub fn of_dir(dir: &Path) -> Option<Obstacle> {
 }
 
 fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<Obstacle> {
-    if is_on_server(&mount.source, mounts) {
-        return None;
-    }
     let (dir, pool) = (mount.dir.display(), mount.source.display());
     let obstacle =
         |why: String, remedy: String| Some(Obstacle { dir: mount.dir.clone(), why, remedy });
+    if mount.is_of_another() {
+        let user =
+            mount.user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
+        let remedy = "run the program as that user, or mount the pool as root".to_owned();
+        return obstacle(format!("{user} has mounted it, and could name any pool"), remedy);
+    }
+    if is_on_server(&mount.source, mounts) {
+        return None;
+    }
     if mount.options.split(',').any(|option| option == "ro") {
         let remedy =
             "mount it without `-o ro`, if programs are to use the pool directly".to_owned();

@@ -45,8 +45,8 @@ struct OfProgram {
     processes: u64,
     served: Tally,
     by_mount: Tally,
-    /// Of calls and of bytes, how much was served in user space, in percent.
-    served_percent: [f64; 2],
+    /// Of calls and of bytes, how much was served in user space, in percent; of no call, nothing can be said.
+    served_percent: Option<[f64; 2]>,
     /// Why the rest was not.
     reasons: BTreeMap<&'static str, Tally>,
 }
@@ -104,8 +104,8 @@ pub struct Report {
     served: Tally,
     /// All that went through the mounts, as far as programs with the library know.
     by_mount: Tally,
-    /// Of calls and of bytes, how much was served in user space, in percent.
-    served_percent: [f64; 2],
+    /// Of calls and of bytes, how much was served in user space, in percent; of no call, nothing can be said.
+    served_percent: Option<[f64; 2]>,
     /// Why the rest was not.
     reasons: BTreeMap<&'static str, Why>,
     /// Programs that could not load the library.
@@ -119,14 +119,21 @@ pub struct Report {
     mounts: BTreeMap<String, BTreeMap<String, u64>>,
     /// Those among them that only the server serves: their mounts have the pools for themselves.
     not_direct: Vec<String>,
+    /// Mounts whose servers were not asked or did not answer, and why: requests to them are not known.
+    not_asked: BTreeMap<String, String>,
 }
 
-/// Of calls and of bytes, how much was served in user space, in percent; all of nothing.
-fn served_percent(counted: &Counted) -> [f64; 2] {
+/// What servers of mounts say: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
+type OfServers = (BTreeMap<String, BTreeMap<String, u64>>, Vec<String>, BTreeMap<String, String>);
+
+/// Of calls and of bytes, how much was served in user space, in percent; `None` of no call, and all of no byte.
+fn served_percent(counted: &Counted) -> Option<[f64; 2]> {
     let (served, by_mount) = (counted.served(), counted.by_kernel());
-    [(served.calls, by_mount.calls), (served.bytes, by_mount.bytes)].map(|(part, rest)| {
-        if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
-    })
+    let percent =
+        [(served.calls, by_mount.calls), (served.bytes, by_mount.bytes)].map(|(part, rest)| {
+            if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
+        });
+    (served.calls + by_mount.calls > 0).then_some(percent)
 }
 
 impl Report {
@@ -134,8 +141,7 @@ impl Report {
     pub fn new(
         status: u8,
         counters: &Counters,
-        mounts: BTreeMap<String, BTreeMap<String, u64>>,
-        not_direct: Vec<String>,
+        (mounts, not_direct, not_asked): OfServers,
     ) -> Self {
         let sums = counters.sums();
         let (executed, files) =
@@ -165,6 +171,7 @@ impl Report {
             files: files.into_iter().map(file).collect(),
             mounts,
             not_direct,
+            not_asked,
         }
     }
 
@@ -174,12 +181,14 @@ impl Report {
             self.print_calls();
             self.print_programs();
         }
-        let [calls, bytes] = self.served_percent;
-        tell!(
-            "served in user space: {calls:.1} % of {} calls, {bytes:.1} % of {}",
-            self.served.calls + self.by_mount.calls,
-            size::show(self.served.bytes + self.by_mount.bytes)
-        );
+        match self.served_percent {
+            Some([calls, bytes]) => tell!(
+                "served in user space: {calls:.1} % of {} calls, {bytes:.1} % of {}",
+                self.served.calls + self.by_mount.calls,
+                size::show(self.served.bytes + self.by_mount.bytes)
+            ),
+            None => tell!("served in user space: no call was counted"),
+        }
         for why in self.reasons.values() {
             let remedy =
                 if why.remedy.is_empty() { String::new() } else { format!(": {}", why.remedy) };
@@ -248,7 +257,7 @@ impl Report {
         for OfProgram { program, processes, served, by_mount, served_percent, .. } in
             &self.by_program
         {
-            let ([calls, bytes], served_bytes) = (served_percent, served.bytes);
+            let ([calls, bytes], served_bytes) = (served_percent.unwrap_or_default(), served.bytes);
             let (served, by_mount, by_mount_bytes) = (served.calls, by_mount.calls, by_mount.bytes);
             let program = shown::name(program);
             tell!(
@@ -265,6 +274,9 @@ impl Report {
             for (kind, n) in requests {
                 tell!("{kind:12} {n:14}");
             }
+        }
+        for (dir, why) in &self.not_asked {
+            tell!("requests to the server of {dir} are not known: {why}");
         }
     }
 }

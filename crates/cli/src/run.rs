@@ -154,8 +154,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     if args.explain {
         counters.explain(name.as_encoded_bytes(), counters::Reason::Executed, 1, 0);
     }
-    let dirs = mounts.into_iter().filter(fuse::MountEntry::is_keepstone).map(|mount| mount.dir);
-    let before = ask(dirs.collect());
+    let (before, not_asked) = ask_first(mounts);
     ignore_keyboard(&mut command);
     let status = match command.status() {
         Ok(status) => status,
@@ -175,7 +174,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let is_not_direct = |stats: &Value| stats["direct"] != true && stats["cache"].is_null();
     let not_direct = before.iter().filter(|(_, stats)| is_not_direct(stats));
     let not_direct = not_direct.map(|(dir, _)| dir.display().to_string()).collect();
-    let report = Report::new(status, counters, meanwhile.collect(), not_direct);
+    let report = Report::new(status, counters, (meanwhile.collect(), not_direct, not_asked));
     if json {
         output::json(&report)?;
     } else {
@@ -297,6 +296,26 @@ fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
         list.push(real);
     }
     Ok(list)
+}
+
+/// What the servers of our mounts say before the program starts, and why others were not asked or have not answered.
+fn ask_first(
+    mounts: Vec<fuse::MountEntry>,
+) -> (BTreeMap<PathBuf, Value>, BTreeMap<String, String>) {
+    let mut not_asked = BTreeMap::new();
+    let mut dirs = Vec::new();
+    for mount in mounts.into_iter().filter(fuse::MountEntry::claims_keepstone) {
+        let dir = mount.dir.display().to_string();
+        if mount.is_of_another() {
+            not_asked.insert(dir, "another user has mounted it".to_owned());
+        } else {
+            not_asked.insert(dir, "its server did not answer".to_owned());
+            dirs.push(mount.dir);
+        }
+    }
+    let answers = ask(dirs);
+    answers.keys().for_each(|dir| drop(not_asked.remove(&dir.display().to_string())));
+    (answers, not_asked)
 }
 
 /// What the servers of these mounts say; those that do not, or not in time, or not to this user, are left out.

@@ -5,12 +5,15 @@
 //! wherever the mount is visible.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -51,12 +54,26 @@ pub struct ServerStats<'a> {
     pub mount: &'a pool::MountReport,
 }
 
-/// Reads what the server of the mount at `dir` publishes.
-pub fn read(dir: &Path) -> Result<Value> {
-    let mut value = vec![0; vfs::Limits::MAX.xattr];
-    let len = rustix::fs::getxattr(dir, fuse::STATS_XATTR, value.as_mut_slice())
+/// How long the server of a mount that is named may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the server of the mount at `dir` publishes, unless it takes too long.
+pub fn ask_one(dir: &Path) -> Result<Value> {
+    ask(vec![dir.to_owned()], ANSWER_WITHIN).remove(dir).unwrap_or_else(|| {
+        bail!("{}: its server does not answer; it may be stopped", dir.display())
+    })
+}
+
+/// Reads what the server of the mount at `dir` publishes; fails with `ETIMEDOUT` if it takes longer than `within`.
+pub fn read(dir: &Path, within: Duration) -> Result<Value> {
+    let path = CString::new(dir.as_os_str().as_bytes())?;
+    let name = CString::new(fuse::STATS_XATTR)?;
+    let ask = |room: &mut [u8]| rustix::fs::getxattr(&*path, &*name, room);
+    let answer = fuse::call_apart(within, vfs::Limits::MAX.xattr, ask)?;
+    let value = answer
+        .unwrap_or(Err(Errno::TIMEDOUT))
         .with_context(|| format!("{}: its server does not answer", dir.display()))?;
-    Ok(serde_json::from_slice(&value[..len])?)
+    Ok(serde_json::from_slice(&value)?)
 }
 
 /// What the servers of these mounts say, or why not; those that do not answer in time are left out.
@@ -66,8 +83,11 @@ pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Val
     for dir in dirs {
         let sender = sender.clone();
         std::thread::spawn(move || {
-            let stats = read(&dir);
-            let _ = sender.send((dir, stats));
+            let stats = read(&dir, within);
+            let is_silent = |err: &anyhow::Error| err.downcast_ref() == Some(&Errno::TIMEDOUT);
+            if !stats.as_ref().is_err_and(is_silent) {
+                let _ = sender.send((dir, stats));
+            }
         });
     }
     let deadline = Instant::now() + within;
@@ -77,7 +97,15 @@ pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Val
 
 /// Fails unless a pool is mounted at `dir`, an absolute path, by a server that is alive.
 pub fn require_alive(dir: &Path) -> Result<()> {
-    let Some(mount) = fuse::mount_at(dir)?.filter(fuse::MountEntry::is_keepstone) else {
+    let mounted = fuse::mount_at(dir)?;
+    if let Some(mount) = mounted.as_ref().filter(|mount| mount.is_of_another()) {
+        let user = mount.user.map_or_else(|| "another".to_owned(), |user| user.to_string());
+        bail!(
+            "{}: user {user} has mounted it, whose server is not asked; ask it as that user",
+            dir.display()
+        );
+    }
+    let Some(mount) = mounted.filter(fuse::MountEntry::is_keepstone) else {
         bail!("{}: no pool is mounted there; `keepstone mount POOL {0}` mounts one", dir.display());
     };
     if fuse::is_stale(dir)? {
@@ -94,7 +122,7 @@ pub fn require_alive(dir: &Path) -> Result<()> {
 pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(&args.dir)?;
     require_alive(&dir)?;
-    let stats = read(&dir)?;
+    let stats = ask_one(&dir)?;
     if json {
         output::json(&stats)?;
         return Ok(ExitCode::SUCCESS);

@@ -40,11 +40,12 @@ struct Unmounted {
 
 pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let entry = find(&args.dir)?;
+    let is_of_another = entry.is_of_another();
     let dir = entry.dir.clone();
     // Who does not wait need not know for whom.
     let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
-    let asked =
-        if args.lazy { None } else { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) };
+    let is_asked = !args.lazy && !is_of_another;
+    let asked = if is_asked { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) } else { None };
     let stale = asked.as_ref().is_some_and(is_stale);
     let stats = asked.and_then(Result::ok);
     let server = stats.as_ref().and_then(server_of);
@@ -67,6 +68,11 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     };
     if json {
         output::json(&done)?;
+    } else if is_of_another {
+        output::notice(format!(
+            "{}: unmounted; its server, of another user, was not asked",
+            done.dir
+        ));
     } else if !server_ended && !args.lazy {
         let stopped = waits_for(&entry.source);
         output::notice(format!("{}: unmounted, but its server still runs{stopped}", done.dir));
@@ -121,7 +127,7 @@ fn waits_for(pool: &Path) -> String {
 fn find(name: &Path) -> Result<MountEntry> {
     let dir = mount::absolute_dir(name);
     if let Ok(dir) = &dir
-        && let Some(entry) = fuse::mount_at(dir)?.filter(MountEntry::is_keepstone)
+        && let Some(entry) = fuse::mount_at(dir)?.filter(MountEntry::claims_keepstone)
     {
         return Ok(entry);
     }

@@ -104,6 +104,8 @@ reasons! {
     Exclusive "exclusive", "the mount has the pool for itself", "unmount, and mount with `-o direct`";
     /// The pool is not this user's to open.
     Permission "permission", "this user may not open the pool", "`keepstone doctor DIR` tells what to change";
+    /// Another user has made the mount, or its server does not have the pool that it names.
+    Foreign "foreign", "another user's mount, or a server that does not have the pool", "mount the pool as root, or as this user";
     /// Processes cannot be told apart, or paths lead elsewhere.
     Namespace "namespace", "another PID, time, user or mount namespace, or root directory",
         "run the program where the mount's server runs";

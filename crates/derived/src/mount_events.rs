@@ -11,8 +11,8 @@ use crate::sharing::{self, SharedPool};
 use crate::state::State;
 use crate::unnamed;
 use arena::Look;
-use mounts::MountEvents;
-use std::sync::atomic::Ordering::Relaxed;
+use mounts::{MountEvents, Opening, Requester, Ticket};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
@@ -33,6 +33,11 @@ impl<'p, P: SharedPool> PoolEvents<'p, P> {
             Ok(v.executions.fetch_update(Relaxed, Relaxed, &change))
         });
     }
+}
+
+/// The word of a process that serves a mount with this `st_dev`; 0 is that of the others.
+fn serving(device: u64) -> u64 {
+    device.wrapping_add(1)
 }
 
 impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
@@ -99,19 +104,20 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
         }
     }
 
-    fn begin_opening(&self, ino: Ino) -> Result<u64> {
+    fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket> {
         let state = self.state();
-        Ok(state.openings().begin(&state.arena, state.arena.process()?, ino))
+        let process = state.arena.process()?;
+        state.openings().begin(&state.arena, process, opening, by, openings::now())
     }
 
-    fn answer_opening(&self, ino: Ino, ticket: u64) {
+    fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening> {
         let state = self.state();
-        state.openings().answer(&state.arena, ino, ticket);
+        state.openings().answer(&state.arena, ticket, by, openings::now())
     }
 
-    fn end_opening(&self, ticket: u64) {
+    fn end_opening(&self, ticket: Ticket) -> bool {
         let state = self.state();
-        state.openings().end(&state.arena, ticket);
+        state.openings().end(&state.arena, ticket)
     }
 
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
@@ -135,8 +141,22 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
         admission::set(self.state(), keeps)
     }
 
+    fn begin_serving(&self, device: u64) -> Result<()> {
+        let state = self.state();
+        state.serving()[state.arena.process()?].store(serving(device), SeqCst);
+        Ok(())
+    }
+
+    fn is_served_at(&self, device: u64) -> bool {
+        let state = self.state();
+        let is_it = |word: &AtomicU64| word.load(SeqCst) == serving(device);
+        let mut words = state.serving().iter().enumerate();
+        words.any(|(process, word)| is_it(word) && !state.arena.is_process_dead(process))
+    }
+
     fn end_serving(&self) {
         if let Ok(process) = self.state().arena.process() {
+            self.state().serving()[process].store(0, Release);
             unnamed::end_server(self.state(), process);
         }
         self.end_mappings();

@@ -1,99 +1,121 @@
 //! Files that processes have the kernel open by number: [`mounts::MountEvents::begin_opening`].
 //!
-//! - openings-O1: a process announces what it is having opened, in its own word, before it asks the kernel, and takes it back
+//! - openings-O1: a process announces what it is having opened, in its own token, before it asks the kernel, and takes it back
 //!   when the kernel knows the size. It does one at a time.
-//! - openings-O2: the server marks the word before it looks at the size that it answers. So whoever changes the size, or has
-//!   begun to map, and then finds no word of the inode, is not overtaken by an older answer.
-//! - openings-O3: nobody waits for long: who was killed meanwhile leaves a word that means nothing.
+//! - openings-O2: the server takes the token before it looks at the size that it answers. So whoever changes the size, or has
+//!   begun to map, and then finds no token of the inode, is not overtaken by an older answer.
+//! - openings-O3: nobody waits for long: who was killed meanwhile leaves a token that means nothing.
+//! - openings-O4: the announcement is the permission: the server answers to a ticket once, only to the thread that has announced
+//!   it, and only for [`VALID`]. A ticket has 64 random bits, and its count, which no later one of the process has.
 
-use arena::{Arena, Layout, Span};
-use rustix::process::getpid;
+use arena::{Arena, Layout, Span, TOKEN_WORDS, Token};
+use mounts::{Opening, Requester, Ticket};
 use rustix::thread::{Timespec, nanosleep, sched_yield};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
-use vfs::Ino;
+use vfs::{Errno, Ino, Result};
 
 /// The longest that a pool's users wait: far more than the kernel takes to act on an answer that it has.
 pub const PATIENCE: Duration = Duration::from_millis(100);
+/// How long an announcement is good for (openings-O4): a server that takes longer is asked again.
+pub const VALID: Duration = Duration::from_secs(1);
 /// How often to let others run before sleeping.
 const YIELDS: usize = 20;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 
-/// Bit 0 of a word: answered; bits 1..33: the inode; bits 33..: the count of the ticket.
-const ANSWERED: u64 = 1;
+/// The state of a token: bits 1..33: the inode, if it is waited for; bits 33..: the count of the ticket.
+const COUNT_SHIFT: u32 = 33;
 const COUNT_MASK: u64 = (1 << 31) - 1;
-/// Tickets: bits 55.. the slot of the process, 32..55 its number, below them a count.
-const SLOT_SHIFT: u32 = 55;
+/// Tickets: bits 96.. the slot of the process, 64..96 its count, below them random.
+const SLOT_SHIFT: u32 = 96;
 
-/// One word per process, where there may be several.
+/// One token per process.
 #[derive(Clone, Copy)]
-pub struct Openings(Option<Span<AtomicU64>>);
+pub struct Openings(Span<Token>);
 
 impl Openings {
-    /// Plans them; `processes` is 0 where there is but one.
+    /// Plans them.
     pub fn plan(l: &mut Layout, processes: usize) -> Self {
-        Self((processes > 0).then(|| l.table(processes)))
+        Self(l.table(processes))
     }
 
-    fn words<'a>(&self, arena: &'a Arena) -> &'a [AtomicU64] {
-        self.0.map_or(&[], |words| arena.table(words))
+    fn token<'a>(&self, arena: &'a Arena, ticket: Ticket) -> Option<&'a Token> {
+        arena.table(self.0).get((ticket.0 >> SLOT_SHIFT) as usize)
     }
 
-    fn word<'a>(&self, arena: &'a Arena, ticket: u64) -> Option<&'a AtomicU64> {
-        self.words(arena).get((ticket >> SLOT_SHIFT) as usize)
+    /// Announces an opening (openings-O1).
+    pub fn begin(
+        &self,
+        arena: &Arena,
+        process: usize,
+        opening: Opening,
+        by: Requester,
+        now: Duration,
+    ) -> Result<Ticket> {
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        // 0 would be no announcement.
+        let count = COUNT.fetch_add(1, Relaxed) % COUNT_MASK + 1;
+        let random = getrandom::u64().map_err(|_| Errno::IO)?;
+        let place = (process as u128) << SLOT_SHIFT | u128::from(count) << 64;
+        let inode = opening.ino.0 << 32 | u64::from(opening.generation);
+        let words = [random, requester(by), inode, now.as_nanos() as u64];
+        // Whose size the kernel does not believe is not waited for.
+        let awaited = if opening.as_new { opening.ino } else { Ino(0) };
+        arena.table(self.0)[process].announce(state(awaited, count), &words);
+        Ok(Ticket(place | u128::from(random)))
     }
 
-    /// Announces an opening (openings-O1). The ticket is that of no other.
-    pub fn begin(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let pid = getpid().as_raw_nonzero().get() as u64 & 0x7f_ffff;
-        let count = COUNT.fetch_add(1, Relaxed) & COUNT_MASK;
-        let ticket = (process as u64) << SLOT_SHIFT | pid << 32 | count;
-        if let Some(word) = self.word(arena, ticket) {
-            word.store(asked(ino, ticket), SeqCst);
-        }
-        ticket
+    /// The server is about to answer (openings-O2, openings-O4): what was announced.
+    pub fn answer(
+        &self,
+        arena: &Arena,
+        ticket: Ticket,
+        by: Requester,
+        now: Duration,
+    ) -> Option<Opening> {
+        let mut opened = 0;
+        let is_it = |state: u64, words: &[u64; TOKEN_WORDS]| {
+            opened = words[2];
+            let age = (now.as_nanos() as u64).saturating_sub(words[3]);
+            state >> COUNT_SHIFT == count(ticket)
+                && words[0] == ticket.0 as u64
+                && words[1] == requester(by)
+                && u128::from(age) < VALID.as_nanos()
+        };
+        let state = self.token(arena, ticket)?.take(is_it)?;
+        let as_new = inode(state) != 0;
+        Some(Opening { ino: Ino(opened >> 32), generation: opened as u32, as_new })
     }
 
-    /// The server is about to answer (openings-O2). What nobody announced is passed over.
-    pub fn answer(&self, arena: &Arena, ino: Ino, ticket: u64) {
-        if let Some(word) = self.word(arena, ticket) {
-            let asked = asked(ino, ticket);
-            let _ = word.compare_exchange(asked, asked | ANSWERED, SeqCst, Relaxed);
-        }
-    }
-
-    /// Takes an opening back.
-    pub fn end(&self, arena: &Arena, ticket: u64) {
-        if let Some(word) = self.word(arena, ticket) {
-            word.store(0, Release);
-        }
+    /// Takes an opening back. Returns whether it was answered.
+    pub fn end(&self, arena: &Arena, ticket: Ticket) -> bool {
+        let is_its = |state: &u64| state >> COUNT_SHIFT == count(ticket);
+        let announced = self.token(arena, ticket).and_then(|token| Some((token, token.state()?.0)));
+        announced.filter(|(_, state)| is_its(state)).is_some_and(|(token, state)| token.end(state))
     }
 
     /// Takes back what a dead process has left.
     pub fn forget_process(&self, arena: &Arena, process: usize) {
-        if let Some(word) = self.words(arena).get(process) {
-            word.store(0, Release);
-        }
+        arena.table(self.0)[process].clear();
     }
 
     /// Waits until openings of the inode have ended that are under way, or only those that are answered, for each of them at
     /// most `patience` (openings-O3). Whether there were any.
     pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool, patience: Duration) -> bool {
-        let is_meant = |found: u64| {
-            found != 0 && inode(found) == ino.0 as u32 && (!only_answered || found & ANSWERED != 0)
+        let is_meant = |(state, is_answered): &(u64, bool)| {
+            inode(*state) == ino.0 as u32 && (!only_answered || *is_answered)
         };
         let mut were_any = false;
-        for word in self.words(arena) {
-            let first = word.load(SeqCst);
-            if !is_meant(first) {
-                continue;
-            }
+        for token in arena.table(self.0) {
+            let Some((first, _)) = token.state().filter(is_meant) else { continue };
             were_any = true;
             let started = Instant::now();
             let mut turns = 0..YIELDS;
             // The next one, of whatever inode, is not this one any more.
-            while word.load(SeqCst) | ANSWERED == first | ANSWERED && started.elapsed() < patience {
+            while token.state().is_some_and(|(state, _)| state == first)
+                && started.elapsed() < patience
+            {
                 match turns.next() {
                     Some(_) => sched_yield(),
                     None => drop(nanosleep(&NAP)),
@@ -104,12 +126,26 @@ impl Openings {
     }
 }
 
-fn asked(ino: Ino, ticket: u64) -> u64 {
-    (ticket & COUNT_MASK) << 33 | u64::from(ino.0 as u32) << 1
+/// The time by which announcements expire: of all processes that have the pool, which are of one time namespace.
+pub fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-fn inode(word: u64) -> u32 {
-    (word >> 1) as u32
+fn requester(by: Requester) -> u64 {
+    u64::from(by.thread) << 32 | u64::from(by.user)
+}
+
+fn state(ino: Ino, count: u64) -> u64 {
+    count << COUNT_SHIFT | u64::from(ino.0 as u32) << 1
+}
+
+fn count(ticket: Ticket) -> u64 {
+    (ticket.0 >> 64) as u64 & u64::from(u32::MAX)
+}
+
+fn inode(state: u64) -> u32 {
+    (state >> 1) as u32
 }
 
 #[cfg(test)]
@@ -121,6 +157,13 @@ mod tests {
     /// Longer than any machine keeps a thread from running.
     const FOR_EVER: Duration = Duration::from_secs(600);
     const INO: Ino = Ino(2);
+    const OPENING: Opening = Opening { ino: INO, generation: 7, as_new: true };
+    const BY: Requester = Requester { thread: 100, user: 5 };
+    const NOW: Duration = Duration::from_secs(1000);
+
+    fn begin(openings: Openings, arena: &Arena) -> Ticket {
+        openings.begin(arena, 1, OPENING, BY, NOW).unwrap()
+    }
 
     fn plan() -> (Openings, Arena) {
         let mut layout = Layout::default();
@@ -129,11 +172,11 @@ mod tests {
     }
 
     /// Waits for an opening that `end` ends meanwhile, and is not back before.
-    fn wait_until(only_answered: bool, end: impl Fn(Openings, &Arena, u64) + Sync) {
+    fn wait_until(only_answered: bool, end: impl Fn(Openings, &Arena, Ticket) + Sync) {
         let (openings, arena) = &plan();
-        let ticket = openings.begin(arena, 1, INO);
+        let ticket = begin(*openings, arena);
         if only_answered {
-            openings.answer(arena, INO, ticket);
+            openings.answer(arena, ticket, BY, NOW).unwrap();
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -144,14 +187,14 @@ mod tests {
                 end(*openings, arena, ticket);
             });
             openings.wait(arena, INO, only_answered, FOR_EVER);
-            assert!(is_over.load(SeqCst), "opening {ticket:x} is under way");
+            assert!(is_over.load(SeqCst), "opening {ticket} is under way");
         });
     }
 
     #[test]
     fn an_opening_is_waited_for_until_it_ends() {
-        wait_until(false, |openings, arena, ticket| openings.end(arena, ticket));
-        wait_until(true, |openings, arena, ticket| openings.end(arena, ticket));
+        wait_until(false, |openings, arena, ticket| assert!(!openings.end(arena, ticket)));
+        wait_until(true, |openings, arena, ticket| assert!(openings.end(arena, ticket)));
         wait_until(true, |openings, arena, _| openings.forget_process(arena, 1));
     }
 
@@ -160,7 +203,7 @@ mod tests {
         for only_answered in [false, true] {
             wait_until(only_answered, |openings, arena, ticket| {
                 openings.end(arena, ticket);
-                openings.begin(arena, 1, INO);
+                begin(openings, arena);
             });
         }
     }
@@ -168,9 +211,56 @@ mod tests {
     #[test]
     fn nobody_waits_for_what_a_dead_process_left_for_long() {
         let (openings, arena) = &plan();
-        openings.begin(arena, 1, INO);
+        begin(*openings, arena);
         assert!(openings.wait(arena, INO, false, Duration::from_millis(1)));
         assert!(!openings.wait(arena, INO, true, FOR_EVER), "nobody has answered it");
         assert!(!openings.wait(arena, Ino(3), false, FOR_EVER));
+        let looked_at = Opening { ino: Ino(4), as_new: false, ..OPENING };
+        openings.begin(arena, 2, looked_at, BY, NOW).unwrap();
+        assert!(!openings.wait(arena, Ino(4), false, FOR_EVER), "no size is believed");
+    }
+
+    /// openings-O4: once, by the thread that has announced it, as its user, in time.
+    #[test]
+    fn an_announcement_is_answered_once_and_to_nobody_else() {
+        let (openings, arena) = &plan();
+        let ticket = begin(*openings, arena);
+        let answer = |ticket, by, now| openings.answer(arena, ticket, by, now);
+        for other in [Requester { thread: 101, ..BY }, Requester { user: 0, ..BY }] {
+            assert_eq!(answer(ticket, other, NOW), None, "{other:?}");
+        }
+        // Another secret, another count, other places: one where nothing is announced, and one that there is not.
+        for bit in [0, 63, 64, 95, 96, 97, 127] {
+            let forged = Ticket(ticket.0 ^ 1 << bit);
+            assert_eq!(answer(forged, BY, NOW), None, "{forged}");
+        }
+        assert_eq!(answer(ticket, BY, NOW + VALID), None, "late");
+        assert_eq!(answer(ticket, BY, NOW + VALID - Duration::from_nanos(1)), Some(OPENING));
+        assert_eq!(answer(ticket, BY, NOW), None, "again");
+        assert!(openings.end(arena, ticket));
+        assert_eq!(answer(ticket, BY, NOW), None, "afterwards");
+    }
+
+    /// What was taken back, replaced or left by the dead is answered to nobody, and taking it back again does nothing to the
+    /// next one.
+    #[test]
+    fn what_has_ended_is_not_answered() {
+        let (openings, arena) = &plan();
+        let answer = |ticket| openings.answer(arena, ticket, BY, NOW);
+        let first = begin(*openings, arena);
+        assert!(!openings.end(arena, first));
+        let second = begin(*openings, arena);
+        assert_ne!(first, second);
+        assert_eq!(answer(first), None);
+        assert!(!openings.end(arena, first));
+        let third = begin(*openings, arena);
+        assert_eq!(answer(second), None);
+        assert_eq!(answer(third), Some(OPENING));
+        let looked_at = Opening { as_new: false, ..OPENING };
+        let other = openings.begin(arena, 2, looked_at, BY, NOW).unwrap();
+        assert_eq!(answer(other), Some(looked_at));
+        let fourth = begin(*openings, arena);
+        openings.forget_process(arena, 1);
+        assert_eq!(answer(fourth), None);
     }
 }

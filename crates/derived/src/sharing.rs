@@ -257,6 +257,7 @@ fn clear_process<P: SharedPool>(pool: &P, process: usize) -> Result<()> {
     let state = pool.state();
     unnamed::end_server(state, process);
     state.openings().forget_process(&state.arena, process);
+    state.serving()[process].store(0, Release);
     let of_mappings = end_all_mappings(pool, process)?;
     let mut held = Vec::new();
     let of_refs = state.for_each_ref(process, |ino, count| held.push((ino, count)));

@@ -23,8 +23,6 @@ const STRICT: u64 = 4;
 enum Kept {
     /// Key of the name hash.
     Seed,
-    /// Known to those only who may open the pool.
-    Secret,
     /// Whether a recovery met damage.
     Damaged,
     /// How often everything else was derived anew.
@@ -61,6 +59,8 @@ struct Tables<V> {
     refs: Counts,
     mappings: Counts,
     openings: Openings,
+    /// Which mount each process serves ([`mounts::MountEvents::begin_serving`]).
+    serving: Span<AtomicU64>,
     delegations: Delegations,
     pins: Pins,
     inodes: Span<V>,
@@ -108,7 +108,8 @@ impl<V: Inode> Plan<V> {
         let refs = Counts::plan(&mut l, processes, inodes);
         let mappings = Counts::plan(&mut l, processes, inodes);
         let unnamed = l.table(SERVERS);
-        let openings = Openings::plan(&mut l, processes);
+        let openings = Openings::plan(&mut l, processes.max(1));
+        let serving = l.table(processes.max(1));
         let delegations = Delegations::plan(&mut l, processes);
         let pins = Pins::plan(&mut l, sizes.blocks, processes.max(1));
         l.begin_derived();
@@ -120,6 +121,7 @@ impl<V: Inode> Plan<V> {
             refs,
             mappings,
             openings,
+            serving,
             delegations,
             pins,
             inodes: l.table(inodes),
@@ -132,10 +134,8 @@ impl<V: Inode> Plan<V> {
     }
 
     /// The state in fresh memory, keyed by `seed`; empty, but for what [`State::clear`] does.
-    pub fn begin(self, arena: Arena, seed: u64, secret: u64) -> State<V> {
-        let word = |kept: Kept| &arena.table(self.tables.kept)[kept as usize];
-        word(Kept::Seed).store(seed, Relaxed);
-        word(Kept::Secret).store(secret, Relaxed);
+    pub fn begin(self, arena: Arena, seed: u64) -> State<V> {
+        arena.table(self.tables.kept)[Kept::Seed as usize].store(seed, Relaxed);
         self.join(arena)
     }
 
@@ -175,11 +175,6 @@ impl<V: Inode> State<V> {
     #[inline]
     fn kept(&self, which: Kept) -> &AtomicU64 {
         &self.arena.table(self.tables.kept)[which as usize]
-    }
-
-    /// Known to those only who may open the pool.
-    pub fn secret(&self) -> u64 {
-        self.kept(Kept::Secret).load(Relaxed)
     }
 
     /// Whether a recovery met damage: nothing may be changed until a check.
@@ -262,6 +257,10 @@ impl<V: Inode> State<V> {
 
     pub(crate) fn openings(&self) -> &Openings {
         &self.tables.openings
+    }
+
+    pub(crate) fn serving(&self) -> &[AtomicU64] {
+        self.arena.table(self.tables.serving)
     }
 
     /// Readers without a copy.

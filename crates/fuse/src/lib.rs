@@ -10,7 +10,7 @@
 //!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
 //!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
 //! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
-//!   inodes in the mount by [`mounts::Alias`], appends are placed by the engine, what only the
+//!   inodes in the mount by [`mounts::Ticket`], appends are placed by the engine, what only the
 //!   kernel knows is announced on the pool's [`mounts::MountEvents`], and the kernel is told to forget inodes that
 //!   lose their last name beside the mount.
 //! - **Caching**: while this mount is the only writer, the kernel may keep names (absent ones too),
@@ -27,6 +27,7 @@
 //! `tmpfile(3)` falls back to an unlinked file) and the birth time of `statx(2)`.
 
 mod alias;
+mod apart;
 mod convert;
 mod counters;
 mod create;
@@ -48,6 +49,7 @@ mod table;
 mod watch;
 mod workers;
 
+pub use apart::call_apart;
 pub use counters::{Op, OpCounters, OpSnapshot};
 pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
@@ -55,7 +57,7 @@ pub use mount::{
     Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,
     mount, open_below, remount, unmount,
 };
-pub use options::{Caching, STATS_XATTR, ServerOptions, Stats, StatsReader};
+pub use options::{Caching, Rights, STATS_XATTR, ServerOptions, Stats, StatsReader};
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;

@@ -16,11 +16,15 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 pub use rustix::mount::MountFlags;
 
+use crate::apart::call_apart;
 use crate::expire::Expirer;
 use crate::server::{Server, Shared};
 use crate::table::{MountEntry, mount_at, mounts, mounts_within};
 use crate::workers::Workers;
 use mounts::{CACHE_TYPE, FS_TYPE};
+
+/// How long a server may take to show that it lives.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where requests come from.
 const DEVICE: &str = "/dev/fuse";
@@ -138,6 +142,9 @@ pub fn mount(mut server: Server, dir: &Path, options: &MountOptions) -> io::Resu
         let what = format!("the kernel does not keep the mount option `{flag}`; leave it out");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
+    if let Some(shared) = &shared {
+        shared.events.begin_serving(rustix::fs::makedev(entry.device.0, entry.device.1))?;
+    }
     Ok(Mounted { session, workers, shared, mount_point: MountPoint { dir, device: entry.device } })
 }
 
@@ -192,7 +199,8 @@ impl MountPoint {
         Ok(rustix::mount::mount_remount(&self.dir, had | flags | MountFlags::BIND, "")?)
     }
 
-    pub(crate) fn device(&self) -> (u32, u32) {
+    /// Major and minor number of the device of what is in it.
+    pub fn device(&self) -> (u32, u32) {
         self.device
     }
 
@@ -313,7 +321,7 @@ fn new_device(before: &[i32]) -> io::Result<OwnedFd> {
 /// Takes away dead mounts at `dir` that lie on other mounts of ours; whether a dead one is on top then.
 fn clear_dead(dir: &Path) -> io::Result<bool> {
     while is_stale(dir)? {
-        let is_ours = |entry: &MountEntry| entry.dir == dir && entry.is_keepstone();
+        let is_ours = |entry: &MountEntry| entry.dir == dir && entry.claims_keepstone();
         if mounts()?.iter().filter(|entry| is_ours(entry)).count() == 1 {
             return Ok(true);
         }
@@ -479,8 +487,9 @@ pub fn is_stale(dir: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     let path = CString::new(dir.as_os_str().as_bytes())?;
-    // `stat` could be answered from the kernel's cache; `statfs` always asks the server.
-    Ok(rustix::fs::statfs(&*path).is_err_and(is_of_dead_server))
+    // `stat` could be answered from the kernel's cache; `statfs` always asks the server. One that does not answer lives.
+    let asked = call_apart(ANSWER_WITHIN, 0, |_| rustix::fs::statfs(&*path).map(|_| 0))?;
+    Ok(matches!(asked, Some(Err(errno)) if is_of_dead_server(errno)))
 }
 
 /// Whether a call on a mount fails so because its server is gone.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Durability, FileSystem, KernelCache};
+use vfs::{Durability, FileSystem, KernelCache, Right};
 
 use crate::counters::OpCounters;
 
@@ -96,6 +96,9 @@ impl StatsReader {
 
 /// Computes the value of [`STATS_XATTR`] for a reader.
 pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
+
+/// Who may read an attribute of this name, or change it.
+pub type Rights = fn(name: &[u8], changes: bool) -> Right;
 
 /// How a [`Server`](crate::Server) behaves.
 pub struct ServerOptions {

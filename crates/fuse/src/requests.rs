@@ -14,6 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use mounts::Ticket;
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
 
 use crate::counters::Op;
@@ -109,9 +110,9 @@ impl fuser::Filesystem for Server {
             return reply.error(fuser::Errno::ENOENT);
         }
         let now = self.caching();
-        let alias = self.alias_in(parent, name);
-        let found = match alias {
-            Some(alias) => self.call(Op::Lookup, |fs| alias::lookup(fs, &alias)),
+        let alias = self.announced_in(req, (parent, name));
+        let found = match &alias {
+            Some(opening) => self.call(Op::Lookup, |fs| alias::lookup(fs, opening)),
             None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
         };
         match found {
@@ -591,12 +592,7 @@ impl fuser::Filesystem for Server {
                 libc::XATTR_REPLACE => SetXattr::Replace,
                 _ => return Err(Errno::INVAL),
             };
-            if fs.is_for_owners(name.as_bytes())
-                && req.uid() != 0
-                && req.uid() != fs.getattr(ino)?.uid
-            {
-                return Err(Errno::PERM);
-            }
+            self.check_right(fs, req, (ino, name), true)?;
             fs.setxattr(ino, name.as_bytes(), value, mode)?;
             setgid::clear_for_stranger(fs, req, ino, name.as_bytes())
         });
@@ -608,7 +604,10 @@ impl fuser::Filesystem for Server {
         let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats(reader)),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
-            None => fs.getxattr(convert::ino(ino), name.as_bytes()),
+            None => {
+                self.check_right(fs, req, (convert::ino(ino), name), false)?;
+                fs.getxattr(convert::ino(ino), name.as_bytes())
+            }
         });
         match value {
             Ok(value) => convert::reply_value(reply, size, &value),
@@ -636,6 +635,7 @@ impl fuser::Filesystem for Server {
             if computed {
                 return Err(Errno::PERM);
             }
+            self.check_right(fs, req, (convert::ino(ino), name), true)?;
             fs.removexattr(convert::ino(ino), name.as_bytes())
         });
     }
@@ -658,10 +658,14 @@ impl fuser::Filesystem for Server {
         }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
         let now = self.caching();
+        // The name of a ticket works once.
+        let is_ticket = self.in_alias_dir(parent).is_some();
         let created = self.call(Op::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
                 // Whoever opens it so counts his mappings himself.
-                let entry = alias::lookup_file(fs, &*shared.events, shared.secret, name)?;
+                let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
+                let opening = alias::announced(&*shared.events, ticket, req, true);
+                let entry = alias::lookup(fs, &opening.ok_or(Errno::NOENT)?)?;
                 self.note_alias(parent, name, INodeNo(entry.ino.0));
                 let handle = FileHandle(self.begin_stores(INodeNo(entry.ino.0), flags));
                 return Ok((Opened { entry, is_new: true }, handle));
@@ -679,7 +683,7 @@ impl fuser::Filesystem for Server {
         });
         match created {
             Ok((Opened { entry, is_new }, handle)) => reply.created(
-                self.ttl(&now, entry.ino),
+                if is_ticket { &Duration::ZERO } else { self.ttl(&now, entry.ino) },
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,

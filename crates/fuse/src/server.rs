@@ -10,8 +10,8 @@ use std::time::Duration;
 use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
-use mounts::{Alias, MountEvents};
-use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino};
+use mounts::{MountEvents, Opening, Ticket};
+use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino, Right};
 
 use crate::alias;
 use crate::convert;
@@ -20,8 +20,9 @@ use crate::holes::Holes;
 use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::names::Names;
-use crate::options::{STATS_XATTR, ServerOptions, Stats};
+use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
 use crate::rings;
+use crate::setgid;
 use crate::workers::Workers;
 
 /// Serves a file system to the kernel.
@@ -30,6 +31,8 @@ pub struct Server {
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
+    /// Who may use attributes that are more than a note.
+    rights: Option<Rights>,
     /// To the kernel, once it is there.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The threads that answer.
@@ -39,8 +42,6 @@ pub struct Server {
 
 /// What those who use a pool beside its mount have from its server.
 pub(crate) struct Shared {
-    /// Of the pool's [aliases](Alias).
-    pub secret: u64,
     pub fs: Arc<dyn FileSystem>,
     pub events: Arc<dyn MountEvents>,
     /// What the kernel remembers.
@@ -82,21 +83,45 @@ impl Server {
         let options = ServerOptions { caching, ..options };
         let workers = Workers::new(1);
         let (notifier, holes) = (Arc::default(), Holes::default());
-        Ok(Self { fs, options, shared: None, notifier, holes, workers })
+        Ok(Self { fs, options, shared: None, rights: None, notifier, holes, workers })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
-    /// their [alias](Alias) under `secret`, what is written to a file that is open for appending goes
+    /// [tickets](Ticket) that these announce, what is written to a file that is open for appending goes
     /// to where the file ends then, not to where the kernel remembers its end, and which files the
     /// kernel executes or may map is announced among the mount events. The kernel keeps something only while there are none.
     #[must_use]
-    pub fn shared(mut self, secret: u64, events: Arc<dyn MountEvents>) -> Self {
+    pub fn shared(mut self, events: Arc<dyn MountEvents>) -> Self {
         let fs = self.fs.clone();
         // What it is not asked about it could not announce.
         self.options.caching.skip_opens = false;
         let (names, keeping) = (Names::new(), Keeping::default());
-        self.shared = Some(Arc::new(Shared { secret, fs, events, names, keeping }));
+        self.shared = Some(Arc::new(Shared { fs, events, names, keeping }));
         self
+    }
+
+    /// For a file system with attributes that are commands, or what others depend on.
+    #[must_use]
+    pub fn restricted(self, rights: Rights) -> Self {
+        Self { rights: Some(rights), ..self }
+    }
+
+    /// `EPERM` unless the requester may use the attribute so.
+    pub(crate) fn check_right(
+        &self,
+        fs: &dyn FileSystem,
+        req: &Request,
+        (ino, name): (Ino, &OsStr),
+        changes: bool,
+    ) -> vfs::Result<()> {
+        let right = self.rights.map_or(Right::Anyone, |rights| rights(name.as_bytes(), changes));
+        if right == Right::Anyone || req.uid() == 0 {
+            return Ok(());
+        }
+        let attr = fs.getattr(ino)?;
+        let may =
+            attr.uid == req.uid() || right == Right::Writer && setgid::may_write(fs, req, &attr)?;
+        if may { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// For who learns that what the kernel has kept is not so any more.
@@ -341,25 +366,20 @@ impl Server {
         }
     }
 
-    /// Whether the kernel can have pages of a file that programs may use directly, while the handle is open. If the
-    /// handle reads, it is [counted](Self::begin_mapping), and every process uses the file through the kernel. Appends stay one
-    /// request each, which the page cache would split.
-    fn may_have_pages(&self, flags: i32, handle: FileHandle) -> bool {
-        let is_counted = handle.0 & (READABLE | WRITABLE) != 0 && handle.0 & UNMAPPED == 0;
-        self.shared.is_some() && is_counted && flags & libc::O_APPEND == 0
-    }
-
-    /// The alias that `name` in `parent` is, if its secret is right.
-    pub(crate) fn alias_in(&self, parent: INodeNo, name: &OsStr) -> Option<Alias> {
+    /// What the requester has announced to look up by `name` in `parent`, if it is the name of a ticket.
+    pub(crate) fn announced_in(
+        &self,
+        req: &Request,
+        (parent, name): (INodeNo, &OsStr),
+    ) -> Option<Opening> {
         let shared = self.shared.as_ref().filter(|_| parent == INodeNo::ROOT)?;
-        Alias::parse(name.as_bytes()).filter(|alias| alias.secret == shared.secret)
+        alias::announced(&*shared.events, Ticket::parse_root(name.as_bytes())?, req, false)
     }
 
     /// Whether `name` in `parent` is the virtual directory of aliases.
     pub(crate) fn is_alias_dir(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.shared.as_ref().is_some_and(|shared| {
-            parent == INodeNo::ROOT && Alias::parse_dir(name.as_bytes()) == Some(shared.secret)
-        })
+        let is_it = parent == INodeNo::ROOT && name.as_bytes() == Ticket::DIR.as_bytes();
+        is_it && self.shared.is_some()
     }
 
     /// What the pool's users share, if requests for `ino` are for the virtual directory of aliases.

@@ -22,11 +22,20 @@ pub struct MountEntry {
     pub fs_type: String,
     /// What is mounted: the pool.
     pub source: PathBuf,
+    /// The user who has mounted it, by FUSE.
+    pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Whether it is one of ours, alive or not.
+    /// Whether it is one of ours, alive or not: it has the type, and root or this user has made it. Any user can make a mount of
+    /// any type and source. Its server could answer anything, or nothing, so only what is ours is asked.
     pub fn is_keepstone(&self) -> bool {
+        let users = [0, rustix::process::geteuid().as_raw()];
+        self.claims_keepstone() && self.user.is_some_and(|user| users.contains(&user))
+    }
+
+    /// Whether it has the type of one of ours.
+    pub fn claims_keepstone(&self) -> bool {
         self.fs_type == FS_TYPE || self.is_cache()
     }
 
@@ -36,6 +45,12 @@ impl MountEntry {
     }
 
     /// Whether it is a cache over a directory.
+    /// Whether another user has made it, so that its server is not asked.
+    pub fn is_of_another(&self) -> bool {
+        self.claims_keepstone() && !self.is_keepstone()
+    }
+
+    /// Whether it has the type of a cache over a directory.
     pub fn is_cache(&self) -> bool {
         self.fs_type == CACHE_TYPE
     }
@@ -72,6 +87,7 @@ impl MountEntry {
             options: String::from_utf8_lossy(line.options).into_owned(),
             fs_type: String::from_utf8_lossy(line.fs_type).into_owned(),
             source: path(line.source),
+            user: line.user(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a program under `keepstone run` believes of mounts: the kernel's table, whose fields the makers of mounts choose, and
 //! the announcement in its environment.
 
-use mounts::{Line, PoolMount, newest_mount, unescape};
+use mounts::{Line, PoolMount, Ticket, newest_mount, unescape};
 
 /// The table of mounts, then the same as an announcement.
 pub fn table(bytes: &[u8]) {
@@ -24,16 +24,15 @@ pub fn table(bytes: &[u8]) {
 
 /// Names in the root of a mount that could be control names.
 pub fn names(bytes: &[u8]) {
-    if let Some(alias) = mounts::Alias::parse(bytes) {
-        let again = mounts::Alias::parse(alias.to_string().as_bytes());
-        assert_eq!(again, Some(alias), "a name that is read is one that is written");
+    if let Some(ticket) = Ticket::parse_root(bytes) {
+        assert_eq!(
+            ticket.root_name().as_bytes(),
+            bytes,
+            "a name that is read is one that is written"
+        );
     }
-    if let Some(secret) = mounts::Alias::parse_dir(bytes) {
-        let _ = mounts::Alias::dir_name(secret);
-    }
-    if let Some((alias, nonce)) = mounts::Alias::parse_file(0, bytes) {
-        let again = mounts::Alias::parse_file(0, alias.file_name(nonce).as_bytes());
-        assert_eq!(again, Some((alias, nonce)));
+    if let Some(ticket) = Ticket::parse(bytes) {
+        assert_eq!(ticket.to_string().as_bytes(), bytes);
     }
 }
 
@@ -51,7 +50,13 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
 
 /// Control names of this version and before.
 pub fn name_seeds() -> Vec<Vec<u8>> {
-    [".keepstone-00000000000000ab-12-3", ".keepstone-00000000000000ab", "12-3-7"]
-        .map(|name| name.as_bytes().to_vec())
-        .to_vec()
+    let ticket = Ticket(0xab << 100 | 7);
+    [
+        ticket.root_name(),
+        ticket.to_string(),
+        Ticket::DIR.into(),
+        ".keepstone-00000000000000ab-12-3".into(),
+    ]
+    .map(String::into_bytes)
+    .to_vec()
 }

@@ -3,14 +3,24 @@
 
 #![allow(unsafe_code)]
 
+use crate::table::{self, FS_TYPE};
 use crate::{MountState, ST_NOSYMFOLLOW};
 use linux_raw_sys::general as linux;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::ffi::CString;
 use std::mem::offset_of;
 
-/// Bytes of an answer of `statmount`: its fixed part, and a path.
-const ANSWER: usize = size_of::<linux::statmount>() + libc::PATH_MAX as usize;
+/// Bytes of an answer of `statmount`: its fixed part, two paths, and options.
+const ANSWER: usize = size_of::<linux::statmount>() + 2 * libc::PATH_MAX as usize + 1024;
+/// What is asked of every mount.
+const STATE: u32 =
+    linux::STATMOUNT_SB_BASIC | linux::STATMOUNT_MNT_BASIC | linux::STATMOUNT_MNT_POINT;
+/// What is asked to know which it is (Linux 6.13).
+const IDENTITY: u32 = linux::STATMOUNT_MNT_ROOT
+    | linux::STATMOUNT_FS_TYPE
+    | linux::STATMOUNT_FS_SUBTYPE
+    | linux::STATMOUNT_SB_SOURCE
+    | linux::STATMOUNT_MNT_OPTS;
 /// Mounts below one of a pool that are looked at; with more, the table is read.
 const NESTED: usize = 16;
 
@@ -23,8 +33,41 @@ pub fn newest_mount() -> Option<u64> {
         .then_some(newest[0])
 }
 
+/// Which mount it is.
+pub(crate) struct Identified {
+    /// What it names as the pool.
+    pub source: Vec<u8>,
+    /// Who has made it.
+    pub user: Option<u32>,
+    /// What may change.
+    pub state: MountState,
+}
+
 /// Flags of the mount of `device` that the path `dir` leads to, and what is mounted below, if it leads to its root.
 pub fn mount_state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
+    let mount = mount_at(dir, device)?;
+    state(mount, &Answer::about(mount, STATE)?)
+}
+
+/// The same of a mount of a whole pool, with what it is.
+pub(crate) fn identify(dir: &[u8], device: (u32, u32)) -> Option<Identified> {
+    let mount = mount_at(dir, device)?;
+    let answer = Answer::about(mount, STATE | IDENTITY)?;
+    let text = |at: usize| answer.text(at);
+    let fs_type = [
+        text(offset_of!(linux::statmount, fs_type)),
+        text(offset_of!(linux::statmount, fs_subtype)),
+    ];
+    let is_pool = fs_type.join(&b'.') == FS_TYPE.as_bytes();
+    let is_whole = text(offset_of!(linux::statmount, mnt_root)) == b"/";
+    let user = table::user(&text(offset_of!(linux::statmount, mnt_opts)));
+    let source = text(offset_of!(linux::statmount, sb_source));
+    let state = state(mount, &answer)?;
+    (is_pool && is_whole).then_some(Identified { source, user, state })
+}
+
+/// The mount of `device` that the path `dir` leads to the root of.
+fn mount_at(dir: &[u8], device: (u32, u32)) -> Option<u64> {
     let id = StatxFlags::from_bits_retain(linux::STATX_MNT_ID_UNIQUE);
     // Nothing that the server of the mount would be asked for.
     let flags = AtFlags::from_bits_retain(linux::AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
@@ -33,17 +76,17 @@ pub fn mount_state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let is_it = is_root
         && root.stx_mask & linux::STATX_MNT_ID_UNIQUE != 0
         && (root.stx_dev_major, root.stx_dev_minor) == device;
-    let mount = is_it.then_some(root.stx_mnt_id)?;
+    is_it.then_some(root.stx_mnt_id)
+}
+
+fn state(mount: u64, answer: &Answer) -> Option<MountState> {
     let mut nested = [0; NESTED];
     let count = list(mount, &mut nested, 0)?;
     if count == NESTED {
         return None;
     }
-    let nested = nested[..count].iter().map(|&below| Answer::about(below)?.mount_point());
-    Some(MountState {
-        flags: Answer::about(mount)?.flags()?,
-        nested: nested.collect::<Option<_>>()?,
-    })
+    let nested = nested[..count].iter().map(|&below| Answer::about(below, STATE)?.mount_point());
+    Some(MountState { flags: answer.flags()?, nested: nested.collect::<Option<_>>()? })
 }
 
 /// Mounts below `mount`, at any depth; how many were found.
@@ -82,10 +125,8 @@ unsafe fn ask(
 struct Answer(Box<[u64; ANSWER.div_ceil(8)]>);
 
 impl Answer {
-    fn about(mount: u64) -> Option<Self> {
+    fn about(mount: u64, what: u32) -> Option<Self> {
         let mut answer = Self(Box::new([0; ANSWER.div_ceil(8)]));
-        let what =
-            linux::STATMOUNT_SB_BASIC | linux::STATMOUNT_MNT_BASIC | linux::STATMOUNT_MNT_POINT;
         let to = answer.0.as_mut_ptr().expose_provenance();
         // SAFETY: there is room for that many bytes.
         unsafe { ask(linux::__NR_statmount, mount, what.into(), to, ANSWER, 0)? };
@@ -127,10 +168,14 @@ impl Answer {
     }
 
     fn mount_point(&self) -> Option<Vec<u8>> {
-        let text = size_of::<linux::statmount>();
-        let at = text + self.half(offset_of!(linux::statmount, mnt_point)) as usize;
-        let path: Vec<_> = self.bytes().skip(at).take_while(|&byte| byte != 0).collect();
+        let path = self.text(offset_of!(linux::statmount, mnt_point));
         path.starts_with(b"/").then_some(path)
+    }
+
+    /// The text that the field at this offset says the place of.
+    fn text(&self, field: usize) -> Vec<u8> {
+        let at = size_of::<linux::statmount>() + self.half(field) as usize;
+        self.bytes().skip(at).take_while(|&byte| byte != 0).collect()
     }
 }
 

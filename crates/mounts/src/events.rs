@@ -1,5 +1,6 @@
 //! What a mount's server announces for those who use the pool beside it.
 
+use crate::{Opening, Requester, Ticket};
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
@@ -55,23 +56,24 @@ pub trait MountEvents: Send + Sync {
     /// Takes back all counts of this process.
     fn end_mappings(&self);
 
-    /// Announces that this process is having the kernel open the inode by [`Alias::file_name`](crate::Alias::file_name),
-    /// one at a time, and gives the ticket that is the name's nonce.
+    /// Announces that the thread `by` of this process is having the kernel open an inode by a name of the
+    /// [`Ticket`], one at a time.
     ///
-    /// The kernel takes what the server answers for a new file, and so the size in it, even if it has learned of a
+    /// If that is for a new file, the kernel believes the size in the answer, even if it has learned of a
     /// later one meanwhile: for a moment, mapped pages beyond the older size are gone. So who opens looks
     /// afterwards whether the kernel has the right size, and ends the opening only then; and who maps the file, or
     /// changes its size through the mount, waits for those under way.
     ///
     /// # Errors
     /// As [`begin_mapping`](Self::begin_mapping).
-    fn begin_opening(&self, ino: Ino) -> Result<u64>;
+    fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket>;
 
-    /// For the server: that it is about to look at the size that it answers to an opening with this ticket.
-    fn answer_opening(&self, ino: Ino, ticket: u64);
+    /// For the server, about to look at what it answers to an opening with this ticket: what was announced. `None` if it was not
+    /// announced by this requester within the last second, or was answered before.
+    fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening>;
 
-    /// Ends an opening of this process.
-    fn end_opening(&self, ticket: u64);
+    /// Ends an opening of this process. Returns whether it was answered.
+    fn end_opening(&self, ticket: Ticket) -> bool;
 
     /// Waits until openings of the inode have ended that are under way: all, or for the server, for which some may be
     /// waiting, those that it has answered. Does not wait for long: who opens may have been killed. Whether there were
@@ -98,6 +100,16 @@ pub trait MountEvents: Send + Sync {
     /// # Errors
     /// That cannot be said, so it may not.
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool>;
+
+    /// For the server: announces that it serves the mount whose files have this `st_dev`.
+    ///
+    /// # Errors
+    /// As [`begin_mapping`](Self::begin_mapping).
+    fn begin_serving(&self, device: u64) -> Result<()>;
+
+    /// Whether a process that lives serves the pool by the mount with this `st_dev`. Any mount can name any pool; its server
+    /// alone can say so here.
+    fn is_served_at(&self, device: u64) -> bool;
 
     /// The mount of this process has ended: takes back its mappings, and nothing is announced for it any more.
     fn end_serving(&self);
@@ -156,16 +168,16 @@ impl<T: HasMountEvents> MountEvents for T {
         self.mount_events().end_mappings();
     }
 
-    fn begin_opening(&self, ino: Ino) -> Result<u64> {
-        self.mount_events().begin_opening(ino)
+    fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket> {
+        self.mount_events().begin_opening(opening, by)
     }
 
-    fn answer_opening(&self, ino: Ino, ticket: u64) {
-        self.mount_events().answer_opening(ino, ticket);
+    fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening> {
+        self.mount_events().answer_opening(ticket, by)
     }
 
-    fn end_opening(&self, ticket: u64) {
-        self.mount_events().end_opening(ticket);
+    fn end_opening(&self, ticket: Ticket) -> bool {
+        self.mount_events().end_opening(ticket)
     }
 
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
@@ -186,6 +198,14 @@ impl<T: HasMountEvents> MountEvents for T {
 
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
         self.mount_events().let_kernel_keep(keeps)
+    }
+
+    fn begin_serving(&self, device: u64) -> Result<()> {
+        self.mount_events().begin_serving(device)
+    }
+
+    fn is_served_at(&self, device: u64) -> bool {
+        self.mount_events().is_served_at(device)
     }
 
     fn end_serving(&self) {
@@ -231,13 +251,17 @@ impl MountEvents for NoMountEvents {
 
     fn end_mappings(&self) {}
 
-    fn begin_opening(&self, _ino: Ino) -> Result<u64> {
-        Ok(0)
+    fn begin_opening(&self, _opening: Opening, _by: Requester) -> Result<Ticket> {
+        Err(Errno::OPNOTSUPP)
     }
 
-    fn answer_opening(&self, _ino: Ino, _ticket: u64) {}
+    fn answer_opening(&self, _ticket: Ticket, _by: Requester) -> Option<Opening> {
+        None
+    }
 
-    fn end_opening(&self, _ticket: u64) {}
+    fn end_opening(&self, _ticket: Ticket) -> bool {
+        false
+    }
 
     fn wait_for_openings(&self, _ino: Ino, _only_answered: bool) -> bool {
         false
@@ -255,6 +279,14 @@ impl MountEvents for NoMountEvents {
 
     fn let_kernel_keep(&self, _keeps: bool) -> Result<bool> {
         Ok(false)
+    }
+
+    fn begin_serving(&self, _device: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_served_at(&self, _device: u64) -> bool {
+        false
     }
 
     fn end_serving(&self) {}

@@ -1,6 +1,6 @@
 //! What a mount of a pool and those who use the pool beside it have to agree on: how the mount is
 //! called in the kernel's table, and with what flags ([`PoolMount`]); how a file is named
-//! by its inode ([`Alias`]); and what only the mount's server gets to know ([`MountEvents`]).
+//! by its inode ([`Ticket`]); and what only the mount's server gets to know ([`MountEvents`]).
 
 mod alias;
 mod ask;
@@ -8,7 +8,7 @@ mod events;
 mod pools;
 mod table;
 
-pub use alias::Alias;
+pub use alias::{Opening, Requester, Ticket};
 pub use ask::{mount_state, newest_mount};
 pub use events::{HasMountEvents, MountEvents, NoMountEvents};
 pub use pools::{MountState, PoolMount, ST_NOSYMFOLLOW};

@@ -1,6 +1,6 @@
 //! Where pools are mounted, and with what flags.
 
-use crate::ask::{mount_state, newest_mount};
+use crate::ask::{identify, newest_mount};
 use crate::table::{FS_TYPE, Line, unescape};
 
 /// A mount of a pool that paths lead to.
@@ -12,6 +12,8 @@ pub struct PoolMount {
     pub pool: Vec<u8>,
     /// Major and minor number of the device of what is in it.
     pub device: (u32, u32),
+    /// The user who has made it. Any user can make a mount that names any pool.
+    pub user: Option<u32>,
     /// What may change while it is mounted.
     pub state: MountState,
 }
@@ -50,8 +52,14 @@ impl PoolMount {
         lines.fold(newest.to_string().into_bytes(), |text, line| [&text, &b"\t"[..], line].concat())
     }
 
+    /// Whether one of these users has made it.
+    pub fn is_by(&self, users: &[u32]) -> bool {
+        self.user.is_some_and(|user| users.contains(&user))
+    }
+
     /// What [`announce`](Self::announce) has written, as it is now: `None` where a mount has come since, or one
-    /// is not found in its place (behind a `chroot`, say), so that the table must be read.
+    /// is not found in its place (behind a `chroot`, say), so that the table must be read. The text may be anybody's: the kernel
+    /// is asked for each mount whether it names this pool, and who has made it.
     pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
         // The table has no tabs: they are escaped.
         let mut lines = text.split(|&byte| byte == b'\t');
@@ -61,7 +69,9 @@ impl PoolMount {
         }
         let mut found = Self::find(&lines.collect::<Vec<_>>().join(&b'\n'));
         for mount in &mut found {
-            mount.state = mount_state(&mount.dir, mount.device)?;
+            let known = identify(&mount.dir, mount.device)?;
+            let is_it = known.source == mount.pool && known.user == mount.user;
+            mount.state = is_it.then_some(known.state)?;
         }
         Some(found)
     }
@@ -81,7 +91,8 @@ fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> 
                 nested: lines.iter().filter(below).map(|(other, _)| other.clone()).collect(),
             };
             let pool = unescape(line.source);
-            found.push(PoolMount { dir: dir.clone(), pool, device: line.device, state });
+            let user = line.user();
+            found.push(PoolMount { dir: dir.clone(), pool, device: line.device, user, state });
         }
     }
     found

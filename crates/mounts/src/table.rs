@@ -43,16 +43,29 @@ impl<'t> Line<'t> {
         self.fs_type == FS_TYPE.as_bytes()
     }
 
-    /// Whether it is a mount of a cache that one of these users has made. (Any user can mount something of this type.)
+    /// Whether it is a mount of a cache that one of these users has made.
     pub fn is_cache_by(&self, users: &[u32]) -> bool {
-        let by = |option: &[u8]| {
-            let user = option.strip_prefix(b"user_id=")?;
-            std::str::from_utf8(user).ok()?.parse().ok()
-        };
-        let mut options = self.super_options.split(|byte| *byte == b',');
-        self.fs_type == CACHE_TYPE.as_bytes()
-            && options.find_map(by).is_some_and(|user: u32| users.contains(&user))
+        self.fs_type == CACHE_TYPE.as_bytes() && self.is_by(users)
     }
+
+    /// Whether one of these users has made the mount. Any user can mount a file system of any type and source by FUSE.
+    pub fn is_by(&self, users: &[u32]) -> bool {
+        self.user().is_some_and(|user| users.contains(&user))
+    }
+
+    /// The user who has made the mount, by FUSE. The number is of the user namespace in which that was done.
+    pub fn user(&self) -> Option<u32> {
+        user(self.super_options)
+    }
+}
+
+/// The user whom the options of a file system name as its maker.
+pub(crate) fn user(super_options: &[u8]) -> Option<u32> {
+    let by = |option: &[u8]| {
+        let user = option.strip_prefix(b"user_id=")?;
+        std::str::from_utf8(user).ok()?.parse().ok()
+    };
+    super_options.split(|byte| *byte == b',').find_map(by)
 }
 
 /// Undoes the octal escapes of a path (`\040` for a space).

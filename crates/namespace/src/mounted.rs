@@ -165,8 +165,8 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
 impl Memory {
     fn fresh(arena: Arena, o: &MountOptions) -> Self {
-        let (seed, secret) = uuid::Uuid::new_v4().as_u64_pair();
-        Self::Fresh { arena, seed: o.seed.unwrap_or(seed), secret }
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self::Fresh { arena, seed: o.seed.unwrap_or(seed) }
     }
 }
 
@@ -645,10 +645,6 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 }
 
 impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
-    fn secret(&self) -> u64 {
-        self.files.tables().secret()
-    }
-
     fn reap_processes(&self) -> Result<usize> {
         self.files.reap_processes(Look::Thorough)
     }

@@ -202,8 +202,6 @@ pub enum Memory {
         arena: Arena,
         /// The key of the name hash.
         seed: u64,
-        /// Known to those only who may open the pool.
-        secret: u64,
     },
     /// Others have filled it.
     Joined(Arena),
@@ -251,8 +249,8 @@ impl Plan {
     /// The tables in this memory: empty, so that a scan can fill them, unless others have.
     pub fn open(self, memory: Memory) -> Tables {
         match memory {
-            Memory::Fresh { arena, seed, secret } => {
-                let tables = self.with(|common| common.begin(arena, seed, secret));
+            Memory::Fresh { arena, seed } => {
+                let tables = self.with(|common| common.begin(arena, seed));
                 tables.clear();
                 tables
             }

@@ -9,6 +9,7 @@
 //!   away by the file's owner and by root.
 
 use crate::content::FETCH_MAX;
+use crate::delegate::DELEGATION;
 use crate::node::{Cnode, Node, State};
 use crate::options::Mode;
 use crate::record::Flags;
@@ -17,7 +18,7 @@ use backing::Backing;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use vfs::{Errno, FileKind, FileSystem, Ino, Result, Seek, SetAttr};
+use vfs::{Errno, FileKind, FileSystem, Ino, Result, Right, Seek, SetAttr};
 
 /// Attributes that are commands begin so.
 pub const COMMANDS: &str = "keepstone.cache.";
@@ -88,16 +89,22 @@ impl Command {
         matches!(self, Self::Status | Self::Warm)
     }
 
-    /// Whether only the owner of the file, and root, may ask for it.
-    pub(crate) fn is_for_owners(self) -> bool {
-        matches!(self, Self::Pin | Self::Unpin)
-    }
-
     /// The command that an attribute is, if it is one; `EOPNOTSUPP` where there is none of this name.
     pub(crate) fn of_attribute(name: &[u8]) -> Option<Result<Self>> {
         let name = name.strip_prefix(COMMANDS.as_bytes())?;
         let found = Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name);
         Some(found.map(|(command, _)| *command).ok_or(Errno::OPNOTSUPP))
+    }
+}
+
+/// Who may read an attribute of this name, or change it. What keeps space from others, takes it back from others, or changes what
+/// writes promise is the owner's; warming does no more than reading.
+pub fn right(name: &[u8], changes: bool) -> Right {
+    match Command::of_attribute(name) {
+        _ if name == DELEGATION.as_bytes() => Right::Writer,
+        Some(Ok(Command::Pin | Command::Unpin | Command::Invalidate)) => Right::Owner,
+        None if changes && name == DATA.as_bytes() => Right::Owner,
+        _ => Right::Anyone,
     }
 }
 

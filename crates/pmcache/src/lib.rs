@@ -46,7 +46,7 @@ mod removed;
 mod space;
 mod table;
 
-pub use control::{COMMANDS, Command, DATA, FileStatus};
+pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{Counters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};
 pub use options::{Mode, Options};

@@ -55,9 +55,6 @@ pub trait Engine: FileSystem + MountEvents + Processes {
 
 /// What an engine does about the other processes that have the pool open.
 pub trait Processes {
-    /// A number that is known only to those who may open the pool, the same for all of them.
-    fn secret(&self) -> u64;
-
     /// Clears away what processes that died have left: to be called now and then by somebody who
     /// stays. Returns how many there were.
     ///
@@ -94,10 +91,6 @@ pub trait Processes {
 pub trait Alone: Send + Sync {}
 
 impl<T: Alone + FileSystem> Processes for T {
-    fn secret(&self) -> u64 {
-        0
-    }
-
     fn reap_processes(&self) -> Result<usize> {
         Ok(0)
     }

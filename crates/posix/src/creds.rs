@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use bitflags::bitflags;
+use mounts::Requester;
 use syscalls::syscall;
 use vfs::acl::{ACL_ACCESS, Acl, Tag};
 use vfs::rules::{S_ISGID, S_ISUID, S_IXGRP};
@@ -69,15 +70,23 @@ pub struct Identity {
     pub real: Credentials,
 }
 
+/// The ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
+fn current(number: libc::c_long) -> Result<u32> {
+    // The ID of nobody changes nothing; the call returns what was there.
+    // SAFETY: plain numbers, no memory, no descriptors.
+    unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
+}
+
+/// The calling thread, as the server of a mount sees it.
+pub fn requester() -> Result<Requester> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    Ok(Requester { thread, user: current(libc::SYS_setfsuid)? })
+}
+
 impl Identity {
     /// Those of the calling thread.
     pub fn read() -> Result<Self> {
         use rustix::process::{getgid, getuid};
-        let current = |number| {
-            // The ID of nobody changes nothing; the call returns what was there.
-            // SAFETY: plain numbers, no memory, no descriptors.
-            unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
-        };
         let (uid, gid) = (current(libc::SYS_setfsuid)?, current(libc::SYS_setfsgid)?);
         let mut groups = vec![0u32; 64];
         loop {

@@ -71,9 +71,14 @@ impl Names {
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let path = self.path_to(&ofd)?;
+            // It stays as long as `held` does.
+            let description = self.family.ofd(ofd.handle);
             let held = Held::description(self, ofd);
-            self.change_to(held, || self.kernel.chdir(&path).map_err(Stop::from))
+            self.change_to(held, || {
+                let table = self.lock_table();
+                let change = |path: &[u8]| self.kernel.chdir(path);
+                self.by_path(&table, description, change).map_err(Stop::from)
+            })
         };
         Call::into(call())
     }

@@ -41,8 +41,6 @@ pub struct Attached {
     pub events: Arc<dyn MountEvents>,
     /// What the pool lies in, where files can be mapped in place.
     pub file: Option<PoolFile>,
-    /// The pool's secret, part of the names that open an inode through the mount.
-    pub secret: u64,
     /// Is told of forks: what the process holds must stay until the child holds it, too.
     pub on_fork: Box<dyn Fn(Fork) + Send + Sync>,
 }

@@ -9,7 +9,7 @@
 //!   is atomic towards everybody who shares the description. Only a descriptor that libc is going to use and
 //!   close by itself is *delegated*: its entry is emptied ([`Promotions::delegate`]).
 //! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
-//!   ([`Alias::file_name`]), so what the program may do is what it could when it opened the file.
+//!   ([`mounts::Ticket`]), so what the program may do is what it could when it opened the file.
 //! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
 //!   it. So a description that this module opens lands on the right descriptor at once, where there is one thread; else
 //!   the descriptor where it has landed stays open while the process has locks on the file.
@@ -19,6 +19,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::creds;
 use crate::family::{Handle, Member, ON_KERNEL, Ofd, PARKED, PROMOTED, Segment, described};
 use crate::fd_allocator::FdAllocator;
 use crate::mappings::Mappings;
@@ -27,7 +28,7 @@ use crate::noted::{Noted, Why};
 use crate::served::Stop;
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
-use mounts::Alias;
+use mounts::{Opening, Ticket};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -38,6 +39,9 @@ use vfs::{FileKind, FileSystem, Ino};
 const LOOK_NS: i64 = 5_000_000;
 /// How often the parent of a fork lets others run before it sleeps.
 const FORK_YIELDS: u32 = 200;
+
+/// How often an opening is announced: the server may be too slow for an announcement, which is good for a second.
+const ANNOUNCEMENTS: usize = 3;
 
 /// How many free descriptors below its own a description may find occupied for it (promote-M5).
 const FILLERS: usize = 64;
@@ -223,7 +227,7 @@ impl Promotions {
             // Whatever the kernel says, the descriptor is free.
             let _ = self.kernel.close(fd);
         }
-        let landed = self.open_inode(ofd, capability, !frees || cloexec);
+        let landed = self.open_inode(table, ofd, capability, !frees || cloexec);
         drop(fillers);
         let opened = match landed {
             Ok(landed) if landed == fd => return Ok(()),
@@ -271,7 +275,7 @@ impl Promotions {
             return;
         }
         let capability = self.capability(table, self.mount(ofd.mount()));
-        if let Ok(fd) = self.open_inode(ofd, capability, true) {
+        if let Ok(fd) = self.open_inode(table, ofd, capability, true) {
             let _ = self.close_fd(fd);
         }
     }
@@ -302,9 +306,8 @@ impl Promotions {
         if let Some(known) = mount.capability() {
             return known;
         }
-        let name = Alias::dir_name(mount.attached().secret);
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let opened = self.kernel.open_at(mount.placeholder(), name.as_bytes(), flags);
+        let opened = self.kernel.open_at(mount.placeholder(), Ticket::DIR.as_bytes(), flags);
         match opened.and_then(|fd| self.hide(fd)) {
             Ok(hidden) => {
                 mount.set_capability(Some(hidden));
@@ -320,56 +323,95 @@ impl Promotions {
     }
 
     /// Opens the inode of a description through the mount, with its flags.
-    fn open_inode(&self, ofd: &Ofd, capability: Option<i32>, cloexec: bool) -> Result<i32, Errno> {
+    fn open_inode(
+        &self,
+        table: &TableLock<'_>,
+        ofd: &Ofd,
+        capability: Option<i32>,
+        cloexec: bool,
+    ) -> Result<i32, Errno> {
         // Whether access times move, the server decides; only owners may ask for O_NOATIME.
         let own = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_NOATIME;
         let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
         let flags = ofd.oflags() & !own | cloexec;
         let plain = ofd.kind() == FileKind::File && flags & libc::O_PATH == 0;
         if let (true, Some(dir)) = (plain, capability) {
-            match self.open_capability(ofd, dir, flags | libc::O_CREAT) {
+            match self.open_capability(table, ofd, dir, flags | libc::O_CREAT) {
                 // A mount that takes no changes creates nothing, not even this.
                 Err(Errno::ROFS) => {}
                 opened => return opened,
             }
         }
         let kind = if ofd.kind() == FileKind::Dir { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
-        self.kernel.open(&self.path_to(ofd)?, flags | kind)
+        self.by_path(table, ofd, |path| self.kernel.open(path, flags | kind))
     }
 
     /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
     /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::MountEvents::begin_opening`]).
-    fn open_capability(&self, ofd: &Ofd, dir: i32, flags: i32) -> Result<i32, Errno> {
-        let attached = self.mount(ofd.mount()).attached();
-        let ticket = attached.events.begin_opening(ofd.ino())?;
-        let name = self.alias(ofd).file_name(ticket);
-        let opened = self.kernel.open_at(dir, name.as_bytes(), flags);
-        if let (Ok(fd), Ok(attr)) = (opened, attached.fs.getattr(ofd.ino())) {
-            self.kernel.update_kernel_size(fd, attr.size);
+    fn open_capability(
+        &self,
+        table: &TableLock<'_>,
+        ofd: &Ofd,
+        dir: i32,
+        flags: i32,
+    ) -> Result<i32, Errno> {
+        self.announced(table, ofd, true, |ticket| {
+            let opened = self.kernel.open_at(dir, ticket.to_string().as_bytes(), flags);
+            let fs = &self.mount(ofd.mount()).attached().fs;
+            if let (Ok(fd), Ok(attr)) = (opened, fs.getattr(ofd.ino())) {
+                self.kernel.update_kernel_size(fd, attr.size);
+            }
+            opened
+        })
+    }
+
+    /// Announces that this thread has the kernel look at the inode of a description, by a name of the ticket, while `act` does
+    /// so. One thread at a time, which has the table's lock (openings-O1).
+    fn announced<T>(
+        &self,
+        _table: &TableLock<'_>,
+        ofd: &Ofd,
+        as_new: bool,
+        act: impl Fn(Ticket) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let events = &self.mount(ofd.mount()).attached().events;
+        let opening = Opening { ino: ofd.ino(), generation: ofd.generation(), as_new };
+        for attempt in 0..ANNOUNCEMENTS {
+            let mut by = creds::requester()?;
+            if attempt == 1 {
+                // In a user namespace that was entered since, users have other numbers than the server sees.
+                by.user = self.identity().effective.uid;
+            }
+            let ticket = events.begin_opening(opening, by)?;
+            let done = act(ticket);
+            let was_answered = events.end_opening(ticket);
+            if was_answered || done.as_ref().err() != Some(&Errno::NOENT) {
+                return done;
+            }
         }
-        attached.events.end_opening(ticket);
-        opened
+        Err(Errno::NOENT)
     }
 
-    fn alias(&self, ofd: &Ofd) -> Alias {
-        let secret = self.mount(ofd.mount()).attached().secret;
-        Alias { secret, ino: ofd.ino(), generation: ofd.generation() }
-    }
-
-    /// A path that leads to the inode of a description through the mount: for a directory its own,
-    /// unless it was removed, otherwise the alias.
+    /// Calls `act` with a path that leads to the inode of a description through the mount: for a directory its own,
+    /// unless it was removed, otherwise a name that leads there once.
     ///
     /// Directories have one name, and opening them by another would move them in the kernel's view.
-    pub(crate) fn path_to(&self, ofd: &Ofd) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn by_path<T>(
+        &self,
+        table: &TableLock<'_>,
+        ofd: &Ofd,
+        act: impl Fn(&[u8]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         if ofd.kind() == FileKind::Dir {
             match self.path_of(ofd.mount(), ofd.ino()) {
                 Err(Errno::NOENT) => {}
-                path => return path,
+                path => return act(&path?),
             }
         }
-        let mount = self.mount(ofd.mount());
-        let alias = self.alias(ofd).to_string();
-        Ok([&mount.spec.mountpoint[..], b"/", alias.as_bytes()].concat())
+        let mountpoint = &self.mount(ofd.mount()).spec.mountpoint[..];
+        self.announced(table, ofd, false, |ticket| {
+            act(&[mountpoint, b"/", ticket.root_name().as_bytes()].concat())
+        })
     }
 
     /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.

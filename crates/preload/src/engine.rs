@@ -14,6 +14,7 @@ use ::mounts::{Line, PoolMount, unescape};
 use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
 use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
+use rustix::thread::{Timespec, nanosleep};
 
 use crate::start::{debug, process};
 use crate::stats::{self, Reason};
@@ -26,12 +27,16 @@ static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
 /// What the process layer has to know of a mount.
 pub fn spec(mount: PoolMount) -> MountSpec {
     let dev = mounts::device_number(&mount);
+    let is_believed = mount.is_by(&mounts::believed_users());
     let PoolMount { dir, pool, device, .. } = mount;
     let mountpoint = dir.clone();
     let looked_at = dir.clone();
     let look = move || mounts::state(&looked_at, device);
     let attach = move || {
-        let attached = attach(Path::new(OsStr::from_bytes(&pool)));
+        let attached = match is_believed {
+            true => attach(Path::new(OsStr::from_bytes(&pool)), dev),
+            false => Err(Foreign.into()),
+        };
         if let Err(err) = &attached {
             stats::set_why(reason(&**err));
             let (pool, dir) = (String::from_utf8_lossy(&pool), String::from_utf8_lossy(&dir));
@@ -44,6 +49,9 @@ pub fn spec(mount: PoolMount) -> MountSpec {
 
 /// Why a pool cannot be attached.
 fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
+    if err.is::<Foreign>() {
+        return Reason::Foreign;
+    }
     let io = match err.downcast_ref::<pmem::Error>() {
         Some(pmem::Error::InUse(_)) => return Reason::Exclusive,
         Some(pmem::Error::Io { source, .. }) => Some(source.kind()),
@@ -64,7 +72,7 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
 /// stays open. `None` where it cannot be joined, or others than root or this user have mounted it: they could name any pool.
 pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSystem> {
     let table = mounts::read(c"/proc/self/mountinfo").ok()?;
-    let users = [0, rustix::process::geteuid().as_raw()];
+    let users = mounts::believed_users();
     let is_it = |line: Line<'_>| {
         rustix::fs::makedev(line.device.0, line.device.1) == device
             && line.is_cache_by(&users)
@@ -74,7 +82,7 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
         return None;
     }
     let path = Path::new(OsStr::from_bytes(pool));
-    match join(path) {
+    match join(path, device) {
         Ok((fs, _)) => Some(&**Box::leak(Box::new(fs))),
         Err(err) => {
             debug(format_args!("the cache in {} is left to its server: {err}", path.display()));
@@ -85,10 +93,9 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
 
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
 /// has the pool for itself then.
-fn attach(pool: &Path) -> Result<Attached, Refused> {
-    let (fs, hidden) = join(pool)?;
+fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
+    let (fs, hidden) = join(pool, device)?;
     let file = pool_file(&*fs, hidden);
-    let secret = fs.secret();
     let forking = fs.clone();
     let on_fork = Box::new(move |step| match step {
         Fork::Begins => forking.begin_fork(),
@@ -96,15 +103,44 @@ fn attach(pool: &Path) -> Result<Attached, Refused> {
         Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
     });
-    Ok(Attached { events: fs.clone(), fs, file, secret, on_fork })
+    Ok(Attached { events: fs.clone(), fs, file, on_fork })
 }
 
 /// Why a pool is not attached.
 type Refused = Box<dyn std::error::Error>;
 
-/// Opens a pool for good, and the first of its descriptors.
-fn join(pool: &Path) -> Result<(Arc<dyn Engine>, Option<RawFd>), Refused> {
+/// A mount is not of the pool that it names, as far as this process can know.
+#[derive(Debug)]
+struct Foreign;
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Reason::Foreign.text())
+    }
+}
+
+impl std::error::Error for Foreign {}
+
+/// How often to look whether the server of a new mount has announced it, and how long between two looks.
+const LOOKS: usize = 50;
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Whether the pool's own server serves the mount of this device. It announces that when it has mounted.
+fn is_served_at(fs: &dyn Engine, device: u64) -> bool {
+    (0..LOOKS).any(|look| {
+        if look > 0 {
+            let _ = nanosleep(&BETWEEN_LOOKS);
+        }
+        fs.is_served_at(device)
+    })
+}
+
+/// Opens a pool for good that is mounted as this device, and the first of its descriptors.
+fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Refused> {
     let fs = open(pool)?;
+    if !is_served_at(&*fs, device) {
+        return Err(Foreign.into());
+    }
     // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;

@@ -45,6 +45,11 @@ pub fn find() -> Found {
     }
 }
 
+/// The users whose mounts are believed: root and this one. Any other could name any pool.
+pub fn believed_users() -> [u32; 2] {
+    [0, rustix::process::geteuid().as_raw()]
+}
+
 /// Whether there is a cache, where a mount has come since this was asked last.
 pub fn has_cache_come() -> bool {
     is_another_newest() && is_cache_in_table()

@@ -107,10 +107,20 @@ fn begin() {
     }
 }
 
+/// Mounts of other users that calls are counted on.
+const FOREIGN_MAX: usize = 4;
+
 /// The process layer for the pools that are mounted; `None` where there is none, and there are no caches to come.
 fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
     // Of those that are read-only, the server has its own view.
     mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
+    // Those of other users are left to the kernel, and there are places for a few: only to say so.
+    let users = mounts::believed_users();
+    let (mut believed, mut others): (Vec<_>, Vec<_>) =
+        mounts.into_iter().partition(|mount| mount.is_by(&users));
+    others.truncate(FOREIGN_MAX);
+    believed.append(&mut others);
+    let mounts = believed;
     // Pools of caches have descriptors to hide, too.
     if mounts.is_empty() && is_over {
         return None;

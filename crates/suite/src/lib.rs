@@ -260,6 +260,7 @@ macro_rules! tests {
             mount_events_are_shared_and_outlast_recoveries
             mappings_end_with_those_who_count_them
             openings_are_waited_for
+            a_mount_is_one_while_its_server_says_so
             the_server_hears_of_removals
             the_server_is_not_told_of_who_has_the_number_next
             who_comes_waits_until_the_kernel_keeps_nothing

@@ -1,7 +1,7 @@
 //! What the mount's server announces is seen by all who use the pool, and survives recoveries.
 
 use crate::{Engine, PoolFile, attach, mounted};
-use mounts::MountEvents as _;
+use mounts::{MountEvents as _, Opening, Requester, Ticket};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
@@ -85,23 +85,28 @@ pub fn openings_are_waited_for<E: Engine>() {
     let answered = || server.wait_for_openings(ino, true);
     let all = || server.wait_for_openings(ino, false);
     assert!(!all());
-    let first = program.begin_opening(ino).unwrap();
+    let by = Requester { thread: 9, user: 5 };
+    let opening = Opening { ino, generation: 1, as_new: true };
+    let begin = || program.begin_opening(opening, by).unwrap();
+    let first = begin();
     assert!(!answered() && !server.wait_for_openings(other, false));
-    // Answers to what nobody asked.
-    server.answer_opening(other, first);
-    server.answer_opening(ino, first + 1);
-    server.answer_opening(ino, u64::MAX);
+    // What nobody announced, or another did.
+    assert_eq!(server.answer_opening(Ticket(first.0 ^ 1), by), None);
+    assert_eq!(server.answer_opening(Ticket(u128::MAX), by), None);
+    assert_eq!(server.answer_opening(first, Requester { thread: 10, ..by }), None);
     assert!(!answered());
 
     assert!(all());
-    program.end_opening(first);
+    assert!(!program.end_opening(first));
     assert!(!all());
-    let second = program.begin_opening(ino).unwrap();
+    let second = begin();
     assert_ne!(first, second);
-    server.answer_opening(ino, second);
+    assert_eq!(server.answer_opening(first, by), None);
+    assert_eq!(server.answer_opening(second, by), Some(opening));
+    assert_eq!(server.answer_opening(second, by), None, "once");
     assert!(answered());
-    program.end_opening(second);
-    program.begin_opening(ino).unwrap();
+    assert!(program.end_opening(second));
+    let third = begin();
     assert!(!answered());
 
     // What a dead process leaves is waited for now and then, and cleared away with the rest.
@@ -109,6 +114,26 @@ pub fn openings_are_waited_for<E: Engine>() {
     drop(program);
     server.reap_processes().unwrap();
     assert!(!all());
+    assert_eq!(server.answer_opening(third, by), None);
+}
+
+/// Which mount is a pool's is what its server has announced, as long as it lives and serves.
+pub fn a_mount_is_one_while_its_server_says_so<E: Engine>() {
+    let pool = PoolFile::new::<E>("served", 16 << 20);
+    let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
+    assert!(!program.is_served_at(0) && !program.is_served_at(7));
+    server.begin_serving(7).unwrap();
+    server.rehearse_recovery().unwrap();
+    assert!(program.is_served_at(7) && !program.is_served_at(8) && !program.is_served_at(0));
+    server.end_serving();
+    assert!(!program.is_served_at(7));
+    // Another server beside it, which dies.
+    let other = attach::<E>(&pool.0);
+    server.begin_serving(7).unwrap();
+    other.begin_serving(8).unwrap();
+    assert!(program.is_served_at(7) && program.is_served_at(8));
+    drop(other);
+    assert!(program.is_served_at(7) && !program.is_served_at(8));
 }
 
 /// The server is told of what it holds when that loses its last name, however much that is, and of nothing else.

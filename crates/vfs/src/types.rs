@@ -350,6 +350,18 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
+/// Who may use an attribute, besides root. The kernel has checked that the caller may read the file, or write to it to change the
+/// attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Everybody.
+    Anyone,
+    /// Users who may write to the file.
+    Writer,
+    /// The owner of the file.
+    Owner,
+}
+
 /// Blocks of 4096 bytes that a program is about to write to by a delegation, as it tells the front end of who serves the file:
 /// by `ioctl`, which of all requests that carry something takes the kernel the least. The answer is a [`Credit`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,7 +71,7 @@ impl Remainder {
 /// # Errors
 /// If only the server has changes of names, which the unmount would lose.
 pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<()> {
-    let left = || stats::read(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
+    let left = || stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
     let bytes = |status: &Value| status["dirty_bytes"].as_u64().unwrap_or(0);
     let total = bytes(&left());
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };

@@ -106,6 +106,7 @@ pub fn run(
             stats: Some(stats(&cache, &ready, counters, threads)),
         },
     )?;
+    let server = server.restricted(pmcache::right);
     let invalidator = server.invalidator();
     watch::follow(&cache, invalidator.clone())?;
     if threads > 1 {
@@ -129,6 +130,9 @@ pub fn run(
     let mounted = fuse::mount(server, &place, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
     })?;
+    // Programs join the pool only of a mount of which its server says so.
+    let (major, minor) = mounted.mount_point().device();
+    cache.pool().0.begin_serving(rustix::fs::makedev(major, minor))?;
     mount::end_on_signal(stop, mounted.mount_point());
     mount::flags::follow(pool_path, mounted.mount_point(), &asked, engine);
     maintain(background);

@@ -11,7 +11,7 @@ use crate::{mount, output, shown, size, stats};
 pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(dir)?;
     stats::require_alive(&dir)?;
-    let stats = stats::read(&dir)?;
+    let stats = stats::ask_one(&dir)?;
     let status = &stats["cache"];
     if !status.is_object() {
         bail!(

@@ -375,7 +375,7 @@ fn users_of_pool(report: &mut Report, path: &Path) {
 fn mounted(report: &mut Report, dir: &Path) {
     let alive = mount::absolute_dir(dir).and_then(|dir| {
         stats::require_alive(&dir)?;
-        stats::read(&dir)
+        stats::ask_one(&dir)
     });
     match alive {
         Err(err) => report.missing("mount", format!("{err:#}"), ""),

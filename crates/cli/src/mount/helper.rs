@@ -97,7 +97,7 @@ impl Request {
             // When the server has answered, the programs that use the pool beside it keep to the new
             // flags, too. Where it does not (a user's own mount, a dead server), they have changed all
             // the same.
-            let _ = stats::read(&dir);
+            let _ = stats::ask_one(&dir);
             return Ok(());
         }
         let plan = Plan::resolve(&self.pool, &self.dir, self.options)?;
@@ -110,7 +110,7 @@ impl Request {
 /// Fails where the server has the pool for reading only, which no flag of the mount changes. One that cannot be
 /// asked is not in the way.
 fn check_writable(dir: &Path) -> Result<()> {
-    if stats::read(dir).is_ok_and(|stats| stats["read_only"] == true) {
+    if stats::ask_one(dir).is_ok_and(|stats| stats["read_only"] == true) {
         bail!(
             "{0}: its pool is open for reading only; unmount it with `keepstone umount {0}` and mount it anew",
             dir.display()

@@ -123,7 +123,7 @@ pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
         return Ok(vec![format!("{}: replaced a mount whose server had died{log}", dir.display())]);
     }
     match fuse::mount_at(dir)? {
-        Some(mount) if mount.is_keepstone() => bail!(
+        Some(mount) if mount.claims_keepstone() => bail!(
             "{0}: {1} is mounted there; unmount it first with `keepstone umount {0}`",
             dir.display(),
             mount.source.display()
@@ -134,6 +134,11 @@ pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
 
 /// The absolute path of a mount point, stale or not.
 pub fn absolute_dir(dir: &Path) -> Result<PathBuf> {
+    // By its name first: the server of a mount need not answer.
+    let named = std::path::absolute(dir)?;
+    if fuse::mount_at(&named)?.is_some_and(|mount| mount.claims_keepstone()) {
+        return Ok(named);
+    }
     let stale = |err: &io::Error| err.kind() == io::ErrorKind::NotConnected;
     match dir.canonicalize() {
         Ok(dir) => Ok(dir),

@@ -93,7 +93,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         },
     )
     .with_context(|| format!("{}: mount option", ready.pool))?;
-    let server = if is_shared { server.shared(fs.secret(), fs.clone()) } else { server };
+    let server = if is_shared { server.shared(fs.clone()) } else { server };
     let is_behind = fs.durability() != Durability::OnReturn;
     // The server holds the engine; it goes when the server does.
     let reaped = Arc::downgrade(&fs);

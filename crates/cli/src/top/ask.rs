@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,6 +16,9 @@ use super::source::Source;
 use crate::bdev::control::{self, Server};
 use crate::locks::Locks;
 use crate::{output, stats};
+
+/// How long the server of a mount may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What came of a question.
 pub enum Answer {
@@ -86,7 +89,7 @@ impl AsFd for Questions {
 
 fn ask(source: &Source) -> Answer {
     match source {
-        Source::Mount { dir, pool } => match stats::read(dir) {
+        Source::Mount { dir, pool } => match stats::read(dir, ANSWER_WITHIN) {
             Ok(stats) => {
                 let users = users(pool, &stats);
                 Answer::Mount(stats, users)
@@ -114,6 +117,7 @@ fn why_no_mount(err: &Error) -> Answer {
     let Some(&errno) = err.downcast_ref::<Errno>() else { return Answer::Gone };
     match errno {
         Errno::ACCESS | Errno::PERM => Answer::Forbidden,
+        Errno::TIMEDOUT => Answer::Silent,
         errno if fuse::is_of_dead_server(errno) => Answer::Died,
         // It was unmounted, or something is mounted over what is above it.
         Errno::NOENT | Errno::NOTDIR | Errno::NODATA | Errno::OPNOTSUPP => Answer::Gone,

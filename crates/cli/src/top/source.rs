@@ -102,6 +102,7 @@ mod tests {
             options: "rw".into(),
             fs_type: fs_type.into(),
             source: "/pool".into(),
+            user: Some(0),
         }
     }
 

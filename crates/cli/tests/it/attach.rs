@@ -464,6 +464,17 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     fs::set_permissions(cached.base.path(), base).unwrap();
     assert!(as_nobody("warm") && as_nobody("show"));
     assert!(!as_nobody("invalidate") && !as_nobody("pin"));
+    // Nor may a user who may write to the file, but does not own it; he may have it written back.
+    let writable = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(path("d/1"), writable).unwrap();
+    assert!(["invalidate", "pin", "unpin"].iter().all(|command| !as_nobody(command)));
+    assert!(as_nobody("flush"));
+    let sets = "-n user.keepstone.data -v writeback";
+    let changes =
+        ["-x user.keepstone.data", sets].map(|how| format!("setfattr {how} {}", path("d/1")));
+    for change in changes {
+        crate::common::as_nobody(&format!("if {change} 2>/dev/null; then exit 9; fi"));
+    }
     cached.detach();
     // Where no cache is, nothing is left behind, and it is said.
     let output = cached.run(&["attach", "pin", &path("d/0")]);

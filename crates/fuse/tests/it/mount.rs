@@ -19,7 +19,7 @@ use fuse::{
     Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, Op, OpCounters,
     Server, ServerOptions,
 };
-use mounts::{Alias, MountEvents};
+use mounts::{MountEvents, Opening, Requester, Ticket};
 use vfs::model::Model;
 use vfs::{
     Announcement, Caller, Credit, Delegation, Entry, Errno, FileSystem, Ino, KernelCache, Limits,
@@ -39,14 +39,17 @@ struct Probe {
     executed: Mutex<Vec<Ino>>,
     /// What is announced as possibly mapped.
     mapped: Mutex<Vec<Ino>>,
-    /// Openings that the server has answered, with their tickets, and what it has waited for.
-    answered: Mutex<Vec<(Ino, u64)>>,
+    /// Openings that were announced and by whom, those that the server has answered, and what it has waited for.
+    announced_openings: Mutex<Vec<(Ticket, Opening, Requester)>>,
+    answered: Mutex<Vec<Ino>>,
     waited: Mutex<Vec<Ino>>,
     /// What the kernel is to be told, and whether the server is to look.
     unnamed: Mutex<(Vec<Ino>, bool)>,
     news: Condvar,
     /// Whether somebody else uses the pool, and whether the kernel may keep anything.
     company: AtomicBool,
+    /// The device of the mount.
+    served: AtomicU64,
     keeps: AtomicBool,
 }
 
@@ -85,13 +88,25 @@ impl MountEvents for Probe {
     fn end_mappings(&self) {
         self.mapped.lock().unwrap().clear();
     }
-    fn begin_opening(&self, _ino: Ino) -> Result<u64> {
-        Ok(0)
+    fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket> {
+        let mut announced = self.announced_openings.lock().unwrap();
+        let ticket = Ticket(NEXT_TICKET.fetch_add(1, Relaxed).into());
+        announced.push((ticket, opening, by));
+        Ok(ticket)
     }
-    fn answer_opening(&self, ino: Ino, ticket: u64) {
-        self.answered.lock().unwrap().push((ino, ticket));
+    fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening> {
+        let mut announced = self.announced_openings.lock().unwrap();
+        let at = announced.iter().position(|(t, _, b)| (*t, *b) == (ticket, by))?;
+        let (_, opening, _) = announced.remove(at);
+        self.answered.lock().unwrap().push(opening.ino);
+        Some(opening)
     }
-    fn end_opening(&self, _ticket: u64) {}
+    fn end_opening(&self, ticket: Ticket) -> bool {
+        let mut announced = self.announced_openings.lock().unwrap();
+        let before = announced.len();
+        announced.retain(|(other, ..)| *other != ticket);
+        announced.len() == before
+    }
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool {
         assert!(only_answered, "the server would wait for itself");
         self.waited.lock().unwrap().push(ino);
@@ -118,9 +133,24 @@ impl MountEvents for Probe {
         self.keeps.store(may, SeqCst);
         Ok(may)
     }
+    fn begin_serving(&self, device: u64) -> Result<()> {
+        self.served.store(device, SeqCst);
+        Ok(())
+    }
+    fn is_served_at(&self, device: u64) -> bool {
+        self.served.load(SeqCst) == device
+    }
     fn end_serving(&self) {
+        self.served.store(0, SeqCst);
         self.end_mappings();
     }
+}
+
+static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
+
+/// This thread.
+fn this_thread(user: u32) -> Requester {
+    Requester { thread: rustix::thread::gettid().as_raw_nonzero().get() as u32, user }
 }
 
 fn remove_one(announced: &mut Vec<Ino>, ino: Ino) {
@@ -173,7 +203,6 @@ impl FileSystem for Probe {
     }
 }
 
-const SECRET: u64 = 0x5ec2e7;
 const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX, others_map: true };
 
 /// A mounted probe; unmounted when dropped.
@@ -194,14 +223,14 @@ impl Mount {
 
     /// Of a pool that others change too.
     pub(crate) fn shared() -> Self {
-        let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
+        let shared = |server: Server, probe: Arc<Probe>| server.shared(probe);
         Self::of(Probe::default(), Caching::NONE, shared)
     }
 
     /// Of one that others may use, though nobody does; with a file, a directory with one in it, and what the kernel knows
     /// of them.
     pub(crate) fn alone() -> Self {
-        let shared = |server: Server, probe: Arc<Probe>| server.shared(SECRET, probe);
+        let shared = |server: Server, probe: Arc<Probe>| server.shared(probe);
         let mount = Self::of(Probe::default(), Caching::EXCLUSIVE, shared);
         mount.is_alone();
         fs::write(mount.path("file"), "content").unwrap();
@@ -583,14 +612,38 @@ fn an_alias_opens_what_has_no_path_any_more() {
     let mount = Mount::shared();
     fs::write(mount.path("file"), "content").unwrap();
     let entry = mount.probe.lookup(vfs::ROOT, b"file").unwrap();
-    let alias =
-        |secret, generation| mount.path(&Alias { secret, ino: entry.ino, generation }.to_string());
-    assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");
+    let announce = |generation, as_new, by| {
+        let opening = Opening { ino: entry.ino, generation, as_new };
+        mount.path(&mount.probe.begin_opening(opening, by).unwrap().root_name())
+    };
+    let me = this_thread(0);
+    let alias = || announce(entry.generation, false, me);
+    let name = alias();
+    assert_eq!(fs::read_to_string(&name).unwrap(), "content");
+    assert_eq!(fs::read(&name).unwrap_err().kind(), ErrorKind::NotFound, "once");
     fs::remove_file(mount.path("file")).unwrap();
-    assert_eq!(fs::read_to_string(alias(SECRET, entry.generation)).unwrap(), "content");
-    for wrong in [alias(SECRET + 1, entry.generation), alias(SECRET, entry.generation + 1)] {
+    let opened = fs::File::open(alias()).unwrap();
+    assert_eq!(std::io::read_to_string(&opened).unwrap(), "content");
+    // What the kernel shows of it leads nowhere.
+    let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
+    assert!(fs::read(shown).is_err());
+    let wrong = [
+        announce(entry.generation + 1, false, me),
+        announce(entry.generation, true, me),
+        announce(entry.generation, false, Requester { thread: me.thread + 1, ..me }),
+        announce(entry.generation, false, Requester { user: 65534, ..me }),
+        mount.path(&Ticket(u128::MAX).root_name()),
+    ];
+    for wrong in wrong {
         assert_eq!(fs::read(wrong).unwrap_err().kind(), ErrorKind::NotFound);
     }
+    // Another thread cannot use what this one has announced, and does not use it up.
+    let name = alias();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(fs::read(&name).unwrap_err().kind(), ErrorKind::NotFound));
+    });
+    assert_eq!(fs::read_to_string(&name).unwrap(), "content");
+    drop(opened);
     assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0);
     mount.probe.forget(entry.ino, 1);
 }
@@ -620,8 +673,9 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
     // By two names, of which one was moved, and by an alias.
     let file = model.lookup(vfs::ROOT, b"file").unwrap();
     model.forget(file.ino, 1);
-    let alias = Alias { secret: SECRET, ino: file.ino, generation: file.generation };
-    fs::read(mount.path(&alias.to_string())).unwrap();
+    let opening = Opening { ino: file.ino, generation: file.generation, as_new: false };
+    let ticket = mount.probe.begin_opening(opening, this_thread(0)).unwrap();
+    fs::read(mount.path(&ticket.root_name())).unwrap();
     fs::rename(mount.path("file"), mount.path("other")).unwrap();
     model.unlink(vfs::ROOT, b"other").unwrap();
     model.unlink(lookup(b"dir"), b"link").unwrap();
@@ -783,38 +837,49 @@ fn a_capability_opens_what_its_permissions_forbid() {
     let file = mount.probe.lookup(vfs::ROOT, b"file").unwrap();
     let dir = mount.probe.lookup(vfs::ROOT, b"dir").unwrap();
     let path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
-    let open_dir = |secret| {
-        rustix::fs::open(mount.path(&Alias::dir_name(secret)), path, rustix::fs::Mode::empty())
-    };
-    let aliases = open_dir(SECRET).unwrap();
-    assert_eq!(open_dir(SECRET + 1).unwrap_err(), rustix::io::Errno::NOENT);
+    let virtual_dir = mount.path(Ticket::DIR);
+    let aliases = rustix::fs::open(&virtual_dir, path, rustix::fs::Mode::empty()).unwrap();
     let read_write = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE;
     let open = |name: &str, flags| {
         rustix::fs::openat(&aliases, name, flags, rustix::fs::Mode::empty()).map(fs::File::from)
     };
-    let alias =
-        |entry: &Entry| Alias { secret: SECRET, ino: entry.ino, generation: entry.generation };
+    let announce_as = |entry: &Entry, as_new, by| {
+        let opening = Opening { ino: entry.ino, generation: entry.generation, as_new };
+        mount.probe.begin_opening(opening, by).unwrap().to_string()
+    };
+    let announce = |entry: &Entry, user| announce_as(entry, true, this_thread(user));
 
     as_nobody(|| {
         let by_name = fs::File::options().write(true).open(mount.path("file")).unwrap_err();
         assert_eq!(by_name.kind(), ErrorKind::PermissionDenied);
         let truncate = read_write | rustix::fs::OFlags::TRUNC;
-        let mut opened = open(&alias(&file).file_name(1), truncate).unwrap();
+        let name = announce(&file, 65534);
+        let mut opened = open(&name, truncate).unwrap();
         opened.write_all(b"CON").unwrap();
-        // A name that is used again is not found in a cache.
+        // What is used is found nowhere any more, not even in a cache.
+        assert_eq!(open(&name, read_write).unwrap_err(), rustix::io::Errno::NOENT);
+        let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
+        assert!(fs::read(shown).is_err());
         let mut content = String::new();
-        open(&alias(&file).file_name(1), read_write).unwrap().read_to_string(&mut content).unwrap();
+        open(&announce(&file, 65534), read_write).unwrap().read_to_string(&mut content).unwrap();
         assert_eq!(content, "CONtent", "nothing is truncated");
+        // Nobody but root lists or watches the directory.
+        let listed = fs::read_dir(&virtual_dir).unwrap_err();
+        assert_eq!(listed.kind(), ErrorKind::PermissionDenied);
+        let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).unwrap();
+        let events = rustix::fs::inotify::WatchFlags::ALL_EVENTS;
+        let watched = rustix::fs::inotify::add_watch(&watch, &virtual_dir, events);
+        assert_eq!(watched.unwrap_err(), rustix::io::Errno::ACCESS);
     });
     assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o444);
     set_mode(0);
-    let opened = open(&alias(&file).file_name(2), read_write).unwrap();
+    let opened = open(&announce(&file, 0), read_write).unwrap();
     rustix::fs::fchmod(&opened, 0o640.into()).unwrap();
     assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o640);
     assert!(!mount.probe.is_mapped(file.ino), "whoever comes so counts himself");
     // The server says what it answers before it looks, and whoever changes the size waits for that.
     let answered = mount.probe.answered.lock().unwrap().clone();
-    assert_eq!(answered, [(file.ino, 1), (file.ino, 1), (file.ino, 2)]);
+    assert_eq!(answered, [file.ino; 3]);
     let waits = || std::mem::take(&mut *mount.probe.waited.lock().unwrap()).contains(&file.ino);
     waits();
     rustix::io::pwrite(&opened, b"t", 6).unwrap();
@@ -830,25 +895,32 @@ fn a_capability_opens_what_its_permissions_forbid() {
 
     fs::remove_file(mount.path("file")).unwrap();
     let mut content = String::new();
-    open(&alias(&file).file_name(3), read_write).unwrap().read_to_string(&mut content).unwrap();
+    open(&announce(&file, 0), read_write).unwrap().read_to_string(&mut content).unwrap();
     assert_eq!(content, "CONtent");
     assert_eq!(opened.metadata().unwrap().nlink(), 0);
 
-    let wrong = Alias { generation: file.generation + 1, ..alias(&file) };
-    let gone = Alias { ino: Ino(1 << 40), ..alias(&file) };
-    for name in [wrong.file_name(1), gone.file_name(1), alias(&dir).file_name(1), "other".into()] {
-        let failed = open(&name, read_write).unwrap_err();
-        assert_eq!(failed, rustix::io::Errno::NOENT, "{name}");
+    let me = this_thread(0);
+    let wrong = [
+        announce(&Entry { generation: file.generation + 1, ..file }, 0),
+        announce(&Entry { ino: Ino(1 << 31), ..file }, 0),
+        announce(&dir, 0),
+        announce_as(&file, false, me),
+        announce_as(&file, true, Requester { thread: me.thread + 1, ..me }),
+        announce_as(&file, true, Requester { user: 65534, ..me }),
+        Ticket(u128::MAX).to_string(),
+        "other".into(),
+    ];
+    for name in wrong {
+        assert_eq!(open(&name, read_write).unwrap_err(), rustix::io::Errno::NOENT, "{name}");
     }
-    let without_create = open(&alias(&file).file_name(4), rustix::fs::OFlags::RDONLY);
+    let without_create = open(&announce(&file, 0), rustix::fs::OFlags::RDONLY);
     assert_eq!(without_create.unwrap_err(), rustix::io::Errno::NOENT);
     // Nothing is ever in it, and nothing can be made there.
-    let name = Alias::dir_name(SECRET);
-    assert_eq!(fs::read_dir(mount.path(&name)).unwrap().count(), 0);
-    assert!(fs::create_dir(mount.path(&name).join("dir")).is_err());
-    assert!(fs::hard_link(mount.path("dir"), mount.path(&name).join("1-1-1")).is_err());
-    assert!(fs::rename(mount.path(&name), mount.path("other")).is_err());
-    assert!(fs::remove_dir(mount.path(&name)).is_err());
+    assert_eq!(fs::read_dir(&virtual_dir).unwrap().count(), 0);
+    assert!(fs::create_dir(virtual_dir.join("dir")).is_err());
+    assert!(fs::hard_link(mount.path("dir"), virtual_dir.join("link")).is_err());
+    assert!(fs::rename(&virtual_dir, mount.path("other")).is_err());
+    assert!(fs::remove_dir(&virtual_dir).is_err());
     let listed: Vec<_> =
         fs::read_dir(&mount.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(listed, ["dir"]);

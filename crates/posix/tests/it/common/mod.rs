@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use bpfs::Bpfs;
-use mounts::Alias;
+use mounts::{Requester, Ticket};
 use pmem::Region;
 use posix::{
     Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
@@ -47,8 +47,6 @@ pub struct Fault {
     pub hit: bool,
 }
 
-/// The pool's secret.
-pub const SECRET: u64 = 0xabc;
 /// `st_dev` of what is in the mount.
 const DEVICE: u64 = 77;
 
@@ -121,10 +119,13 @@ impl Kernel for Stage {
         if !self.is_ours(path) {
             return Raw.open(path, flags);
         }
-        let name = String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned();
+        let name = match Ticket::parse_root(&path[self.mountpoint.len() + 1..]) {
+            Some(ticket) => format!("/{}", answer(ticket, false)?),
+            None => String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned(),
+        };
         self.note(format!("open {name}"));
         // By whichever name, an inode is one file.
-        let file = name.replace(&format!(".keepstone-{SECRET:016x}-"), "").replace('/', "-");
+        let file = name[1..].replace('/', "-");
         let backing = [&self.mountpoint[..], b"/", file.as_bytes()].concat();
         let backing_path = std::path::Path::new(std::ffi::OsStr::from_bytes(&backing));
         if !backing_path.exists() {
@@ -139,11 +140,10 @@ impl Kernel for Stage {
         let name = String::from_utf8_lossy(name);
         if flags & libc::O_PATH != 0 {
             self.enter_for_number()?;
-            assert_eq!(name, Alias::dir_name(SECRET));
+            assert_eq!(name, Ticket::DIR);
             return Raw.open(b"/dev/shm", flags);
         }
-        // The nonce says nothing.
-        let (inode, _) = name.rsplit_once('-').unwrap();
+        let inode = answer(Ticket::parse(name.as_bytes()).unwrap(), true)?;
         let path = [&self.mountpoint[..], b"/", inode.as_bytes()].concat();
         self.open(&path, flags & !libc::O_CREAT)
     }
@@ -214,6 +214,19 @@ impl Kernel for Stage {
 
 /// What the kernel's table says of a mount, which tests may change.
 pub type Table = Arc<Mutex<Option<MountState>>>;
+
+/// The pools that have been attached, whose announcements [`Stage`] answers.
+static POOLS: Mutex<Vec<Arc<dyn MountEvents>>> = Mutex::new(Vec::new());
+
+/// The inode that this thread has announced by a ticket, and its life.
+fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let by = Requester { thread, user: rustix::process::geteuid().as_raw() };
+    let pools = POOLS.lock().unwrap();
+    let opening = pools.iter().find_map(|pool| pool.answer_opening(ticket, by));
+    let opening = opening.filter(|opening| opening.as_new == as_new).ok_or(Errno::NOENT)?;
+    Ok(format!("{}-{}", opening.ino.0, opening.generation))
+}
 
 /// What a pool is laid out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,11 +342,11 @@ impl World {
     ) -> MountSpec {
         let table = table.clone();
         let attach = move || {
+            POOLS.lock().unwrap().push(events.clone());
             Ok(Attached {
                 fs: fs.clone(),
                 events: events.clone(),
                 file: None,
-                secret: SECRET,
                 on_fork: Self::inherits(fs.clone()),
             })
         };
