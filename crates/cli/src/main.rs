@@ -28,6 +28,7 @@ mod signatures;
 mod simulate;
 mod size;
 mod stats;
+mod tags;
 mod top;
 mod umount;
 
