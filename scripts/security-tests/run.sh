@@ -17,7 +17,7 @@ source "$here/../lib-wait.sh"
 source "$here/../mount-tests/lib.sh"
 source "$here/lib.sh"
 
-suites=(descriptors environment)
+suites=(descriptors environment shm)
 suite=${1:?usage: run.sh SUITE; suites: ${suites[*]} all}
 
 if [ "$suite" = all ]; then
