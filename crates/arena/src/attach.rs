@@ -1,6 +1,6 @@
 //! Shared arenas by name.
 //!
-//! An arena is a file in `/dev/shm` that lives as long as somebody uses it:
+//! An arena is a file in a directory of `/dev/shm` ([`directory`](crate::directory)) that lives as long as somebody uses it:
 //!
 //! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
 //! - attach-A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
@@ -11,20 +11,22 @@
 //! - attach-A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
 //!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built
 //!   beside one that is in use and cannot be found: its file
-//!   was removed, or its users have another `/dev/shm`.
+//!   was removed, its users have another `/dev/shm`, or a user made it who may not make the directory of the owner.
+//! - attach-A6: the file is mapped only after the caller has decided to use it. Until then its words are read by system
+//!   calls, which fail where it is too short.
 
 #![allow(unsafe_code)]
 
-use crate::session::{Session, Tables};
+use crate::directory::{self, Directory};
+use crate::session::{Header, Session, Tables};
 use crate::{Arena, Kind, Layout, Memory, room};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::*;
 
 /// How often, and how long in between, to look again at an arena that is being built or given up.
@@ -38,8 +40,10 @@ const ALONE_TRIES: u32 = 100;
 /// Where and for whom an arena is.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Path of the file, in a tmpfs.
-    pub path: CString,
+    /// The tmpfs in which it has a directory of its owner.
+    pub root: PathBuf,
+    /// The name of its file.
+    pub name: String,
     /// Its owner, group and permission bits: those of what it describes, so that the same users can
     /// open both.
     pub owner: u32,
@@ -49,6 +53,14 @@ pub struct Place {
     pub mode: u32,
     /// Tells formats apart: a user with another one is refused.
     pub format: u64,
+}
+
+/// A place with the directory in which the arena was found or made.
+pub(crate) struct Located {
+    place: Place,
+    path: PathBuf,
+    /// Where this process has moved the file to ([`Arena::follow_owner`]).
+    moved: OnceLock<PathBuf>,
 }
 
 /// How much of what an arena describes one has for oneself (attach-A5).
@@ -77,22 +89,49 @@ impl Arena {
     /// # Errors
     /// Where there was no room for what it was filled with: it is of no use, and goes when it is dropped.
     pub fn publish(&self) -> io::Result<()> {
-        let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
+        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
         if room::was_short(self.view.address()) {
-            return Err(place.lacks(&session.file));
+            return Err(at.place.lacks(&session.file));
         }
-        session.header().ready.store(place.format | 1, Release);
+        session.header().ready.store(at.place.format | 1, Release);
         // Not atomic: the lock may be another's for a moment, who then finds our slot (attach-A2).
         Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
+    }
+
+    /// Follows a change of owner, group or mode of what the arena describes, which is at `place` by now. Root moves the file
+    /// to the directory of the new owner.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn follow_owner(&self, place: &Place) -> io::Result<()> {
+        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
+        let rights = place.rights();
+        let follow = |file: BorrowedFd<'_>| {
+            let stat = rustix::fs::fstat(file)?;
+            if (stat.st_uid, stat.st_gid, stat.st_mode & 0o7777) != rights
+                && [0, stat.st_uid].contains(&directory::caller())
+            {
+                directory::give(file, rights)?;
+            }
+            Ok(())
+        };
+        at.with_file(session, follow)?;
+        if place.owner != at.place.owner && directory::caller() == 0 && at.moved.get().is_none() {
+            let to = Directory::make(&place.root, place.owner)?.path.join(&place.name);
+            let how = rustix::fs::RenameFlags::NOREPLACE;
+            rustix::fs::renameat_with(rustix::fs::CWD, &at.path, rustix::fs::CWD, &to, how)?;
+            let _ = at.moved.set(to);
+        }
+        Ok(())
     }
 }
 
 impl Place {
     /// A place for the calling user alone.
-    pub fn private(path: CString, format: u64) -> Self {
-        let owner = rustix::process::geteuid().as_raw();
+    pub fn private(root: impl Into<PathBuf>, name: &str, format: u64) -> Self {
+        let (root, name) = (root.into(), name.to_owned());
         let group = rustix::process::getegid().as_raw();
-        Self { path, owner, group, mode: 0o600, format }
+        Self { root, name, owner: directory::caller(), group, mode: 0o600, format }
     }
 
     /// Opens the arena of this name with these tables, or makes it. `hold` takes the lock of what it describes
@@ -100,8 +139,8 @@ impl Place {
     /// held shared.
     ///
     /// # Errors
-    /// Where the file belongs to somebody else; where those who use it have another format, are in another PID
-    /// or time namespace, or cannot be found; where too many use it; or what a system call gave.
+    /// Where the file is not to be trusted; where those who use it have another format, are in another PID
+    /// or time namespace, or cannot be found; where too many use it; where it was damaged; or what a system call gave.
     pub fn attach(
         &self,
         layout: &Layout,
@@ -112,8 +151,9 @@ impl Place {
             drop(file);
             let _ = rustix::thread::nanosleep(&NAP);
         };
+        let mut was_lost = false;
         for _ in 0..TRIES {
-            let (file, stat) = self.open()?;
+            let (at, file, stat) = self.open()?;
             let alone = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => true,
                 Err(Errno::WOULDBLOCK) => {
@@ -124,35 +164,34 @@ impl Place {
                 }
                 Err(e) => return Err(e.into()),
             };
-            if !self.is_current(&stat) {
+            if !at.is_current(&stat) {
                 continue;
             }
-            let memory = if stat_size(&file)? == layout.bytes() as u64 {
-                Some(Memory::file(&file, layout.bytes())?)
-            } else {
-                None
-            };
-            let is_ready =
-                |m: &Memory| m.table(tables.header)[0].ready.load(Acquire) == self.format | 1;
-            match memory.filter(is_ready) {
-                Some(memory) if !alone || tables.is_used(&memory) => match hold(Hold::Shared) {
+            let header = tables.read_header(&file)?;
+            let is_whole = stat_size(&file)? == layout.bytes() as u64;
+            let ready = header.ready.load(Relaxed);
+            let is_ready = is_whole && !header.is_lost() && ready == self.format | 1;
+            was_lost = !is_ready && [0, self.format | 1].contains(&ready);
+            if is_ready && (!alone || tables.is_used_in(&file)?) {
+                match hold(Hold::Shared) {
                     // The state's users have gone meanwhile, and somebody has it alone.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => nap(file),
                     held => {
                         held?;
-                        return self.join(memory, file, layout, tables).map(Attached::Joined);
+                        let memory = self.map(&file, layout)?;
+                        return at.join(memory, file, layout, tables).map(Attached::Joined);
                     }
-                },
-                _ if alone => {
-                    self.be_alone(&file, hold)?;
-                    return self.build(file, layout, tables).map(Attached::Fresh);
                 }
+            } else if alone {
+                at.be_alone(&file, hold)?;
+                return at.build(file, layout, tables).map(Attached::Fresh);
+            } else {
                 // Its builder died while we waited, and we are not the only one who did; or those
                 // who use it have another format.
-                _ => nap(file),
+                nap(file);
             }
         }
-        Err(self.other_version())
+        Err(if was_lost { self.damaged() } else { self.other_version() })
     }
 
     /// Waits for others to let go of the file, who build it or take it away.
@@ -172,7 +211,7 @@ impl Place {
 
     /// What this is about, for messages.
     fn says(&self, kind: io::ErrorKind, what: &str) -> io::Error {
-        io::Error::new(kind, format!("{}: {what}", self.path.to_string_lossy()))
+        io::Error::new(kind, format!("{}: {what}", self.root.join(&self.name).display()))
     }
 
     fn other_version(&self) -> io::Error {
@@ -181,80 +220,28 @@ impl Place {
         self.says(io::ErrorKind::Unsupported, what)
     }
 
-    /// Makes sure that nobody else uses what the arena describes (attach-A5). Others who have just come let go of it,
-    /// as they find the lock of the arena taken.
-    fn be_alone(&self, file: &OwnedFd, hold: &dyn Fn(Hold) -> io::Result<()>) -> io::Result<()> {
-        for _ in 0..ALONE_TRIES {
-            match hold(Hold::Alone) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let _ = rustix::thread::nanosleep(&NAP);
-                }
-                held => {
-                    held?;
-                    return hold(Hold::Shared);
-                }
+    fn damaged(&self) -> io::Error {
+        let what = "this state was truncated or overwritten, and programs still have it. End them (`fuser` on the pool \
+                    names them), unmount the pool, then mount it again";
+        self.says(io::ErrorKind::ResourceBusy, what)
+    }
+
+    fn map(&self, file: &OwnedFd, layout: &Layout) -> io::Result<Memory> {
+        Memory::file(file, layout.bytes()).map_err(|err| match err.kind() {
+            io::ErrorKind::OutOfMemory => {
+                let mib = layout.bytes() >> 20;
+                let what = format!(
+                    "this state takes {mib} MiB of address space; raise its limit (`ulimit -v`)"
+                );
+                self.says(io::ErrorKind::OutOfMemory, &what)
             }
-        }
-        // What is there now is of no use to those who come next.
-        if rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat)) {
-            let _ = rustix::fs::unlink(&self.path);
-        }
-        let what = "this state is gone, but others still use it: it was removed (by hand, or by systemd-logind, \
-                    unless RemoveIPC=no), or they have another /dev/shm. End them (`fuser` on the pool names \
-                    them), then try again";
-        Err(self.says(io::ErrorKind::ResourceBusy, what))
+            _ => err,
+        })
     }
 
-    /// Removes the arena of this name if it has one of these formats and all its users are dead (attach-A2, attach-A3).
-    fn remove_if_abandoned(&self, layout: &Layout, formats: &[u64]) -> io::Result<u64> {
-        let tables = layout.session.expect("the layout was begun with `Layout::shared`");
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-        let is_ours = |ready, found| {
-            formats.iter().any(|format| ready == format | 1) && found == namespaces()
-        };
-        let stat = rustix::fs::fstat(&file)?;
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        // What is none of ours is not locked, not even for a moment: it may be a pool, whose user would be refused.
-        let mut first = [0; 16];
-        let read = if is_file { rustix::io::pread(&file, &mut first, 0)? } else { 0 };
-        let word = |i: usize| u64::from_ne_bytes(first[i..i + 8].try_into().expect("eight bytes"));
-        if read < first.len() || !is_ours(word(0), word(8)) {
-            return Ok(0);
-        }
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let stat = rustix::fs::fstat(&file)?;
-        if !self.is_current(&stat) || (stat.st_size as usize) < layout.bytes() {
-            return Ok(0);
-        }
-        let memory = Memory::file(&file, layout.bytes())?;
-        let header = &memory.table(tables.header)[0];
-        let ready = header.ready.load(Acquire);
-        if !is_ours(ready, header.namespaces.load(Acquire)) || tables.is_used(&memory) {
-            return Ok(0);
-        }
-        rustix::fs::unlink(&self.path)?;
-        Ok(stat.st_blocks as u64 * 512)
-    }
-
-    fn join(
-        &self,
-        memory: Memory,
-        file: OwnedFd,
-        layout: &Layout,
-        tables: Tables,
-    ) -> io::Result<Arena> {
-        let session = Session::new(memory, tables, file)?;
-        if session.header().namespaces.load(Acquire) != namespaces() {
-            return Err(self.other_version());
-        }
-        if session.header().short.load(Acquire) != 0 {
-            return Err(self.no_room(""));
-        }
-        room::watch(&session, false);
-        session.process().map_err(Errno::from)?;
-        rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
-        Ok(Arena::shared(session, self, layout.derived))
+    /// The owner, group and mode of the file.
+    fn rights(&self) -> (u32, u32, u32) {
+        (self.owner, self.group, self.mode & 0o666 | 0o600)
     }
 
     /// `more`: of the state.
@@ -273,92 +260,168 @@ impl Place {
         self.no_room(&format!(", which takes more than the {mib} MiB that there were"))
     }
 
-    /// The name is taken.
-    fn is_blocked(&self, owner: u32) -> io::Error {
-        let what = format!(
-            "this file of user {owner} has the name of the pool's shared state: remove it, or have its owner do so"
-        );
-        self.says(io::ErrorKind::PermissionDenied, &what)
+    /// The file is not to be trusted (directory-S3), or not the caller's to open.
+    fn is_blocked(&self, directory: &Directory) -> io::Error {
+        let path = directory.path.join(&self.name);
+        let why = match directory.stat(&self.name) {
+            Ok(stat) => format!(
+                "this file of user {} (mode {:04o}, {} links) has the name of the pool's shared state",
+                stat.st_uid,
+                stat.st_mode & 0o7777,
+                stat.st_nlink
+            ),
+            Err(err) => format!("the shared state of the pool cannot be opened ({err})"),
+        };
+        let text = format!("{}: {why}: remove it, or have its owner do so", path.display());
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
     }
 
-    fn open(&self) -> io::Result<(OwnedFd, Stat)> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mode = Mode::from_raw_mode(0o600);
-        // Not with CREATE at once: in a sticky directory that is refused for a stranger's file
-        // (`fs.protected_regular`).
-        let file = match rustix::fs::open(&self.path, flags, mode) {
-            Err(Errno::NOENT) => {
-                match rustix::fs::open(&self.path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
-                    Err(Errno::EXIST) => rustix::fs::open(&self.path, flags, mode),
-                    made => made,
+    /// Opens the file in the directory of the owner, or in that of the caller; makes it where there is none.
+    fn open(&self) -> io::Result<(Located, OwnedFd, Stat)> {
+        let me = directory::caller();
+        for _ in 0..TRIES {
+            let others = (me != self.owner).then_some(me);
+            for uid in [self.owner].into_iter().chain(others) {
+                for directory in Directory::find(&self.root, uid)? {
+                    if let Some(found) = self.open_in(&directory, OFlags::empty())? {
+                        return Ok(found);
+                    }
                 }
             }
-            found => found,
-        };
-        let file = file.map_err(|err| match (err, rustix::fs::lstat(&self.path)) {
-            (Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO, Ok(stat)) => {
-                self.is_blocked(stat.st_uid)
+            // The directory of the owner is the owner's and root's to fill (directory-S1).
+            let uid = if me == 0 { self.owner } else { me };
+            let directory = Directory::make(&self.root, uid)?;
+            if let Some(made) = self.open_in(&directory, OFlags::CREATE | OFlags::EXCL)? {
+                return Ok(made);
             }
-            _ => self.says(io::Error::from(err).kind(), &err.to_string()),
-        })?;
-        let stat = rustix::fs::fstat(&file)?;
-        let me = rustix::process::geteuid().as_raw();
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        // Everybody may make files in /dev/shm: one of a stranger is a trap.
-        if !is_file || ![me, self.owner, 0].contains(&stat.st_uid) {
-            return Err(self.is_blocked(stat.st_uid));
         }
-        Ok((file, stat))
+        Err(Errno::AGAIN.into())
+    }
+
+    /// Opens the file in this directory; `None` if it is not there (any more), or already there if it is to be made.
+    fn open_in(
+        &self,
+        directory: &Directory,
+        more: OFlags,
+    ) -> io::Result<Option<(Located, OwnedFd, Stat)>> {
+        let file = match directory.open_file(&self.name, more) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::EXIST) => return Ok(None),
+            Err(Errno::LOOP | Errno::ACCESS | Errno::PERM | Errno::ISDIR | Errno::NXIO) => {
+                return Err(self.is_blocked(directory));
+            }
+            Err(err) => return Err(self.says(io::Error::from(err).kind(), &err.to_string())),
+        };
+        let mut stat = rustix::fs::fstat(&file)?;
+        if stat.st_nlink == 0 {
+            return Ok(None);
+        }
+        let is_narrower = |stat: &Stat| directory::is_sound(stat, self.rights());
+        let is_file_of_ours = directory::is_sound(&stat, (self.owner, stat.st_gid, 0o7777));
+        if !is_narrower(&stat) && is_file_of_ours && [0, stat.st_uid].contains(&directory::caller())
+        {
+            // The mode of what it describes has been narrowed, and nobody has followed yet.
+            directory::give(file.as_fd(), self.rights())?;
+            stat = rustix::fs::fstat(&file)?;
+        }
+        if !is_narrower(&stat) {
+            return Err(self.is_blocked(directory));
+        }
+        let path = directory.path.join(&self.name);
+        let at = Located { place: self.clone(), path, moved: OnceLock::new() };
+        Ok(Some((at, file, stat)))
+    }
+}
+
+impl Located {
+    /// At no place: for models, which have no files.
+    #[cfg(loom)]
+    pub(crate) fn nowhere() -> Self {
+        let (root, name) = (PathBuf::new(), String::new());
+        let place = Place { root, name, owner: 0, group: 0, mode: 0, format: 0 };
+        Self { place, path: PathBuf::new(), moved: OnceLock::new() }
+    }
+
+    fn path(&self) -> &Path {
+        self.moved.get().unwrap_or(&self.path)
+    }
+
+    /// Removes the file, and its directory if it was the last one there.
+    fn remove(&self) {
+        let path = self.path();
+        let _ = rustix::fs::unlink(path);
+        path.parent().into_iter().for_each(directory::remove_if_empty);
     }
 
     /// Whether the name still leads to this file (attach-A3).
     fn is_current(&self, stat: &Stat) -> bool {
-        rustix::fs::stat(&self.path)
+        rustix::fs::lstat(self.path())
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
     }
 
-    fn build(&self, file: OwnedFd, layout: &Layout, tables: Tables) -> io::Result<Arena> {
-        self.open_to_users(&file)?;
+    /// Makes sure that nobody else uses what the arena describes (attach-A5). Others who have just come let go of it,
+    /// as they find the lock of the arena taken.
+    fn be_alone(&self, file: &OwnedFd, hold: &dyn Fn(Hold) -> io::Result<()>) -> io::Result<()> {
+        for _ in 0..ALONE_TRIES {
+            match hold(Hold::Alone) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let _ = rustix::thread::nanosleep(&NAP);
+                }
+                held => {
+                    held?;
+                    return hold(Hold::Shared);
+                }
+            }
+        }
+        // What is there now is of no use to those who come next.
+        if rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat)) {
+            self.remove();
+        }
+        let what = "this state is gone, but others still use it: it was removed (by hand, or by systemd-logind, \
+                    unless RemoveIPC=no), they have another /dev/shm, or a user made it who is neither root nor the \
+                    owner of the pool. End them (`fuser` on the pool names them), then try again";
+        Err(self.place.says(io::ErrorKind::ResourceBusy, what))
+    }
+
+    fn join(
+        self,
+        memory: Memory,
+        file: OwnedFd,
+        layout: &Layout,
+        tables: Tables,
+    ) -> io::Result<Arena> {
+        let session = Session::new(memory, tables, file)?;
+        room::watch(&session, false);
+        if session.header().namespaces.load(Acquire) != namespaces() {
+            return Err(self.place.other_version());
+        }
+        if session.header().short.load(Acquire) != 0 {
+            return Err(self.place.no_room(""));
+        }
+        session.process().map_err(Errno::from)?;
+        if session.header().is_lost() {
+            return Err(self.place.damaged());
+        }
+        rustix::fs::flock(&session.file, FlockOperation::LockShared)?;
+        Ok(Arena::shared(session, self, layout.derived))
+    }
+
+    fn build(self, file: OwnedFd, layout: &Layout, tables: Tables) -> io::Result<Arena> {
+        let owner = rustix::fs::fstat(&file)?.st_uid;
+        if [0, owner].contains(&directory::caller()) {
+            directory::give(file.as_fd(), self.place.rights())?;
+        }
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, layout.bytes() as u64)?;
         if let Err(err) = room::take_reserve(file.as_fd(), layout.bytes() as u64) {
-            let _ = rustix::fs::unlink(&self.path);
-            return Err(if err == Errno::NOSPC { self.no_room("") } else { err.into() });
+            self.remove();
+            return Err(if err == Errno::NOSPC { self.place.no_room("") } else { err.into() });
         }
-        let session = Session::new(Memory::file(&file, layout.bytes())?, tables, file)?;
+        let session = Session::new(self.place.map(&file, layout)?, tables, file)?;
         room::watch(&session, true);
         session.header().namespaces.store(namespaces(), Relaxed);
         session.process().map_err(Errno::from)?;
         Ok(Arena::shared(session, self, layout.derived))
-    }
-
-    /// Lets those into `file` who may open what it describes.
-    fn open_to_users(&self, file: &OwnedFd) -> rustix::io::Result<()> {
-        let uid = rustix::process::geteuid().as_raw();
-        if uid == 0 || uid == self.owner {
-            let owner = rustix::fs::Uid::from_raw(self.owner);
-            let group = rustix::fs::Gid::from_raw(self.group);
-            let _ = rustix::fs::fchown(file, Some(owner), Some(group));
-            rustix::fs::fchmod(file, self.file_mode())?;
-        }
-        Ok(())
-    }
-
-    fn file_mode(&self) -> Mode {
-        Mode::from_raw_mode(self.mode & 0o666 | 0o600)
-    }
-
-    /// Follows a change of owner, group or mode of what the arena describes.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach), where the file cannot be opened or is not to be trusted.
-    pub fn follow_owner(&self) -> io::Result<()> {
-        let (file, stat) = self.open()?;
-        let found = (stat.st_uid, stat.st_gid, Mode::from_raw_mode(stat.st_mode));
-        if found != (self.owner, self.group, self.file_mode()) {
-            self.open_to_users(&file)?;
-        }
-        Ok(())
     }
 
     /// Looks at the file of a session, by the descriptor that was kept, if it still is that file.
@@ -380,8 +443,14 @@ impl Place {
         session: &Session,
         f: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> io::Result<T> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = rustix::fs::open(&self.path, flags, Mode::empty());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        // Nothing else is opened (directory-S4).
+        let opened = match rustix::fs::lstat(self.path()) {
+            Ok(stat) if (stat.st_dev, stat.st_ino) == session.id => {
+                rustix::fs::open(self.path(), flags, Mode::empty())
+            }
+            _ => Err(Errno::NOENT),
+        };
         let file = match &opened {
             Ok(file) if session.is_file(file.as_fd()) => file.as_fd(),
             _ if session.is_file(session.file.as_fd()) => session.file.as_fd(),
@@ -401,32 +470,58 @@ impl Place {
             && rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat))
             && !session.tables.is_used(session.memory())
         {
-            let _ = rustix::fs::unlink(&self.path);
+            self.remove();
         }
         let _ = rustix::fs::flock(file, FlockOperation::Unlock);
     }
 }
 
-/// Removes the arenas of these formats in `dir` whose names begin with `prefix` and whose users have all
+/// Removes the arenas of these formats in the directories of `root` whose users have all
 /// been killed: they take memory until somebody attaches again. Returns how many bytes that gave back.
 ///
 /// # Errors
-/// If `dir` cannot be listed. What cannot be looked at is left alone.
-pub fn remove_abandoned(dir: &Path, prefix: &str, formats: &[u64]) -> io::Result<u64> {
+/// If `root` cannot be listed. What cannot be looked at, or is not to be trusted, is left alone (directory-S4).
+pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
+    let mut bytes = 0;
+    directory::for_each_file(root, |directory, name| {
+        // Whichever format it has.
+        bytes += remove_if_abandoned(directory, name, formats).unwrap_or(0);
+    })?;
+    Ok(bytes)
+}
+
+/// Removes an arena if it has one of these formats and all its users are dead (attach-A2, attach-A3).
+fn remove_if_abandoned(directory: &Directory, name: &str, formats: &[u64]) -> io::Result<u64> {
     // What lies behind the tables of the session is not looked at.
     let layout = Layout::shared();
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        if !name.starts_with(prefix.as_bytes()) {
-            continue;
-        }
-        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { continue };
-        // Whichever format it has.
-        bytes += Place::private(path, 0).remove_if_abandoned(&layout, formats).unwrap_or(0);
+    let tables = layout.session.expect("the layout was begun with `Layout::shared`");
+    let found = directory.stat(name)?;
+    // Of whatever owner and mode the pool is: who may write in the directory has made it.
+    if !directory::is_sound(&found, (found.st_uid, found.st_gid, 0o666)) {
+        return Ok(0);
     }
-    Ok(bytes)
+    let file = directory.open_file(name, OFlags::empty())?;
+    let is_ours = |header: &Header| {
+        let ready = header.ready.load(Relaxed);
+        formats.iter().any(|format| ready == format | 1)
+            && header.namespaces.load(Relaxed) == namespaces()
+    };
+    // What is none of ours is not locked, not even for a moment: it may be a pool, whose user would be refused.
+    if !is_ours(&tables.read_header(&file)?) {
+        return Ok(0);
+    }
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let (stat, now) = (rustix::fs::fstat(&file)?, directory.stat(name)?);
+    if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino)
+        || (stat.st_size as usize) < layout.bytes()
+        || !is_ours(&tables.read_header(&file)?)
+        || tables.is_used_in(&file)?
+    {
+        return Ok(0);
+    }
+    rustix::fs::unlink(directory.path.join(name))?;
+    directory::remove_if_empty(&directory.path);
+    Ok(stat.st_blocks as u64 * 512)
 }
 
 fn stat_size(file: &OwnedFd) -> io::Result<u64> {
@@ -448,10 +543,9 @@ mod tests {
 
     #[test]
     fn what_the_killed_leave_is_removed_and_nothing_else() {
-        let prefix = format!("keepstone-arena-left-{}-", std::process::id());
-        let place = |name: &str, format| {
-            Place::private(CString::new(format!("/dev/shm/{prefix}{name}")).unwrap(), format)
-        };
+        let root = PathBuf::from(format!("/dev/shm/arena-left-{}", std::process::id()));
+        std::fs::create_dir(&root).unwrap();
+        let place = |name: &str, format| Place::private(&root, name, format);
         let mut layout = Layout::shared();
         layout.table::<AtomicU64>(1 << 16);
         let make = |name: &str, format| {
@@ -474,27 +568,30 @@ mod tests {
         // SAFETY: waits for the child just made.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
-        let dir = Path::new("/dev/shm");
-        assert!(remove_abandoned(dir, &prefix, &[2, 6]).unwrap() > 0);
-        let exists = |name: &str| dir.join(format!("{prefix}{name}")).exists();
+        let dir = root.join(format!("keepstone-{}", directory::caller()));
+        assert!(remove_abandoned(&root, &[2, 6]).unwrap() > 0);
+        let exists = |name: &str| dir.join(name).exists();
         assert_eq!(["used", "left", "others"].map(exists), [true, false, true]);
-        assert!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap() > 0);
-        assert_eq!(remove_abandoned(dir, &prefix, &[2, 4]).unwrap(), 0);
-        drop(used);
+        assert!(remove_abandoned(&root, &[2, 4]).unwrap() > 0);
+        assert_eq!(remove_abandoned(&root, &[2, 4]).unwrap(), 0);
         // A file of another kind is not even locked: who has it does not get in the way, nor does who looks.
-        let pool = dir.join(format!("{prefix}pool"));
+        let pool = dir.join("pool");
         std::fs::write(&pool, b"KSTNBPFS, and more than a header").unwrap();
         let held = std::fs::File::open(&pool).unwrap();
         rustix::fs::flock(&held, FlockOperation::NonBlockingLockShared).unwrap();
-        let removed = place("pool", 2).remove_if_abandoned(&Layout::shared(), &[2]);
+        let removed = remove_abandoned(&root, &[2]);
         assert_eq!((removed.unwrap(), pool.exists()), (0, true));
         std::fs::remove_file(&pool).unwrap();
+        drop(used);
+        assert!(!dir.exists(), "the last one takes it away");
+        std::fs::remove_dir(&root).unwrap();
     }
 
     /// An arena with one table of 64 MiB, at a path that ends with `name`; its file, and the bytes that takes.
     fn with_a_table(name: &str) -> (Arena, Span<AtomicU64>, String, impl Fn() -> u64) {
-        let path = format!("/dev/shm/keepstone-arena-{name}-{}", std::process::id());
-        let place = Place::private(CString::new(path.clone()).unwrap(), 2);
+        let name = format!("arena-{name}-{}", std::process::id());
+        let path = format!("/dev/shm/keepstone-{}/{name}", directory::caller());
+        let place = Place::private("/dev/shm", &name, 2);
         let mut layout = Layout::shared();
         let table = layout.table::<AtomicU64>(8 << 20);
         let Attached::Fresh(arena) = place.attach(&layout, &|_| Ok(())).unwrap() else {
@@ -507,8 +604,8 @@ mod tests {
 
     #[test]
     fn a_session_that_detaches_leaves_threads_of_others_their_slots() {
-        let path = format!("/dev/shm/keepstone-arena-two-sessions-{}", std::process::id());
-        let place = Place::private(CString::new(path).unwrap(), 2);
+        let name = format!("arena-two-sessions-{}", std::process::id());
+        let place = Place::private("/dev/shm", &name, 2);
         let layout = Layout::shared();
         let Attached::Fresh(first) = place.attach(&layout, &|_| Ok(())).unwrap() else {
             panic!("nobody else has this name");

@@ -86,7 +86,8 @@ impl Bitmap {
                 match word.compare_exchange_weak(seen, seen | mask, AcqRel, Relaxed) {
                     Ok(_) => {
                         let start = w * 64 + u64::from(bit);
-                        return Some(start..start + u64::from(n));
+                        // Nothing is free where the bits are gone (room-O4).
+                        return (!arena.has_met_loss()).then(|| start..start + u64::from(n));
                     }
                     Err(now) => seen = now,
                 }
@@ -106,7 +107,7 @@ impl Bitmap {
             let is_clear =
                 word.load(Relaxed) == 0 && word.compare_exchange(0, !0, AcqRel, Relaxed).is_ok();
             let start = index as u64 * 64;
-            is_clear.then_some(start..start + 64)
+            (is_clear && !arena.has_met_loss()).then_some(start..start + 64)
         })
     }
 
@@ -123,7 +124,7 @@ impl Bitmap {
             done = (done / 64 + 1) * 64;
         }
         if done >= bits.end {
-            return true;
+            return !arena.has_met_loss();
         }
         self.clear_range(arena, bits.start..done);
         false

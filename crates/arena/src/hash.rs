@@ -37,6 +37,12 @@ const SPINS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 1 << 14 };
 /// A longer walk without a lock has lost its way, or had better be sure of it.
 const STEPS_MAX: u32 = 64;
 
+/// A longer chain does not end (doubt-W1).
+const CHAIN_MAX: u32 = 1 << 16;
+
+/// Doubts of a waiter, of [`SPINS_TO_DOUBT`] each, before it takes a lock over that no thread can have (doubt-W1): seconds.
+const DOUBTS_MAX: u32 = 1 << 12;
+
 /// Entries of a bucket.
 const ENTRIES: usize = if cfg!(loom) { 1 } else { 3 };
 
@@ -137,17 +143,22 @@ impl<T: Entry + Default> HashIndex<T> {
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
         let word = &self.bucket(arena, hash).word;
         let me = arena.owner();
-        let mut spins = 0u32;
+        let (mut spins, mut doubts) = (0u32, 0u32);
         loop {
             let seen = Word(word.load(Relaxed));
             let owner = seen.owner();
-            let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && arena.is_owner_dead(owner);
+            let is_left = || doubts >= DOUBTS_MAX || arena.is_lost() || arena.is_owner_dead(owner);
+            let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && is_left();
             let locked = seen.locked_by(me).0;
             if is_free && word.compare_exchange_weak(seen.0, locked, Acquire, Relaxed).is_ok() {
                 // hash-H2
                 fence(Release);
+                if doubts >= DOUBTS_MAX {
+                    arena.doubt();
+                }
                 return Locked { word, before: seen };
             }
+            doubts += u32::from(spins >= SPINS_TO_DOUBT);
             spins = if spins >= SPINS_TO_DOUBT { 0 } else { spins + 1 };
             if spins.is_multiple_of(128) {
                 sync::give_way();
@@ -196,20 +207,27 @@ impl<T: Entry + Default> HashIndex<T> {
     ) -> Option<R> {
         let _locked = self.lock(arena, hash);
         let mut bucket = self.bucket(arena, hash);
-        loop {
+        for _ in 0..CHAIN_MAX {
             if let Some(found) = bucket.filled().find_map(&mut view) {
                 return Some(found);
             }
             bucket = self.after(arena, bucket)?.1;
         }
+        arena.doubt();
+        None
     }
 
     /// Has `fill` fill an entry of the bucket of `hash`; `false` where there is no room.
     pub fn insert(&self, arena: &Arena, hash: u64, fill: impl FnOnce(&T)) -> bool {
         let _locked = self.lock(arena, hash);
         let first = self.bucket(arena, hash);
-        let mut bucket = first;
+        let (mut bucket, mut steps) = (first, 0);
         loop {
+            if steps == CHAIN_MAX {
+                arena.doubt();
+                return false;
+            }
+            steps += 1;
             if let Some(room) = bucket.entries.iter().find(|entry| entry.is_none()) {
                 fill(room);
                 return true;
@@ -234,7 +252,7 @@ impl<T: Entry + Default> HashIndex<T> {
         let mut before: Option<&Bucket<T>> = None;
         let mut at = None;
         let mut bucket = self.bucket(arena, hash);
-        loop {
+        for _ in 0..CHAIN_MAX {
             if let Some(entry) = bucket.filled().find(|entry| matches(entry)) {
                 entry.clear();
                 if let (Some(before), Some(handle), true) =
@@ -249,6 +267,8 @@ impl<T: Entry + Default> HashIndex<T> {
             before = Some(bucket);
             (at, bucket) = (Some(handle), next);
         }
+        arena.doubt();
+        false
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod attach;
 mod bitmap;
+mod directory;
 mod free_count;
 mod free_runs;
 mod hash;
@@ -49,10 +50,11 @@ pub use process::{Life, ProcessId};
 #[cfg(not(loom))]
 pub use room::{handle_fault, is_mapped};
 pub use rwlock::{LockMode, PATIENCE_MS, RwLock, Ticket};
-pub use session::{Census, Inside, Look, PROCESSES, Paused, Refused, Stopped, prepare};
+pub use session::{Census, Inside, Look, PROCESSES, Paused, Refused, Stopped, Wait, prepare};
 pub use slab::{Handle, Slab};
 pub use token::{TOKEN_WORDS, Token};
 
+use attach::Located;
 use memory::{HUGE_PAGE, Memory, View};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use session::Session;
@@ -153,7 +155,7 @@ pub struct Arena {
 
 enum Kind {
     Alone(#[allow(dead_code, reason = "keeps the memory")] Memory),
-    Shared(Arc<Session>, Place),
+    Shared(Arc<Session>, Located),
 }
 
 impl Arena {
@@ -173,8 +175,8 @@ impl Arena {
         Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
     }
 
-    fn shared(session: Arc<Session>, place: &Place, derived: usize) -> Self {
-        Self { view: session.memory().view(), derived, kind: Kind::Shared(session, place.clone()) }
+    fn shared(session: Arc<Session>, at: Located, derived: usize) -> Self {
+        Self { view: session.memory().view(), derived, kind: Kind::Shared(session, at) }
     }
 
     #[inline]
@@ -183,6 +185,18 @@ impl Arena {
             Kind::Alone(_) => None,
             Kind::Shared(session, _) => Some(session),
         }
+    }
+
+    /// Whether this process has met memory of a shared arena that is gone (room-O4): what an operation has read counts for
+    /// nothing.
+    #[inline]
+    pub fn has_met_loss(&self) -> bool {
+        room::is_any_lost() && self.is_lost()
+    }
+
+    /// Whether any process has.
+    pub fn is_lost(&self) -> bool {
+        self.session().is_some_and(|s| s.header().is_lost())
     }
 
     /// The descriptor that a shared arena keeps open.
@@ -229,10 +243,10 @@ impl Arena {
     }
 
     fn clear_bytes(&self, range: Range<usize>) -> io::Result<()> {
-        let Kind::Shared(session, place) = &self.kind else { return Ok(()) };
+        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (at, len) = (range.start as u64, (range.end - range.start) as u64);
-        place.with_file(session, |file| rustix::fs::fallocate(file, how, at, len))
+        let (from, len) = (range.start as u64, (range.end - range.start) as u64);
+        at.with_file(session, |file| rustix::fs::fallocate(file, how, from, len))
     }
 
     /// Calls `each(index, value)` for part of a table, but for values on pages of a shared arena that were never
@@ -251,7 +265,7 @@ impl Arena {
                 each(i, &table[i]);
             }
         };
-        let Kind::Shared(session, place) = &self.kind else {
+        let Kind::Shared(session, at) = &self.kind else {
             visit(range);
             return visited;
         };
@@ -271,7 +285,7 @@ impl Arena {
             }
             Ok(())
         };
-        if place.look_at_file(session, visit_data).is_err() {
+        if at.look_at_file(session, visit_data).is_err() {
             visit(range.clone());
         }
         visited
@@ -280,8 +294,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        if let Kind::Shared(session, place) = &self.kind {
-            place.leave(session);
+        if let Kind::Shared(session, at) = &self.kind {
+            at.leave(session);
             room::unwatch(session.memory().view().address());
         }
     }

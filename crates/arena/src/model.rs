@@ -224,6 +224,11 @@ pub(crate) fn nap(_: &Timespec) {
 /// Memory of the model is never short.
 pub(crate) fn watch(_: &crate::session::Session, _: bool) {}
 
+/// As above, and never gone.
+pub(crate) fn is_any_lost() -> bool {
+    false
+}
+
 /// As above.
 pub(crate) const RESERVE: u64 = 0;
 

@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::*;
 
 /// Set in the total while deferred blocks are being freed.
 const DRAINING: u64 = 1 << 63;
+/// Looks at a drain that does not end before it is in doubt (doubt-W1): seconds.
+const LOOKS_TO_DOUBT: u32 = if cfg!(loom) { u32::MAX } else { 1 << 22 };
 
 /// Readers without a copy, and the blocks that wait for them.
 #[derive(Clone, Copy)]
@@ -65,7 +67,12 @@ impl Pins {
         let own = self.own(arena)?;
         let total = self.total(arena);
         let count = |n: u64| (n & DRAINING == 0).then_some(n + 1);
+        let mut looks = 0_u32;
         while total.fetch_update(SeqCst, Relaxed, count).is_err() {
+            looks += 1;
+            if looks == LOOKS_TO_DOUBT {
+                arena.doubt();
+            }
             if arena.should_give_up() {
                 return Err(Refused::Stopped);
             }
@@ -85,7 +92,7 @@ impl Pins {
 
     /// Takes `n` readers off; whether deferred blocks can now be freed.
     fn take_off(&self, arena: &Arena, n: u64) -> bool {
-        let left = self.total(arena).fetch_sub(n, SeqCst) - n;
+        let left = self.total(arena).fetch_sub(n, SeqCst).wrapping_sub(n);
         left == 0 && now(self.waiting(arena)) > 0
     }
 
@@ -140,7 +147,8 @@ impl Pins {
         for dead in census.dead() {
             by_process[dead].store(0, Relaxed);
         }
-        let n: u64 = by_process.iter().map(|of| of.load(Relaxed)).sum();
+        let sum = by_process.iter().fold(0_u64, |sum, of| sum.wrapping_add(of.load(Relaxed)));
+        let n = sum & !DRAINING;
         self.total(arena).store(n, Release);
         let mut deferred = Vec::new();
         self.deferred.drain(arena, |b| deferred.push(b));

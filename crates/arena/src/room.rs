@@ -10,11 +10,13 @@
 //!   Who is still building the arena, and so is alone with it, gets private memory instead and goes on: in the end it
 //!   is told, and fails ([`was_short`]).
 //! - room-O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
+//! - room-O4: if the file has been truncated, private zeros take the place of all of it, and the gate is closed for good
+//!   ([`LOST`]): operations fail with `EIO`, and no process ends by the signal.
 
 #![allow(unsafe_code)]
 
-use crate::attach::Place;
-use crate::session::Session;
+use crate::attach::Located;
+use crate::session::{LOST, Session};
 use crate::{Arena, Kind};
 use mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, BorrowedFd};
@@ -31,6 +33,8 @@ const PAGE: u64 = 4096;
 struct Known {
     /// In the header: whether it is short (room-O2).
     short: AtomicPtr<AtomicU32>,
+    /// In the header: the gate, which is closed for good once memory is gone (room-O4).
+    gate: AtomicPtr<AtomicU32>,
     /// Whether it is being built.
     building: AtomicBool,
     /// Whether private memory has taken the place of the file's (room-O2).
@@ -41,11 +45,21 @@ static MAPPED: Table<Known> = Table::new(
     [const {
         Entry::new(Known {
             short: AtomicPtr::new(std::ptr::null_mut()),
+            gate: AtomicPtr::new(std::ptr::null_mut()),
             building: AtomicBool::new(false),
             is_private: AtomicBool::new(false),
         })
     }; ENTRIES],
 );
+
+/// Whether memory of any arena of this process is gone: what operations ask, without following a pointer.
+static ANY_LOST: AtomicBool = AtomicBool::new(false);
+
+/// See [`ANY_LOST`].
+#[inline]
+pub(crate) fn is_any_lost() -> bool {
+    ANY_LOST.load(Acquire)
+}
 
 /// Lets [`handle_fault`] know of a session. One for which there is no place does without.
 pub(crate) fn watch(session: &Session, building: bool) {
@@ -54,7 +68,9 @@ pub(crate) fn watch(session: &Session, building: bool) {
     MAPPED.begin(range, session.file.as_fd(), session.id, |known| {
         known.building.store(building, Relaxed);
         known.is_private.store(false, Relaxed);
-        known.short.store(std::ptr::from_ref(&session.header().short).cast_mut(), Relaxed);
+        let header = session.header();
+        known.short.store(std::ptr::from_ref(&header.short).cast_mut(), Relaxed);
+        known.gate.store(std::ptr::from_ref(&header.gate).cast_mut(), Relaxed);
     });
 }
 
@@ -81,21 +97,56 @@ pub(crate) fn was_short(base: usize) -> bool {
 }
 
 /// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
-/// page is there now (room-O2), so that the instruction can be executed again. Makes system calls only.
+/// page is there now (room-O2, room-O4), so that the instruction can be executed again. Makes system calls only.
 pub fn handle_fault(address: usize) -> bool {
     let Some(arena) = MAPPED.find(address) else { return false };
     let (base, len) = (arena.range().start, arena.range().len() as u64);
-    let Some((file, _)) = arena.file().filter(|(_, size)| *size >= len) else { return false };
     let page = (address - base) as u64 / PAGE * PAGE;
+    let file = match arena.file() {
+        Some((file, size)) if size >= len => file,
+        Some((file, _)) => return lose(arena, Some(file)),
+        // A program has closed the descriptor.
+        None => return lose(arena, None),
+    };
     let take = || rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, page, PAGE).is_ok();
     if take() {
         return true;
     }
-    // SAFETY: in the header of the arena, which is mapped, as the address is.
-    unsafe { (*arena.more.short.load(Relaxed)).store(1, Release) };
+    mark(arena, file, arena.more.short.load(Relaxed).addr(), 1);
     let give = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let given = rustix::fs::fallocate(file, give, reserve_at(len), RESERVE);
-    given.is_ok() && take() || take_private(arena, file, page)
+    given.is_ok() && take() || take_private(arena, file, page) || lose(arena, Some(file))
+}
+
+/// Has private zeros take the place of the whole arena, and marks it as lost, here and for others (room-O4). A second thread may
+/// replace what another has just stored: what is read from now on counts for nothing.
+fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
+    let gate = arena.more.gate.load(Relaxed);
+    if let Some(file) = file {
+        mark(arena, file, gate.addr(), LOST);
+    }
+    let (base, len) = (arena.range().start, arena.range().len());
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the pages of the arena, which is unmapped as a whole and reached by atomics only.
+    let is_there = unsafe { mm::mmap_anonymous(base as *mut _, len, prot, flags).is_ok() };
+    ANY_LOST.store(true, Release);
+    if is_there {
+        // SAFETY: in the header of the arena, in whose place zeros are mapped.
+        unsafe { (*gate).store(LOST, Release) };
+    }
+    is_there
+}
+
+/// Stores a word of the header that is mapped at `address`, by a system call: a store would end the process if that page is gone,
+/// too, as the signal is blocked here.
+fn mark(arena: &Entry<Known>, file: BorrowedFd<'_>, address: usize, word: u32) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    // Below that the call would raise a signal of its own.
+    if limit.is_none_or(|limit| limit >= PAGE) {
+        let _ =
+            rustix::io::pwrite(file, &word.to_ne_bytes(), (address - arena.range().start) as u64);
+    }
 }
 
 /// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (room-O2).
@@ -145,13 +196,13 @@ impl Arena {
 
     /// To be called now and then by somebody who stays (room-O3).
     pub fn take_reserve(&self) {
-        let Kind::Shared(session, place) = &self.kind else { return };
-        if self.is_short() && self.try_reserve(session, place).is_ok() {
+        let Kind::Shared(session, at) = &self.kind else { return };
+        if self.is_short() && self.try_reserve(session, at).is_ok() {
             session.header().short.store(0, Release);
         }
     }
 
-    fn try_reserve(&self, session: &Session, place: &Place) -> std::io::Result<()> {
-        place.with_file(session, |file| take_reserve(file, self.view.len() as u64))
+    fn try_reserve(&self, session: &Session, at: &Located) -> std::io::Result<()> {
+        at.with_file(session, |file| take_reserve(file, self.view.len() as u64))
     }
 }

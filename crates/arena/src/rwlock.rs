@@ -164,7 +164,7 @@ impl RwLock {
             self.bump();
         }
         let left = match mode {
-            LockMode::Shared => self.state.fetch_sub(1, Release) - 1,
+            LockMode::Shared => self.state.fetch_sub(1, Release).wrapping_sub(1),
             LockMode::Exclusive => self.state.fetch_and(!WRITER, Release) & !WRITER,
         };
         if left == WAITING {

@@ -24,24 +24,27 @@
 
 //!
 //! Here is who takes part: slots of processes and threads, and how they come and go. How threads stop is in [`gate`], what the dead
-//! leave in [`dead`].
+//! leave in [`dead`], what follows if words were overwritten in [`doubt`].
 
 #![allow(unsafe_code)]
 
 mod dead;
+mod doubt;
 mod gate;
 
 pub use dead::{Census, Look};
+pub use doubt::Wait;
 pub use gate::{Inside, Paused, Stopped};
 
 use crate::process::{self, ProcessId, UNITS_PER_SECOND};
 use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
-use crate::{Arena, Layout, Memory, Shared, Span};
+use crate::{Arena, Layout, Memory, Shared, Span, room};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
 use std::cell::RefCell;
 use std::io;
+use std::mem::offset_of;
 use std::sync::atomic::{self, Ordering::*};
 use std::sync::{Arc, Once};
 
@@ -51,6 +54,8 @@ pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
 const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
 /// The owner of locks that a thread took without a slot; never found dead.
 const UNKNOWN: u32 = u32::MAX;
+/// The gate of an arena whose memory is gone (room-O4): closed, by no owner, for good.
+pub(crate) const LOST: u32 = u32::MAX;
 /// One in the number of closings, in the word of the gate; above any owner.
 const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
 /// In the count of pauses: the slot of this process holds what a dead one has left.
@@ -79,8 +84,8 @@ pub(crate) struct Header {
     /// The namespaces that process numbers and start times are of.
     pub(crate) namespaces: AtomicU64,
     /// The owner who stops the world, below [`CLOSING`], and which closing it is above, so that no two
-    /// look alike; 0: nobody.
-    gate: AtomicU32,
+    /// look alike; 0: nobody; [`LOST`].
+    pub(crate) gate: AtomicU32,
     /// How often the gate was closed.
     closings: AtomicU32,
     /// Slots of the thread table that were ever used.
@@ -89,9 +94,18 @@ pub(crate) struct Header {
     recoveries: AtomicU32,
     /// There was no room for more of it (room-O2 in `room.rs`).
     pub(crate) short: AtomicU32,
+    /// Its words are in doubt (doubt-W1).
+    doubted: AtomicU32,
 }
 // SAFETY: atomics only; zero means "nothing yet".
 unsafe impl Shared for Header {}
+
+impl Header {
+    /// Whether memory of the arena is gone (room-O4).
+    pub(crate) fn is_lost(&self) -> bool {
+        self.gate.load(Acquire) == LOST
+    }
+}
 
 #[derive(Default)]
 #[repr(C, align(64))]
@@ -170,9 +184,47 @@ impl Tables {
         }
     }
 
+    /// What the file of an arena has for a header, read without a mapping (attach-A6): zeros where it is too short.
+    pub(crate) fn read_header(&self, file: &OwnedFd) -> io::Result<Header> {
+        let mut bytes = [0; size_of::<Header>()];
+        read_at(file, &mut bytes, self.header.offset)?;
+        let half =
+            |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
+        Ok(Header {
+            ready: AtomicU64::new(word(offset_of!(Header, ready))),
+            namespaces: AtomicU64::new(word(offset_of!(Header, namespaces))),
+            gate: AtomicU32::new(half(offset_of!(Header, gate))),
+            ..Header::default()
+        })
+    }
+
+    /// As [`is_used`](Self::is_used), read without a mapping.
+    pub(crate) fn is_used_in(&self, file: &OwnedFd) -> io::Result<bool> {
+        let mut bytes = vec![0; PROCESSES * size_of::<ProcessSlot>()];
+        read_at(file, &mut bytes, self.processes.offset)?;
+        let at = offset_of!(ProcessSlot, who);
+        let who =
+            |slot: &[u8]| u64::from_ne_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
+        Ok(bytes.chunks_exact(size_of::<ProcessSlot>()).any(|slot| !is_nobody(who(slot))))
+    }
+
     /// Whether any process that may be alive has a slot.
     pub(crate) fn is_used(&self, memory: &Memory) -> bool {
         memory.table(self.processes).iter().any(|p| !p.is_left())
+    }
+}
+
+/// Reads what a file has at `offset`; the rest of `bytes` stays.
+fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: usize) -> io::Result<()> {
+    let mut done = 0;
+    loop {
+        match rustix::io::pread(file, &mut bytes[done..], (offset + done) as u64) {
+            Ok(0) => return Ok(()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 
@@ -264,6 +316,14 @@ pub enum Refused {
     /// Somebody has to stop the world, and this process cannot: system calls are kept from it (session-E4) or it
     /// may not know who lives (process-L3 in `process.rs`), and of those that could, none has done it for seconds.
     Unable,
+    /// Memory of the arena is gone (room-O4).
+    Lost,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        room::unwatch(self.memory.view().address());
+    }
 }
 
 impl Session {
@@ -545,7 +605,7 @@ impl From<Refused> for Errno {
         match r {
             Refused::Full => Errno::USERS,
             Refused::Stopped | Refused::Leftovers | Refused::Arrived => Errno::RESTART,
-            Refused::Unable => Errno::IO,
+            Refused::Unable | Refused::Lost => Errno::IO,
         }
     }
 }
@@ -559,12 +619,10 @@ mod tests {
     use super::*;
     use crate::{Attached, Place};
     use rustix::thread::{MembarrierCommand, membarrier};
-    use std::ffi::CString;
 
     /// A shared arena that nothing else uses.
     fn place(name: &str) -> Place {
-        let path = format!("/dev/shm/keepstone-arena-{name}-{}", std::process::id());
-        Place::private(CString::new(path).unwrap(), 2)
+        Place::private("/dev/shm", &format!("arena-{name}-{}", std::process::id()), 2)
     }
 
     fn attach(place: &Place) -> Arena {

@@ -36,6 +36,11 @@ impl<T: Shared + Link> Slab<T> {
         Self { nodes: layout.table(capacity + 1), head: layout.table(2) }
     }
 
+    /// The most nodes that there can be.
+    pub fn capacity(&self) -> usize {
+        self.nodes.len
+    }
+
     /// The node with this number.
     #[inline]
     pub fn get<'a>(&self, arena: &'a Arena, handle: Handle) -> &'a T {

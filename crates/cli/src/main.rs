@@ -30,6 +30,7 @@ mod signatures;
 mod simulate;
 mod size;
 mod stats;
+mod tags;
 mod top;
 mod trust;
 mod umount;

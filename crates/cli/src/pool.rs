@@ -1,16 +1,16 @@
 //! What all commands do with pools.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::pool::PoolInfo;
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use fuse::MountEntry;
 use pmem::{Access, Domain, Lock, Medium as _, OpenOptions, Region};
 use serde::{Deserialize, Serialize};
 
 use crate::busy;
+use crate::tags::Tag;
 
 /// How long a killed server may take to give its pool back.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -44,8 +44,8 @@ impl std::fmt::Display for DomainReport {
 
 /// The absolute path of the pool that `name` is: a path, the directory where it is mounted, `UUID=…` or `LABEL=…`.
 pub fn absolute(name: &Path) -> Result<PathBuf> {
-    if let Some(wanted) = Wanted::parse(name) {
-        return wanted.find();
+    if let Some(tag) = Tag::parse(name) {
+        return tag.find();
     }
     let mounted_at = |dir: &Path| -> Result<Option<MountEntry>> {
         Ok(fuse::mount_at(dir)?.filter(MountEntry::is_keepstone))
@@ -61,71 +61,6 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
         )
     })?;
     Ok(mounted_at(&path)?.map_or(path, |mount| mount.source))
-}
-
-/// Whether a pool is named by what it says of itself, not by a path.
-pub fn is_tag(name: &Path) -> bool {
-    Wanted::parse(name).is_some()
-}
-
-/// What a pool says of itself, to find it by.
-#[derive(Debug, PartialEq, Eq)]
-enum Wanted {
-    Uuid(String),
-    Label(String),
-}
-
-impl Wanted {
-    fn parse(name: &Path) -> Option<Self> {
-        let (tag, value) = name.to_str()?.split_once('=')?;
-        let value = value.trim_matches('"');
-        match tag {
-            "UUID" => Some(Self::Uuid(value.to_lowercase())),
-            "LABEL" => Some(Self::Label(value.to_owned())),
-            _ => None,
-        }
-    }
-
-    fn is(&self, info: &PoolInfo) -> bool {
-        match self {
-            Self::Uuid(uuid) => *uuid == info.uuid.to_string(),
-            Self::Label(label) => *label == info.label,
-        }
-    }
-
-    /// Looks among the pools that are mounted, those of fstab, devdax devices, and files in /dev/shm.
-    fn find(&self) -> Result<PathBuf> {
-        let mounted = fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone);
-        let mut places: BTreeSet<PathBuf> = mounted.map(|mount| mount.source).collect();
-        let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
-        let lines = fstab.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-        places.extend(
-            lines.filter(|line| line.get(2) == Some(&"fuse.keepstone")).map(|l| l[0].into()),
-        );
-        let listed = |dir: &str| std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let is_dax = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/dax");
-        places.extend(listed("/dev").map(|entry| entry.path()).filter(is_dax));
-        places.extend(listed("/dev/shm").map(|entry| entry.path()));
-        places.retain(|path| info(path).is_ok_and(|(found, _)| self.is(&found)));
-        let names =
-            || places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-        match places.len() {
-            1 => Ok(places.into_iter().next().expect("there is one")),
-            0 => bail!(
-                "{self}: no such pool is mounted, in /etc/fstab, on /dev/dax* or in /dev/shm; name its path"
-            ),
-            _ => bail!("{self}: {} are; name one by its path", names()),
-        }
-    }
-}
-
-impl std::fmt::Display for Wanted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Uuid(uuid) => write!(f, "UUID={uuid}"),
-            Self::Label(label) => write!(f, "LABEL={label}"),
-        }
-    }
 }
 
 /// Opens a pool. Where it is in use, the error names by whom; who is ending is waited for.
@@ -165,20 +100,5 @@ pub fn threads(asked: Option<u16>) -> usize {
     match asked {
         Some(n) => n.into(),
         None => std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 16)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pools_are_wanted_by_what_they_say() {
-        assert_eq!(Wanted::parse(Path::new("UUID=AB-1")), Some(Wanted::Uuid("ab-1".into())));
-        assert_eq!(
-            Wanted::parse(Path::new("LABEL=\"My=pool\"")),
-            Some(Wanted::Label("My=pool".into()))
-        );
-        assert_eq!(Wanted::parse(Path::new("/dev/shm/a=b")), None);
     }
 }

@@ -196,6 +196,14 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
             );
         }
     }
+    if let Some(limit) = ::mounts::scarce_address_space() {
+        notices.push(format!(
+            "the address space of programs is limited to {} MiB (`ulimit -v`): they use pools through the mount; from {} MiB on \
+             they use them directly",
+            limit >> 20,
+            ::mounts::ADDRESS_SPACE_MIN >> 20
+        ));
+    }
     let name = Path::new(&args.command[0]);
     if let Some(why) = Program::find(name).and_then(|program| program.not_served()) {
         notices.push(format!("{}: {why}; it uses the mount", name.display()));

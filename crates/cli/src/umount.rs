@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::args::UmountArgs;
 use crate::attach::ending::{self, Remainder};
+use crate::tags::Tag;
 use crate::{busy, mount, output, pool, stats};
 
 /// How long a server may take to say which process it is; one that is stopped never does.
@@ -133,7 +134,7 @@ fn find(name: &Path) -> Result<MountEntry> {
     }
     let pool = match dir {
         Ok(dir) if dir.is_dir() => None,
-        Err(_) if !pool::is_tag(name) => {
+        Err(_) if Tag::parse(name).is_none() => {
             bail!("{}: no such directory, and no pool", name.display())
         }
         _ => Some(pool::absolute(name)?),

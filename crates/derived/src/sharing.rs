@@ -12,6 +12,8 @@
 //! - sharing-R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
 //!   failure would take back. So [`SharedPool::derive`] makes durable what it reads: in a recovery, and in
 //!   a mount, as those who used the pool may have been killed all together.
+//! - sharing-R5: if the file of the state has been truncated, operations fail with `EIO`, as nothing that they read there
+//!   counts. Other processes find its gate closed for good. The pool itself is whole, so the next mount derives all again.
 //! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
 //!   the references ([`Held`]).
 
@@ -74,7 +76,7 @@ pub trait SharedPool: Sized + Sync {
         loop {
             match state.arena.enter() {
                 Ok(inside) => match body(self) {
-                    _ if self.is_lost() => return Err(state.lost()),
+                    _ if self.is_lost() || state.arena.has_met_loss() => return Err(state.lost()),
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
                         match self.make_space() {
@@ -99,6 +101,7 @@ pub trait SharedPool: Sized + Sync {
                     clear_own(self)?;
                     continue;
                 }
+                Err(Refused::Lost) => return Err(state.lost()),
                 Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
             }
             help(self)?;
@@ -138,6 +141,9 @@ pub trait SharedPool: Sized + Sync {
     /// Returns how many there were.
     fn reap_processes(&self, look: Look) -> Result<usize> {
         let arena = &self.state().arena;
+        if arena.is_lost() {
+            return Err(self.state().lost());
+        }
         arena.take_reserve();
         if arena.has_died_inside() {
             recover(self)?;

@@ -218,15 +218,22 @@ impl<V: Inode> State<V> {
         words.iter().zip(settings).for_each(|(to, word)| to.store(*word, Relaxed));
     }
 
-    /// Part of the pool is gone: whatever an operation has read may be zeros.
+    /// Part of the pool, or of this state, is gone: whatever an operation has read may be zeros.
     #[cold]
     pub(crate) fn lost(&self) -> Errno {
         if !self.told_loss.swap(true, Relaxed) {
             self.set_damaged();
-            tracing::error!(
-                "the pool's file was truncated, or its memory is broken: nothing can be read or changed any more \
-                 (EIO). Unmount the pool, and bring back a copy of the file"
-            );
+            if self.arena.is_lost() {
+                tracing::error!(
+                    "the shared state of the pool in /dev/shm was truncated: nothing can be read or changed any more \
+                     (EIO). End the programs that use the pool, unmount it, and mount it again"
+                );
+            } else {
+                tracing::error!(
+                    "the pool's file was truncated, or its memory is broken: nothing can be read or changed any more \
+                     (EIO). Unmount the pool, and bring back a copy of the file"
+                );
+            }
         }
         Errno::IO
     }
@@ -443,7 +450,11 @@ impl<V: Inode> State<V> {
     /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, session-E3).
     #[inline]
     fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
-        let taken = lock.lock_while(mode, || !self.arena.should_give_up());
+        let mut wait = None;
+        let taken = lock.lock_while(mode, || {
+            wait.get_or_insert_with(|| self.arena.begin_wait()).look();
+            !self.arena.should_give_up()
+        });
         if taken { Ok(()) } else { Err(Errno::RESTART) }
     }
 

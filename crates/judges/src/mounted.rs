@@ -6,7 +6,6 @@ use crashsim::target::{Mounted, SharingProcess, clock, start_clock};
 use namespace::{Files, Pool, Storage};
 use pmem::Medium;
 use pool::{CheckOptions, MountOptions, Prealloc};
-use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::FileSystem;
 
@@ -84,7 +83,6 @@ where
 {
     static SHARED: AtomicU64 = AtomicU64::new(0);
     let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
-    let path = format!("/dev/shm/keepstone-crashsim-{process}-{number}");
-    let place = arena::Place::private(CString::new(path).map_err(text)?, 0);
+    let place = arena::Place::private("/dev/shm", &format!("crashsim-{process}-{number}"), 0);
     Pool::<F>::attach(Sited(medium), &place, options).map_err(text)
 }

@@ -651,7 +651,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
 
     fn follow_owner(&self) -> io::Result<()> {
         match place::<F>(self.files.medium().0) {
-            Ok(place) => place.follow_owner(),
+            Ok(place) => self.files.tables().arena.follow_owner(&place),
             Err(Error::Shared(err)) => Err(err),
             Err(err) => Err(io::Error::other(err)),
         }

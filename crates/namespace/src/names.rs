@@ -259,7 +259,11 @@ impl<S: Storage> Core<S> {
         if v.kind() != FileKind::Symlink {
             return Err(Errno::INVAL);
         }
-        let mut target = vec![0; self.load(v, Word::Size).min(S::LIMITS.symlink as u64) as usize];
+        let size = self.load(v, Word::Size);
+        if !(1..=S::LIMITS.symlink as u64).contains(&size) {
+            return Err(Errno::UCLEAN);
+        }
+        let mut target = vec![0; size as usize];
         self.read_target(v, &mut target)?;
         self.touch_accessed(v);
         Ok(target)

@@ -147,6 +147,16 @@ fn directory(dir: Ino) -> String {
     format!("directory inode {}", dir.0)
 }
 
+/// Whether what is neither a file nor a directory can have this size, and anything this mode: others trust in both.
+fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
+    let may_be = match kind {
+        FileKind::File | FileKind::Dir => true,
+        FileKind::Symlink => (1..=symlink as u64).contains(&size),
+        _ => size == 0,
+    };
+    may_be && mode == kind.mode_bits() | mode & 0o7777
+}
+
 impl<S: Storage> Core<S> {
     /// Scans the pool; `progress` is told how many inodes were found so far.
     pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
@@ -347,6 +357,13 @@ impl<S: Storage> Core<S> {
                 ino.0
             ));
         };
+        let size = self.load(v, Word::Size);
+        if !is_possible(kind, mode, size, S::LIMITS.symlink) {
+            return bad(format!(
+                "it names inode {}, which no {kind:?} can be: mode {mode:#o}, size {size}",
+                ino.0
+            ));
+        }
         // scan-S4.
         if self.find_name(dir, name).is_some() {
             return bad("the name appears twice".into());

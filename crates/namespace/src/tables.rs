@@ -419,7 +419,12 @@ impl Tables {
     pub fn drop_dir_state(&self, v: &VInode) {
         let Some(handle) = Handle::from_link(v.dir.swap(0, Relaxed)) else { return };
         let mut next = self.dir_states.get(&self.arena, handle).blocks.load(Relaxed);
+        let mut left = self.dir_blocks.capacity();
         while let Some(block) = Handle::from_link(next) {
+            if left == 0 {
+                return self.arena.doubt();
+            }
+            left -= 1;
             next = self.dir_block(block).sibling.load(Relaxed);
             self.dir_blocks.give(&self.arena, block);
         }

@@ -16,7 +16,7 @@ use pmem::Fenced;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use vfs::{Errno, Ino, Result, SetXattr};
+use vfs::{Errno, Ino, Limits, Result, SetXattr, XATTR_NAME_MAX};
 
 /// `security.capability`, which changes of content and owner remove.
 pub const CAPABILITY: &[u8] = b"security.capability";
@@ -101,6 +101,9 @@ fn each_attribute(bytes: &[u8], mut each: impl FnMut(usize, &[u8], &[u8])) -> Op
     for _ in 0..count {
         let name_len = u16::from_le_bytes(rest.get(..2)?.try_into().ok()?) as usize;
         let value_len = u32::from_le_bytes(rest.get(2..6)?.try_into().ok()?) as usize;
+        if !(1..=XATTR_NAME_MAX).contains(&name_len) || value_len > Limits::MAX.xattr {
+            return None;
+        }
         let value_at = ENTRY_HEADER + name_len;
         let name = rest.get(ENTRY_HEADER..value_at)?;
         let value = rest.get(value_at..value_at.checked_add(value_len)?)?;

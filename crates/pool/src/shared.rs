@@ -2,13 +2,11 @@
 
 use crate::{Error, Place};
 use pmem::Region;
-use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-/// Where shared states are, and how their names begin.
+/// Where the directories of shared states are.
 const ARENAS: &str = "/dev/shm";
-const ARENA_PREFIX: &str = "keepstone-";
 
 /// Where those meet who use the pool in `region`: a copy of its file is another pool. `format` is the version of
 /// the derived state; no two engines have the same.
@@ -18,10 +16,9 @@ const ARENA_PREFIX: &str = "keepstone-";
 pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Error> {
     let file =
         region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
-    let id = format!("{}-{:x}-{:x}", pool.simple(), file.device, file.inode);
-    let path = format!("{ARENAS}/{ARENA_PREFIX}{id}");
     Ok(Place {
-        path: CString::new(path).expect("there is no NUL in it"),
+        root: ARENAS.into(),
+        name: format!("{}-{:x}-{:x}", pool.simple(), file.device, file.inode),
         owner: file.owner,
         group: file.group,
         mode: file.mode,
@@ -35,7 +32,7 @@ pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Er
 /// # Errors
 /// Of the system.
 pub fn remove_abandoned(formats: &[u64]) -> io::Result<u64> {
-    arena::remove_abandoned(Path::new(ARENAS), ARENA_PREFIX, formats)
+    arena::remove_abandoned(Path::new(ARENAS), formats)
 }
 
 /// Whether a pool or a shared state is mapped there: larger than all that is a program's own, and sparse.
@@ -44,8 +41,8 @@ pub fn is_mapped(address: usize) -> bool {
 }
 
 /// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
-/// again, as it was in a shared state for which there was no room, and now there is, or in a pool whose file was
-/// truncated: then all operations of that pool fail with `EIO`.
+/// again, as it was in a shared state for which there was no room, and now there is, or in a shared state or pool whose file
+/// was truncated: then all operations of that pool fail with `EIO`.
 pub fn handle_fault(address: usize) -> bool {
     arena::handle_fault(address) || pmem::handle_fault(address)
 }

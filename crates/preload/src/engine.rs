@@ -174,7 +174,23 @@ pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
     let region = options.open(pool, pmem::Access::ReadWrite)?;
-    Ok(engines::attach(region, &MountOptions::default())?)
+    let fs = engines::attach(region, &MountOptions::default())?;
+    if takes_too_much() {
+        return Err(
+            "it would take more than half of the address space that is allowed (`ulimit -v`)"
+                .into(),
+        );
+    }
+    Ok(fs)
+}
+
+/// Whether what is mapped by now leaves the program less than half of a limit on its address space.
+fn takes_too_much() -> bool {
+    let Some(limit) = ::mounts::address_space_limit() else { return false };
+    let statm = mounts::read(c"/proc/self/statm").unwrap_or_default();
+    let first = statm.split(|byte| *byte == b' ').next().and_then(|word| str::from_utf8(word).ok());
+    let pages: u64 = first.and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64 > limit / 2
 }
 
 /// Keeps the other threads of this process out of its pools for good: it is about to end, which

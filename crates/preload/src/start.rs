@@ -82,6 +82,14 @@ static START: extern "C" fn() = {
 fn begin() {
     exec::start();
     stats::start();
+    if let Some(limit) = ::mounts::scarce_address_space() {
+        debug(format_args!(
+            "pools are left to their mounts: the address space is limited to {} MiB (`ulimit -v`), the library needs {} MiB",
+            limit >> 20,
+            ::mounts::ADDRESS_SPACE_MIN >> 20
+        ));
+        return;
+    }
     let found = mounts::find();
     // Otherwise caches may come later.
     let is_over = !found.caches && !exec::is_run();

@@ -6,13 +6,13 @@
 //! `KEEPSTONE_HOSTILE_SEED=s` runs that one alone.
 
 use crate::{DIR, Engine, FILE, Fs, mount};
-use namespace::layout::BLOCK;
+use namespace::layout::{BLOCK, Word};
 use pmem::{Medium as _, Region};
 use pool::{CheckOptions, Error, FormatOptions, MountOptions};
 use rng::Rng;
 use vfs::{
-    Caller, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek, SetAttr,
-    SetXattr,
+    Caller, Fallocate, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, Seek,
+    SetAttr, SetXattr,
 };
 
 const BYTES: u64 = 2 << 20;
@@ -206,6 +206,50 @@ pub fn damaged_images<E: Engine>() {
     for seed in seeds {
         let run = std::panic::catch_unwind(|| one::<E>(&image, seed));
         assert!(run.is_ok(), "rerun with KEEPSTONE_HOSTILE_SEED={seed}");
+    }
+}
+
+/// Sizes and modes that no program can have made are damage, which a check finds and repairs and a read refuses.
+pub fn impossible_inodes<E: Engine>() {
+    let (target, link) = ([b'x'; 1234], u64::from(FileKind::Symlink.mode_bits()) | 0o777);
+    let fifo = u64::from(FileKind::Fifo.mode_bits()) | 0o600;
+    let damages = [
+        (link, Word::Size, 1 << 45),
+        (link, Word::Size, 4096),
+        (link, Word::Size, 0),
+        (link, Word::Mode, link | 1 << 20),
+        (fifo, Word::Size, 5),
+        (fifo, Word::Mode, 0o150_600),
+    ];
+    for (mode, word, value) in damages {
+        let region = Region::anonymous(BYTES).unwrap();
+        E::format(&region, &FormatOptions::default()).unwrap();
+        let fs = mount::<E, _>(region);
+        let kinds = [("link", NewKind::Symlink(&target)), ("fifo", NewKind::Fifo)];
+        for (name, kind) in kinds {
+            let node = NewNode { kind, mode: 0o600, umask: 0 };
+            fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &node).unwrap();
+        }
+        let region = fs.into_medium();
+        let at = |word: Word, at: u64| region.load_u64(at + word as u64);
+        let is_it = |record: &u64| {
+            let size = if mode == link { 1234 } else { 0 };
+            at(Word::Mode, *record) & 0o37_777_770_000 == mode & !0o7777
+                && at(Word::Size, *record) == size
+        };
+        let record = (0..BYTES).step_by(128).find(is_it).expect("it was made");
+        let above = if matches!(word, Word::Mode) { at(Word::Mode, record) >> 32 << 32 } else { 0 };
+        region.store_u64(record + word as u64, above | value);
+        let check = |repair| E::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let name: &[u8] = if mode == link { b"link" } else { b"fifo" };
+        assert!(!check(false).clean(), "{mode:o} {value:#x}");
+        let fs = Fs::<E, &Region>::mount(&region, &options).unwrap();
+        let read = fs.lookup(ROOT, name).and_then(|entry| fs.readlink(entry.ino));
+        assert!(read.is_err(), "{mode:o} {value:#x}: {read:?}");
+        drop(fs);
+        check(true);
+        assert!(check(false).clean(), "{mode:o} {value:#x}");
     }
 }
 

@@ -187,6 +187,11 @@ pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
     namespace::place::<E::Files<Region>>(region)
 }
 
+/// The file of the state of those who share a pool, if the owner or root has made it.
+pub fn state_at(place: &Place) -> PathBuf {
+    place.root.join(format!("keepstone-{}", place.owner)).join(&place.name)
+}
+
 /// Joins those who share a pool.
 ///
 /// # Errors
@@ -238,7 +243,7 @@ macro_rules! tests {
         );
     };
     (@ $engine:ident, hostile) => {
-        $crate::tests!(@ $engine, hostile: damaged_images truncated_images garbage);
+        $crate::tests!(@ $engine, hostile: damaged_images truncated_images garbage impossible_inodes);
     };
     (@ $engine:ident, limits) => {
         $crate::tests!(@ $engine, limits:
@@ -287,6 +292,8 @@ macro_rules! tests {
             a_state_that_was_removed_has_no_successor_beside_it
             a_strangers_file_is_named
             all_who_come_at_once_get_in
+            a_truncated_state_kills_nobody
+            a_state_of_zeros_kills_nobody
             who_has_the_pool_alone_is_not_joined
             a_full_shm_refuses_and_kills_nobody
             in_a_small_shm

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{Engine, FILE, PoolFile, attach, mount, open_shared, place, try_attach};
+use crate::{Engine, FILE, PoolFile, attach, mount, open_shared, place, state_at, try_attach};
 use pmem::{Access, Lock, OpenOptions, Region};
 use pool::FormatOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,7 +11,68 @@ use vfs::{Caller, Errno, FileSystem as _, ROOT};
 
 /// Where the shared state is.
 fn state<E: Engine>(pool: &Path) -> PathBuf {
-    place::<E>(&open_shared(pool)).unwrap().path.into_string().unwrap().into()
+    state_at(&place::<E>(&open_shared(pool)).unwrap())
+}
+
+/// Has faults in what is mapped handled as servers do.
+fn handle_faults() {
+    // SAFETY: the action is zeros but for a handler of its type.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// A user who may write the state truncates it: operations fail, no process dies, and the next mount finds the pool whole.
+pub fn a_truncated_state_kills_nobody<E: Engine>() {
+    handle_faults();
+    for left in [0, 4096, 100_000, 300_000, 3 << 20] {
+        let pool = PoolFile::new::<E>("truncated-state", 16 << 20);
+        let [first, second] = [(), ()].map(|()| attach::<E>(&pool.0));
+        first.create(&Caller::ROOT, ROOT, b"before", &FILE).unwrap();
+        first.sync().unwrap();
+        let file = std::fs::File::options().write(true).open(state::<E>(&pool.0)).unwrap();
+        file.set_len(left).unwrap();
+        let make = |i: u32| first.create(&Caller::ROOT, ROOT, format!("{i}").as_bytes(), &FILE);
+        let failed = (0..1000).find_map(|i| make(i).err());
+        assert_eq!(failed, Some(Errno::IO), "{left}");
+        for fs in [&first, &second] {
+            // What another process has not touched it need not miss; afterwards all know.
+            let _ = fs.reap_processes();
+            let _ = fs.getattr(ROOT);
+            let _ = fs.sync();
+        }
+        assert_eq!(first.lookup(ROOT, b"before").err(), Some(Errno::IO));
+        let _ = first.statfs();
+        let refused = try_attach::<E>(&pool.0).err().expect("two still have it").to_string();
+        assert!(refused.contains("truncated"), "{refused}");
+        drop((first, second));
+        let again = attach::<E>(&pool.0);
+        again.lookup(ROOT, b"before").unwrap();
+        again.create(&Caller::ROOT, ROOT, b"after", &FILE).unwrap();
+    }
+}
+
+/// As [`a_truncated_state_kills_nobody`]; the size is as before when anybody looks.
+pub fn a_state_of_zeros_kills_nobody<E: Engine>() {
+    handle_faults();
+    let pool = PoolFile::new::<E>("zero-state", 16 << 20);
+    let first = attach::<E>(&pool.0);
+    first.create(&Caller::ROOT, ROOT, b"before", &FILE).unwrap();
+    let path = state::<E>(&pool.0);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    let len = file.metadata().unwrap().len();
+    file.set_len(0).unwrap();
+    file.set_len(len).unwrap();
+    for i in 0..100_u32 {
+        let _ = first.create(&Caller::ROOT, ROOT, format!("{i}").as_bytes(), &FILE);
+        let _ = first.lookup(ROOT, b"before");
+    }
+    let _ = first.reap_processes();
+    drop(first);
+    let _ = std::fs::remove_file(&path);
 }
 
 /// While somebody uses a state that was removed, nobody begins another one.
@@ -31,6 +92,7 @@ pub fn a_state_that_was_removed_has_no_successor_beside_it<E: Engine>() {
 pub fn a_strangers_file_is_named<E: Engine>() {
     let pool = PoolFile::new::<E>("strangers", 16 << 20);
     let state = state::<E>(&pool.0);
+    std::fs::create_dir_all(state.parent().unwrap()).unwrap();
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&state).unwrap();
     std::os::unix::fs::chown(&state, Some(4711), None).unwrap();
     let refused = try_attach::<E>(&pool.0).err().expect("it may be a trap").to_string();
@@ -109,13 +171,7 @@ pub fn in_a_small_shm<E: Engine>() {
     let Some(pool) = std::env::var_os("KEEPSTONE_POOL").map(PathBuf::from) else { return };
     let small = ["-t", "tmpfs", "-o", "size=32M", "none", "/dev/shm"];
     assert!(std::process::Command::new("mount").args(small).status().unwrap().success());
-    // SAFETY: the action is zeros but for a handler of its type.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_bus_error as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO;
-        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
-    }
+    handle_faults();
     let region = Region::create(&pool, 64 << 20).unwrap();
     E::format(&region, &FormatOptions::default()).unwrap();
     drop(region);

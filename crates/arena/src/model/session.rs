@@ -6,7 +6,7 @@
 )]
 
 use super::*;
-use crate::Place;
+use crate::attach::Located;
 use crate::model::{Memory, ProcessId, die, explore, set_impatient, set_relying};
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -82,8 +82,7 @@ impl World {
 }
 
 fn arena(session: Arc<Session>) -> Arena {
-    let path = c"".to_owned();
-    Arena::shared(session, &Place { path, owner: 0, group: 0, mode: 0, format: 0 }, 0)
+    Arena::shared(session, Located::nowhere(), 0)
 }
 
 /// session-E4, and nobody sleeps for ever.

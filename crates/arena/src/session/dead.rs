@@ -88,6 +88,7 @@ impl Arena {
     /// Gives back the slots of those that a census found dead, and of dead threads.
     pub fn free_dead(&self, _stopped: &Stopped<'_>, census: &Census) {
         let Some(s) = self.session() else { return };
+        s.header().end_doubt();
         for t in s.used_threads() {
             let who = t.who.load(Acquire);
             if who != 0 && ProcessId(who).is_dead() {

@@ -1,8 +1,8 @@
 //! The gate: threads go inside and come out, and all of them stop for a repair (session-E2 to session-E4).
 
 use super::{
-    ARRIVED, CLOSING, Header, LEFTOVERS, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot, Refused,
-    Session, UNABLE_TRIES, UNKNOWN, is_nobody,
+    ARRIVED, CLOSING, Header, LEFTOVERS, LOST, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot,
+    Refused, Session, UNABLE_TRIES, UNKNOWN, is_nobody,
 };
 use crate::Arena;
 use crate::process::{Life, ProcessId};
@@ -11,12 +11,16 @@ use std::sync::atomic::{Ordering::*, compiler_fence};
 
 /// A thread inside an operation, until dropped.
 #[must_use]
-pub struct Inside<'a>(Option<&'a AtomicU32>);
+pub struct Inside<'a>(Option<(&'a AtomicU32, &'a Header)>);
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(inside) = self.0 {
+        if let Some((inside, header)) = self.0 {
+            // doubt-W1
+            if std::thread::panicking() {
+                header.doubt();
+            }
             inside.store(0, Release);
         }
     }
@@ -37,9 +41,15 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        self.header.gate.store(0, Release);
-        sync::futex_wake(&self.header.gate);
+        // What is half derived is never used.
+        open(&self.header.gate, if std::thread::panicking() { LOST } else { 0 });
     }
+}
+
+/// Puts the gate back to what it was before it was closed, unless it is closed for good (room-O4).
+fn open(gate: &AtomicU32, before: u32) {
+    let _ = gate.fetch_update(Release, Relaxed, |now| (now != LOST).then_some(before));
+    sync::futex_wake(gate);
 }
 
 /// Threads of this process stay outside, until dropped.
@@ -108,7 +118,7 @@ impl Arena {
                 compiler_fence(SeqCst)
             }
             if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) as u32 == 0 {
-                return Ok(Inside(Some(inside)));
+                return Ok(Inside(Some((inside, s.header()))));
             }
             inside.store(0, Release);
             self.wait_outside()?;
@@ -136,8 +146,11 @@ impl Arena {
                 }
                 continue;
             }
+            if closed_by == LOST {
+                return Err(Refused::Lost);
+            }
             let _ = sync::futex_wait(gate, closed_by, &NAP);
-            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_owner_dead(closed_by % CLOSING) {
+            if nap.is_multiple_of(NAPS_TO_DOUBT) && self.is_left_closed(s, closed_by) {
                 return Err(Refused::Stopped);
             }
         }
@@ -158,8 +171,18 @@ impl Arena {
         let Some(s) = self.session() else { return false };
         match s.threads().get(owner as usize) {
             Some(t) => is_nobody(t.who.load(Acquire)),
-            None => false,
+            // No thread is called that (doubt-W1).
+            None => owner != UNKNOWN,
         }
+    }
+
+    /// Whether a gate was closed by a process that is dead, or by none: a closing has the number that was counted for it.
+    fn is_left_closed(&self, s: &Session, closed_by: u32) -> bool {
+        /// Closings that may be counted while one lasts.
+        const MEANWHILE: u32 = 1 << 10;
+        let counted = s.header().closings.load(Acquire).wrapping_sub(closed_by / CLOSING);
+        let since = counted % (u32::MAX / CLOSING + 1);
+        !(1..=MEANWHILE).contains(&since) || self.is_owner_dead(closed_by % CLOSING)
     }
 
     /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or somebody died
@@ -169,9 +192,12 @@ impl Arena {
         s.header().gate.load(Acquire) != 0 || self.has_died_inside()
     }
 
-    /// Whether a process died inside an operation (session-E2).
+    /// Whether a process died inside an operation (session-E2), or words are in doubt (doubt-W1).
     pub fn has_died_inside(&self) -> bool {
         let Some(s) = self.session() else { return false };
+        if s.header().is_doubted() {
+            return true;
+        }
         let inside = s.used_threads().iter().filter(|t| t.inside.load(Acquire) != 0);
         let mut last_alive = 0;
         for t in inside {
@@ -198,7 +224,10 @@ impl Arena {
         let me = s.slot()?;
         let gate = &s.header().gate;
         let closed_by = gate.load(Acquire);
-        if closed_by != 0 && !self.is_owner_dead(closed_by % CLOSING) {
+        if closed_by == LOST {
+            return Err(Refused::Lost);
+        }
+        if closed_by != 0 && !self.is_left_closed(s, closed_by) {
             return Ok(None);
         }
         let closing = s.header().closings.fetch_add(1, Relaxed).wrapping_mul(CLOSING);
@@ -207,8 +236,7 @@ impl Arena {
         }
         if !s.fence_all() || !s.wait_for_all() {
             // As it was: what a dead closer has left half-done stays shut in.
-            gate.store(closed_by, Release);
-            sync::futex_wake(gate);
+            open(gate, closed_by);
             sync::nap(&NAP);
             let tries = s.unable.fetch_add(1, Relaxed) + 1;
             return if tries % UNABLE_TRIES == 0 { Err(Refused::Unable) } else { Ok(None) };

@@ -31,6 +31,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     // Before any thread exists, so that all of them leave the signals alone.
     let stop = StopSignals::block()?;
     super::faults::handle()?;
+    raise_address_space();
     let mut notices = super::check_place(&plan.dir, &plan.pool)?;
 
     let threads = pool::threads(plan.options.threads);
@@ -130,6 +131,15 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
     tracing::info!("{} unmounted", ready.pool);
     Ok(())
+}
+
+/// Raises the limit on address space as far as this user may: what a server maps takes addresses, hardly memory.
+fn raise_address_space() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::As);
+    let unlimited = Rlimit { current: None, maximum: None };
+    let _ = setrlimit(Resource::As, unlimited)
+        .or_else(|_| setrlimit(Resource::As, Rlimit { current: maximum, maximum }));
 }
 
 /// A pool that is open.

@@ -8,6 +8,7 @@ use fuse::MountEntry;
 
 use crate::bdev::control;
 use crate::pool;
+use crate::tags::Tag;
 
 /// Where a server is asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +64,7 @@ impl Target {
     pub fn new(name: &str) -> Result<Self> {
         let path = Path::new(name);
         let mut paths = vec![std::path::absolute(path).with_context(|| format!("`{name}`"))?];
-        if pool::is_tag(path) {
+        if Tag::parse(path).is_some() {
             paths.push(pool::absolute(path)?);
         } else if fuse::mount_at(&paths[0])?.is_none() {
             // Whoever serves a mount need not answer.

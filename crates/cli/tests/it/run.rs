@@ -34,6 +34,7 @@ on_each_engine!(
     a_program_near_its_limits_fails_by_error_numbers_only,
     a_program_on_a_truncated_pool_gets_errors_and_no_signal,
     the_mount_serves_programs_that_find_no_shared_state,
+    a_truncated_shared_state_kills_no_process,
     the_c_interface_shares_the_pool_with_the_mount,
 );
 
@@ -756,12 +757,13 @@ fn a_program_on_a_truncated_pool_gets_errors_and_no_signal(layout: &str) {
     s.umount();
 }
 
-/// As `rm /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
+/// As `rm -r /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
 fn the_mount_serves_programs_that_find_no_shared_state(layout: &str) {
     let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
     let states = || {
-        let all = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().path());
+        let own = fs::read_dir("/dev/shm/keepstone-0").into_iter().flatten();
+        let all = own.map(|entry| entry.unwrap().path());
         all.filter(|path| path.to_string_lossy().contains(&uuid)).collect::<Vec<_>>()
     };
     assert_eq!(states().len(), 1);
@@ -775,6 +777,48 @@ fn the_mount_serves_programs_that_find_no_shared_state(layout: &str) {
     sandbox.umount();
     sandbox.mount(&["-o", "direct"]);
     assert_eq!(fs::read(&file).unwrap(), b"content\n");
+    sandbox.umount();
+}
+
+/// A user who may write the shared state truncates it under a server and a program: calls fail, neither ends by a signal, and
+/// the pool can be mounted again.
+fn a_truncated_shared_state_kills_no_process(layout: &str) {
+    let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
+    let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
+    let file = sandbox.path("file");
+    fs::write(&file, b"content").unwrap();
+    let script = format!(
+        "cat {0} && for state in /dev/shm/keepstone-0/{uuid}*; do : > $state; done
+         for i in $(seq 50); do echo more > {0}.$i; done 2>/dev/null; echo alive",
+        file.display()
+    );
+    let output = keepstone_run(["bash", "-c", &script]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said == "contentalive\n", "{output:?}");
+    let failed = fs::write(sandbox.path("new"), b"").err().and_then(|err| err.raw_os_error());
+    assert_eq!(failed, Some(libc::EIO));
+    sandbox.umount();
+    sandbox.mount(&["-o", "direct"]);
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+    sandbox.umount();
+}
+
+/// A limit on the address space is for what the program needs: it uses the mount, with a reason.
+#[test]
+fn programs_with_little_address_space_use_the_mount() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    let file = sandbox.path("file");
+    let program = format!(
+        "ulimit -v 307200; {} run --stats -- sh -c 'echo content > {1}; cat {1}'",
+        env!("CARGO_BIN_EXE_keepstone"),
+        file.display()
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &program]).env("KEEPSTONE_LIBRARY", library());
+    let output = output_of(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout.starts_with(b"content\n"), "{output:?}");
+    assert!(said.contains("limited to 300 MiB") && said.contains("through the mount"), "{said}");
     sandbox.umount();
 }
 

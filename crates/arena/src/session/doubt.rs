@@ -1,0 +1,94 @@
+//! Doubt about the words of an arena: a user who may write its file has overwritten them, or a bug has.
+//!
+//! - doubt-W1: whoever meets words that no operation has left (a panic over an index, a chain that does not end, a lock that
+//!   no thread can have) marks the arena as *in doubt*. That counts as a death inside (session-E2): what can be derived is derived
+//!   anew.
+//! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and in all that time no thread has been inside
+//!   without a wait of its own. A thread that waits says so in its slot. If that is wrong, operations start over, which is safe.
+//! - doubt-W3: what the words say is only ever used as an index that is checked, so that no process reaches outside the arena.
+
+use super::{Header, Session};
+use crate::Arena;
+use crate::sync::AtomicU32;
+use std::sync::atomic::Ordering::*;
+
+/// In the mark of a thread that is inside: it waits for a lock (doubt-W2).
+const WAITS: u32 = 2;
+/// Looks of a waiter ([`crate::PATIENCE_MS`] each) before it doubts the lock.
+const LOOKS_TO_DOUBT: u32 = 300;
+
+impl Header {
+    /// Marks the arena as in doubt (doubt-W1).
+    pub(crate) fn doubt(&self) {
+        self.doubted.store(1, Release);
+    }
+
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.load(Acquire) != 0
+    }
+
+    /// All that can be derived has been derived anew.
+    pub(super) fn end_doubt(&self) {
+        self.doubted.store(0, Release);
+    }
+}
+
+/// A thread that waits for a lock inside an operation.
+pub struct Wait<'a> {
+    session: Option<&'a Session>,
+    /// The mark of the thread, if it is inside.
+    own: Option<&'a AtomicU32>,
+    /// Slots of threads that may have the lock: they have been inside, and not waited, at each look.
+    busy: Vec<u32>,
+    looks: u32,
+}
+
+impl Arena {
+    /// Marks the arena as in doubt (doubt-W1).
+    pub fn doubt(&self) {
+        if let Some(s) = self.session() {
+            s.header().doubt();
+        }
+    }
+
+    /// The calling thread waits for a lock.
+    #[cold]
+    pub fn begin_wait(&self) -> Wait<'_> {
+        let session = self.session();
+        let own = session.and_then(|s| Some(&s.threads()[s.slot().ok()? as usize].inside));
+        let own = own.filter(|inside| inside.load(Relaxed) == 1);
+        if let Some(own) = own {
+            own.store(WAITS, Release);
+        }
+        Wait { session: session.map(|s| &**s), own, busy: Vec::new(), looks: 0 }
+    }
+}
+
+impl Wait<'_> {
+    /// Looks again, every [`crate::PATIENCE_MS`]. If no thread can have the lock, the arena is in doubt from now on.
+    pub fn look(&mut self) {
+        let Some(s) = self.session else { return };
+        let threads = s.threads();
+        let is_busy = |slot: &u32| {
+            let t = &threads[*slot as usize];
+            t.inside.load(Acquire) == 1 && t.who.load(Acquire) != 0
+        };
+        if self.looks == 0 {
+            self.busy = (1..=s.used_threads().len() as u32).filter(is_busy).collect();
+        } else {
+            self.busy.retain(is_busy);
+        }
+        self.looks += 1;
+        if self.looks >= LOOKS_TO_DOUBT && self.busy.is_empty() {
+            s.header().doubt();
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let Some(own) = self.own {
+            own.store(1, Release);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Pools that are named by what they record of themselves: `UUID=…` or `LABEL=…`.
+//!
+//! Such a name is a request to trust a file that the system chooses. So a search looks only where root or the caller has put
+//! something:
+//!
+//! - tags-T1: pools that root or the caller has mounted, those of `/etc/fstab`, and devdax devices, by the paths that are there.
+//! - tags-T2: in `/dev/shm`, regular files of root or the caller that not every user may write. Files of other users are not
+//!   opened.
+//! - tags-T3: nothing that is looked at makes the caller wait: FIFOs and other special files are not opened. The search is bounded.
+//! - tags-T4: two pools of the same name are refused with the paths of both.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ::pool::PoolInfo;
+use anyhow::{Result, bail};
+use fuse::MountEntry;
+
+use crate::pool;
+
+/// Names in a directory that a search looks at, and pools that it reads (tags-T3).
+const LISTED_MAX: usize = 1 << 16;
+const READ_MAX: usize = 1024;
+
+/// What a pool records of itself, to find it by.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// Its UUID.
+    Uuid(String),
+    /// Its label.
+    Label(String),
+}
+
+/// What makes a path one to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Root or the caller has named it (tags-T1).
+    Name,
+    /// Its file has to be root's or the caller's (tags-T2).
+    Owner,
+}
+
+impl Tag {
+    /// The tag that `name` is; `None` for a path.
+    pub fn parse(name: &Path) -> Option<Self> {
+        let (tag, value) = name.to_str()?.split_once('=')?;
+        let value = value.trim_matches('"');
+        match tag {
+            "UUID" => Some(Self::Uuid(value.to_lowercase())),
+            "LABEL" => Some(Self::Label(value.to_owned())),
+            _ => None,
+        }
+    }
+
+    fn is(&self, info: &PoolInfo) -> bool {
+        match self {
+            Self::Uuid(uuid) => *uuid == info.uuid.to_string(),
+            Self::Label(label) => *label == info.label,
+        }
+    }
+
+    /// The path of the only pool of this name.
+    ///
+    /// # Errors
+    /// If there is none, or more than one.
+    pub fn find(&self) -> Result<PathBuf> {
+        self.find_among(candidates(Path::new("/dev/shm"))?)
+    }
+
+    fn find_among(&self, candidates: Vec<(PathBuf, Trust)>) -> Result<PathBuf> {
+        let mut found = BTreeSet::new();
+        let mut reads = 0;
+        for (path, trust) in candidates {
+            let Some(info) = read(&path, trust, &mut reads) else { continue };
+            if self.is(&info) {
+                found.insert(path.canonicalize().unwrap_or(path));
+            }
+        }
+        let names = found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        match found.pop_first() {
+            Some(path) if found.is_empty() => Ok(path),
+            Some(_) => bail!(
+                "{self}: {} have this name; name one of them by its path, or change the label of the other",
+                names.join(" and ")
+            ),
+            None => bail!(
+                "{self}: no such pool is mounted, in /etc/fstab, on /dev/dax* or, as a file of root or this user that \
+                 others may not write, in /dev/shm; name its path"
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uuid(uuid) => write!(f, "UUID={uuid}"),
+            Self::Label(label) => write!(f, "LABEL={label}"),
+        }
+    }
+}
+
+/// Where pools may be (tags-T1, tags-T2).
+fn candidates(memory: &Path) -> Result<Vec<(PathBuf, Trust)>> {
+    let mounted = fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone);
+    // Another user's mount may claim any source.
+    let mut all: Vec<_> = mounted.map(|mount| (mount.source, Trust::Owner)).collect();
+    let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let lines = fstab.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let of_pools = lines.filter(|line| line.get(2) == Some(&"fuse.keepstone"));
+    all.extend(of_pools.map(|line| (line[0].into(), Trust::Name)));
+    let is_dax = |path: &PathBuf| path.to_string_lossy().starts_with("/dev/dax");
+    all.extend(listed(Path::new("/dev")).filter(is_dax).map(|path| (path, Trust::Name)));
+    all.extend(listed(memory).map(|path| (path, Trust::Owner)));
+    Ok(all)
+}
+
+fn listed(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.take(LISTED_MAX).map(|entry| entry.path())
+}
+
+/// What the pool at a path records of itself; `None` if it is not to be looked at, or no pool.
+fn read(path: &Path, trust: Trust, reads: &mut usize) -> Option<PoolInfo> {
+    // Neither follows a link nor opens what is there.
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let path = if trust == Trust::Name { path.canonicalize().ok()? } else { path.to_owned() };
+    let file = std::fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    let is_device = found.file_type().is_char_device() && trust == Trust::Name;
+    let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    let is_trusted = trust == Trust::Name || is_ours && found.mode() & 0o002 == 0;
+    if !(found.is_file() || is_device) || !is_trusted || *reads >= READ_MAX {
+        return None;
+    }
+    *reads += 1;
+    // The very file that was looked at.
+    let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
+    pool::info(Path::new(&seen)).ok().map(|(info, _)| info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    #[test]
+    fn pools_are_named_by_what_they_record() {
+        assert_eq!(Tag::parse(Path::new("UUID=AB-1")), Some(Tag::Uuid("ab-1".into())));
+        assert_eq!(Tag::parse(Path::new("LABEL=\"My=pool\"")), Some(Tag::Label("My=pool".into())));
+        assert_eq!(Tag::parse(Path::new("/dev/shm/a=b")), None);
+    }
+
+    fn make(path: &Path, uid: u32, mode: u32) {
+        let region = pmem::Region::create(path, 16 << 20).unwrap();
+        let how = ::pool::FormatOptions { label: "backup".into(), ..Default::default() };
+        engines::Layout::Bpfs.format(&region, &how).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        chown(path, Some(uid), None).unwrap();
+    }
+
+    /// tags-T2 to tags-T4, among files of two users.
+    #[test]
+    fn files_of_other_users_are_not_believed() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let find = || {
+            let all = listed(dir.path()).map(|path| (path, Trust::Owner)).collect();
+            Tag::Label("backup".into()).find_among(all)
+        };
+        make(&at("a-stranger"), 12345, 0o600);
+        make(&at("b-writable"), 0, 0o666);
+        std::os::unix::fs::symlink(at("a-stranger"), at("c-link")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("d-fifo"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        assert!(find().unwrap_err().to_string().contains("no such pool"));
+        make(&at("e-ours"), 0, 0o600);
+        assert_eq!(find().unwrap(), at("e-ours"));
+        make(&at("f-ours"), 0, 0o660);
+        let refused = find().unwrap_err().to_string();
+        assert!(refused.contains("e-ours") && refused.contains("f-ours"), "{refused}");
+        assert!(refused.contains("by its path"), "{refused}");
+    }
+}
