@@ -46,7 +46,8 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     // Who does not wait need not know for whom.
     let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
     let is_asked = !args.lazy && !is_of_another;
-    let asked = if is_asked { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) } else { None };
+    let asked =
+        if is_asked { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) } else { None };
     let stale = asked.as_ref().is_some_and(is_stale);
     let stats = asked.and_then(Result::ok);
     let server = stats.as_ref().and_then(server_of);

@@ -366,6 +366,14 @@ impl Server {
         }
     }
 
+    /// Whether the kernel can have pages of a file that programs may use directly, while the handle is open. If the
+    /// handle reads, it is [counted](Self::begin_mapping), and every process uses the file through the kernel. Appends stay one
+    /// request each, which the page cache would split.
+    fn may_have_pages(&self, flags: i32, handle: FileHandle) -> bool {
+        let is_counted = handle.0 & (READABLE | WRITABLE) != 0 && handle.0 & UNMAPPED == 0;
+        self.shared.is_some() && is_counted && flags & libc::O_APPEND == 0
+    }
+
     /// What the requester has announced to look up by `name` in `parent`, if it is the name of a ticket.
     pub(crate) fn announced_in(
         &self,

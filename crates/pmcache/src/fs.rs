@@ -266,10 +266,6 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         })
     }
 
-    fn is_for_owners(&self, name: &[u8]) -> bool {
-        matches!(Command::of_attribute(name), Some(Ok(command)) if command.is_for_owners())
-    }
-
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let below = self.writable()?;
         self.name_below(ino)?;

@@ -237,12 +237,6 @@ pub trait FileSystem: Send + Sync {
     /// `ENOSPC` where the list of names would outgrow [`Limits::xattr_list`].
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()>;
 
-    /// Whether only the owner of a file, and the superuser, may set this attribute: the front end checks that, as it does all
-    /// permissions (vfs-C3).
-    fn is_for_owners(&self, _name: &[u8]) -> bool {
-        false
-    }
-
     /// The names of all extended attributes.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 

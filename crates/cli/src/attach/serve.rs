@@ -134,7 +134,7 @@ pub fn run(
     let (major, minor) = mounted.mount_point().device();
     cache.pool().0.begin_serving(rustix::fs::makedev(major, minor))?;
     mount::end_on_signal(stop, mounted.mount_point());
-    mount::flags::follow(pool_path, mounted.mount_point(), &asked, engine);
+    mount::flags::follow(pool_path.clone(), mounted.mount_point(), &asked, engine);
     maintain(background);
     started(&ready)?;
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;

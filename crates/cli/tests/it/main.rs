@@ -8,6 +8,7 @@ mod commands;
 mod common;
 mod delegated;
 mod doctor;
+mod foreign;
 mod kept;
 mod kernel;
 mod mounts;
