@@ -1,6 +1,6 @@
 //! Shared arenas by name.
 //!
-//! An arena is a file in a directory of `/dev/shm` ([`directory`](crate::directory)) that lives as long as somebody uses it:
+//! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as somebody uses it:
 //!
 //! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
 //! - attach-A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what

@@ -116,7 +116,8 @@ impl DirFs {
         number: Option<u64>,
         hints: impl IntoIterator<Item = &'h [u8]>,
     ) -> Result<Entry> {
-        for hint in hints {
+        // The root has an empty path.
+        for hint in hints.into_iter().chain([&b""[..]]) {
             if let Some(entry) = self.enter_path(hint, identity)? {
                 return Ok(entry);
             }

@@ -41,8 +41,8 @@ pub struct ServerArgs {
     pub read_only: bool,
     /// Options of the mount, separated by commas: ro, nosuid, nodev, noexec, nosymfollow. Those of the mount that DIR lies on
     /// hold as well; root lifts them with suid, dev, exec, symfollow. Over an object store: nosuid and nodev, unless lifted.
-    #[arg(short = 'o', long, value_name = "OPTIONS")]
-    pub options: Vec<String>,
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub mount_options: Vec<String>,
     /// Writing back begins where so much is not in DIR yet, in percent of the pool.
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub high: u64,

@@ -138,7 +138,7 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
-    words.extend(args.options.iter().map(|list| OsString::from(format!("-o{list}"))));
+    words.extend(args.mount_options.iter().map(|list| OsString::from(format!("-o{list}"))));
     words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
     words.extend(args.read_ahead.map(|bytes| OsString::from(format!("--read-ahead={bytes}"))));

@@ -17,7 +17,7 @@ use vfs::{FileSystem, Ino, SetXattr};
 
 use super::args::StoreArgs;
 use crate::background;
-use crate::mount::{self, absolute_dir};
+use crate::mount::absolute_dir;
 
 /// What a cache is over.
 pub enum Place {
@@ -85,7 +85,7 @@ fn open_dir(dir: &Path) -> Result<Below> {
         DirFs::open(dir, options)?
     };
     let claim = Claim::take(&opened)?;
-    Ok(Below::Dir { dir: opened, _claim: claim })
+    Ok(Below::Dir { dir: Box::new(opened), _claim: claim })
 }
 
 /// That no other cache of this user has a directory, by a locked file where no other user can lock one: a lock of the directory
@@ -156,7 +156,7 @@ pub enum Below {
     /// A directory of a kernel file system, which this process has claimed.
     Dir {
         /// The directory.
-        dir: DirFs,
+        dir: Box<DirFs>,
         /// Keeps other caches of this user from it.
         _claim: Claim,
     },
@@ -171,7 +171,7 @@ impl Below {
         match self {
             Self::Dir { dir, .. } => dir.mount_flags(),
             #[cfg(feature = "object-store")]
-            Self::Store(..) => mount::flags::GUARDED,
+            Self::Store(..) => crate::mount::flags::GUARDED,
         }
     }
 
@@ -187,18 +187,21 @@ impl Below {
     }
 
     /// Whether an extended attribute is not believed: the operator of a store can make any.
+    #[cfg_attr(not(feature = "object-store"), expect(unused_variables))]
     fn hides(&self, name: &[u8]) -> bool {
-        let has_powers = name.starts_with(b"security.") || name.starts_with(b"trusted.");
         match self {
             Self::Dir { .. } => false,
             #[cfg(feature = "object-store")]
-            Self::Store(_, is_trusted) => has_powers && !is_trusted.load(Relaxed),
+            Self::Store(_, is_trusted) => {
+                let has_powers = name.starts_with(b"security.") || name.starts_with(b"trusted.");
+                has_powers && !is_trusted.load(Relaxed)
+            }
         }
     }
 
     fn backing(&self) -> &dyn Backing {
         match self {
-            Self::Dir { dir, .. } => dir,
+            Self::Dir { dir, .. } => &**dir,
             #[cfg(feature = "object-store")]
             Self::Store(store, _) => &**store,
         }

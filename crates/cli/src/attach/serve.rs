@@ -55,7 +55,7 @@ pub fn run(
     let notices = mount::check_place(&place, &pool_path)?;
     // What lies below is opened before anything is mounted over it.
     let mut asked = Options::default();
-    args.options.iter().try_for_each(|list| asked.add(list, false))?;
+    args.mount_options.iter().try_for_each(|list| asked.add(list, false))?;
     asked.for_cache()?;
     asked.read_only(args.read_only);
     let mut flags = asked.flags;

@@ -57,7 +57,7 @@ pub fn of_mount(pool: &Path, options: &Options) -> Result<(MountFlags, Option<St
 pub fn of_cache(below: MountFlags, options: &Options) -> Result<MountFlags> {
     let forbidden = below & (LIFTABLE | MountFlags::RDONLY);
     if rustix::process::geteuid().is_root() {
-        return Ok(options.flags | forbidden - options.lifted);
+        return Ok(options.flags | (forbidden - options.lifted));
     }
     if options.lifted.intersects(below | GUARDED) {
         bail!("mount options `suid`, `dev`, `exec` and `symfollow`: only root can lift a flag");
