@@ -17,7 +17,7 @@ source "$here/../lib-wait.sh"
 source "$here/../mount-tests/lib.sh"
 source "$here/lib.sh"
 
-suites=(cache-pool chattr descriptors environment fake-mount flock logs nbd pins promoted redirects setfsuid setuid shm starvation stats)
+suites=(arena-member cache-pool chattr descriptors environment fake-mount flock logs nbd pins promoted redirects setfsuid setuid shm starvation stats)
 suite=${1:?usage: run.sh SUITE; suites: ${suites[*]} all}
 
 if [ "$suite" = all ]; then

@@ -204,7 +204,7 @@ impl Arena {
         self.session().map(|session| session.file.as_fd())
     }
 
-    /// The table at `span`.
+    /// The table at `span`, a slice: an index that was read from the arena is checked (doubt-W3).
     #[inline]
     #[allow(unsafe_code)]
     pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {

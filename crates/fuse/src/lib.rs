@@ -28,6 +28,7 @@
 
 mod alias;
 mod apart;
+mod capabilities;
 mod convert;
 mod counters;
 mod create;

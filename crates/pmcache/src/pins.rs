@@ -31,20 +31,25 @@ impl Pins {
     /// `ENOSPC` beyond what all have together, `EDQUOT` beyond what the user has.
     fn set(&self, shadow: Ino, uid: u32, blocks: u64, most: (u64, u64)) -> Result<()> {
         let mut pins = lock(&self.0);
-        let others = pins.iter().filter(|(pinned, _)| **pinned != shadow);
-        let (mut all, mut own) = (blocks, blocks);
-        for (_, pin) in others {
-            all += pin.blocks;
-            own += if pin.uid == uid { pin.blocks } else { 0 };
-        }
-        if all > most.0 {
-            return Err(Errno::NOSPC);
-        }
-        if uid != 0 && own > most.1 {
+        let (all, own) = left(&pins, shadow, uid, most);
+        if blocks > own {
             return Err(Errno::DQUOT);
+        }
+        if blocks > all {
+            return Err(Errno::NOSPC);
         }
         pins.insert(shadow, Pin { uid, blocks });
         Ok(())
+    }
+
+    /// The same for a pin from before, which holds no more than there may be now.
+    fn set_old(&self, shadow: Ino, uid: u32, blocks: u64, most: (u64, u64)) {
+        let mut pins = lock(&self.0);
+        let (all, own) = left(&pins, shadow, uid, most);
+        let blocks = blocks.min(all).min(own);
+        if blocks > 0 {
+            pins.insert(shadow, Pin { uid, blocks });
+        }
     }
 
     /// A shadow is not pinned any more.
@@ -67,21 +72,37 @@ impl Pins {
     }
 }
 
+/// Blocks that a pin of this shadow may have: of those of all users, and of this one.
+fn left(pins: &HashMap<Ino, Pin>, shadow: Ino, uid: u32, most: (u64, u64)) -> (u64, u64) {
+    let (mut all, mut own) = most;
+    for (_, pin) in pins.iter().filter(|(pinned, _)| **pinned != shadow) {
+        all = all.saturating_sub(pin.blocks);
+        own = own.saturating_sub(if pin.uid == uid { pin.blocks } else { 0 });
+    }
+    (all, if uid == 0 { u64::MAX } else { own })
+}
+
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Counts a pin of a shadow with this size for a user (pins-P1).
     pub(crate) fn count_pin(&self, shadow: Ino, uid: u32, size: u64) -> Result<()> {
-        let most = (self.options.pin_max / BLOCK, self.options.pin_user_max / BLOCK);
-        self.resident.pins.set(shadow, uid, size.div_ceil(BLOCK).max(1), most)
+        self.resident.pins.set(shadow, uid, size.div_ceil(BLOCK).max(1), self.most_pinned())
     }
 
-    /// Counts a shadow from before this cache was attached, if it is pinned. A pin beyond what there may be holds nothing.
+    /// Blocks that pins may hold, in all and of one user.
+    fn most_pinned(&self) -> (u64, u64) {
+        (self.options.pin_max / BLOCK, self.options.pin_user_max / BLOCK)
+    }
+
+    /// Counts a shadow from before this cache was attached, if it is pinned. A file that has grown
+    /// since is pinned up to what there may be.
     pub(crate) fn count_old_pin(&self, shadow: Ino) {
         let record = self.pool.getxattr(shadow, record::RECORD);
         let record = record.and_then(|bytes| Record::from_bytes(&bytes));
         if record.is_ok_and(|record| record.state.contains(Flags::PINNED))
             && let Ok(attr) = self.pool.getattr(shadow)
         {
-            let _ = self.count_pin(shadow, attr.uid, attr.size);
+            let blocks = attr.size.div_ceil(BLOCK).max(1);
+            self.resident.pins.set_old(shadow, attr.uid, blocks, self.most_pinned());
         }
     }
 }
