@@ -577,7 +577,7 @@ impl Program {
             }
             let kept = self.asked_for_lock
                 && self.numbers.values().any(|number| {
-                    link.starts_with(&format!("{root}/-{}-", self.descriptions[number.of].ino))
+                    link.starts_with(&format!("{root}/{}-", self.descriptions[number.of].ino))
                 });
             let is_own = *fd >= OWN && (*link == root || link == "/dev/shm") || kept;
             // What is neither waits to be used again.
@@ -592,7 +592,7 @@ impl Program {
             }
             assert_eq!(done(p.fstat(*fd)).unwrap().st_ino, description.ino, "{fd} {number:?}");
             let link = &open[fd];
-            let own = *link == root || link.starts_with(&format!("{root}/-{}-", description.ino));
+            let own = *link == root || link.starts_with(&format!("{root}/{}-", description.ino));
             assert!(
                 own || description.name.is_empty(),
                 "{fd} leads to {link}, not {description:?}"
@@ -614,7 +614,7 @@ impl Program {
     /// Whether another process sees a POSIX lock on an inode.
     fn is_locked(&self, ino: u64) -> bool {
         let generation = self.world.fs.getattr(Ino(ino)).unwrap().generation;
-        let file = self.world.dir.path().join(format!("-{ino}-{generation}"));
+        let file = self.world.dir.path().join(format!("{ino}-{generation}"));
         let path = crate::common::cstring(file.as_os_str().as_encoded_bytes());
         crate::common::another_sees_lock(|| {
             // SAFETY: the child makes a number free, whatever the limit is; `path` is a C string.

@@ -332,7 +332,8 @@ fn frozen_files_are_refused_at_once() {
     };
     assert_eq!(status(&mount)["cache"]["dirty_bytes"], 0);
     // Frozen after it was written: told, and kept until it is decided.
-    fs::write(mount.join("later"), "newer").unwrap();
+    // Without a truncation, which goes below at once.
+    assert!(shell("printf newer | dd of=later conv=notrunc").status.success());
     chattr("+i", "later", &data);
     assert!(!cached.run(&["attach", "flush", text(&mount.join("later"))]).status.success());
     let told = status(&mount)["cache"]["troubles"].to_string();

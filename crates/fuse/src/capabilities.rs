@@ -1,0 +1,26 @@
+//! Which parts of the protocol a server takes.
+
+use fuser::InitFlags;
+
+/// What the kernel asks a server for, in the order of `FUSE_INIT`.
+///
+/// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
+/// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*`
+/// (`fuser` copies), `ASYNC_DIO` (asynchronous direct writes beside buffered readers leave pages as they were before, and the
+/// file's position where it was).
+pub(crate) const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
+    .union(InitFlags::FUSE_EXPORT_SUPPORT)
+    .union(InitFlags::FUSE_BIG_WRITES)
+    .union(InitFlags::FUSE_DONT_MASK)
+    .union(InitFlags::FUSE_DO_READDIRPLUS)
+    .union(InitFlags::FUSE_READDIRPLUS_AUTO)
+    .union(InitFlags::FUSE_PARALLEL_DIROPS)
+    .union(InitFlags::FUSE_POSIX_ACL)
+    .union(InitFlags::FUSE_MAX_PAGES)
+    .union(InitFlags::FUSE_CACHE_SYMLINKS)
+    .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
+    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
+    .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
+    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
+    .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
