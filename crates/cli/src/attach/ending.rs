@@ -17,6 +17,8 @@ use crate::{background, pool, size, stats};
 
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
+/// Flushes before changes of names count as such that the store cannot have.
+const FLUSHES: u32 = 50;
 /// Pause between two attempts to reach an object store after the unmount.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
@@ -78,11 +80,7 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
     bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
     bar.set_message("writing back");
     std::thread::scope(|scope| {
-        let flush = scope.spawn(|| {
-            let flush = Command::Flush.attribute();
-            // The status below tells what is left, whatever failed.
-            let _ = rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty());
-        });
+        let flush = scope.spawn(|| flush_names(dir));
         while !flush.is_finished() {
             std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
             bar.set_position(total.saturating_sub(bytes(&left())));
@@ -98,6 +96,20 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
         );
     }
     Ok(())
+}
+
+/// Flushes, and again while the server still writes back what a flush found under way. The status shows what is left, whatever
+/// has failed.
+fn flush_names(dir: &Path) {
+    let flush = Command::Flush.attribute();
+    for _ in 0..FLUSHES {
+        let flushed = rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty());
+        let status = stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
+        if flushed.is_err() || status["pending_changes"].as_u64().unwrap_or(0) == 0 {
+            return;
+        }
+        std::thread::sleep(SHOW_EVERY);
+    }
 }
 
 /// Waits after the unmount until an object store has all changes of names, as long as the store can have them. A second signal
