@@ -10,10 +10,11 @@
 
 use crate::content::FETCH_MAX;
 use crate::delegate::DELEGATION;
+use crate::drain::is_being_written_back;
 use crate::node::{Cnode, Node, State};
 use crate::options::Mode;
 use crate::record::Flags;
-use crate::{BLOCK, Cache, read, write};
+use crate::{BLOCK, Cache, write};
 use backing::Backing;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -218,13 +219,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn flush(&self, node: &Arc<Node>) -> Result<()> {
         loop {
             self.drain(std::slice::from_ref(node))?;
-            let state = read(&node.state);
-            let is_at_it =
-                |cnode: &Cnode| cnode.dirty.as_ref().is_some_and(|dirty| dirty.again.is_some());
-            if !state.dirty().is_some_and(is_at_it) {
+            if !is_being_written_back(node) {
                 return Ok(());
             }
-            drop(state);
             std::thread::sleep(WAIT);
         }
     }

@@ -380,7 +380,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if self.backing.pending_changes() > 0 { self.sync_below() } else { Ok(()) }
     }
 
-    /// Writes everything back, and tells how many bytes are left now and then.
+    /// Writes everything back, also what other threads are writing back, and tells how many bytes are left now and then.
     ///
     /// # Errors
     /// Of the first file that could not be; all others are.
@@ -393,6 +393,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             result = result.and(self.drain(&nodes));
             progress(self.backlog.marked());
         }
+        for (_, node) in files.iter().filter(|(_, node)| is_being_written_back(node)) {
+            result = result.and(self.flush(node));
+            progress(self.backlog.marked());
+        }
         result.and(self.sync_names())
     }
+}
+
+/// Whether a thread has handed content of a file to the file system below, and has not finished that.
+pub fn is_being_written_back(node: &Node) -> bool {
+    read(&node.state)
+        .dirty()
+        .is_some_and(|cnode| cnode.dirty.as_ref().is_some_and(|dirty| dirty.again.is_some()))
 }

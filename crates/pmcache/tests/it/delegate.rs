@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
+use std::time::Duration;
 use vfs::conformance::{run_all, run_generated};
 use vfs::{
     Announcement, Caller, Credit, Delegation, Errno, Fallocate, FileSystem, Ino, ROOT, RenameFlags,
@@ -394,6 +395,28 @@ fn what_is_marked_while_it_is_written_back_stays_so() {
     cache.drain_all(&|_| {}).unwrap();
     assert_eq!(named(&*below, b"file"), named(&*cache, b"file"));
     assert!(named(&*below, b"file").contains(&3));
+}
+
+/// Whoever writes everything back has all of it below, also what another thread has begun to write back.
+#[test]
+fn a_write_back_that_is_under_way_is_waited_for() {
+    let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
+    let interrupted = Interrupted(below.clone(), Arc::default());
+    let cache = Cache::attach(pool.open(), interrupted.clone(), "/below", believing()).unwrap();
+    let ino = file(&cache, b"file");
+    cache.write(ino, 0, &[1; 3 * BLOCK as usize]).unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let wait = move || {
+        begun.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(interrupted.1.set(Box::new(wait)).is_ok());
+    std::thread::scope(|scope| {
+        scope.spawn(|| cache.drain_all(&|_| {}).unwrap());
+        has_begun.recv().unwrap();
+        cache.drain_all(&|_| {}).unwrap();
+        assert_eq!(cache.status().dirty_bytes, 0);
+    });
 }
 
 /// A backing that notes what is allocated.
