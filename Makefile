@@ -51,12 +51,13 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 	scripts/demo.sh
 
 # The suites run the program that the other tests run: built once, and its assertions hold it. To name what is built puts the
-# library beside the program; with the tests, so that both have the same features. Of the benchmarks, the tests are enough.
+# library beside the program. Both commands name the whole workspace: without one package, others could have fewer features,
+# and would be built twice.
 test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) build --workspace --exclude bench --lib --bins --tests --features keepstone/ublk
+	$(CARGO) build --workspace --lib --bin keepstone --tests --features keepstone/ublk
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
 	$(CARGO) test --workspace --doc
 	scripts/mount-tests/run.sh all
@@ -162,7 +163,7 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 
 # Guided by coverage, under AddressSanitizer, where there is a nightly toolchain; else mutations of valid inputs.
-fuzz: ## what strangers send, as bytes: sockets, pools, caches, mounts, stores (12 targets of FUZZ_SECONDS each)
+fuzz: ## what strangers send, as bytes: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	if $(CARGO) +nightly --version; then \
 	    scripts/lib-packages.sh g++ && scripts/lib-cargo-tools.sh $(TOOLS) cargo-fuzz && \

@@ -65,11 +65,11 @@ share() {
     report=$(cat)
     jq -r --arg program "$1" '([.mounts[][]] | add // 0) as $mount
         | "\($program): served in user space: \(.served_percent[0] * 100 | floor / 100) % of \(.served.calls + .by_mount.calls) calls, \(
-            .served_percent[1] * 100 | floor / 100) % of \(.served.bytes + .by_mount.bytes) bytes; \($mount) requests to the mounts"' \
+            (.served_percent[1] // 100) * 100 | floor / 100) % of \(.served.bytes + .by_mount.bytes) bytes; \($mount) requests to the mounts"' \
         <<<"$report"
     # Beside programs that are killed, a pool cannot be attached at some moments, and an inherited descriptor stays the kernel's.
     [[ -n "$kept$among_many" || " ${nearly_all[*]} " != *" $1 "* ]] ||
-        jq -e '.served_percent | min >= 99' <<<"$report" >/dev/null || {
+        jq -e '.served_percent | map(. // 100) | min >= 99' <<<"$report" >/dev/null || {
         jq . <<<"$report"
         die "$1: less than 99 % was served in user space"
     }

@@ -94,9 +94,10 @@ fn send<R: Serialize>(report: &Report<R>) -> Result<()> {
 /// runtime directory.
 pub fn runtime_dir() -> PathBuf {
     let user = rustix::process::geteuid();
-    match std::env::var_os("XDG_RUNTIME_DIR") {
+    // A relative path is to be ignored (XDG Base Directory Specification).
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute()) {
         _ if user.is_root() => PathBuf::from("/run/keepstone"),
-        Some(dir) => PathBuf::from(dir).join("keepstone"),
+        Some(dir) => dir.join("keepstone"),
         None => std::env::temp_dir().join(format!("keepstone-{}", user.as_raw())),
     }
 }

@@ -45,8 +45,7 @@ struct OfProgram {
     processes: u64,
     served: Tally,
     by_mount: Tally,
-    /// Of calls and of bytes, how much was served in user space, in percent; of no call, nothing can be said.
-    served_percent: Option<[f64; 2]>,
+    served_percent: ServedPercent,
     /// Why the rest was not.
     reasons: BTreeMap<&'static str, Tally>,
 }
@@ -104,8 +103,7 @@ pub struct Report {
     served: Tally,
     /// All that went through the mounts, as far as programs with the library know.
     by_mount: Tally,
-    /// Of calls and of bytes, how much was served in user space, in percent; of no call, nothing can be said.
-    served_percent: Option<[f64; 2]>,
+    served_percent: ServedPercent,
     /// Why the rest was not.
     reasons: BTreeMap<&'static str, Why>,
     /// Programs that could not load the library.
@@ -126,14 +124,16 @@ pub struct Report {
 /// What servers of mounts say: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
 type OfServers = (BTreeMap<String, BTreeMap<String, u64>>, Vec<String>, BTreeMap<String, String>);
 
-/// Of calls and of bytes, how much was served in user space, in percent; `None` of no call, and all of no byte.
-fn served_percent(counted: &Counted) -> Option<[f64; 2]> {
+/// Of calls and of bytes, how much was served in user space, in percent. Of no call, and of no byte, nothing can be said.
+type ServedPercent = Option<(f64, Option<f64>)>;
+
+fn served_percent(counted: &Counted) -> ServedPercent {
     let (served, by_mount) = (counted.served(), counted.by_kernel());
-    let percent =
-        [(served.calls, by_mount.calls), (served.bytes, by_mount.bytes)].map(|(part, rest)| {
-            if rest == 0 { 100.0 } else { 100.0 * part as f64 / (part + rest) as f64 }
-        });
-    (served.calls + by_mount.calls > 0).then_some(percent)
+    let percent = |part: u64, rest: u64| {
+        (part + rest > 0).then(|| 100.0 * part as f64 / (part + rest) as f64)
+    };
+    let calls = percent(served.calls, by_mount.calls)?;
+    Some((calls, percent(served.bytes, by_mount.bytes)))
 }
 
 impl Report {
@@ -182,11 +182,17 @@ impl Report {
             self.print_programs();
         }
         match self.served_percent {
-            Some([calls, bytes]) => tell!(
-                "served in user space: {calls:.1} % of {} calls, {bytes:.1} % of {}",
-                self.served.calls + self.by_mount.calls,
-                size::show(self.served.bytes + self.by_mount.bytes)
-            ),
+            Some((calls, bytes)) => {
+                let bytes = bytes.map(|percent| {
+                    let all = size::show(self.served.bytes + self.by_mount.bytes);
+                    format!(", {percent:.1} % of {all}")
+                });
+                tell!(
+                    "served in user space: {calls:.1} % of {} calls{}",
+                    self.served.calls + self.by_mount.calls,
+                    bytes.unwrap_or_default()
+                );
+            }
             None => tell!("served in user space: no call was counted"),
         }
         for why in self.reasons.values() {
@@ -257,11 +263,12 @@ impl Report {
         for OfProgram { program, processes, served, by_mount, served_percent, .. } in
             &self.by_program
         {
-            let ([calls, bytes], served_bytes) = (served_percent.unwrap_or_default(), served.bytes);
+            let ((calls, bytes), served_bytes) = (served_percent.unwrap_or_default(), served.bytes);
+            let bytes = bytes.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}"));
             let (served, by_mount, by_mount_bytes) = (served.calls, by_mount.calls, by_mount.bytes);
             let program = shown::name(program);
             tell!(
-                "{program:20} {processes:9} {served:14} {served_bytes:14} {by_mount:14} {by_mount_bytes:14} {calls:7.1} {bytes:7.1}"
+                "{program:20} {processes:9} {served:14} {served_bytes:14} {by_mount:14} {by_mount_bytes:14} {calls:7.1} {bytes:>7}"
             );
         }
     }

@@ -10,7 +10,10 @@ use pmcache::record::{
 use pmcache::{COMMANDS, Cache, DATA, DELEGATION, JOIN, Options};
 use pmem::Region;
 use pool::{FormatOptions, MountOptions};
-use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT, SetXattr};
+use std::ops::Range;
+use vfs::{
+    Announcement, Caller, Credit, Delegation, FileSystem, Ino, NewKind, NewNode, ROOT, SetXattr,
+};
 
 const POOL: u64 = 2 << 20;
 const FILE: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
@@ -132,6 +135,57 @@ pub fn control(bytes: &[u8]) {
             _ => drop(cache.fsync(ino)),
         }
     }
+}
+
+/// The `ioctl` by which a program announces what it will write to a delegated file: its 32 bytes, as they are and with the
+/// delegation that stands. Between announcements the server uses the file itself.
+pub fn announcements(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let (below, _) = below();
+    let Ok(cache) = Cache::attach(engine(), below, "/below", options()) else {
+        unreachable!("a fresh pool becomes a cache")
+    };
+    cache.delegate_to_programs(b"/pool".to_vec(), Box::new(|_| Ok(())));
+    let mut calls = 0;
+    while !input.is_empty() && calls < 32 {
+        calls += 1;
+        let choice = input.byte();
+        let argument = input.bytes(Announcement::LEN);
+        let file = FILES[usize::from(choice) % FILES.len()];
+        let Ok(entry) = cache.lookup(ROOT, file.as_bytes()) else { continue };
+        let Some(mut announced) = Announcement::from_bytes(argument) else { continue };
+        if choice & 0x80 == 0
+            && let Ok(delegation) = cache.getxattr(entry.ino, DELEGATION.as_bytes())
+            && let Some(by) = delegation.first_chunk()
+        {
+            announced.by = Delegation(u64::from_ne_bytes(*by));
+        }
+        if let Ok(credit) = cache.announce(entry.ino, &announced) {
+            assert_eq!(Credit::from_bytes(&credit.to_bytes()), credit);
+            let allowed = announced.blocks.end.saturating_sub(announced.blocks.start);
+            assert!(credit.blocks <= allowed.max(credit.end), "{announced:?}: {credit:?}");
+        }
+        match choice >> 4 & 3 {
+            0 => drop(cache.write(entry.ino, u64::from(choice) * 100, b"by the server")),
+            1 => drop(cache.fsync(entry.ino)),
+            _ => {}
+        }
+    }
+    let _ = cache.close();
+}
+
+/// Announcements of some blocks, of none, of too many, and by an old delegation.
+pub fn announcement_seeds() -> Vec<Vec<u8>> {
+    let announcement = |choice: u8, by: u64, blocks: Range<u64>| {
+        [&[choice][..], &Announcement { by: Delegation(by), blocks }.to_bytes()].concat()
+    };
+    vec![
+        [announcement(0x20, 0, 0..1), announcement(0x20, 0, 1..40), announcement(0x10, 0, 2..3)]
+            .concat(),
+        [announcement(0x20, 0, 5..5), announcement(0xa0, 1, 0..1), announcement(0, 0, 7..9)]
+            .concat(),
+        [announcement(0x21, 0, 0..u64::MAX), announcement(0x21, 0, 1 << 40..1 << 41)].concat(),
+    ]
 }
 
 fn record() -> Record {

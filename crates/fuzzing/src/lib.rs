@@ -9,9 +9,9 @@
 //! | client of a socket | [`nbd::session`], [`nbd::tls`] |
 //! | member of a pool | [`image::bpfs`], [`image::scmfs`], [`device::atomic`] |
 //! | member of a cache's pool | [`cache::records`], [`cache::pool`] |
-//! | user of a mount | [`cache::control`], [`mounts::names`] |
+//! | user of a mount | [`cache::control`], [`cache::announcements`], [`mounts::names`] |
 //! | maker of a foreign mount | [`mounts::table`] |
-//! | operator of a bucket | [`store::objects`], [`store::tree`] |
+//! | operator of a bucket | [`store::objects`], [`store::tree`], [`replies::http`] |
 
 #![warn(missing_docs)]
 
@@ -22,6 +22,7 @@ pub mod input;
 pub mod mounts;
 pub mod mutate;
 pub mod nbd;
+pub mod replies;
 pub mod store;
 
 /// A target and the valid inputs that mutations start from.
@@ -35,7 +36,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "nbd_session", run: nbd::session, seeds: nbd::session_seeds },
     Target { name: "nbd_tls", run: nbd::tls, seeds: nbd::tls_seeds },
     Target { name: "atomic_region", run: device::atomic, seeds: device::seeds },
@@ -44,8 +45,10 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "cache_records", run: cache::records, seeds: cache::record_seeds },
     Target { name: "cache_pool", run: cache::pool, seeds: cache::pool_seeds },
     Target { name: "cache_control", run: cache::control, seeds: cache::control_seeds },
+    Target { name: "cache_ioctl", run: cache::announcements, seeds: cache::announcement_seeds },
     Target { name: "mount_names", run: mounts::names, seeds: mounts::name_seeds },
     Target { name: "mount_table", run: mounts::table, seeds: mounts::table_seeds },
     Target { name: "store_objects", run: store::objects, seeds: store::object_seeds },
     Target { name: "store_tree", run: store::tree, seeds: store::tree_seeds },
+    Target { name: "store_replies", run: replies::http, seeds: replies::seeds },
 ];

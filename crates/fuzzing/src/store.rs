@@ -18,8 +18,13 @@ const PREFIX: &str = "tree";
 const FILE: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
 const CHUNK_BYTES: u32 = 8192;
 
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a thread")
+/// Runs requests to stores.
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a thread")
 });
 
 /// One object of each kind, as it is and with a sound header.

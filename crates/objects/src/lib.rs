@@ -40,6 +40,7 @@ mod upkeep;
 mod url;
 
 pub use fs::ObjectFs;
+pub use http::Bounded;
 pub use url::{Location, is_url};
 
 use std::io;

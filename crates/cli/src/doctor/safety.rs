@@ -227,53 +227,53 @@ fn runtime_dir(report: &mut Report, dir: &Path) {
             "`chown` it to the user of the servers, and `chmod 700`",
         );
     }
-    let mut dirs = vec![dir.to_owned()];
+    for (path, meta) in files_below(dir) {
+        if meta.file_type().is_socket() && meta.mode() & 0o002 != 0 {
+            report.unsafe_setup(
+                "socket",
+                format!("{}: every user may connect, and write the device", shown(&path)),
+                "`chmod 600` it, or give it a group",
+            );
+        } else if meta.is_file() && (meta.uid() != own || meta.mode() & 0o044 != 0) {
+            report.unsafe_setup(
+                "log",
+                format!(
+                    "{}: others may read names of files there ({})",
+                    shown(&path),
+                    mode_of(&meta)
+                ),
+                "`chmod 600` it",
+            );
+        }
+    }
+}
+
+/// All that is not a directory in a directory and those below it. Symbolic links are not followed.
+fn files_below(dir: &Path) -> Vec<(PathBuf, Metadata)> {
+    let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let (path, Ok(meta)) = (entry.path(), entry.path().symlink_metadata()) else {
-                continue;
-            };
-            if meta.is_dir() {
-                dirs.push(path);
-            } else if meta.file_type().is_socket() && meta.mode() & 0o002 != 0 {
-                report.unsafe_setup(
-                    "socket",
-                    format!("{}: every user may connect, and write the device", shown(&path)),
-                    "`chmod 600` it, or give it a group",
-                );
-            } else if meta.is_file() && (meta.uid() != own || meta.mode() & 0o044 != 0) {
-                report.unsafe_setup(
-                    "log",
-                    format!(
-                        "{}: others may read names of files there ({})",
-                        shown(&path),
-                        mode_of(&meta)
-                    ),
-                    "`chmod 600` it",
-                );
+            let path = entry.path();
+            match path.symlink_metadata() {
+                Ok(meta) if meta.is_dir() => dirs.push(path),
+                Ok(meta) => files.push((path, meta)),
+                Err(_) => {}
             }
         }
     }
+    files
 }
 
 /// Files below a directory of units that carry secrets of object stores, and that others may read. Systemd shows variables of
 /// `Environment=` to every user.
 fn units(report: &mut Report, dir: &Path) {
-    let mut dirs = vec![dir.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let (path, Ok(meta)) = (entry.path(), entry.path().symlink_metadata()) else {
-                continue;
-            };
-            if meta.is_dir() {
-                dirs.push(path);
-            } else if meta.is_file()
-                && meta.len() <= UNIT_MAX
-                && let Ok(text) = fs::read_to_string(&path)
-                && (text.contains("keepstone") || path.to_string_lossy().contains("keepstone"))
-            {
-                unit(report, &path, &text, &meta);
-            }
+    for (path, meta) in files_below(dir) {
+        if meta.is_file()
+            && meta.len() <= UNIT_MAX
+            && let Ok(text) = fs::read_to_string(&path)
+            && (text.contains("keepstone") || path.to_string_lossy().contains("keepstone"))
+        {
+            unit(report, &path, &text, &meta);
         }
     }
 }
