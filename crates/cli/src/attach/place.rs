@@ -85,7 +85,7 @@ fn open_dir(dir: &Path) -> Result<Below> {
         DirFs::open(dir, options)?
     };
     let claim = Claim::take(&opened)?;
-    Ok(Below::Dir { dir: Box::new(opened), _claim: claim })
+    Ok(Below::Dir { dir: Box::new(opened), claim })
 }
 
 /// That no other cache of this user has a directory, by a locked file where no other user can lock one: a lock of the directory
@@ -123,9 +123,16 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// Removes the file. The lock lasts as long as `self`.
+    fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        self.remove();
     }
 }
 
@@ -158,7 +165,7 @@ pub enum Below {
         /// The directory.
         dir: Box<DirFs>,
         /// Keeps other caches of this user from it.
-        _claim: Claim,
+        claim: Claim,
     },
     /// A tree in an object store, and whether its operator is trusted with what gives programs privileges.
     #[cfg(feature = "object-store")]
@@ -166,6 +173,15 @@ pub enum Below {
 }
 
 impl Below {
+    /// Removes what this process has recorded of its use, before it exits while other threads still have the cache.
+    pub fn end_use(&self) {
+        match self {
+            Self::Dir { claim, .. } => claim.remove(),
+            #[cfg(feature = "object-store")]
+            Self::Store(..) => {}
+        }
+    }
+
     /// Flags of the mount that the files lie on. The operator of a store can make set-user-ID and device files.
     pub fn mount_flags(&self) -> MountFlags {
         match self {

@@ -139,7 +139,9 @@ pub fn run(
     started(&ready)?;
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
     ending::finish(&cache);
-    ending::record(&cache, &pool_path, (&ready.pool, &ready.dir))
+    let ended = ending::record(&cache, &pool_path, (&ready.pool, &ready.dir));
+    cache.backing().end_use();
+    ended
 }
 
 /// Writes back and evicts, in the background, as long as the cache is there.

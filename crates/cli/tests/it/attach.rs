@@ -94,6 +94,19 @@ pub fn content(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
+/// What a server records of its use of a directory is gone when it has ended.
+#[test]
+fn nothing_is_left_of_the_claim_of_a_directory() {
+    let cached = Cached::new();
+    cached.attach(&[]);
+    let files = fs::read_dir(format!("/proc/{}/fd", cached.status()["pid"])).unwrap();
+    let mut files = files.map(|entry| fs::read_link(entry.unwrap().path()).unwrap_or_default());
+    let claim = files.find(|file| file.extension().is_some_and(|end| end == "dir")).unwrap();
+    assert!(claim.exists());
+    cached.detach();
+    assert!(!claim.exists(), "{claim:?}");
+}
+
 #[test]
 fn what_was_there_is_seen_and_what_is_written_comes_down() {
     let cached = Cached::new();
