@@ -41,7 +41,7 @@ if [ "${BARE_INSIDE:-}" = '' ]; then
     debootstrap --variant=minbase --include=ca-certificates,gcc,git,libc6-dev,make bookworm "$root" "$mirror" ||
         die "debootstrap from $mirror failed; see $root/debootstrap/debootstrap.log"
     git -c safe.directory='*' clone --quiet --no-hardlinks "$here" "$root/keepstone"
-    # What a container gets of its machine: names, proxies, certificates; and no services are started in it.
+    # As a container: names, proxies and certificates of the machine, and no services.
     cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
     apt-config dump | grep -iE '^Acquire::https?::Proxy ' >"$root/etc/apt/apt.conf.d/proxy" || true
     cp --recursive /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true

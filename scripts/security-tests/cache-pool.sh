@@ -24,7 +24,7 @@ suite_cache_pool() {
     as stranger python3 "$here/prepare.py" "$place/stranger/m" "$place/prepared"
     able stranger "$keepstone" umount "$place/stranger/m"
     escape "$path" "$dir" "$target"
-    # The same pool, now root's, with group or everybody let in.
+    # The same pool, now of root, with write access for the group or for every user.
     cp "$path" "$own"
     chmod 660 "$own"
     chgrp "$member" "$own"

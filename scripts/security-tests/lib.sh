@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the suites of attacks share: a place of their own with two users, and what has to hold at the end. Sourced by run.sh.
+# Shared by the attack suites: a place with two users, and the checks at the end. Sourced by run.sh.
 
 : "${here?is set by run.sh}"
 
@@ -124,7 +124,7 @@ log_of() {
     echo "/run/keepstone/$("$keepstone" info --json "$1" | jq -r .uuid).log"
 }
 
-# bytes_of FILE: its length; 0 where there is none.
+# bytes_of FILE: its length; 0 if it is missing.
 bytes_of() {
     stat -c %s "$1" 2>/dev/null || echo 0
 }

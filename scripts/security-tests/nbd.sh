@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Clients that connect and say nothing, slowly or without end, with and without TLS: a new client is served within seconds.
+# Clients that connect and send nothing, slowly or without end, with and without TLS: a new client is served within seconds.
 : "${keepstone:=}" "${place?}" "${here?}"
 
 suite_nbd() {

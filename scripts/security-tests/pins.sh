@@ -25,7 +25,7 @@ suite_pins() {
     as member sh -c "head -c 20M /dev/zero >'$mnt/members/file'" || die "pins of a stranger leave others no room"
     "$keepstone" attach flush "$mnt" >/dev/null
     cmp -n 20971520 "$mnt/root-file" "$dir/root-file"
-    # What root pins stays possible.
+    # Root can still pin.
     "$keepstone" attach pin "$mnt/root-file" >/dev/null || die "root cannot pin: all is a stranger's"
     healthy "$mnt"
 

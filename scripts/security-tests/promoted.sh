@@ -15,14 +15,14 @@ suite_promoted() {
     touch "$place/seen" "$place/report"
     chmod 666 "$place/seen" "$place/report"
 
-    # A stranger's program has root's file as its standard output, and is told nothing else.
+    # A stranger's program has root's file as its standard output.
     "$keepstone" run --quiet -- sh -c "exec setpriv --reuid $stranger --regid $stranger --clear-groups \
         python3 '$here/steal.py' '$mnt' '$place/report' >>'$mnt/d/out'"
     grep -q "looked at" "$place/report" || die "the attack did not run: $(cat "$place/report")"
     lacks "opened" "$place/report"
     grep -q "standard output works" "$mnt/d/out" || die "the descriptor itself does not work"
 
-    # Another watches the mount meanwhile, and opens each name that passes by.
+    # Another watches the mount meanwhile, and opens each name that it sees.
     spawn stranger python3 "$here/watch.py" 6 "$mnt" "$mnt/d" >"$place/seen" 2>&1
     await_until 10 grep -q watching "$place/seen"
     "$keepstone" run --quiet -- python3 "$here/promote.py" "$mnt/d" "$stranger" >"$place/names" 2>&1 ||

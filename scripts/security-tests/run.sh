@@ -5,7 +5,7 @@
 #   run.sh SUITE     SUITE: a file of this directory, or all
 #
 # Each suite has mount and PID namespaces of its own, with its own /dev/shm, /run, /tmp, list of users and a /dev/fuse for
-# everybody. What a suite leaves behind ends with them, also after a failure. Needs root. Installs what it lacks by apt-get;
+# every user. Leftovers of a suite end with them, also after a failure. Needs root. Installs what it lacks by apt-get;
 # nothing is skipped silently. Environment: KEEPSTONE, the program under test (default: target/release/keepstone, then the one
 # in PATH).
 set -euo pipefail

@@ -1,6 +1,6 @@
 //! Shared arenas by name.
 //!
-//! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as somebody uses it:
+//! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as a process uses it:
 //!
 //! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
 //! - attach-A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
@@ -276,7 +276,7 @@ impl Place {
         io::Error::new(io::ErrorKind::PermissionDenied, text)
     }
 
-    /// Opens the file in the directory of the owner, or in that of the caller; makes it where there is none.
+    /// Opens the file in the directory of the owner, or in that of the caller. Creates it if it is missing.
     fn open(&self) -> io::Result<(Located, OwnedFd, Stat)> {
         let me = directory::caller();
         for _ in 0..TRIES {
@@ -320,7 +320,7 @@ impl Place {
         let is_file_of_ours = directory::is_sound(&stat, (self.owner, stat.st_gid, 0o7777));
         if !is_narrower(&stat) && is_file_of_ours && [0, stat.st_uid].contains(&directory::caller())
         {
-            // The mode of what it describes has been narrowed, and nobody has followed yet.
+            // The pool's mode has been narrowed, and the arena's has not been yet.
             directory::give(file.as_fd(), self.rights())?;
             stat = rustix::fs::fstat(&file)?;
         }
@@ -480,7 +480,7 @@ impl Located {
 /// been killed: they take memory until somebody attaches again. Returns how many bytes that gave back.
 ///
 /// # Errors
-/// If `root` cannot be listed. What cannot be looked at, or is not to be trusted, is left alone (directory-S4).
+/// If `root` cannot be listed. Files that cannot be read, or cannot be trusted, stay (directory-S4).
 pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
     let mut bytes = 0;
     directory::for_each_file(root, |directory, name| {
@@ -492,11 +492,11 @@ pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
 
 /// Removes an arena if it has one of these formats and all its users are dead (attach-A2, attach-A3).
 fn remove_if_abandoned(directory: &Directory, name: &str, formats: &[u64]) -> io::Result<u64> {
-    // What lies behind the tables of the session is not looked at.
+    // Only the tables of the session are read.
     let layout = Layout::shared();
     let tables = layout.session.expect("the layout was begun with `Layout::shared`");
     let found = directory.stat(name)?;
-    // Of whatever owner and mode the pool is: who may write in the directory has made it.
+    // The pool may have any owner and mode: only users who may write in the directory can have created the file.
     if !directory::is_sound(&found, (found.st_uid, found.st_gid, 0o666)) {
         return Ok(0);
     }
@@ -506,7 +506,7 @@ fn remove_if_abandoned(directory: &Directory, name: &str, formats: &[u64]) -> io
         formats.iter().any(|format| ready == format | 1)
             && header.namespaces.load(Relaxed) == namespaces()
     };
-    // What is none of ours is not locked, not even for a moment: it may be a pool, whose user would be refused.
+    // A foreign file is never locked: it may be a pool, and its user would be refused meanwhile.
     if !is_ours(&tables.read_header(&file)?) {
         return Ok(0);
     }

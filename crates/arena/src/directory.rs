@@ -48,7 +48,7 @@ fn is_believed(stat: &Stat, uid: u32) -> bool {
 }
 
 impl Directory {
-    /// Opens a directory; `None` if there is none that is believed.
+    /// Opens a directory; `None` if it is missing or cannot be trusted.
     fn open(path: PathBuf, uid: u32) -> rustix::io::Result<Option<Self>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::open(&path, flags, Mode::empty()) {
@@ -167,8 +167,7 @@ pub(crate) fn for_each_file(root: &Path, mut each: impl FnMut(&Directory, &str))
     Ok(())
 }
 
-/// Whether a file is one to be used, for something that `owner` has, with permission bits `mode` and group `group`
-/// (directory-S3).
+/// Whether a file may be used for a pool of `owner`, with permission bits `mode` and group `group` (directory-S3).
 pub(crate) fn is_sound(stat: &Stat, (owner, group, mode): (u32, u32, u32)) -> bool {
     let allowed = if stat.st_gid == group { mode } else { mode & !0o060 };
     FileType::from_raw_mode(stat.st_mode).is_file()

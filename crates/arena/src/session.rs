@@ -184,7 +184,7 @@ impl Tables {
         }
     }
 
-    /// What the file of an arena has for a header, read without a mapping (attach-A6): zeros where it is too short.
+    /// Reads the header of an arena's file without a mapping (attach-A6). Missing bytes are zeros.
     pub(crate) fn read_header(&self, file: &OwnedFd) -> io::Result<Header> {
         let mut bytes = [0; size_of::<Header>()];
         read_at(file, &mut bytes, self.header.offset)?;

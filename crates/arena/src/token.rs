@@ -3,7 +3,7 @@
 //! - token-T1: one thread at a time announces by a token. It takes back what was there before it stores the words, and stores the
 //!   state last. States of two announcements differ.
 //! - token-T2: a taker reads state and words, and then marks the state by one compare-exchange. If that succeeds, the announcement
-//!   was still there, its words were the ones that were read, and nobody has taken it before or will.
+//!   was still there, its words were the ones that were read, and no other process takes it.
 
 use crate::Shared;
 use crate::sync::AtomicU64;
@@ -19,7 +19,7 @@ const TAKEN: u64 = 1;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Token {
-    /// 0: there is none.
+    /// 0: no announcement.
     state: AtomicU64,
     words: [AtomicU64; TOKEN_WORDS],
 }
@@ -38,7 +38,7 @@ impl Token {
         self.state.store(state, SeqCst);
     }
 
-    /// Takes the announcement, if nobody has and `accepts` finds that state and words are what is asked for (token-T2).
+    /// Takes the announcement, unless another process has, if `accepts` agrees to its state and words (token-T2).
     pub fn take(&self, accepts: impl FnOnce(u64, &[u64; TOKEN_WORDS]) -> bool) -> Option<u64> {
         let state = self.state.load(Acquire);
         if state == 0 || state & TAKEN != 0 {

@@ -99,7 +99,7 @@ one before.")]
         #[command(subcommand)]
         command: crate::bdev::BdevCommand,
     },
-    /// Look for what this machine lacks and for unsafe set-ups, and say what to do about it.
+    /// Look for what this machine lacks and for unsafe set-ups, with the remedies
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
 

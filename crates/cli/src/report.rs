@@ -121,10 +121,10 @@ pub struct Report {
     not_asked: BTreeMap<String, String>,
 }
 
-/// What servers of mounts say: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
+/// Statistics from the servers of mounts: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
 type OfServers = (BTreeMap<String, BTreeMap<String, u64>>, Vec<String>, BTreeMap<String, String>);
 
-/// Of calls and of bytes, how much was served in user space, in percent. Of no call, and of no byte, nothing can be said.
+/// Of calls and of bytes, how much was served in user space, in percent; `None` without calls or without bytes.
 type ServedPercent = Option<(f64, Option<f64>)>;
 
 fn served_percent(counted: &Counted) -> ServedPercent {

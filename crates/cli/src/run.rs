@@ -306,7 +306,7 @@ fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
     Ok(list)
 }
 
-/// What the servers of our mounts say before the program starts, and why others were not asked or have not answered.
+/// Statistics of our mounts before the program starts, and why other servers were not asked or did not answer.
 fn ask_first(
     mounts: Vec<fuse::MountEntry>,
 ) -> (BTreeMap<PathBuf, Value>, BTreeMap<String, String>) {

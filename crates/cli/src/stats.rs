@@ -57,7 +57,7 @@ pub struct ServerStats<'a> {
 /// How long the server of a mount that is named may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the server of the mount at `dir` publishes, unless it takes too long.
+/// Statistics from the server of the mount at `dir`, unless it takes too long.
 pub fn ask_one(dir: &Path) -> Result<Value> {
     ask(vec![dir.to_owned()], ANSWER_WITHIN).remove(dir).unwrap_or_else(|| {
         bail!("{}: its server does not answer; it may be stopped", dir.display())

@@ -24,7 +24,7 @@ use crate::pool;
 const LISTED_MAX: usize = 1 << 16;
 const READ_MAX: usize = 1024;
 
-/// What a pool records of itself, to find it by.
+/// A name in the pool itself by which users find it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Tag {
     /// Its UUID.
@@ -33,7 +33,7 @@ pub enum Tag {
     Label(String),
 }
 
-/// What makes a path one to look at.
+/// The condition under which a file at a path is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     /// Root or the caller has named it (tags-T1).
@@ -64,7 +64,7 @@ impl Tag {
     /// The path of the only pool of this name.
     ///
     /// # Errors
-    /// If there is none, or more than one.
+    /// If no pool, or more than one, has the tag.
     pub fn find(&self) -> Result<PathBuf> {
         self.find_among(candidates(Path::new("/dev/shm"))?)
     }
@@ -122,7 +122,7 @@ fn listed(dir: &Path) -> impl Iterator<Item = PathBuf> {
     entries.take(LISTED_MAX).map(|entry| entry.path())
 }
 
-/// What the pool at a path records of itself; `None` if it is not to be looked at, or no pool.
+/// Reads the tags of the pool at a path; `None` if the file is no pool or cannot be trusted.
 fn read(path: &Path, trust: Trust, reads: &mut usize) -> Option<PoolInfo> {
     // Neither follows a link nor opens what is there.
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;

@@ -2,9 +2,9 @@
 //!
 //! - openings-O1: a process announces what it is having opened, in its own token, before it asks the kernel, and takes it back
 //!   when the kernel knows the size. It does one at a time.
-//! - openings-O2: the server takes the token before it looks at the size that it answers. So whoever changes the size, or has
-//!   begun to map, and then finds no token of the inode, is not overtaken by an older answer.
-//! - openings-O3: nobody waits for long: who was killed meanwhile leaves a token that means nothing.
+//! - openings-O2: the server takes the token before it looks at the size that it answers. So a process that changes the size, or
+//!   has begun to map, and then finds no token of the inode, is not overtaken by an older answer.
+//! - openings-O3: no process waits for long: a killed process leaves a token without a meaning.
 //! - openings-O4: the announcement is the permission: the server answers to a ticket once, only to the thread that has announced
 //!   it, and only for [`VALID`]. A ticket has 64 random bits, and its count, which no later one of the process has.
 
@@ -241,8 +241,8 @@ mod tests {
         assert_eq!(answer(ticket, BY, NOW), None, "afterwards");
     }
 
-    /// What was taken back, replaced or left by the dead is answered to nobody, and taking it back again does nothing to the
-    /// next one.
+    /// Announcements that were withdrawn, replaced or left by a dead process are not answered. A second withdrawal does not
+    /// affect the next announcement.
     #[test]
     fn what_has_ended_is_not_answered() {
         let (openings, arena) = &plan();

@@ -16,7 +16,7 @@ pub(crate) const DIR: INodeNo = INodeNo(1 << 63);
 /// How long the kernel may remember the virtual directory, which stays as it is.
 pub(crate) const DIR_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Attributes of the virtual directory: everybody may ask to "create" in it. Nobody but root may list or watch it.
+/// Attributes of the virtual directory: every user may ask to "create" in it. Only root may list or watch it.
 pub(crate) fn dir_attr() -> FileAttr {
     FileAttr { perm: 0o333, nlink: 2, ..convert::only_kind(Ino(DIR.0), FileKind::Dir) }
 }

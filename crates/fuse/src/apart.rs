@@ -17,7 +17,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 /// Bytes of the error number before an answer; 0: none.
 const STATUS_LEN: usize = 4;
 
-/// What `call` stores in a buffer of so many bytes, and how many of them, or its error; `None` if it takes longer than `within`.
+/// Runs `call` with a buffer of so many bytes. Returns the bytes that it stored, or its error; `None` if it takes longer than
+/// `within`.
 /// `call` runs in a copy of this process with one thread: it must only make system calls.
 pub fn call_apart(
     within: Duration,

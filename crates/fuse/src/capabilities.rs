@@ -2,11 +2,11 @@
 
 use fuser::InitFlags;
 
-/// What the kernel asks a server for, in the order of `FUSE_INIT`.
+/// The capabilities that a server requests, in the order of `FUSE_INIT`.
 ///
 /// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
 /// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
-/// a `setattr`, one code path), `AUTO_INVAL_DATA` (nobody else writes; where somebody does it is asked for), `SPLICE_*`
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (requested only where other programs write), `SPLICE_*`
 /// (`fuser` copies), `ASYNC_DIO` (asynchronous direct writes beside buffered readers leave pages as they were before, and the
 /// file's position where it was).
 pub(crate) const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ

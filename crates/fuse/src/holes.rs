@@ -24,7 +24,7 @@ const PAGE: usize = 4096;
 #[derive(Default)]
 pub(crate) struct Holes(Mutex<HashMap<Ino, Known>>);
 
-/// What is known of a file.
+/// The state of a file.
 #[derive(Default)]
 struct Known {
     /// From the first page of zeros that the kernel has read to the end of the last one, in bytes.

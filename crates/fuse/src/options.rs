@@ -97,7 +97,7 @@ impl StatsReader {
 /// Computes the value of [`STATS_XATTR`] for a reader.
 pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
 
-/// Who may read an attribute of this name, or change it.
+/// The right that reading or changing an attribute of this name takes.
 pub type Rights = fn(name: &[u8], changes: bool) -> Right;
 
 /// How a [`Server`](crate::Server) behaves.

@@ -31,7 +31,7 @@ pub struct Server {
     pub(crate) options: ServerOptions,
     /// Of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
-    /// Who may use attributes that are more than a note.
+    /// Rights for attributes that control the file system.
     rights: Option<Rights>,
     /// To the kernel, once it is there.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
@@ -374,7 +374,7 @@ impl Server {
         self.shared.is_some() && is_counted && flags & libc::O_APPEND == 0
     }
 
-    /// What the requester has announced to look up by `name` in `parent`, if it is the name of a ticket.
+    /// The opening that the requester has announced, if `name` in `parent` is the name of a ticket.
     pub(crate) fn announced_in(
         &self,
         req: &Request,

@@ -27,8 +27,8 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Whether it is one of ours, alive or not: it has the type, and root or this user has made it. Any user can make a mount of
-    /// any type and source. Its server could answer anything, or nothing, so only what is ours is asked.
+    /// Whether it is a Keepstone mount of root's or this user's, alive or not. Any user can make a mount of any type and source.
+    /// Its server could answer anything, or nothing, so only mounts of these two users are asked.
     pub fn is_keepstone(&self) -> bool {
         let users = [0, rustix::process::geteuid().as_raw()];
         self.claims_keepstone() && self.user.is_some_and(|user| users.contains(&user))

@@ -1,4 +1,4 @@
-//! What a member of a cache's pool writes there, and the attributes by which a user asks for one file.
+//! Content of a cache's pool that a member could write, and the control attributes of files.
 
 use crate::input::{Input, piece};
 use backing::model::ModelBacking;

@@ -138,7 +138,7 @@ pub fn session_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What a client says first under TLS.
+/// The first bytes of a client under TLS.
 pub fn tls_seeds() -> Vec<Vec<u8>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];

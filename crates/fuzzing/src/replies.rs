@@ -1,4 +1,4 @@
-//! What a store sends over HTTP: whole replies, byte by byte, to each kind of request.
+//! Replies of a store over HTTP, byte by byte, to each kind of request.
 
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
@@ -23,7 +23,7 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let address = listener.local_addr().expect("its address");
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // What the client makes of a connection that breaks is its own.
+            // A connection that breaks is the client's matter.
             let _ = answer(client);
         }
     });
@@ -55,7 +55,7 @@ fn answer(mut client: TcpStream) -> std::io::Result<()> {
 
 /// A client of the server that gives up at the first failure.
 static STORE: LazyLock<AmazonS3> = LazyLock::new(|| {
-    // It fails where there is one already, which is as good.
+    // It fails if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     AmazonS3Builder::new()
         .with_bucket_name("bucket")

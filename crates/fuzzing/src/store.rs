@@ -1,4 +1,4 @@
-//! What an object store replies: objects of a tree with sound headers and checksums, and listings.
+//! Objects and listings from an object store: objects of a tree with sound headers and checksums.
 
 use crate::input::{Input, piece};
 use object_store::memory::InMemory;

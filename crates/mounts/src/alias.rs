@@ -8,13 +8,13 @@ const PREFIX: &str = ".keepstone-";
 const TICKET_LEN: usize = 32;
 
 /// The number of an opening that a process has announced
-/// ([`MountEvents::begin_opening`](crate::MountEvents::begin_opening)). No two openings have the same, and nobody can guess one.
+/// ([`MountEvents::begin_opening`](crate::MountEvents::begin_opening)). No two openings have the same, and no process can guess one.
 ///
 /// A process that uses the pool directly sometimes needs the kernel's own description of a file that it
 /// knows by inode number only: the file may have been renamed or unlinked since. It announces which one in the memory that the
 /// pool's users share, and opens a name that carries the ticket alone, as 32 hexadecimal digits. Such a name is never listed.
 /// The server looks at the announcement: the name works once, within a second, for the thread that has announced it, with the
-/// same user. What `/proc/self/fd` or inotify show of it opens nothing for anybody. There are two such names:
+/// same user. A name that `/proc/self/fd` or inotify shows later opens nothing. There are two such names:
 ///
 /// - `.keepstone-TICKET` in the root of the mount ([`root_name`](Self::root_name)): the kernel
 ///   checks the permissions of the inode.
@@ -53,7 +53,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// What a process has the kernel open.
+/// A file that the kernel opens for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// Number of the inode.

@@ -12,10 +12,10 @@ use std::mem::offset_of;
 
 /// Bytes of an answer of `statmount`: its fixed part, two paths, and options.
 const ANSWER: usize = size_of::<linux::statmount>() + 2 * libc::PATH_MAX as usize + 1024;
-/// What is asked of every mount.
+/// Fields that are requested for every mount.
 const STATE: u32 =
     linux::STATMOUNT_SB_BASIC | linux::STATMOUNT_MNT_BASIC | linux::STATMOUNT_MNT_POINT;
-/// What is asked to know which it is (Linux 6.13).
+/// Fields that identify a mount (Linux 6.13).
 const IDENTITY: u32 = linux::STATMOUNT_MNT_ROOT
     | linux::STATMOUNT_FS_TYPE
     | linux::STATMOUNT_FS_SUBTYPE
@@ -35,11 +35,11 @@ pub fn newest_mount() -> Option<u64> {
 
 /// Which mount it is.
 pub(crate) struct Identified {
-    /// What it names as the pool.
+    /// The pool, as the mount names it.
     pub source: Vec<u8>,
-    /// Who has made it.
+    /// The user who has made the mount.
     pub user: Option<u32>,
-    /// What may change.
+    /// The state, which may change.
     pub state: MountState,
 }
 
@@ -172,7 +172,7 @@ impl Answer {
         path.starts_with(b"/").then_some(path)
     }
 
-    /// The text that the field at this offset says the place of.
+    /// The text whose place the field at this offset has.
     fn text(&self, field: usize) -> Vec<u8> {
         let at = size_of::<linux::statmount>() + self.half(field) as usize;
         self.bytes().skip(at).take_while(|&byte| byte != 0).collect()

@@ -58,8 +58,8 @@ impl PoolMount {
     }
 
     /// What [`announce`](Self::announce) has written, as it is now: `None` where a mount has come since, or one
-    /// is not found in its place (behind a `chroot`, say), so that the table must be read. The text may be anybody's: the kernel
-    /// is asked for each mount whether it names this pool, and who has made it.
+    /// is not found in its place (behind a `chroot`, say), so that the table must be read. The text may come from any user: the
+    /// kernel is asked for each mount whether it names this pool, and which user has made it.
     pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
         // The table has no tabs: they are escaped.
         let mut lines = text.split(|&byte| byte == b'\t');

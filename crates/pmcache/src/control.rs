@@ -5,7 +5,7 @@
 //! other file system takes such names, so that a command which reaches the wrong one fails and leaves nothing.
 //!
 //! - **control-A1** What is pinned is not evicted, before and after a restart, until it is unpinned or removed (pins-P1 and
-//!   P2 have the bounds). It is still forgotten where others have changed it below, and read anew. Pins are set and taken
+//!   P2 have the bounds). It is still dropped and read again after a change below by others. Pins are set and taken
 //!   away by the file's owner and by root.
 
 use crate::content::FETCH_MAX;
@@ -98,8 +98,8 @@ impl Command {
     }
 }
 
-/// Who may read an attribute of this name, or change it. What keeps space from others, takes it back from others, or changes what
-/// writes promise is the owner's; warming does no more than reading.
+/// The right that reading or changing an attribute of this name takes. Only the owner may keep space from others, take it back, or
+/// change the promise of writes. Warming takes the right to read.
 pub fn right(name: &[u8], changes: bool) -> Right {
     match Command::of_attribute(name) {
         _ if name == DELEGATION.as_bytes() => Right::Writer,

@@ -72,7 +72,7 @@ pub struct Identity {
 
 /// The ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
 fn current(number: libc::c_long) -> Result<u32> {
-    // The ID of nobody changes nothing; the call returns what was there.
+    // An invalid ID changes nothing; the call returns the present one.
     // SAFETY: plain numbers, no memory, no descriptors.
     unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
 }

@@ -121,7 +121,7 @@ impl std::fmt::Display for Foreign {
 
 impl std::error::Error for Foreign {}
 
-/// How often to look whether the server of a new mount has announced it, and how long between two looks.
+/// Attempts to find the announcement of a new mount's server, and the pause between two of them.
 const LOOKS: usize = 50;
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 

@@ -90,7 +90,7 @@ pub fn openings_are_waited_for<E: Engine>() {
     let begin = || program.begin_opening(opening, by).unwrap();
     let first = begin();
     assert!(!answered() && !server.wait_for_openings(other, false));
-    // What nobody announced, or another did.
+    // Tickets that no process announced, and one of another process.
     assert_eq!(server.answer_opening(Ticket(first.0 ^ 1), by), None);
     assert_eq!(server.answer_opening(Ticket(u128::MAX), by), None);
     assert_eq!(server.answer_opening(first, Requester { thread: 10, ..by }), None);
@@ -127,7 +127,7 @@ pub fn a_mount_is_one_while_its_server_says_so<E: Engine>() {
     assert!(program.is_served_at(7) && !program.is_served_at(8) && !program.is_served_at(0));
     server.end_serving();
     assert!(!program.is_served_at(7));
-    // Another server beside it, which dies.
+    // A second server, which dies.
     let other = attach::<E>(&pool.0);
     server.begin_serving(7).unwrap();
     other.begin_serving(8).unwrap();

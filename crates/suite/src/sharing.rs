@@ -16,7 +16,7 @@ fn state<E: Engine>(pool: &Path) -> PathBuf {
 
 /// Has faults in what is mapped handled as servers do.
 fn handle_faults() {
-    // SAFETY: the action is zeros but for a handler of its type.
+    // SAFETY: the action is all zeros except for a handler of its type.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -39,7 +39,7 @@ pub fn a_truncated_state_kills_nobody<E: Engine>() {
         let failed = (0..1000).find_map(|i| make(i).err());
         assert_eq!(failed, Some(Errno::IO), "{left}");
         for fs in [&first, &second] {
-            // What another process has not touched it need not miss; afterwards all know.
+            // A process that has not touched the lost memory may not notice; after these calls both have.
             let _ = fs.reap_processes();
             let _ = fs.getattr(ROOT);
             let _ = fs.sync();

@@ -350,7 +350,7 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
-/// Who may use an attribute, besides root. The kernel has checked that the caller may read the file, or write to it to change the
+/// The users besides root who may use an attribute. The kernel has checked that the caller may read the file, or write to it to change the
 /// attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {

@@ -1,11 +1,11 @@
 //! Doubt about the words of an arena: a user who may write its file has overwritten them, or a bug has.
 //!
-//! - doubt-W1: whoever meets words that no operation has left (a panic over an index, a chain that does not end, a lock that
-//!   no thread can have) marks the arena as *in doubt*. That counts as a death inside (session-E2): what can be derived is derived
-//!   anew.
+//! - doubt-W1: a thread that finds words that no operation has left (a panic over an index, a chain that does not end, a lock that
+//!   no thread can have) marks the arena as *in doubt*. That counts as a death inside (session-E2): the derived state is
+//!   rebuilt.
 //! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and in all that time no thread has been inside
 //!   without a wait of its own. A thread that waits says so in its slot. If that is wrong, operations start over, which is safe.
-//! - doubt-W3: what the words say is only ever used as an index that is checked, so that no process reaches outside the arena.
+//! - doubt-W3: a word of the arena is only used as an index, after a check, so no process reaches outside the arena.
 
 use super::{Header, Session};
 use crate::Arena;
@@ -27,7 +27,7 @@ impl Header {
         self.doubted.load(Acquire) != 0
     }
 
-    /// All that can be derived has been derived anew.
+    /// The derived state has been rebuilt.
     pub(super) fn end_doubt(&self) {
         self.doubted.store(0, Release);
     }

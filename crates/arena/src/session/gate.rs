@@ -41,7 +41,7 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        // What is half derived is never used.
+        // Half-built derived state is never used.
         open(&self.header.gate, if std::thread::panicking() { LOST } else { 0 });
     }
 }

@@ -154,7 +154,7 @@ impl DirFs {
         entered.map(Some)
     }
 
-    /// Follows a path, and no links: the inode at its end, if there is one, and the directories on the way.
+    /// Follows a path without symbolic links. Returns the inode at its end, if it exists, and the directories on the way.
     fn follow(&self, path: &[u8]) -> Result<Option<(Found, Vec<Found>)>> {
         let mut at = self.found(self.root.clone())?;
         let mut above = Vec::new();

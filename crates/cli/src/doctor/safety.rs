@@ -49,7 +49,7 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 
-/// Who but root and the user `owner` may write a file: nothing for a file that is theirs alone.
+/// The users besides root and the owner who may write a file; `None` if there are no others.
 fn other_writers(meta: &Metadata) -> Option<String> {
     let mut others = Vec::new();
     if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {

@@ -94,7 +94,7 @@ pub fn content(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// What a server records of its use of a directory is gone when it has ended.
+/// A server removes its claim of a directory when it ends.
 #[test]
 fn nothing_is_left_of_the_claim_of_a_directory() {
     let cached = Cached::new();
@@ -477,7 +477,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     fs::set_permissions(cached.base.path(), base).unwrap();
     assert!(as_nobody("warm") && as_nobody("show"));
     assert!(!as_nobody("invalidate") && !as_nobody("pin"));
-    // Nor may a user who may write to the file, but does not own it; he may have it written back.
+    // A user who may write to the file, but does not own it, may only have it written back.
     let writable = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     fs::set_permissions(path("d/1"), writable).unwrap();
     assert!(["invalidate", "pin", "unpin"].iter().all(|command| !as_nobody(command)));

@@ -11,7 +11,7 @@ use crate::common::Sandbox;
 /// Some user without rights.
 const STRANGER: u32 = 61_002;
 
-/// What `keepstone doctor TARGET` finds unsafe, of a subject.
+/// The unsafe findings of `keepstone doctor TARGET` about a subject.
 fn unsafe_of(sandbox: &Sandbox, target: &str, subject: &str) -> Vec<Value> {
     let report = serde_json::from_str::<Value>(&sandbox.ok(["doctor", "--json", target])).unwrap();
     let findings = report["findings"].as_array().unwrap().clone();

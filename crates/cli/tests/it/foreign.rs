@@ -1,4 +1,4 @@
-//! What other users of the machine may not do: use names that promotions leave, and have their own mounts believed.
+//! Attacks by other users: names that promotions leave, and mounts of their own that claim a pool.
 //!
 //! Needs root and `/dev/fuse`.
 
@@ -37,7 +37,7 @@ fn as_stranger<T>(part: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A pool with a file that is root's alone in a directory that is open to nobody else.
+/// A pool with a private file of root's in a private directory.
 fn with_secret() -> Sandbox {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     fs::set_permissions(&sandbox.dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -48,7 +48,8 @@ fn with_secret() -> Sandbox {
     sandbox
 }
 
-/// A program of a stranger has a file of root's as its output. The name that it sees of it opens nothing, nor does one beside it.
+/// A stranger's program has root's file as its output. The name in its `/proc/self/fd` opens nothing, and neighbouring
+/// names do not either.
 #[test]
 fn the_name_of_a_descriptor_that_a_stranger_is_handed_opens_nothing() {
     let sandbox = with_secret();

@@ -624,7 +624,7 @@ fn an_alias_opens_what_has_no_path_any_more() {
     fs::remove_file(mount.path("file")).unwrap();
     let opened = fs::File::open(alias()).unwrap();
     assert_eq!(std::io::read_to_string(&opened).unwrap(), "content");
-    // What the kernel shows of it leads nowhere.
+    // The name that the kernel shows opens nothing.
     let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
     assert!(fs::read(shown).is_err());
     let wrong = [
@@ -856,7 +856,7 @@ fn a_capability_opens_what_its_permissions_forbid() {
         let name = announce(&file, 65534);
         let mut opened = open(&name, truncate).unwrap();
         opened.write_all(b"CON").unwrap();
-        // What is used is found nowhere any more, not even in a cache.
+        // A used ticket is found nowhere, not even in a cache of names.
         assert_eq!(open(&name, read_write).unwrap_err(), rustix::io::Errno::NOENT);
         let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
         assert!(fs::read(shown).is_err());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How a server answers a request for an object.
 #[derive(Clone, Debug)]
 enum Answer {
-    /// There is none.
+    /// No object.
     Absent,
     /// Chunks without end.
     Endless,

@@ -397,7 +397,7 @@ fn what_is_marked_while_it_is_written_back_stays_so() {
     assert!(named(&*below, b"file").contains(&3));
 }
 
-/// Whoever writes everything back has all of it below, also what another thread has begun to write back.
+/// Writing everything back includes the files that another thread has begun to write back.
 #[test]
 fn a_write_back_that_is_under_way_is_waited_for() {
     let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
