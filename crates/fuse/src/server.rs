@@ -205,6 +205,13 @@ impl Server {
         }
     }
 
+    /// As [`note_name`](Self::note_name), of a file that has none yet.
+    pub(crate) fn note_nameless(&self, ino: INodeNo) {
+        if let Some(shared) = &self.shared {
+            shared.names.add_nameless(ino);
+        }
+    }
+
     /// As [`note_name`](Self::note_name), of a name that the kernel is not to remember.
     pub(crate) fn note_alias(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
         if let Some(shared) = &self.shared {
@@ -297,6 +304,19 @@ impl Server {
             return Err(Errno::IO);
         }
         Ok(())
+    }
+
+    /// Has the kernel write back what programs have stored through mappings, so that their changes come before what follows.
+    /// Other threads answer these requests meanwhile.
+    pub(crate) fn write_pages_back(&self, ino: Ino) {
+        let hears_opens = !self.options.caching.skip_opens;
+        if self.holes.may_be_stored_to(ino, hears_opens)
+            && let Some(notifier) = self.notifier.get()
+            && let Err(err) = notifier.inval_inode(INodeNo(ino.0), 0, 0)
+            && err.raw_os_error() != Some(libc::ENOENT)
+        {
+            tracing::warn!("pages of inode {ino} may be written back late: {err}");
+        }
     }
 
     /// The same when an unprivileged process changes content by a request that does not say so itself (see the
