@@ -489,6 +489,21 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
 
 /// An unmount fails and names the files that cannot be written back; the pool has them when it is attached again.
 #[test]
+fn an_unmount_names_the_loop_device_that_uses_it() {
+    let s = crate::common::Sandbox::mounted(&[]);
+    let image = s.path("image");
+    fs::write(&image, vec![0; 1 << 20]).unwrap();
+    let attached = Command::new("losetup").args(["-f", "--show"]).arg(&image).output().unwrap();
+    assert!(attached.status.success(), "{attached:?}");
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let refused = s.fails(["umount", s.dir_str()], 1);
+    crate::common::tool("losetup", &["-d", &device]);
+    let named = format!("the loop device {device} (backing file {})", image.display());
+    assert!(refused.contains(&named) && !refused.contains("programs"), "{refused}");
+    s.umount();
+}
+
+#[test]
 fn an_unmount_names_what_is_not_written_back() {
     let cached = Cached::new();
     let (data, small) = (cached.data(), cached.base.path().join("small"));
