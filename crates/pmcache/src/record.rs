@@ -319,6 +319,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_of_change_survive() {
+        let kept = ShownCtime { left: Timestamp(7), shown: Timestamp(-5) };
+        assert_eq!(ShownCtime::from_bytes(&kept.to_bytes()), Some(kept));
+        for len in [0, 7, 8, 15, 17] {
+            assert_eq!(ShownCtime::from_bytes(&vec![1; len]), None, "{len}");
+        }
+    }
+
+    #[test]
     fn records_come_back() {
         let left = Fingerprint { size: 7, mtime: Timestamp(-5), ctime: Timestamp(9) };
         let intent = Some(Punch { offset: 4096, len: 1 });
