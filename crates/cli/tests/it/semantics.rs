@@ -28,6 +28,7 @@ on_each_engine!(
     special_files_links_and_times,
     names_up_to_255_bytes,
     a_full_pool_can_be_emptied,
+    fallocate_has_what_statfs_promises,
 );
 
 fn open_rw(path: &Path) -> File {
@@ -426,6 +427,31 @@ fn names_up_to_255_bytes(layout: &str) {
     assert!(longest.exists());
     let too_long = fs::write(s.path(&"n".repeat(256)), "").unwrap_err();
     assert_eq!(too_long.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+}
+
+fn fallocate_has_what_statfs_promises(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
+    let free = || {
+        let stat = rustix::fs::statvfs(&s.dir).unwrap();
+        (stat.f_bavail * stat.f_frsize, stat.f_bfree * stat.f_frsize)
+    };
+    for _ in 0..2 {
+        let (available, all) = free();
+        assert!(available < all && available > all / 2, "{available} of {all}");
+        let file = open_rw(&s.path("file"));
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, available).unwrap();
+        assert!(free().0 < 1 << 20);
+        fs::remove_file(s.path("file")).unwrap();
+        drop(file);
+        crate::common::wait_until("its space is free", || free().0 > available / 2);
+        // And in a pool whose free space is in many pieces.
+        for i in 0..400 {
+            fs::write(s.path(&format!("small-{i}")), vec![1; 9000]).unwrap();
+        }
+        for i in (0..400).step_by(2) {
+            fs::remove_file(s.path(&format!("small-{i}"))).unwrap();
+        }
+    }
 }
 
 fn a_full_pool_can_be_emptied(layout: &str) {
