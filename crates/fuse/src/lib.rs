@@ -40,6 +40,7 @@ mod listing;
 mod mount;
 mod names;
 mod options;
+mod privileges;
 mod probe;
 mod requests;
 mod rings;

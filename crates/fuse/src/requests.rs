@@ -14,7 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr, access};
+use vfs::{Caller, Errno, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::Op;
@@ -30,26 +30,12 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 /// lets all of them wait beyond this number. So it is larger than the number of requests of a user that wait ([`Workers`](crate::workers)).
 const BACKGROUND_MAX: u16 = 4096;
 
-const CAPABILITY: &[u8] = b"security.capability";
-
 thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 pub(crate) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid() }
-}
-
-/// Clears set-user-ID and its like by a request that sets nothing. It is a change of owner to nobody, by anybody; or it
-/// comes before a write, and the kernel believes of the mode what the answer says. Root's comes before its write if the file
-/// has a capability, which alone goes then.
-fn drop_before_write(fs: &dyn FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
-    let attr = fs.getattr(ino)?;
-    if req.uid() == 0 && fs.getxattr(ino, CAPABILITY).is_ok() {
-        return fs.removexattr(ino, CAPABILITY);
-    }
-    let may_write = [0, attr.uid].contains(&req.uid()) || setgid::may_write(fs, req, &attr)?;
-    if may_write { fs.drop_privileges(ino) } else { Ok(()) }
 }
 
 impl fuser::Filesystem for Server {
@@ -177,13 +163,14 @@ impl fuser::Filesystem for Server {
             ctime: ctime.map(convert::timestamp),
         };
         self.attr(Op::SetAttr, reply, |fs| {
-            if set.mtime.is_some() {
+            // The kernel writes no pages back while it changes a size.
+            if set.mtime.is_some() && set.size.is_none() {
                 self.write_pages_back(ino);
             }
             if set.size.is_some() {
                 self.drop_privileges_for(fs, req, ino)?;
             } else if set == SetAttr::default() {
-                drop_before_write(fs, req, ino)?;
+                self.drop_before_write(fs, req, ino)?;
             }
             let attr = fs.setattr(&caller(req), ino, &set)?;
             if set.size.is_some() {
@@ -625,7 +612,9 @@ impl fuser::Filesystem for Server {
                 return Err(Errno::PERM);
             }
             self.check_right(fs, req, (convert::ino(ino), name), true)?;
-            fs.removexattr(convert::ino(ino), name.as_bytes())
+            fs.removexattr(convert::ino(ino), name.as_bytes())?;
+            self.privileges.note_removed(req, ino, name);
+            Ok(())
         });
     }
 

@@ -21,6 +21,7 @@ use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::names::Names;
 use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
+use crate::privileges::Privileges;
 use crate::rings;
 use crate::setgid;
 use crate::workers::Workers;
@@ -38,6 +39,7 @@ pub struct Server {
     /// The threads that answer.
     pub(crate) workers: Arc<Workers>,
     pub(crate) holes: Holes,
+    pub(crate) privileges: Privileges,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -83,7 +85,8 @@ impl Server {
         let options = ServerOptions { caching, ..options };
         let workers = Workers::new(1);
         let (notifier, holes) = (Arc::default(), Holes::default());
-        Ok(Self { fs, options, shared: None, rights: None, notifier, holes, workers })
+        let (shared, rights, privileges) = (None, None, Privileges::default());
+        Ok(Self { fs, options, shared, rights, notifier, holes, privileges, workers })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
