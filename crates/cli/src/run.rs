@@ -213,8 +213,8 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
     notices
 }
 
-/// Whether a program is likely to use what is mounted on `dir`: it starts there, or one of its arguments names it. Of other mounts
-/// that it uses after all, the line at its end tells.
+/// Whether a program is likely to use what is mounted on `dir`: it starts there, or one of its arguments names it. The line at
+/// its end reports other mounts that it used.
 fn is_named(dir: &Path, command: &[OsString]) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
     let text = dir.as_os_str().as_bytes();

@@ -143,7 +143,8 @@ impl Contents {
         self.open_referred(mount_index, attr, early, (flags, 0))
     }
 
-    /// Gives a descriptor a description of an inode, to which it takes over a reference. Its flags, and further bits of its state.
+    /// Gives a descriptor a description of an inode, to which it takes over a reference, with these flags and further bits of
+    /// its state.
     fn open_referred(
         &self,
         mount_index: usize,
@@ -227,7 +228,8 @@ impl Contents {
         Ok(())
     }
 
-    /// What `O_CREAT` opens, and [`CREATED`] if it has made that; `None` where somebody else was faster and the walk has to start over.
+    /// What `O_CREAT` opens, and [`CREATED`] if it has made that; `None` where somebody else was faster and the walk has to
+    /// start over.
     fn open_or_create<'p>(
         &'p self,
         walked: Walked<'p>,

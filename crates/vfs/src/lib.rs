@@ -23,8 +23,8 @@
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, `script` (a feature, too) has operations as lines of
 //! text, [`path`] walks paths, [`tree`] reads a whole file system into a value that
-//! can be compared, [`forward!`] puts one file system over another, [`access`] is for reads that are no access, [`acl`] is the POSIX.1e
-//! arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
+//! can be compared, [`forward!`] puts one file system over another, [`access`] is for reads that are no access,
+//! [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 

@@ -504,7 +504,8 @@ fn holes_are_holes_below() {
         drop(file);
         cached.detach();
         let blocks = fs::metadata(&path).unwrap().blocks();
-        assert!(blocks <= 2048 - len / 4096 * 8, "{len}: {blocks}");
+        // What leads to the pieces counts, too.
+        assert!(blocks <= 2048 + 64 - len / 4096 * 8, "{len}: {blocks}");
         let content = fs::read(&path).unwrap();
         assert_eq!(content.iter().filter(|byte| **byte == 0).count() as u64, len);
         cached.attach(&[]);

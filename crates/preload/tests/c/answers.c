@@ -133,7 +133,6 @@ static void check_hole(int fd)
 {
 	CHECK(lseek(fd, 0, SEEK_HOLE) == BLOCK);
 	CHECK(lseek(fd, BLOCK, SEEK_DATA) == 2 * BLOCK);
-	CHECK(pread(fd, buffer, BLOCK, BLOCK) == BLOCK && buffer[0] == 0);
 }
 
 static void check_punched(void)
@@ -146,7 +145,9 @@ static void check_punched(void)
 	check_hole(fd);
 	CHECK(fsync(fd) == 0);
 	check_hole(fd);
-	CHECK(pread(fd, buffer, 1, 2 * BLOCK) == 1 && buffer[0] == 'x');
+	/* Not before: what the kernel has read of a hole, by a descriptor that may be mapped for stores, counts as data. */
+	CHECK(pread(fd, buffer, BLOCK + 1, BLOCK) == BLOCK + 1);
+	CHECK(buffer[0] == 0 && buffer[BLOCK - 1] == 0 && buffer[BLOCK] == 'x');
 	close(fd);
 }
 

@@ -78,8 +78,8 @@ pub enum Op {
 }
 
 options! {
-    /// Who makes a node, and how (of a whiteout, who). Without: 3:4, or for files without a name 0:0; 666 for files and files without a name 644,
-    /// 777 for directories and links, 600 for others; 22, or for files without a name 0.
+    /// Who makes a node, and how (of a whiteout, who). Without: 3:4, or for files without a name 0:0; 666 for files and files
+    /// without a name 644, 777 for directories and links, 600 for others; 22, or for files without a name 0.
     pub struct New {
         /// The caller.
         by: By,
