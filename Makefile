@@ -67,6 +67,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	LAYOUT=scmfs scripts/run-tests/run.sh pjdfstest
 	scripts/run-tests/run.sh --cache sqlite
 	scripts/run-tests/run.sh --cache rocksdb
+	scripts/run-tests/run.sh --cache copies
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
 	scripts/security-tests/run.sh all

@@ -3,8 +3,8 @@
 # what they print and what they leave.
 #
 #   run.sh [--direct|--cache] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind, together,
-#                            pjdfstest, or all
+#                            rsync, copies, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind,
+#                            together, pairs, pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
@@ -22,9 +22,11 @@ source "$here/../mount-tests/lib.sh"
 source "$here/../lib-servers.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python python-modules sqlite build rsync served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
+programs=(coreutils shells tar git python python-modules sqlite build rsync copies served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
 # Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
 nearly_all=(served nginx tar mariadb qemu)
+# Those of which one runs plainly on the mount, while the next runs beside it. They take seconds.
+paired=(copies tar rsync shells sqlite)
 run_options=(--stats --quiet --json)
 # Whether other programs run beside.
 among_many=
@@ -38,7 +40,7 @@ case ${1:-} in
     shift
     ;;
 esac
-program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${programs[*]} together pjdfstest all}
+program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${programs[*]} together pairs pjdfstest all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -75,7 +77,7 @@ share() {
     }
 }
 
-# compare PROGRAM DIR: fails with the difference.
+# compare PROGRAM DIR [plainly]: fails with the difference. Plainly: not under `keepstone run`.
 compare() (
     scratch=$(mktemp -d /dev/shm/run-tests.XXXXXX)
     # shellcheck disable=SC2064  # as it is now
@@ -91,8 +93,9 @@ compare() (
     }
     named=()
     [ "$kept" != --direct ] || named=(--direct "$2")
-    on "$2/$1" "$1" "$scratch/got" "$keepstone" run "${run_options[@]}" "${named[@]}" -- \
-        >"$scratch/report" || echo failed >>"$scratch/got"
+    way=("$keepstone" run "${run_options[@]}" "${named[@]}" --)
+    [ -z "${3:-}" ] || way=(env)
+    on "$2/$1" "$1" "$scratch/got" "${way[@]}" >"$scratch/report" || echo failed >>"$scratch/got"
     # Paths appear in messages.
     sed -i "s|$scratch/tmpfs|DIR|g" "$scratch/expected"
     sed -i "s|$2/$1|DIR|g" "$scratch/got"
@@ -100,7 +103,7 @@ compare() (
         head -40 "$scratch/diff"
         die "$1: differs from tmpfs"
     }
-    share "$1" <"$scratch/report"
+    [ -n "${3:-}" ] || share "$1" <"$scratch/report"
     rm -rf "${2:?}/$1"
 )
 
@@ -108,6 +111,7 @@ run_program() {
     echo "== $1 under keepstone run on $2"
     case $1 in
         together) run_together "$2" ;;
+        pairs) run_pairs "$2" ;;
         pjdfstest) run_pjdfstest "$2" ;;
         *) compare "$1" "$2" ;;
     esac || return 1
@@ -150,6 +154,21 @@ run_together() {
     [ ${#failed[@]} -eq 0 ] || die "failed together: ${failed[*]}"
 }
 
+# A program on the mount, while another uses the pool directly: what that does to the kernel's caching changes no result.
+run_pairs() {
+    local i plain beside failed=() among_many=1
+    for i in "${!paired[@]}"; do
+        plain=${paired[i]} beside=${paired[(i + 1) % ${#paired[@]}]}
+        mkdir "$1/beside"
+        chmod 755 "$1/beside"
+        compare "$beside" "$1/beside" &
+        compare "$plain" "$1" plainly || failed+=("$plain, beside $beside")
+        wait $! || failed+=("$beside, beside $plain")
+        rmdir "$1/beside"
+    done
+    [ ${#failed[@]} -eq 0 ] || die "failed in pairs: ${failed[*]}"
+}
+
 # The suite of the mount, which remounts it and mounts over its directories, by one process under `run`.
 run_pjdfstest() {
     # shellcheck source=/dev/null  # it is checked by itself
@@ -169,13 +188,13 @@ python=$(realpath /usr/bin/python3)
 "$root/scripts/lib-packages.sh" "lib${python##*/}-testsuite"
 if [ "$program" = all ]; then
     # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
-    [ -n "$kept" ] || programs+=(together pjdfstest)
+    [ -n "$kept" ] || programs+=(together pairs pjdfstest)
     # shellcheck disable=SC2317  # each calls it
     alone() { "$0" ${kept:+"$kept"} "$1" ${dir:+"$dir"}; }
     each alone -- "${programs[@]}"
     exit 0
 fi
-[[ $program == @(together|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"
+[[ $program == @(together|pairs|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"
 if [ -n "$dir" ]; then
     run_program "$program" "$(realpath "$dir")"
 elif [ "$kept" = --direct ]; then

@@ -200,6 +200,18 @@ impl ModelBacking {
         locked(&self.unplaced).clear();
     }
 
+    /// As [`change`](Self::change), for a rename of what may be a directory.
+    fn rename_by(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+    ) -> Result<RwLockReadGuard<'_, Model>> {
+        let model = self.change(Call::Rename)?;
+        let moved = [model.peek(from.0, from.1), model.peek(to.0, to.1)];
+        locked(&self.unplaced).extend(moved.into_iter().flatten().map(|attr| attr.ino));
+        Ok(model)
+    }
+
     /// As [`call`](Self::call), for one that changes names or attributes.
     fn change(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
         let model = self.call(call)?;
@@ -261,10 +273,17 @@ impl FileSystem for ModelBacking {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        let model = self.change(Call::Rename)?;
-        let moved = [model.peek(from.0, from.1), model.peek(to.0, to.1)];
-        locked(&self.unplaced).extend(moved.into_iter().flatten().map(|attr| attr.ino));
-        model.rename(from, to, flags)
+        self.rename_by(from, to)?.rename(from, to, flags)
+    }
+
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.rename_by(from, to)?.rename_whiteout(caller, from, to, flags)
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {

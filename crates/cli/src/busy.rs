@@ -1,6 +1,7 @@
 //! Who uses a mount, and who a pool.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -108,6 +109,33 @@ fn holder(pid: u32, pool: &Path) -> Holder {
 fn name(process: &Path) -> String {
     let name = fs::read(process.join("comm")).unwrap_or_default();
     shown::name(String::from_utf8_lossy(&name).trim())
+}
+
+/// A loop device.
+pub struct LoopDevice {
+    /// Its path.
+    pub name: String,
+    /// The path of its backing file.
+    file: String,
+}
+
+impl fmt::Display for LoopDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the loop device {} (backing file {})", self.name, shown::name(&self.file))
+    }
+}
+
+/// Loop devices whose backing file lies on the mount at `dir`.
+pub fn loop_devices(dir: &Path) -> Vec<LoopDevice> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let read = |device: fs::DirEntry| {
+        let file = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        // A file whose last name is gone is used, too.
+        let file = file.trim_end_matches('\n').to_owned();
+        let name = format!("/dev/{}", device.file_name().to_string_lossy());
+        Path::new(&file).starts_with(dir).then_some(LoopDevice { name, file })
+    };
+    devices.filter_map(read).take(USERS_MAX).collect()
 }
 
 /// Processes with a working directory, an open file or a mapping on the mount at `dir`, as `name (pid)`, and not on what lies

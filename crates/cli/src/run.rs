@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -188,7 +188,9 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
     let mut notices = Vec::new();
     if args.direct.is_empty() {
         if mounts.iter().any(fuse::MountEntry::is_keepstone) {
-            notices.extend(obstacles::of_mounts(mounts).iter().map(ToString::to_string));
+            let mut found = obstacles::of_mounts(mounts);
+            found.retain(|obstacle| is_named(&obstacle.dir, &args.command));
+            notices.extend(found.iter().map(ToString::to_string));
         } else {
             notices.push(
                 "no pool is mounted and no --direct given: nothing to serve; see `keepstone mount`"
@@ -209,6 +211,18 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
         notices.push(format!("{}: {why}; it uses the mount", name.display()));
     }
     notices
+}
+
+/// Whether a program is likely to use what is mounted on `dir`: it starts there, or one of its arguments names it. The line at
+/// its end reports other mounts that it used.
+fn is_named(dir: &Path, command: &[OsString]) -> bool {
+    let here = std::env::current_dir().unwrap_or_default();
+    let text = dir.as_os_str().as_bytes();
+    let names = |arg: &OsString| {
+        let is_within = here.join(arg).starts_with(dir);
+        is_within || arg.as_bytes().windows(text.len()).any(|part| part == text)
+    };
+    here.starts_with(dir) || command.iter().any(names)
 }
 
 /// On stderr, as stdout is CMD's.

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::args::UmountArgs;
 use crate::attach::ending::{self, Remainder};
+use crate::busy::LoopDevice;
 use crate::tags::Tag;
 use crate::{busy, mount, output, pool, stats};
 
@@ -97,8 +98,9 @@ fn unmount(dir: &Path, pool: &Path, lazy: bool) -> Result<()> {
         let within = fuse::mounts_within(dir)?;
         let mut users = busy::users(dir);
         users.extend(within.map(|inner| format!("what is mounted on {}", inner.dir.display())));
-        if !users.is_empty() || Instant::now() >= deadline {
-            return Err(in_use(dir, &users, &waits_for(pool)));
+        let loops = busy::loop_devices(dir);
+        if !users.is_empty() || !loops.is_empty() || Instant::now() >= deadline {
+            return Err(in_use(dir, (&users, &loops), &waits_for(pool)));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -175,7 +177,13 @@ fn wait_for(server: &OwnedFd) -> Result<bool> {
     Ok(poll(&mut ended, Some(&timeout))? > 0)
 }
 
-fn in_use(dir: &Path, users: &[String], waits: &str) -> anyhow::Error {
-    let who = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
-    anyhow!("{}: in use{who}; end these programs, or use --lazy{waits}", dir.display())
+/// Names the programs, and the loop devices with their backing files.
+fn in_use(dir: &Path, (users, loops): (&[String], &[LoopDevice]), waits: &str) -> anyhow::Error {
+    let named: Vec<String> =
+        users.iter().cloned().chain(loops.iter().map(LoopDevice::to_string)).collect();
+    let who = if named.is_empty() { String::new() } else { format!(" by {}", named.join(", ")) };
+    let detach = loops.iter().map(|device| format!("`losetup -d {}`", device.name));
+    let end = (loops.is_empty() || !users.is_empty()).then(|| "end these programs".to_owned());
+    let advice: Vec<String> = end.into_iter().chain(detach).collect();
+    anyhow!("{}: in use{who}; {}, or use --lazy{waits}", dir.display(), advice.join(", "))
 }

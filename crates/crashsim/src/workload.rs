@@ -84,6 +84,7 @@ rename /a /n; rename /a /b; rename /a /d/n; rename /a /d/c; rename /d/c /d/n; re
 rename /a /a-name-of-two-lines-01234567890123456789012345678901; rename /h /a-name-of-two-lines-01234567890123456789012345678901
 rename /b /d/c; rename /e /n; rename /d /n; rename /e /d/n; rename /d /e; rename /l /a
 rename-noreplace /a /d/n; rename-noreplace /a /n
+rename-whiteout /a /n; rename-whiteout /a /d/c; rename-whiteout /h /a-name-of-two-lines-01234567890123456789012345678901; rename-whiteout /e /d/n
 exchange /a /b; exchange /a /d/c; exchange /d /a; exchange /d /e; exchange /d/c /d/z; exchange /l /d/z
 write /a 0 8; write /a 3 5; write /a 4 8; write /a 130 50; write /a 64 64; write /d/c 70 20; write /a 100 200; write /a 4090 20; write /a 0 4096
 write /a 0 5000; write /a 4990 20; write /a 5000 100; write /a 9000 10; write /a 5000 4000

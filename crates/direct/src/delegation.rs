@@ -551,6 +551,18 @@ impl Direct {
         }
     }
 
+    /// The kernel is about to read a file up to the end that it knows, which is not that of a file that is delegated. The caller
+    /// is outside.
+    pub fn read_by_kernel(&self, fd: i32) {
+        let is_delegated = Inside::enter().is_some_and(|_inside| {
+            let found = self.get(fd);
+            found.is_some_and(|(_, description)| description.file().delegated.get().is_some())
+        });
+        if is_delegated {
+            tell_size(fd);
+        }
+    }
+
     /// Whether a descriptor is of a file with nothing to be synced: all that was written to it was durable when that returned.
     pub fn is_synced(&self, fd: i32) -> bool {
         let Some(_inside) = Inside::enter() else { return false };

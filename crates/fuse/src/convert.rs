@@ -144,8 +144,10 @@ pub(crate) fn seek(whence: i32) -> Result<Seek> {
     }
 }
 
-pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<RenameFlags> {
-    RenameFlags::from_bits(flags.bits()).ok_or(Errno::INVAL)
+/// How to rename, and whether that leaves a whiteout.
+pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<(RenameFlags, bool)> {
+    let others = flags - fuser::RenameFlags::RENAME_WHITEOUT;
+    Ok((RenameFlags::from_bits(others.bits()).ok_or(Errno::INVAL)?, others != flags))
 }
 
 /// Answers a request for `value` that has room for `size` bytes; 0 asks for the length.
@@ -188,9 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn whiteouts_are_refused() {
-        assert_eq!(rename_flags(fuser::RenameFlags::RENAME_WHITEOUT), Err(Errno::INVAL));
+    fn whiteouts_are_no_flag_of_the_contract() {
+        let whiteout = fuser::RenameFlags::RENAME_WHITEOUT;
+        assert_eq!(rename_flags(whiteout), Ok((RenameFlags::empty(), true)));
         let exchange = rename_flags(fuser::RenameFlags::RENAME_EXCHANGE);
-        assert_eq!(exchange, Ok(RenameFlags::EXCHANGE));
+        assert_eq!(exchange, Ok((RenameFlags::EXCHANGE, false)));
+        assert_eq!(rename_flags(fuser::RenameFlags::from_bits_retain(8)), Err(Errno::INVAL));
     }
 }

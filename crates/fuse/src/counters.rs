@@ -53,6 +53,7 @@ ops! {
     ReadDirPlus "readdirplus",
     FSyncDir "fsyncdir",
     Create "create",
+    Tmpfile "tmpfile",
     Ioctl "ioctl",
     Poll "poll",
     Fallocate "fallocate",

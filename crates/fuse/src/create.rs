@@ -1,26 +1,121 @@
-//! Creating a file whose name another process may take first.
+//! Creating files: with a name, which another process may take first, and without.
 //!
 //! The kernel asks to create where it knows of no such name, also if the program would open an existing file. It would pass
 //! `EEXIST` on to that program. `ESTALE` makes it look the name up again, once, and open by its own rules what is there. The
 //! name may be gone by then and be back at the next request, so the common case is served at once: a regular file of the
 //! caller's own, whose mode grants what the program asks for. No rule of the kernel's could refuse that one.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use fuser::{FileHandle, INodeNo, ReplyCreate, Request};
+use mounts::Ticket;
 use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, Result, SetAttr};
+
+use crate::counters::Op;
+use crate::requests::caller;
+use crate::server::Server;
+use crate::{alias, convert};
 
 /// Attempts at a name that comes and goes.
 const ATTEMPTS: u32 = 100;
 
 /// A file, and whether the request has made it.
-pub(crate) struct Opened {
-    pub entry: Entry,
-    pub is_new: bool,
+struct Opened {
+    entry: Entry,
+    is_new: bool,
+}
+
+impl Server {
+    /// Answers a request to create a file, and to open it.
+    pub(crate) fn create_file(
+        &self,
+        req: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        node: &NewNode<'_>,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        if self.options.caching.skip_opens {
+            // The kernel then sends `mknod`, and needs no `release`.
+            self.options.counters.count(Op::Create);
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let now = self.caching();
+        // The name of a ticket works once.
+        let is_ticket = self.in_alias_dir(parent).is_some();
+        let created = self.call(Op::Create, |fs| {
+            if let Some(shared) = self.in_alias_dir(parent) {
+                // Whoever opens it so counts his mappings himself.
+                let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
+                let opening = alias::announced(&*shared.events, ticket, req, true);
+                let entry = alias::lookup(fs, &opening.ok_or(Errno::NOENT)?)?;
+                self.note_alias(parent, name, INodeNo(entry.ino.0));
+                let handle = FileHandle(self.begin_stores(INodeNo(entry.ino.0), flags));
+                return Ok((Opened { entry, is_new: true }, handle));
+            }
+            let place = (convert::ino(parent), name.as_bytes());
+            let opened = create_or_open(fs, &caller(req), place, node, flags)?;
+            let ino = opened.entry.ino;
+            if !opened.is_new && flags & libc::O_TRUNC != 0 {
+                self.before_new_size(ino);
+            }
+            let handle =
+                self.begin_use(INodeNo(ino.0), flags).inspect_err(|_| fs.forget(ino, 1))?;
+            self.note_name(parent, name, INodeNo(ino.0));
+            Ok((opened, handle))
+        });
+        match created {
+            Ok((Opened { entry, is_new }, handle)) => reply.created(
+                if is_ticket { &Duration::ZERO } else { self.ttl(&now, entry.ino) },
+                &convert::file_attr(&entry),
+                convert::generation(&entry),
+                handle,
+                self.open_flags(&now, (INodeNo(entry.ino.0), is_new), (flags, handle), req.pid()),
+            ),
+            Err(err) => reply.error(err),
+        }
+    }
+
+    /// Answers a request to make a file without a name, and to open it.
+    pub(crate) fn create_nameless(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        node: &NewNode<'_>,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let now = self.caching();
+        let made = self.call(Op::Tmpfile, |fs| {
+            if self.in_alias_dir(parent).is_some() {
+                return Err(Errno::OPNOTSUPP);
+            }
+            let entry = fs.tmpfile(&caller(req), convert::ino(parent), node.mode, node.umask)?;
+            let ino = INodeNo(entry.ino.0);
+            let handle = self.begin_use(ino, flags).inspect_err(|_| fs.forget(entry.ino, 1))?;
+            self.note_nameless(ino);
+            Ok((entry, handle))
+        });
+        match made {
+            Ok((entry, handle)) => reply.created(
+                self.ttl(&now, entry.ino),
+                &convert::file_attr(&entry),
+                convert::generation(&entry),
+                handle,
+                self.open_flags(&now, (INodeNo(entry.ino.0), true), (flags, handle), req.pid()),
+            ),
+            Err(err) => reply.error(err),
+        }
+    }
 }
 
 /// Creates `name` in `dir`, or opens it if it exists and `flags` are without `O_EXCL`. Adds a reference.
 ///
 /// # Errors
 /// `STALE` if the kernel is to look the name up again.
-pub(crate) fn create_or_open(
+fn create_or_open(
     fs: &dyn FileSystem,
     caller: &Caller,
     (dir, name): (Ino, &[u8]),

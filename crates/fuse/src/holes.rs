@@ -72,6 +72,13 @@ impl Holes {
         }
     }
 
+    /// Whether the kernel may have pages that programs have stored to. If it opens files without a request, only where they were
+    /// holes.
+    pub fn may_be_stored_to(&self, ino: Ino, hears_opens: bool) -> bool {
+        let all = lock(&self.0);
+        all.get(&ino).is_some_and(|known| known.handles > 0 || !hears_opens)
+    }
+
     /// Where stores may be that only the kernel knows (holes-H2). `hears_opens`: handles are counted.
     fn stored_to(&self, ino: Ino, hears_opens: bool) -> Range<u64> {
         let all = lock(&self.0);

@@ -23,8 +23,8 @@
 //! - **Panics** of an engine end one request with `EIO`, not the mount.
 //!
 //! What the kernel's FUSE does not pass on: `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE`
-//! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: `O_TMPFILE` (`EOPNOTSUPP`;
-//! `tmpfile(3)` falls back to an unlinked file) and the birth time of `statx(2)`.
+//! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: the birth time of `statx(2)`, and `O_NOATIME` of a
+//! directory. `FUSE_TMPFILE` it has by our addition (`vendor/fuser/KEEPSTONE.md`).
 
 mod alias;
 mod apart;
@@ -40,6 +40,7 @@ mod listing;
 mod mount;
 mod names;
 mod options;
+mod privileges;
 mod probe;
 mod requests;
 mod rings;

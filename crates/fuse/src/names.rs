@@ -79,6 +79,11 @@ impl Names {
         known.add(parent, name);
     }
 
+    /// The kernel is about to learn of an inode without a name, and counts that as a lookup.
+    pub fn add_nameless(&self, ino: INodeNo) {
+        self.shard(ino).entry(ino.0).or_default().lookups += 1;
+    }
+
     /// The kernel opens an inode; whether it has since this phase began.
     pub fn opened(&self, ino: INodeNo, phase: u32) -> bool {
         let mut shard = self.shard(ino);

@@ -14,12 +14,10 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use mounts::Ticket;
-use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, SetAttr, SetXattr};
+use vfs::{Caller, Errno, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::Op;
-use crate::create::{Opened, create_or_open};
 use crate::options::StatsReader;
 use crate::server::Server;
 use crate::workers::begin;
@@ -36,17 +34,8 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn caller(req: &Request) -> Caller {
+pub(crate) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid() }
-}
-
-/// Clears set-user-ID and its like by a request that sets nothing. It is a change of owner to nobody, by anybody; or it
-/// comes before a write, and the kernel believes of the mode what the answer says. Root's write to a program with
-/// capabilities cannot be told from that, and takes set-user-ID, too.
-fn drop_before_write(fs: &dyn FileSystem, req: &Request, ino: Ino) -> vfs::Result<()> {
-    let attr = fs.getattr(ino)?;
-    let may_write = [0, attr.uid].contains(&req.uid()) || setgid::may_write(fs, req, &attr)?;
-    if may_write { fs.drop_privileges(ino) } else { Ok(()) }
 }
 
 impl fuser::Filesystem for Server {
@@ -174,10 +163,14 @@ impl fuser::Filesystem for Server {
             ctime: ctime.map(convert::timestamp),
         };
         self.attr(Op::SetAttr, reply, |fs| {
+            // The kernel writes no pages back while it changes a size.
+            if set.mtime.is_some() && set.size.is_none() {
+                self.write_pages_back(ino);
+            }
             if set.size.is_some() {
                 self.drop_privileges_for(fs, req, ino)?;
             } else if set == SetAttr::default() {
-                drop_before_write(fs, req, ino)?;
+                self.drop_before_write(fs, req, ino)?;
             }
             let attr = fs.setattr(&caller(req), ino, &set)?;
             if set.size.is_some() {
@@ -281,11 +274,12 @@ impl fuser::Filesystem for Server {
             rename(&req, parent, &name, newparent, &newname, flags, reply)
         );
         self.change_names(Op::Rename, reply, (parent, name), Some((newparent, newname)), |fs| {
-            fs.rename(
-                (convert::ino(parent), name.as_bytes()),
-                (convert::ino(newparent), newname.as_bytes()),
-                convert::rename_flags(flags)?,
-            )
+            let from = (convert::ino(parent), name.as_bytes());
+            let to = (convert::ino(newparent), newname.as_bytes());
+            match convert::rename_flags(flags)? {
+                (flags, true) => fs.rename_whiteout(&caller(req), from, to, flags),
+                (flags, false) => fs.rename(from, to, flags),
+            }
         });
     }
 
@@ -326,11 +320,11 @@ impl fuser::Filesystem for Server {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        begin!(self, reply, [req], read(&req, ino, fh, offset, size, _flags, lock_owner, reply));
+        begin!(self, reply, [req], read(&req, ino, fh, offset, size, flags, lock_owner, reply));
         READ_BUFFER.with_borrow_mut(|buf| {
             let size = size as usize;
             if buf.len() < size {
@@ -342,7 +336,11 @@ impl fuser::Filesystem for Server {
                 if lock_owner.is_none() {
                     self.check_page(ino, fh, false)?;
                 }
-                let len = fs.read(ino, offset, &mut buf[..size])?;
+                let mut read = || fs.read(ino, offset, &mut buf[..size]);
+                let len = match flags.0 & libc::O_NOATIME {
+                    0 => read(),
+                    _ => access::unrecorded(read),
+                }?;
                 if lock_owner.is_none() {
                     self.holes.note_pages(ino, offset, &buf[..len]);
                 }
@@ -531,7 +529,7 @@ impl fuser::Filesystem for Server {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.blocks_free,
-                s.blocks_free,
+                s.blocks_available,
                 s.inodes,
                 s.inodes_free,
                 s.block_size,
@@ -614,7 +612,9 @@ impl fuser::Filesystem for Server {
                 return Err(Errno::PERM);
             }
             self.check_right(fs, req, (convert::ino(ino), name), true)?;
-            fs.removexattr(convert::ino(ino), name.as_bytes())
+            fs.removexattr(convert::ino(ino), name.as_bytes())?;
+            self.privileges.note_removed(req, ino, name);
+            Ok(())
         });
     }
 
@@ -629,46 +629,22 @@ impl fuser::Filesystem for Server {
         reply: ReplyCreate,
     ) {
         begin!(self, reply, [req, name], create(&req, parent, &name, mode, umask, flags, reply));
-        if self.options.caching.skip_opens {
-            // The kernel then sends `mknod`, and needs no `release`.
-            self.options.counters.count(Op::Create);
-            return reply.error(fuser::Errno::ENOSYS);
-        }
         let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
-        let now = self.caching();
-        // The name of a ticket works once.
-        let is_ticket = self.in_alias_dir(parent).is_some();
-        let created = self.call(Op::Create, |fs| {
-            if let Some(shared) = self.in_alias_dir(parent) {
-                // Whoever opens it so counts his mappings himself.
-                let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
-                let opening = alias::announced(&*shared.events, ticket, req, true);
-                let entry = alias::lookup(fs, &opening.ok_or(Errno::NOENT)?)?;
-                self.note_alias(parent, name, INodeNo(entry.ino.0));
-                let handle = FileHandle(self.begin_stores(INodeNo(entry.ino.0), flags));
-                return Ok((Opened { entry, is_new: true }, handle));
-            }
-            let place = (convert::ino(parent), name.as_bytes());
-            let opened = create_or_open(fs, &caller(req), place, &node, flags)?;
-            let ino = opened.entry.ino;
-            if !opened.is_new && flags & libc::O_TRUNC != 0 {
-                self.before_new_size(ino);
-            }
-            let handle =
-                self.begin_use(INodeNo(ino.0), flags).inspect_err(|_| fs.forget(ino, 1))?;
-            self.note_name(parent, name, INodeNo(ino.0));
-            Ok((opened, handle))
-        });
-        match created {
-            Ok((Opened { entry, is_new }, handle)) => reply.created(
-                if is_ticket { &Duration::ZERO } else { self.ttl(&now, entry.ino) },
-                &convert::file_attr(&entry),
-                convert::generation(&entry),
-                handle,
-                self.open_flags(&now, (INodeNo(entry.ino.0), is_new), (flags, handle), req.pid()),
-            ),
-            Err(err) => reply.error(err),
-        }
+        self.create_file(req, (parent, name), &node, flags, reply);
+    }
+
+    fn tmpfile(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        begin!(self, reply, [req], tmpfile(&req, parent, mode, umask, flags, reply));
+        let node = NewNode { kind: NewKind::File, mode: mode & 0o7777, umask };
+        self.create_nameless(req, parent, &node, flags, reply);
     }
 
     fn ioctl(

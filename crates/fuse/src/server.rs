@@ -21,6 +21,7 @@ use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::names::Names;
 use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
+use crate::privileges::Privileges;
 use crate::rings;
 use crate::setgid;
 use crate::workers::Workers;
@@ -38,6 +39,7 @@ pub struct Server {
     /// The threads that answer.
     pub(crate) workers: Arc<Workers>,
     pub(crate) holes: Holes,
+    pub(crate) privileges: Privileges,
 }
 
 /// What those who use a pool beside its mount have from its server.
@@ -83,7 +85,8 @@ impl Server {
         let options = ServerOptions { caching, ..options };
         let workers = Workers::new(1);
         let (notifier, holes) = (Arc::default(), Holes::default());
-        Ok(Self { fs, options, shared: None, rights: None, notifier, holes, workers })
+        let (shared, rights, privileges) = (None, None, Privileges::default());
+        Ok(Self { fs, options, shared, rights, notifier, holes, privileges, workers })
     }
 
     /// For a pool that other processes change without asking this server: files can be opened by
@@ -205,6 +208,13 @@ impl Server {
         }
     }
 
+    /// As [`note_name`](Self::note_name), of a file that has none yet.
+    pub(crate) fn note_nameless(&self, ino: INodeNo) {
+        if let Some(shared) = &self.shared {
+            shared.names.add_nameless(ino);
+        }
+    }
+
     /// As [`note_name`](Self::note_name), of a name that the kernel is not to remember.
     pub(crate) fn note_alias(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
         if let Some(shared) = &self.shared {
@@ -297,6 +307,19 @@ impl Server {
             return Err(Errno::IO);
         }
         Ok(())
+    }
+
+    /// Has the kernel write back what programs have stored through mappings, so that their changes come before what follows.
+    /// Other threads answer these requests meanwhile.
+    pub(crate) fn write_pages_back(&self, ino: Ino) {
+        let hears_opens = !self.options.caching.skip_opens;
+        if self.holes.may_be_stored_to(ino, hears_opens)
+            && let Some(notifier) = self.notifier.get()
+            && let Err(err) = notifier.inval_inode(INodeNo(ino.0), 0, 0)
+            && err.raw_os_error() != Some(libc::ENOENT)
+        {
+            tracing::warn!("pages of inode {ino} may be written back late: {err}");
+        }
     }
 
     /// The same when an unprivileged process changes content by a request that does not say so itself (see the

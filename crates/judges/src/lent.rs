@@ -157,6 +157,17 @@ impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
         self.while_lent_named(to.0, to.1, |pool| pool.rename(from, to, flags))
     }
 
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> vfs::Result<()> {
+        let (dir, name) = to;
+        self.while_lent_named(dir, name, |pool| pool.rename_whiteout(caller, from, to, flags))
+    }
+
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<()> {
         self.while_lent(ino, |pool| pool.write(ino, offset, data))
     }

@@ -174,6 +174,17 @@ impl<M: Medium> FileSystem for ModelFs<M> {
         self.growing(SMALL + to.1.len(), |model| model.rename(from, to, flags))
     }
 
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let most = 2 * SMALL + from.1.len() + to.1.len() + self.inherited(from.0);
+        self.growing(most, |model| model.rename_whiteout(caller, from, to, flags))
+    }
+
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.growing(of_content(data.len() as u64), |model| model.write(ino, offset, data))
     }
@@ -199,7 +210,9 @@ impl<M: Medium> FileSystem for ModelFs<M> {
     fn statfs(&self) -> StatFs {
         let blocks = half_bytes(self.size) / BLOCK;
         let used = blocks_used(self.model.saved_len_with_held());
-        StatFs { blocks, blocks_free: blocks.saturating_sub(used), ..self.model.statfs() }
+        let blocks_free = blocks.saturating_sub(used);
+        let blocks_available = blocks_free;
+        StatFs { blocks, blocks_free, blocks_available, ..self.model.statfs() }
     }
 }
 

@@ -77,6 +77,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
             block_size: BLOCK as u32,
             blocks: tables.blocks.len(),
             blocks_free,
+            blocks_available: available(blocks_free),
             // So that the difference is what exists.
             inodes: inodes - free + inodes_free,
             inodes_free,
@@ -453,6 +454,15 @@ impl<F: Files> FileSystem for Pool<F> {
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         self.files.op(|core| core.rename(from, to, flags))
     }
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.files.op(|core| core.rename_whiteout(caller, from, to, flags))
+    }
     fn readdir(
         &self,
         dir: Ino,
@@ -673,4 +683,11 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     fn end_fork(&self) {
         self.files.tables().arena.end_fork();
     }
+}
+
+/// Of free blocks, those that one file can have: a block of pointers leads to 512 others, and a file that grows copies some.
+fn available(free: u64) -> u64 {
+    const POINTERS: u64 = BLOCK / 8;
+    const COPIES: u64 = 16;
+    free.saturating_sub(free.div_ceil(POINTERS - 1) + COPIES)
 }

@@ -206,7 +206,7 @@ impl<S: Storage> Core<S> {
     /// Writes a new inode with what it inherits from its directory and, for a symbolic link, its
     /// target. What else can fail, `prepare` does: shortly before, because an atomic operation waits
     /// for the flushes before it.
-    fn write_new<T>(
+    pub(crate) fn write_new<T>(
         &self,
         caller: &Caller,
         dir: Ino,

@@ -3,6 +3,7 @@
 //! | rename | commit |
 //! |---|---|
 //! | within a line of a directory | the line, where the CPU stores lines |
+//! | that leaves a whiteout | as the next; the whiteout's inode is written before |
 //! | else | words of one directory or two, together ([`Storage::commit_words`]) |
 
 use crate::dir::Slot;
@@ -12,11 +13,11 @@ use crate::layout::*;
 use crate::names::kind_bits;
 use crate::store::Storage;
 use crate::tables::{EntryPos, VInode};
-use derived::{LIVE, REMOVED};
+use derived::{LIVE, REMOVED, UNNAMED};
 use pmem::{Fenced, LINE, Line, PmOff};
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{Errno, FileKind, Ino, ROOT, RenameFlags, Result};
+use vfs::{Caller, Errno, FileKind, Ino, NewNode, ROOT, RenameFlags, Result};
 
 /// Words that change together: where they lie, and their new values.
 pub type Words = SmallVec<[(PmOff, u64); 8]>;
@@ -24,6 +25,36 @@ pub type Words = SmallVec<[(PmOff, u64); 8]>;
 impl<S: Storage> Core<S> {
     /// `FileSystem::rename`.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.rename_leaving(from, to, flags, None)
+    }
+
+    /// `FileSystem::rename_whiteout`.
+    pub fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        let flags = if is_exchange { RenameFlags::all() } else { flags };
+        let ino = self.new_inode()?;
+        let done = self.rename_leaving(from, to, flags, Some(Whiteout { ino, caller }));
+        // It does not live where nothing was renamed.
+        if !self.tables().vinode(ino)?.is_live() {
+            self.tables().release_inode(ino);
+        }
+        done
+    }
+
+    fn rename_leaving(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+        whiteout: Option<Whiteout<'_>>,
+    ) -> Result<()> {
         self.check_writable()?;
         // What callers hold stays what it is: no lock is needed to see that.
         self.live_dir(from.0).and(self.live_dir(to.0))?;
@@ -38,15 +69,16 @@ impl<S: Storage> Core<S> {
             let source = self.resolve(from.0, from.1)?;
             let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
             let target = self.resolve(to.0, to.1)?;
-            let mut inos: SmallVec<[Ino; 4]> = SmallVec::from_slice(&[from.0, to.0, ino]);
+            let mut inos: SmallVec<[Ino; 5]> = SmallVec::from_slice(&[from.0, to.0, ino]);
             inos.extend(target.found.map(|t| t.ino));
+            inos.extend(whiteout.as_ref().map(|whiteout| whiteout.ino));
             let done = self.change(&inos, || {
                 let now = self.resolve_again(from.0, from.1, &source)?.flatten();
                 let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
                 else {
                     return Ok(false);
                 };
-                self.rename_locked(from, source, to, target, flags)?;
+                self.rename_locked((from, source), (to, target), flags, whiteout.as_ref())?;
                 Ok(true)
             })?;
             if done {
@@ -60,11 +92,10 @@ impl<S: Storage> Core<S> {
 
     fn rename_locked(
         &self,
-        (from_dir, from_name): (Ino, &[u8]),
-        source: Found,
-        (to_dir, to_name): (Ino, &[u8]),
-        target: Option<Found>,
+        ((from_dir, from_name), source): ((Ino, &[u8]), Found),
+        ((to_dir, to_name), target): ((Ino, &[u8]), Option<Found>),
         flags: RenameFlags,
+        whiteout: Option<&Whiteout<'_>>,
     ) -> Result<()> {
         let (fd, td) = (self.live_dir(from_dir)?, self.live_dir(to_dir)?);
         let exchange = flags == RenameFlags::EXCHANGE;
@@ -96,19 +127,30 @@ impl<S: Storage> Core<S> {
         }
         let slot = match target {
             Some(_) => None,
-            None => Some(self.slot_for(from_dir == to_dir, source, td, to_name, s.kind())?),
+            None => {
+                // A whiteout takes the old entry.
+                let in_place = from_dir == to_dir && whiteout.is_none();
+                Some(self.slot_for(in_place, source, td, to_name, s.kind())?)
+            }
         };
+        let left = whiteout.map(|w| self.write_whiteout(w, from_dir, fd)).transpose()?;
         let r = Renamed {
             from: (from_dir, fd, from_name, source),
             to: (to_dir, td, to_name, target),
             nodes: (s, t),
             slot,
             exchange,
+            left,
         };
         let words = self.words(&r);
-        let line = if from_dir == to_dir { self.line_of(&r, &words) } else { None };
+        let line = match left {
+            // Its inode has to be durable before.
+            Some(_) => None,
+            None if from_dir == to_dir => self.line_of(&r, &words),
+            None => None,
+        };
         // As in `make_slot`: before the first flush.
-        self.index_new_name(&r)?;
+        self.index_new_name(&r).inspect_err(|_| self.drop_whiteout(&r))?;
         if let Some((at, line)) = line {
             // So is this. And times come after the line, which would wait for them.
             self.index_rename(&r);
@@ -128,10 +170,32 @@ impl<S: Storage> Core<S> {
                 if let Some(slot) = &r.slot {
                     self.unindex_name(to_dir, to_name, slot.pos);
                 }
+                self.drop_whiteout(&r);
             })?;
             self.index_rename(&r);
         }
         self.update_index_after_rename(&r)
+    }
+
+    /// Writes the inode of a whiteout, which nothing names yet; it is durable after a fence.
+    fn write_whiteout<'t>(
+        &'t self,
+        whiteout: &Whiteout<'_>,
+        dir: Ino,
+        d: &VInode,
+    ) -> Result<(Ino, &'t VInode)> {
+        let v = self.tables().vinode(whiteout.ino)?;
+        v.begin(NewNode::WHITEOUT.kind.file_kind(), UNNAMED);
+        self.write_new(whiteout.caller, dir, d, v, &NewNode::WHITEOUT, |_| Ok(()))
+            .inspect_err(|_| v.end())?;
+        Ok((whiteout.ino, v))
+    }
+
+    /// Frees the whiteout of a rename that failed.
+    fn drop_whiteout(&self, r: &Renamed<'_>) {
+        if let Some((ino, v)) = r.left {
+            self.reap(ino, v);
+        }
     }
 
     /// Room for a new name: where the old one is, if that has it and a line is all that changes. Else what names an inode is not
@@ -167,8 +231,10 @@ impl<S: Storage> Core<S> {
             let life = self.life(source.ino, r.nodes.0);
             words.extend([(at, life.pack()), (at + 8, slot.word.pack())]);
         }
-        if !r.exchange && !r.is_in_place() {
-            words.push((self.tables().entry_at(source.pos), 0));
+        match r.left {
+            Some((ino, v)) => self.name_inode(&mut words, source.pos, ino, v),
+            None if r.exchange || r.is_in_place() => {}
+            None => words.push((self.tables().entry_at(source.pos), 0)),
         }
         words
     }
@@ -234,7 +300,12 @@ impl<S: Storage> Core<S> {
                 return;
             }
         }
-        self.unindex_name(from_dir, from_name, source.pos);
+        match r.left {
+            Some((ino, _)) => {
+                self.reindex_name(from_dir, from_name, Found { ino, pos: source.pos });
+            }
+            None => self.unindex_name(from_dir, from_name, source.pos),
+        }
     }
 
     /// Brings the rest of the derived state up to date.
@@ -246,12 +317,19 @@ impl<S: Storage> Core<S> {
             Some(slot) if r.is_in_place() => self.update_index_after_respell(fd, slot)?,
             Some(slot) => {
                 self.update_index_after_add(td, slot)?;
-                self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
+                if r.left.is_none() {
+                    let run = self.entry_run(source.pos);
+                    self.update_index_after_clear(fd, source.pos.block(), run)?;
+                }
             }
-            None if r.exchange => {}
+            None if r.exchange || r.left.is_some() => {}
             None => {
                 self.update_index_after_clear(fd, source.pos.block(), self.entry_run(source.pos))?;
             }
+        }
+        if let Some((_, v)) = r.left {
+            v.links.store(1, Relaxed);
+            v.state.fetch_and(!UNNAMED, Relaxed);
         }
         for (node, from, to) in
             [(Some(s), fd, (to_dir, td)), (t.filter(|_| r.exchange), td, (from_dir, fd))]
@@ -286,6 +364,14 @@ impl<S: Storage> Core<S> {
     }
 }
 
+/// What is to stand under the old name.
+struct Whiteout<'a> {
+    /// Its inode, which is claimed.
+    ino: Ino,
+    /// Its owner.
+    caller: &'a Caller,
+}
+
 /// A rename that is allowed.
 struct Renamed<'a> {
     /// Directory, name and entry of what gets another name.
@@ -298,6 +384,8 @@ struct Renamed<'a> {
     slot: Option<Slot>,
     /// Whether both change their names.
     exchange: bool,
+    /// The whiteout that gets the old name.
+    left: Option<(Ino, &'a VInode)>,
 }
 
 impl Renamed<'_> {

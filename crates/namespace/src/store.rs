@@ -334,7 +334,7 @@ pub trait Storage: Sized + Send + Sync {
                     && now.wrapping_sub(atime) < DAY_NS
             }
         };
-        is_recent || !self.tables().records_access(v.kind())
+        is_recent || !self.tables().records_access(v.kind()) || !vfs::access::is_recorded()
     }
 
     /// Records an access where the mount wants it. Not worth a fence.

@@ -372,6 +372,41 @@ impl FileSystem for ObjectFs {
         Ok(())
     }
 
+    /// Records a rename and the creation of the whiteout, which one commit takes together.
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (moved, left) = self.core.change(|tree, now, journal| {
+            let (moved, other) = (tree.peek(from.0, from.1), tree.peek(to.0, to.1));
+            tree.rename_whiteout(caller, from, to, flags)?;
+            let (moved, other) = (moved?.ino, other.ok().map(|other| other.ino));
+            let (old, new) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+            journal.record(now, Op::Rename { from: old, to: new, flags: flags.bits() });
+            let left = tree.peek(from.0, from.1)?.ino;
+            if left == moved {
+                return Ok((moved, left));
+            }
+            let (owner, node) = ((caller.uid, caller.gid), Node::from(&NewNode::WHITEOUT));
+            let (dir, name) = (from.0, from.1.to_vec());
+            journal.record(now, Op::Create { ino: left, owner, dir, name, node });
+            [(moved, from.0), (moved, to.0), (left, from.0)]
+                .into_iter()
+                .for_each(|(ino, dir)| journal.note_name(ino, dir));
+            if let Some(other) = other {
+                journal.note_name(other, to.0);
+                self.core.bury(journal, other);
+            }
+            Ok((moved, left))
+        })?;
+        self.place(to.0, to.1, moved);
+        self.place(from.0, from.1, left);
+        Ok(())
+    }
+
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let core = self.held()?;
         check_file(&core.tree.getattr(ino)?)?;
@@ -512,6 +547,7 @@ impl FileSystem for ObjectFs {
         let used = chunks * self.core.space.chunk_bytes / BLOCK;
         let blocks = ROOM / BLOCK;
         let blocks_free = blocks.saturating_sub(used);
-        StatFs { block_size: BLOCK as u32, blocks, blocks_free, ..self.core.tree.statfs() }
+        let (block_size, blocks_available) = (BLOCK as u32, blocks_free);
+        StatFs { block_size, blocks, blocks_free, blocks_available, ..self.core.tree.statfs() }
     }
 }

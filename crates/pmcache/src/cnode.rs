@@ -5,13 +5,14 @@ use crate::counters::count;
 pub(crate) use crate::node::Cnode;
 use crate::node::{Dirty, Node, State};
 use crate::range::{Blocks, joined};
-use crate::record::{self, Fingerprint, Flags, Record};
+use crate::record::{self, Fingerprint, Flags, Record, ShownCtime};
 use crate::{BLOCK, Cache, Mode, lock};
 use backing::{Backing, Frozen};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use vfs::{
     Attr, Caller, Errno, FileSystem, Ino, NewKind, NewNode, Result, SetAttr, SetTime, SetXattr,
+    Timestamp,
 };
 
 /// Bytes of a bitmap of the longest file.
@@ -156,7 +157,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         match (record, dirty) {
             (Ok((record, birth)), Ok(dirty)) if record::name_of(&record.identity) == name => {
                 let checked = i64::MIN.into();
-                let ctime = record.left.ctime.max(shadow.ctime);
+                let ctime = match &dirty {
+                    Some(_) => record.left.ctime.max(shadow.ctime),
+                    None => self.kept_ctime(shadow.ino, &record.left),
+                };
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
                 let slot = None;
                 let is_unsynced = record.state.contains(Flags::BUSY);
@@ -242,7 +246,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         // Its times are the shadow's from now on, as its size is (C3).
         let now = SetTime::At(cnode.record.left.mtime);
         self.set_shadow(cnode, &SetAttr { mtime: Some(now), ..SetAttr::default() })?;
-        cnode.ctime = cnode.record.left.ctime;
         // openers-O1.
         self.backing.guard(node.ino)?;
         let bitmap = self.pool.create(&Caller::ROOT, self.dirty, &cnode.name, &NEW)?;
@@ -350,15 +353,41 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         // Space that was allocated changes only `ctime`, which tells nothing of the content.
         cnode.is_unsynced |= !left.has_same_content(&cnode.record.left);
         (cnode.record.left, cnode.record.state) = (left, state);
+        if cnode.dirty.is_none() {
+            cnode.ctime = left.ctime;
+        }
         self.store_record(cnode)
     }
 
-    /// The same, where that is durable.
-    pub(crate) fn take_synced_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
-        cnode.record.left = Fingerprint::of(&self.backing.getattr(node.ino)?);
+    /// The same after writing back, which left the backing file as `written` before it was synced. If it is another one now
+    /// (space was allocated for an append meanwhile), that is not durable.
+    pub(crate) fn take_synced_fingerprint(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        written: &Fingerprint,
+    ) -> Result<()> {
+        let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
+        cnode.record.left = left;
         cnode.record.state -= Flags::BUSY;
-        cnode.is_unsynced = false;
+        cnode.is_unsynced = !left.has_same_content(written);
         self.store_record(cnode)
+    }
+
+    /// Keeps the time of the last change of a file that has been written back, which took a later time below.
+    pub(crate) fn keep_ctime(&self, cnode: &Cnode) -> Result<()> {
+        let kept = ShownCtime { left: cnode.record.left.ctime, shown: cnode.ctime };
+        if kept.left == kept.shown {
+            return Ok(());
+        }
+        self.pool.setxattr(cnode.shadow, record::CTIME, &kept.to_bytes(), SetXattr::Any)
+    }
+
+    /// When a file changed last of which the cache has nothing that is not below.
+    fn kept_ctime(&self, shadow: Ino, left: &Fingerprint) -> Timestamp {
+        let kept = self.pool.getxattr(shadow, record::CTIME).ok();
+        let kept = kept.and_then(|bytes| ShownCtime::from_bytes(&bytes));
+        kept.filter(|kept| kept.left == left.ctime).map_or(left.ctime, |kept| kept.shown)
     }
 
     /// Attributes were changed below by the cache, and nothing else.
@@ -424,6 +453,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         if found.has_same_content(&cnode.record.left) {
             cnode.record.left = found;
+            cnode.ctime = cnode.ctime.max(found.ctime);
             return self.store_record(cnode);
         }
         let flags = cnode.record.state | Flags::CONFLICT;
@@ -467,6 +497,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_shadow_size(cnode, attr.size)?;
         cnode.size = attr.size;
         cnode.record.left = Fingerprint::of(attr);
+        cnode.ctime = attr.ctime;
         self.store_record(cnode)
     }
 
@@ -483,6 +514,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             node.is_suspect.store(true, Relaxed);
         }
         if cnode.dirty.is_none() {
+            // Writing back is no change that anybody has made.
+            if found == cnode.record.left {
+                attr.ctime = cnode.ctime;
+            }
             return;
         }
         let Ok(shadow) = self.pool.getattr(cnode.shadow) else { return };

@@ -541,9 +541,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     Ok(())
                 }
             }
-            Fallocate::PunchHole => self.zero(&node, &range),
+            Fallocate::PunchHole => self.zero(&node, mode, &range),
             Fallocate::ZeroRange { keep_size } => {
-                self.zero(&node, &range)?;
+                self.zero(&node, mode, &range)?;
                 if !keep_size && range.end > attr.size {
                     self.resize(&node, range.end)
                 } else {
@@ -585,8 +585,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
-    /// Makes a range read as zeros, as far as the file reaches.
-    fn zero(&self, node: &Node, range: &Range<u64>) -> Result<()> {
+    /// Makes a range read as zeros, as far as the file reaches: by zeros, or, if it is long or blocks are to be freed, by a hole
+    /// here and below.
+    fn zero(&self, node: &Node, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
             let size = self.cnode_to_change(node, state)?.size;
             let range = range.start..range.end.min(size);
@@ -597,7 +598,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 return Ok(self.touch_times(cnode)?);
             }
             let len = range.end - range.start;
-            if len <= ZEROS_MAX {
+            let frees = mode == Fallocate::PunchHole && !whole_blocks(&range, size).is_empty();
+            if len <= ZEROS_MAX && !frees {
                 let (at, cnode) =
                     self.prepare(node, state, io, WriteOffset::At(range.start), len)?;
                 let zeros = vec![0; len as usize];
@@ -640,10 +642,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn punch(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let Some(punch) = cnode.record.intent else { return Ok(()) };
         self.note_change(cnode);
-        let end = punch.offset + punch.len;
-        // A last block is one even where the file ends within it: the pool frees it, too.
-        let last = if end >= cnode.size { end.div_ceil(BLOCK) } else { end / BLOCK };
-        let whole = punch.offset.div_ceil(BLOCK)..last;
+        let whole = whole_blocks(&(punch.offset..punch.offset + punch.len), cnode.size);
         let below = whole.start * BLOCK..(whole.end * BLOCK).min(cnode.record.left.size);
         if !below.is_empty() {
             let len = below.end - below.start;
@@ -722,6 +721,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
 /// Taken away by every change of content (vfs-C5).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Blocks of a range that a hole frees. A last block is one even where the file ends within it: the pool frees it, too.
+fn whole_blocks(range: &Range<u64>, size: u64) -> Range<u64> {
+    let last = if range.end >= size { range.end.div_ceil(BLOCK) } else { range.end / BLOCK };
+    range.start.div_ceil(BLOCK)..last
+}
 
 /// Sets the size of a file below.
 pub(crate) fn set_size<B: Backing>(below: &B, ino: Ino, size: u64) -> Result<()> {

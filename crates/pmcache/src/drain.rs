@@ -9,12 +9,12 @@ use crate::content::{BESIDE, set_size};
 use crate::counters::count;
 use crate::node::{Cnode, NOBODY, Node};
 use crate::range::Blocks;
-use crate::record::Flags;
+use crate::record::{Fingerprint, Flags};
 use crate::{BLOCK, Cache, lock, read, write};
 use backing::Backing;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{Caller, Errno, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
 
@@ -36,12 +36,16 @@ pub struct Backlog {
     credit: AtomicU64,
     /// Files that have such, and since when.
     files: Mutex<HashMap<Ino, (Timestamp, Arc<Node>)>>,
+    /// Some of them could not be written back.
+    has_failed: AtomicBool,
 }
 
 /// A file of which all that was marked has been written to the file system below.
 struct Written {
     node: Arc<Node>,
     blocks: Blocks,
+    /// The backing file then.
+    left: Fingerprint,
 }
 
 impl Backlog {
@@ -149,17 +153,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let _io = lock(&node.io);
         let Some(blocks) = self.begin(node)? else { return Ok(None) };
         let written = self.write_below(node, &blocks);
-        if let Err(err) = written {
-            let mut state = write(&node.state);
-            if let Some(cnode) = &mut state.cached {
-                if let Some(dirty) = &mut cnode.dirty {
-                    (dirty.again, dirty.is_changed) = (None, true);
-                }
-                let _ = self.take_fingerprint(node, cnode);
+        let left = match written {
+            Ok(left) => left,
+            Err(err) => return Err(self.note_unwritten(node, err)),
+        };
+        Ok(Some(Written { node: node.clone(), blocks, left }))
+    }
+
+    /// Notes that writing back has failed on the way.
+    fn note_unwritten(&self, node: &Node, err: Errno) -> Errno {
+        let mut state = write(&node.state);
+        if let Some(cnode) = &mut state.cached {
+            if let Some(dirty) = &mut cnode.dirty {
+                (dirty.again, dirty.is_changed) = (None, true);
             }
-            return Err(err);
+            let _ = self.take_fingerprint(node, cnode);
         }
-        Ok(Some(Written { node: node.clone(), blocks }))
+        err
     }
 
     /// Takes what is marked, if nobody else writes it back.
@@ -197,7 +207,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes blocks below, and the size and the time of the file.
-    fn write_below(&self, node: &Node, blocks: &Blocks) -> Result<()> {
+    fn write_below(&self, node: &Node, blocks: &Blocks) -> Result<Fingerprint> {
         let mut bytes = Vec::new();
         for range in blocks.ranges() {
             let mut at = range.start * BLOCK;
@@ -209,7 +219,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
         }
         let mut state = write(&node.state);
-        let Some(cnode) = &mut state.cached else { return Ok(()) };
+        let Some(cnode) = &mut state.cached else { return Ok(Fingerprint::default()) };
         let reserved = cnode.dirty.as_ref().map_or(0, |dirty| dirty.reserved);
         let found = self.backing.getattr(node.ino)?;
         let is_more_to_come = cnode
@@ -226,7 +236,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let mtime = Some(SetTime::At(self.own_mtime(cnode)?));
         let set = SetAttr { mtime, ..SetAttr::default() };
-        self.backing.setattr(&Caller::ROOT, node.ino, &set).map(drop)
+        self.backing.setattr(&Caller::ROOT, node.ino, &set).map(|left| Fingerprint::of(&left))
     }
 
     /// Reads what the shadow has of a range, up to a hole or so many bytes (drain-W2); `None` where that is nothing.
@@ -283,9 +293,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.backlog.shrink((before - dirty.blocks.count()) * BLOCK);
         self.store_words(dirty, &words)?;
         let is_done = dirty.blocks.count() == 0 && !dirty.is_changed && cnode.birth.is_none();
-        self.take_synced_fingerprint(node, cnode)?;
+        self.take_synced_fingerprint(node, cnode, &written.left)?;
         count(&self.counts.drained_files, 1);
         if is_done {
+            self.keep_ctime(cnode)?;
             self.end_dirty(node, cnode)?;
         } else {
             self.backlog.renew(node.ino, (self.options.clock)());
@@ -311,6 +322,28 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let wait = RETRY_NS << state.retries.min(6);
         state.retries = state.retries.saturating_add(1);
         state.retry_at = Timestamp((self.options.clock)().0.saturating_add(wait));
+        self.backlog.has_failed.store(true, Relaxed);
+    }
+
+    /// Tries those again that have failed and waited for long enough. Further failures are each file's own.
+    fn retry(&self) {
+        if !self.backlog.has_failed.swap(false, Relaxed) {
+            return;
+        }
+        let now = (self.options.clock)();
+        let mut due = Vec::new();
+        for (_, node) in self.backlog.files() {
+            let state = read(&node.state);
+            if state.retries > 0 && state.retry_at > now {
+                self.backlog.has_failed.store(true, Relaxed);
+            } else if state.retries > 0 {
+                drop(state);
+                due.push(node);
+            }
+        }
+        for few in due.chunks(BATCH) {
+            let _ = self.drain(few);
+        }
     }
 
     /// Files to be written back next, at most so many: the oldest, without those that wait after a failure.
@@ -352,6 +385,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Writes back what is due; whether there is more.
     pub(crate) fn drain_due(&self) -> Result<bool> {
+        self.retry();
         let Some(oldest) = self.backlog.oldest() else { return Ok(false) };
         let age = (self.options.clock)().0.saturating_sub(oldest.0);
         let is_above = self.backlog.bytes() > self.options.high;

@@ -44,7 +44,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     fn statfs(&self) -> StatFs {
         let below = self.backing.statfs();
         let taken = self.backlog.marked().div_ceil(u64::from(below.block_size.max(1)));
-        StatFs { blocks_free: below.blocks_free.saturating_sub(taken), ..below }
+        let [blocks_free, blocks_available] =
+            [below.blocks_free, below.blocks_available].map(|blocks| blocks.saturating_sub(taken));
+        StatFs { blocks_free, blocks_available, ..below }
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
@@ -135,29 +137,18 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        let below = self.writable()?;
-        let _names = lock(&self.names);
-        let moved = self.backing.peek(from.0, from.1).map(|attr| attr.ino);
-        let replaced = self.backing.peek(to.0, to.1).map(|attr| attr.ino);
-        for ino in [moved, replaced].into_iter().flatten() {
-            self.name_below(ino)?;
-        }
-        let going = match flags.contains(RenameFlags::EXCHANGE) {
-            true => None,
-            false => self.begin_removal(to.0, to.1, moved.ok())?,
-        };
-        let result = below.rename(from, to, flags);
-        [from.0, to.0].iter().for_each(|dir| self.note_change_of(*dir));
-        self.end_removal(going, result.is_ok())?;
-        if let (Ok(()), Ok(moved)) = (result, moved) {
-            self.follow_attributes(moved)?;
-            if flags.contains(RenameFlags::EXCHANGE)
-                && let Ok(other) = self.backing.peek(from.0, from.1)
-            {
-                self.follow_attributes(other.ino)?;
-            }
-        }
-        result
+        self.rename_below(from, to, flags, &|below| below.rename(from, to, flags))
+    }
+
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let rename = |below: &B| below.rename_whiteout(caller, from, to, flags);
+        self.rename_below(from, to, flags, &rename)
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -347,6 +338,39 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.load(&node, &mut state)?;
         change(&mut state)?;
         state.cached.as_mut().map_or(Ok(()), |cnode| self.follow(&node, cnode))
+    }
+
+    /// Renames by `rename`, which is made in the backing directory.
+    fn rename_below(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+        rename: &dyn Fn(&B) -> Result<()>,
+    ) -> Result<()> {
+        let below = self.writable()?;
+        let _names = lock(&self.names);
+        let moved = self.backing.peek(from.0, from.1).map(|attr| attr.ino);
+        let replaced = self.backing.peek(to.0, to.1).map(|attr| attr.ino);
+        for ino in [moved, replaced].into_iter().flatten() {
+            self.name_below(ino)?;
+        }
+        let going = match flags.contains(RenameFlags::EXCHANGE) {
+            true => None,
+            false => self.begin_removal(to.0, to.1, moved.ok())?,
+        };
+        let result = rename(below);
+        [from.0, to.0].iter().for_each(|dir| self.note_change_of(*dir));
+        self.end_removal(going, result.is_ok())?;
+        if let (Ok(()), Ok(moved)) = (result, moved) {
+            self.follow_attributes(moved)?;
+            if flags.contains(RenameFlags::EXCHANGE)
+                && let Ok(other) = self.backing.peek(from.0, from.1)
+            {
+                self.follow_attributes(other.ino)?;
+            }
+        }
+        result
     }
 
     /// A name of a file other than `moved` is about to go. Where it is the last one, what the cache has of the file is marked

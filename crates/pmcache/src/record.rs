@@ -15,6 +15,8 @@ pub const DIRTY: &[u8] = b"dirty";
 pub const RECORD: &[u8] = b"user.keepstone.cnode";
 /// The attribute of a shadow file that holds its [`Birth`].
 pub const BIRTH: &[u8] = b"user.keepstone.birth";
+/// The attribute of a shadow file that holds its [`ShownCtime`].
+pub const CTIME: &[u8] = b"user.keepstone.ctime";
 /// Version of this format.
 pub const VERSION: u32 = 1;
 /// A mark has at most so many bytes.
@@ -84,6 +86,32 @@ pub struct Punch {
     pub offset: u64,
     /// How many; not 0.
     pub len: u64,
+}
+
+/// The time of the last change of a file, if writing it back moved that of the backing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownCtime {
+    /// What the backing file has. While it has another one, this says nothing.
+    pub left: Timestamp,
+    /// When the file changed last.
+    pub shown: Timestamp,
+}
+
+impl ShownCtime {
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.left.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.shown.0.to_le_bytes());
+        bytes
+    }
+
+    /// From what was stored; `None` where that is none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (left, shown) = bytes.split_at_checked(8)?;
+        let time = |bytes: &[u8]| Some(Timestamp(i64::from_le_bytes(bytes.try_into().ok()?)));
+        Some(Self { left: time(left)?, shown: time(shown)? })
+    }
 }
 
 impl Fingerprint {
@@ -289,6 +317,15 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_change_survive() {
+        let kept = ShownCtime { left: Timestamp(7), shown: Timestamp(-5) };
+        assert_eq!(ShownCtime::from_bytes(&kept.to_bytes()), Some(kept));
+        for len in [0, 7, 8, 15, 17] {
+            assert_eq!(ShownCtime::from_bytes(&vec![1; len]), None, "{len}");
+        }
+    }
 
     #[test]
     fn records_come_back() {

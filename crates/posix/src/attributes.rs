@@ -86,7 +86,7 @@ fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
     st.f_frsize = i64::from(s.block_size) as _;
     st.f_blocks = s.blocks;
     st.f_bfree = s.blocks_free;
-    st.f_bavail = s.blocks_free;
+    st.f_bavail = s.blocks_available;
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
     st.f_namelen = mount.limits().name as _;
@@ -103,7 +103,7 @@ fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
     st.f_frsize = u64::from(s.block_size);
     st.f_blocks = s.blocks;
     st.f_bfree = s.blocks_free;
-    st.f_bavail = s.blocks_free;
+    st.f_bavail = s.blocks_available;
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
     st.f_favail = s.inodes_free;
@@ -383,6 +383,10 @@ impl Names {
             None => [Some(SetTime::Now); 2],
             Some([a, m]) => [set_time(a)?, set_time(m)?],
         };
+        if mtime.is_some() {
+            // The kernel writes back what was stored through mappings before, which is a change of its own.
+            held.mount.check_unmapped(held.ino)?;
+        }
         held.check_writable()?;
         let creds = &self.identity().effective;
         let attr = held.attr()?;

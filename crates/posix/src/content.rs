@@ -571,7 +571,14 @@ pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
 fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let offset = check_range(offset, buf.len())?;
     let len = buf.len().min(RW_MAX);
-    ofd.fs().read(ofd.ino(), offset, &mut buf[..len])
+    read_content(ofd, offset, &mut buf[..len])
+}
+
+/// Reads, which is an access unless the description has `O_NOATIME`.
+#[inline]
+pub(crate) fn read_content(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    let mut read = || ofd.fs().read(ofd.ino(), offset, buf);
+    if ofd.oflags() & libc::O_NOATIME == 0 { read() } else { vfs::access::unrecorded(read) }
 }
 
 /// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more

@@ -5,7 +5,7 @@
 //! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked and filled after it
 //!   was opened, so that it never refers to somebody else's descriptor.
 
-use crate::family::{HIDDEN, Handle, ON_KERNEL, PARKED, PROMOTED, described};
+use crate::family::{CREATED, HIDDEN, Handle, ON_KERNEL, PARKED, PROMOTED, described};
 use crate::noted::Why;
 use crate::promote::Promotions;
 use crate::served::{Call, Stop};
@@ -15,6 +15,8 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 use vfs::FileKind;
 
+/// `F_CREATED_QUERY` (Linux 6.12).
+const CREATED_QUERY: i32 = 1024 + 4;
 /// What `F_SETFL` changes.
 pub(crate) const SETTABLE: i32 =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
@@ -291,6 +293,8 @@ impl Descriptors {
             }
             libc::F_GETFL => Ok(ofd.oflags()),
             _ if path_only => Err(Errno::BADF.into()),
+            // The kernel creates nothing when it opens what a description is promoted to.
+            CREATED_QUERY => Ok(i32::from(ofd.is(CREATED))),
             libc::F_SETFL => {
                 let asked = arg as i32;
                 let had = ofd.oflags();
@@ -302,7 +306,7 @@ impl Descriptors {
                 let flags = had & !SETTABLE | asked & SETTABLE;
                 if ofd.is(PROMOTED) {
                     self.adopt(&ofd)?;
-                    self.kernel.set_status(fd, flags & !libc::O_NOATIME)?;
+                    self.kernel.set_status(fd, flags)?;
                 }
                 ofd.flags.store(flags as u32, Relaxed);
                 Ok(0)

@@ -33,7 +33,8 @@ impl Names {
             let offset = self.lock_offset(&ofd)?;
             let mut at = offset.get()?;
             let mut ended = true;
-            ofd.fs().readdir(ofd.ino(), at, &mut |entry| {
+            let is_access = ofd.oflags() & libc::O_NOATIME == 0;
+            let mut list = |entry: &vfs::DirEntry<'_>| {
                 let item = DirItem {
                     ino: entry.ino.0,
                     offset: entry.cookie as i64,
@@ -47,7 +48,12 @@ impl Names {
                     ended = false;
                 }
                 taken
-            })?;
+            };
+            let (fs, dir, from) = (ofd.fs(), ofd.ino(), offset.get()?);
+            match is_access {
+                true => fs.readdir(dir, from, &mut list)?,
+                false => vfs::access::unrecorded(|| fs.readdir(dir, from, &mut list))?,
+            }
             offset.set(at)?;
             Ok(ended)
         };

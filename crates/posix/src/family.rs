@@ -54,6 +54,8 @@ pub const PROMOTED: u32 = 1 << 8;
 pub const CWD: u32 = 1 << 9;
 /// A file of `O_TMPFILE | O_EXCL`, which may not be given a name.
 pub const UNLINKABLE: u32 = 1 << 10;
+/// Opening it has created the file.
+pub const CREATED: u32 = 1 << 11;
 const KIND_BITS: u32 = 0xf;
 
 /// Raises a word that only grows; mostly, it is high enough.

@@ -298,8 +298,12 @@ impl Names {
         if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
             return Err(Stop::Kernel);
         }
-        let known = RenameFlags::from_bits(flags).filter(|flags| *flags != RenameFlags::all());
-        let flags = known.ok_or(Errno::INVAL)?;
+        let leaves_whiteout = flags & libc::RENAME_WHITEOUT != 0;
+        let flags = RenameFlags::from_bits(flags & !libc::RENAME_WHITEOUT).ok_or(Errno::INVAL)?;
+        let swaps = flags.contains(RenameFlags::EXCHANGE);
+        if swaps && (leaves_whiteout || flags != RenameFlags::EXCHANGE) {
+            return Err(Errno::INVAL.into());
+        }
         let (from, to) = (from?, to?);
         if from.dir.mount_index != to.dir.mount_index {
             return Err(Errno::XDEV.into());
@@ -315,7 +319,7 @@ impl Names {
         from.check_name()?;
         let source = from.found.ok_or(Errno::NOENT)?;
         to.check_name()?;
-        self.rename_found(from, source, to, flags).map_err(|stop| match stop {
+        self.rename_found(from, source, to, flags, leaves_whiteout).map_err(|stop| match stop {
             // The kernel has looked the new name up before, which fails in a removed directory.
             Stop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
             stop => stop,
@@ -329,6 +333,7 @@ impl Names {
         source: &Held<'_>,
         to: ParentAndName<'_, '_>,
         flags: RenameFlags,
+        leaves_whiteout: bool,
     ) -> Call<()> {
         let exchange = flags == RenameFlags::EXCHANGE;
         match to.found {
@@ -374,7 +379,11 @@ impl Names {
             dir.check(creds, Access::WRITE)?;
         }
         let (from_name, to_name) = ((from.dir.ino, from.name), (to.dir.ino, to.name));
-        Ok(from.dir.fs().rename(from_name, to_name, flags)?)
+        let fs = from.dir.fs();
+        Ok(match leaves_whiteout {
+            true => fs.rename_whiteout(&creds.caller(), from_name, to_name, flags)?,
+            false => fs.rename(from_name, to_name, flags)?,
+        })
     }
 
     /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it

@@ -3,7 +3,7 @@
 use crate::content::Contents;
 use crate::creds::Access;
 use crate::descriptors::SETTABLE;
-use crate::family::{OfdInit, UNLINKABLE};
+use crate::family::{CREATED, OfdInit, UNLINKABLE};
 use crate::held::{Held, Last, ParentAndName, Walked, Want};
 use crate::mount::Mount;
 use crate::parked::NewFd;
@@ -99,11 +99,12 @@ impl Contents {
             let walked = checked(walked, arguments)?;
             // As the kernel: without a free descriptor nothing is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
-            let held = if flags & TMPFILE != 0 {
-                self.open_tmpfile(walked, mode)?
+            let (held, state) = if flags & TMPFILE != 0 {
+                let state = if flags & libc::O_EXCL != 0 { UNLINKABLE } else { 0 };
+                (self.open_tmpfile(walked, mode)?, state)
             } else if flags & libc::O_CREAT != 0 {
                 match self.open_or_create(walked, flags, mode)? {
-                    Some(held) => held,
+                    Some(opened) => opened,
                     None => continue,
                 }
             } else {
@@ -114,7 +115,7 @@ impl Contents {
             };
             let (mount_index, attr) = (held.mount_index, *held.attr()?);
             held.into_reference()?;
-            return self.open_referred(mount_index, &attr, early, flags);
+            return self.open_referred(mount_index, &attr, early, (flags, state));
         }
     }
 
@@ -123,7 +124,7 @@ impl Contents {
         // As the kernel: without a free descriptor nothing is created.
         let new_fd = self.fd_for(at.dir, flags)?;
         let attr = self.create(at.dir, at.name, new_file(mode))?;
-        self.open_referred(at.dir.mount_index, &attr, Some(new_fd), flags)
+        self.open_referred(at.dir.mount_index, &attr, Some(new_fd), (flags, CREATED))
     }
 
     /// Opens what is there, to which it takes over a reference.
@@ -139,28 +140,28 @@ impl Contents {
         };
         let early: Call<_> = early();
         let early = early.inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
-        self.open_referred(mount_index, attr, early, flags)
+        self.open_referred(mount_index, attr, early, (flags, 0))
     }
 
-    /// Gives a descriptor a description of an inode, to which it takes over a reference.
+    /// Gives a descriptor a description of an inode, to which it takes over a reference, with these flags and further bits of
+    /// its state.
     fn open_referred(
         &self,
         mount_index: usize,
         attr: &Attr,
         early: Option<NewFd<'_>>,
-        flags: i32,
+        (flags, state): (i32, u32),
     ) -> Call<i32> {
         let mount = self.mount(mount_index);
         let give_back = || mount.attached().fs.forget(attr.ino, 1);
         let path_only = flags & libc::O_PATH != 0;
-        let tmpfile_exclusive = flags & TMPFILE != 0 && flags & libc::O_EXCL != 0;
         let init = OfdInit {
             mount: mount_index as u32,
             ino: attr.ino,
             generation: attr.generation,
             kind: attr.kind,
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
-            state: if tmpfile_exclusive { UNLINKABLE } else { 0 },
+            state,
         };
         let ofd = self.describe(&init).map_err(|errno| {
             give_back();
@@ -227,13 +228,14 @@ impl Contents {
         Ok(())
     }
 
-    /// What `O_CREAT` opens; `None` where somebody else was faster and the walk has to start over.
+    /// What `O_CREAT` opens, and [`CREATED`] if it has made that; `None` where somebody else was faster and the walk has to
+    /// start over.
     fn open_or_create<'p>(
         &'p self,
         walked: Walked<'p>,
         flags: i32,
         mode: u32,
-    ) -> Call<Option<Held<'p>>> {
+    ) -> Call<Option<(Held<'p>, u32)>> {
         if walked.slash && walked.last == Last::Name {
             return Err(Errno::ISDIR.into());
         }
@@ -244,10 +246,10 @@ impl Contents {
             Some(held) => {
                 self.may_create_over(&walked.dir, &held)?;
                 self.may_open(held.mount, held.attr()?, flags)?;
-                Ok(Some(held))
+                Ok(Some((held, 0)))
             }
             None => match self.create(&walked.dir, &walked.name, new_file(mode)) {
-                Ok(attr) => Ok(Some(walked.dir.beside(attr))),
+                Ok(attr) => Ok(Some((walked.dir.beside(attr), CREATED))),
                 Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
                 Err(stop) => Err(stop),
             },

@@ -183,8 +183,11 @@ impl Promotions {
 
     /// Gives the kernel's description the offset, and the flags if it is not new, that the family knows.
     fn bring_up_to_date(&self, ofd: &Ofd, fd: i32, is_new: bool) -> Result<(), Errno> {
-        if !is_new {
-            self.kernel.set_status(fd, ofd.oflags() & !libc::O_NOATIME)?;
+        let flags = ofd.oflags();
+        // Who owns the file no more may not ask for `O_NOATIME` again.
+        let is_set = flags & libc::O_NOATIME != 0 && self.kernel.set_status(fd, flags).is_ok();
+        if !is_new && !is_set {
+            self.kernel.set_status(fd, flags & !libc::O_NOATIME)?;
         }
         self.kernel.seek_to(fd, ofd.offset.load(Relaxed))
     }
@@ -330,7 +333,7 @@ impl Promotions {
         capability: Option<i32>,
         cloexec: bool,
     ) -> Result<i32, Errno> {
-        // Whether access times move, the server decides; only owners may ask for O_NOATIME.
+        // Only owners may ask for `O_NOATIME`: it is set afterwards, if that is allowed.
         let own = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_NOATIME;
         let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
         let flags = ofd.oflags() & !own | cloexec;

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::content::{Contents, sync_if};
+use crate::content::{Contents, read_content, sync_if};
 use crate::noted::Why;
 use crate::served::{Call, Stop};
 use crate::table::OfdRef;
@@ -213,7 +213,7 @@ impl Contents {
         let mut done = 0;
         while done < count {
             let want = (count - done).min(CHUNK);
-            let len = src.fs().read(src.ino(), src_at + done as u64, &mut chunk[..want])?;
+            let len = read_content(&src, src_at + done as u64, &mut chunk[..want])?;
             let to = (dst_at + done as u64) as i64;
             match self.write_at(&dst, &chunk[..len], to, false) {
                 Ok((written, _)) => {
@@ -318,7 +318,7 @@ impl Contents {
         let mut done = 0;
         while done < len {
             let room = chunk.len().min(len - done);
-            let read = ofd.fs().read(ofd.ino(), offset + done as u64, &mut chunk[..room])?;
+            let read = read_content(ofd, offset + done as u64, &mut chunk[..room])?;
             if read == 0 {
                 break;
             }

@@ -371,6 +371,7 @@ stands_for_libc! {
         flags: c_uint
     ) -> ssize_t {
         with_offsets([from, to], || {
+            tell_of(from, |direct| direct.read_by_kernel(from));
             let copied = real::copy_file_range(from, from_offset, to, to_offset, len, flags);
             stats::moved_by_kernel(Class::Copy, &[from, to], copied as i64);
             copied
@@ -381,6 +382,7 @@ stands_for_libc! {
         // The other side may be a socket, which is waited for with signals coming in: so not lent.
         forget_unless_null(from, offset);
         forget(out);
+        tell_of(from, |direct| direct.read_by_kernel(from));
         let sent = real::sendfile(out, from, offset, count);
         stats::moved_by_kernel(Class::Copy, &[from, out], sent as i64);
         sent
@@ -392,6 +394,7 @@ stands_for_libc! {
     ) -> ssize_t {
         forget_unless_null(from, from_offset);
         forget_unless_null(to, to_offset);
+        tell_of(from, |direct| direct.read_by_kernel(from));
         let moved = real::splice(from, from_offset, to, to_offset, len, flags);
         stats::moved_by_kernel(Class::Copy, &[from, to], moved as i64);
         moved
@@ -487,6 +490,9 @@ stands_for_libc! {
     }
 
     fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+        if request == libc::FIONREAD {
+            tell_of(fd, |direct| direct.read_by_kernel(fd));
+        }
         with_offsets([fd, -1], || real::ioctl(fd, request, argument))
     }
 }

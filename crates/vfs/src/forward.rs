@@ -12,8 +12,8 @@
 ///
 /// impl FileSystem for Careless {
 ///     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
-///         create, tmpfile, readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges,
-///         fallocate, seek, copy_range, fsync,
+///         create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append,
+///         drop_privileges, fallocate, seek, copy_range, fsync,
 ///         getxattr, setxattr, listxattr, removexattr, statfs);
 ///
 ///     fn sync(&self) -> Result<()> {
@@ -129,6 +129,17 @@ macro_rules! forward {
             flags: $crate::RenameFlags,
         ) -> $crate::Result<()> {
             $to.rename(from, to, flags)
+        }
+    };
+    ($this:ident => $to:expr; rename_whiteout) => {
+        fn rename_whiteout(
+            &$this,
+            caller: &$crate::Caller,
+            from: ($crate::Ino, &[u8]),
+            to: ($crate::Ino, &[u8]),
+            flags: $crate::RenameFlags,
+        ) -> $crate::Result<()> {
+            $to.rename_whiteout(caller, from, to, flags)
         }
     };
     ($this:ident => $to:expr; readdir) => {

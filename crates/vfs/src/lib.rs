@@ -23,11 +23,12 @@
 //! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
 //! suite that compares any implementation with it, `script` (a feature, too) has operations as lines of
 //! text, [`path`] walks paths, [`tree`] reads a whole file system into a value that
-//! can be compared, [`forward!`] puts one file system over another, [`acl`] is the POSIX.1e
-//! arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
+//! can be compared, [`forward!`] puts one file system over another, [`access`] is for reads that are no access,
+//! [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod acl;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -164,6 +165,17 @@ pub trait FileSystem: Send + Sync {
     /// `from` must exist; `to` must, or must not, where a flag says so; `from` must not be above `to`
     /// (`EINVAL`), nor `to` above `from` (`ENOTEMPTY`, or `EINVAL` when exchanging); then the rest.
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()>;
+
+    /// As [`rename`](Self::rename), and leaves a whiteout under the old name, in the same atomic step: a character device 0:0
+    /// without permission bits, of the caller's, made as by [`create`](Self::create) (`RENAME_WHITEOUT`). An exchange leaves
+    /// none: `EINVAL`. Where nothing is renamed, nothing is left.
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()>;
 
     /// Lists `dir` from `cookie` (0: the start) by calling `emit` until it returns `false`; `.` and
     /// `..` come first. Entries that stay are listed exactly once. `emit` must not call the file

@@ -255,6 +255,11 @@ pub struct DirEntry<'a> {
     pub cookie: u64,
 }
 
+impl NewNode<'static> {
+    /// What a rename leaves with `RENAME_WHITEOUT`: a character device 0:0.
+    pub const WHITEOUT: Self = Self { kind: NewKind::Char(0), mode: 0, umask: 0 };
+}
+
 bitflags! {
     /// How to rename (`renameat2(2)`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,6 +321,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
+    /// Those of them that the content of one file can have, by allocation: less what leads to them.
+    pub blocks_available: u64,
     /// Inodes in all: those that exist, and those that can be created.
     pub inodes: u64,
     /// Inodes that can still be created.

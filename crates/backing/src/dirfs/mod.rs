@@ -460,7 +460,17 @@ impl FileSystem for DirFs {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.move_name(from, to, flags)
+        self.move_name(from, to, flags, None)
+    }
+
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.move_name(from, to, flags, Some(caller))
     }
 
     fn readdir(
@@ -530,6 +540,7 @@ impl FileSystem for DirFs {
                 block_size: 4096,
                 blocks: 0,
                 blocks_free: 0,
+                blocks_available: 0,
                 inodes: 0,
                 inodes_free: 0,
             };
@@ -538,6 +549,7 @@ impl FileSystem for DirFs {
             block_size: u32::try_from(stat.f_frsize).unwrap_or(4096),
             blocks: stat.f_blocks,
             blocks_free: stat.f_bavail,
+            blocks_available: stat.f_bavail,
             inodes: stat.f_files,
             inodes_free: stat.f_ffree.min(stat.f_files),
         }

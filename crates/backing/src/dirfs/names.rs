@@ -244,6 +244,7 @@ impl DirFs {
         (from, from_name): (Ino, &[u8]),
         (to, to_name): (Ino, &[u8]),
         flags: RenameFlags,
+        leaves_whiteout: Option<&Caller>,
     ) -> Result<()> {
         let (from_inode, to_inode) = (self.inode(from)?, self.inode(to)?);
         if from_inode.kind != FileKind::Dir || to_inode.kind != FileKind::Dir {
@@ -256,6 +257,9 @@ impl DirFs {
             return Err(Errno::INVAL);
         }
         let exchanges = flags.contains(RenameFlags::EXCHANGE);
+        if exchanges && leaves_whiteout.is_some() {
+            return Err(Errno::INVAL);
+        }
         let _names = self.names.exclusive_two(from, to);
         let moved = self.found(open_name(&from_dir, from_name)?)?;
         let replaced = match open_name(&to_dir, to_name) {
@@ -263,9 +267,12 @@ impl DirFs {
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(errno),
         };
-        let kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        let mut kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        kernel_flags.set(rustix::fs::RenameFlags::WHITEOUT, leaves_whiteout.is_some());
         let renamed = {
-            let _room = self.leave_reserve()?;
+            // A whiteout is the caller's, as what it creates.
+            let _acting = leaves_whiteout.map(|caller| Acting::new(caller, 0)).transpose()?;
+            let _room = leaves_whiteout.is_none().then(|| self.leave_reserve()).transpose()?;
             rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags)
         };
         renamed.map_err(|errno| match errno {

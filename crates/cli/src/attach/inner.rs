@@ -47,7 +47,8 @@ impl Inner {
 
 impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range,
+        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
+        fallocate, seek, copy_range,
         fsync, sync, getxattr, setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, delegate, recall,
         set_bits_delegated);
 }

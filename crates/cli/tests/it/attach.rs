@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -501,6 +501,72 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
 }
 
 /// An unmount fails and names the files that cannot be written back; the pool has them when it is attached again.
+/// What a program punches is a hole below, of whatever length.
+#[test]
+fn holes_are_holes_below() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let cached = Cached::new();
+    cached.attach(&[]);
+    let path = cached.data().join("file");
+    for len in [8192, 200_000, 300_000] {
+        fs::write(&path, vec![7; 1 << 20]).unwrap();
+        cached.keepstone(&["attach", "flush", path.to_str().unwrap()]);
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, hole, 4096, len).unwrap();
+        drop(file);
+        cached.detach();
+        let blocks = fs::metadata(&path).unwrap().blocks();
+        // What leads to the pieces counts, too.
+        assert!(blocks <= 2048 + 64 - len / 4096 * 8, "{len}: {blocks}");
+        let content = fs::read(&path).unwrap();
+        assert_eq!(content.iter().filter(|byte| **byte == 0).count() as u64, len);
+        cached.attach(&[]);
+    }
+}
+
+/// Backup programs know by it whether a file is to be read again.
+#[test]
+fn writing_back_does_not_move_ctime() {
+    let cached = Cached::new();
+    cached.attach(&[]);
+    let path = cached.data().join("file");
+    let change = || {
+        let meta = fs::metadata(&path).unwrap();
+        (meta.ctime(), meta.ctime_nsec(), meta.mtime(), meta.mtime_nsec(), meta.len())
+    };
+    for content in ["first", "second, and longer"] {
+        fs::write(&path, content).unwrap();
+        let written = change();
+        std::thread::sleep(Duration::from_millis(20));
+        cached.keepstone(&["attach", "flush", path.to_str().unwrap()]);
+        assert_eq!(change(), written);
+        cached.detach();
+        assert!((change().0, change().1) > (written.0, written.1), "the disk has its own");
+        cached.attach(&[]);
+        assert_eq!(self::content(&path), content);
+        assert_eq!(change(), written);
+    }
+    let before = change();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    assert_ne!(change(), before);
+}
+
+#[test]
+fn an_unmount_names_the_loop_device_that_uses_it() {
+    let s = crate::common::Sandbox::mounted(&[]);
+    let image = s.path("image");
+    fs::write(&image, vec![0; 1 << 20]).unwrap();
+    let attached = Command::new("losetup").args(["-f", "--show"]).arg(&image).output().unwrap();
+    assert!(attached.status.success(), "{attached:?}");
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let refused = s.fails(["umount", s.dir_str()], 1);
+    crate::common::tool("losetup", &["-d", &device]);
+    let named = format!("the loop device {device} (backing file {})", image.display());
+    assert!(refused.contains(&named) && !refused.contains("programs"), "{refused}");
+    s.umount();
+}
+
 #[test]
 fn an_unmount_names_what_is_not_written_back() {
     let cached = Cached::new();

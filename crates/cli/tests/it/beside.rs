@@ -16,7 +16,17 @@ on_each_engine!(
     requests_at_a_files_position_move_it,
     sparse_copies_have_what_was_mapped,
     names_that_come_and_go_are_opened,
+    answers_are_those_of_tmpfs,
 );
+
+/// Of BPFS: SCMFS stores short holes as zeros, and sets times when a mapping of its memory ends.
+#[test]
+fn answers_about_holes_and_mapped_files_are_those_of_tmpfs() {
+    let program = compiled("answers", &[]);
+    for what in ["stored", "punched"] {
+        everywhere("bpfs", &program, &[what]);
+    }
+}
 
 /// A program that uses the pool of a mount directly, until it is dropped.
 struct Company(Child);
@@ -87,6 +97,13 @@ fn requests_at_a_files_position_move_it(layout: &str) {
 
 fn sparse_copies_have_what_was_mapped(layout: &str) {
     everywhere(layout, &compiled("sparse", &[]), &[]);
+}
+
+fn answers_are_those_of_tmpfs(layout: &str) {
+    let program = compiled("answers", &[]);
+    for what in ["read", "created", "sent"] {
+        everywhere(layout, &program, &[what]);
+    }
 }
 
 /// `open(O_CREAT)` beside a process that makes and removes the same name.

@@ -12,8 +12,10 @@ mod foreign;
 mod kept;
 mod kernel;
 mod mounts;
+mod nameless;
 #[cfg(feature = "object-store")]
 mod objects;
+mod overlay;
 mod run;
 mod semantics;
 mod served;

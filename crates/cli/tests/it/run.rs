@@ -971,10 +971,10 @@ fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
     let (program, lib) = (sandbox.outside("keepstone"), sandbox.outside("libkeepstone.so"));
     fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
     fs::copy(library(), &lib).unwrap();
-    let as_nobody = || {
+    let run = |file: &Path| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-        command.args(["run", "--stats", "--json", "--", "cat"]).arg(&file);
+        command.args(["run", "--stats", "--json", "--", "cat"]).arg(file);
         let output = output_of(command.env("KEEPSTONE_LIBRARY", &lib));
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -982,6 +982,11 @@ fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
         let served = report["calls"]["read"]["served"].as_u64().unwrap_or(0);
         (served, String::from_utf8(output.stderr).unwrap())
     };
+    let as_nobody = || run(&file);
+    // Nothing is said of a pool that a program has no business with.
+    let other = sandbox.outside("other");
+    fs::copy(&file, &other).unwrap();
+    assert!(!run(&other).1.contains(sandbox.pool_str()));
     // Others' pools beside this one could be open to all.
     let (served, told) = as_nobody();
     assert_eq!(served, 0);

@@ -28,6 +28,7 @@ on_each_engine!(
     special_files_links_and_times,
     names_up_to_255_bytes,
     a_full_pool_can_be_emptied,
+    fallocate_has_what_statfs_promises,
 );
 
 fn open_rw(path: &Path) -> File {
@@ -83,7 +84,8 @@ fn rename_flags(layout: &str) {
     assert!(s.path("a").is_dir());
     assert_eq!(fs::read_to_string(s.path("b")).unwrap(), "a");
     fs::remove_file(s.path("b")).unwrap();
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
+    let both = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    assert_eq!(rename(both), Err(Errno::INVAL));
     rename(RenameFlags::NOREPLACE).unwrap();
     assert!(s.path("b").is_dir() && !s.path("a").exists());
     fs::create_dir(s.path("b/c")).unwrap();
@@ -427,13 +429,29 @@ fn names_up_to_255_bytes(layout: &str) {
     assert_eq!(too_long.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
 }
 
-/// `fuser` 0.18 does not know the request; programs fall back to an unlinked file.
-#[test]
-fn nameless_files_are_refused_as_unsupported() {
-    let s = Sandbox::mounted(&[]);
-    let flags = OFlags::TMPFILE | OFlags::RDWR;
-    let refused = rustix::fs::open(&s.dir, flags, Mode::from_raw_mode(0o600));
-    assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
+fn fallocate_has_what_statfs_promises(layout: &str) {
+    let s = Sandbox::mounted_as(layout, &[]);
+    let free = || {
+        let stat = rustix::fs::statvfs(&s.dir).unwrap();
+        (stat.f_bavail * stat.f_frsize, stat.f_bfree * stat.f_frsize)
+    };
+    for _ in 0..2 {
+        let (available, all) = free();
+        assert!(available < all && available > all / 2, "{available} of {all}");
+        let file = open_rw(&s.path("file"));
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, available).unwrap();
+        assert!(free().0 < 1 << 20);
+        fs::remove_file(s.path("file")).unwrap();
+        drop(file);
+        crate::common::wait_until("its space is free", || free().0 > available / 2);
+        // And in a pool whose free space is in many pieces.
+        for i in 0..400 {
+            fs::write(s.path(&format!("small-{i}")), vec![1; 9000]).unwrap();
+        }
+        for i in (0..400).step_by(2) {
+            fs::remove_file(s.path(&format!("small-{i}"))).unwrap();
+        }
+    }
 }
 
 fn a_full_pool_can_be_emptied(layout: &str) {

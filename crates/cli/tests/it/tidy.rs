@@ -23,7 +23,8 @@ fn files(ending: &str) -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                if name != "target" && !name.starts_with('.') {
+                // What others wrote in `vendor` keeps their ways.
+                if name != "target" && name != "vendor" && !name.starts_with('.') {
                     dirs.push(path);
                 }
             } else if name.ends_with(ending) {

@@ -2,5 +2,6 @@
 
 mod create;
 mod mount;
+mod privileges;
 mod programs;
 mod waits;

@@ -166,7 +166,8 @@ impl Probe {
 }
 
 impl FileSystem for Probe {
-    vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink, unlink, rmdir, rename, readdir,
+    vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink, unlink, rmdir,
+        rename, rename_whiteout, readdir,
         read, write, append, drop_privileges, fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr,
         removexattr, statfs);
 

@@ -29,7 +29,7 @@ impl<F: Files> FileSystem for Collecting<F> {
     // Who looks at what a crash left must not change it.
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup, getattr, readlink,
         readdir, read, seek, getxattr, listxattr);
-    vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename, write, append,
+    vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename, rename_whiteout, write, append,
         drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr);
 }
 

@@ -172,7 +172,8 @@ fn pieces(extents: &[Extent]) -> impl Iterator<Item = u64> {
 
 impl<F: Files> FileSystem for Mapping<F> {
     vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, statfs, lookup, getattr, readlink, readdir, read,
-        seek, getxattr, listxattr, create, tmpfile, rmdir, link, rename, drop_privileges, setxattr, removexattr);
+        seek, getxattr, listxattr, create, tmpfile, rmdir, link, rename, rename_whiteout, drop_privileges,
+        setxattr, removexattr);
 
     fn forget(&self, ino: Ino, refs: u64) {
         if let Some(held) = self.held().get_mut(&ino) {

@@ -43,7 +43,8 @@ impl Watched {
 impl FileSystem for Watched {
     vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read,
         drop_privileges, seek, fsync, sync, getxattr, listxattr, statfs);
-    vfs::forward!(self => self.told(); setattr, create, tmpfile, unlink, rmdir, link, rename, write, append, fallocate,
+    vfs::forward!(self => self.told(); setattr, create, tmpfile, unlink, rmdir, link, rename, rename_whiteout,
+        write, append, fallocate,
         copy_range, setxattr, removexattr);
 }
 

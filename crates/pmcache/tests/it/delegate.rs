@@ -152,7 +152,8 @@ impl Programs {
 
 impl FileSystem for Programs {
     vfs::forward!(self => self.cache; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, readdir, drop_privileges, fallocate, seek, copy_range, fsync, sync,
+        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, drop_privileges, fallocate, seek,
+        copy_range, fsync, sync,
         getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize> {
@@ -346,7 +347,8 @@ struct Interrupted(Below, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 
 impl FileSystem for Interrupted {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, sync,
+        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
+        fallocate, seek, copy_range, sync,
         getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn fsync(&self, ino: Ino) -> vfs::Result<()> {
@@ -425,7 +427,8 @@ struct Allocating(Below, Arc<Mutex<Vec<Range<u64>>>>);
 
 impl FileSystem for Allocating {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, readdir, read, write, append, drop_privileges, seek, copy_range, fsync, sync,
+        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
+        seek, copy_range, fsync, sync,
         getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> vfs::Result<()> {

@@ -5,6 +5,7 @@ use backing::model::{Call, ModelBacking};
 use pmcache::record::{BIRTH, DIRTY, MARK, NODES, RECORD};
 use pmcache::{Error, Mode, Options};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::model::Model;
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr, Timestamp};
 
@@ -49,6 +50,23 @@ fn a_failure_is_told_once_and_nothing_is_lost() {
             assert!(cache.status().troubles.is_empty() && cache.status().dirty_bytes == 0);
         }
     }
+}
+
+/// An outage below ends, and no file waits for its age.
+#[test]
+fn what_failed_is_tried_again_soon() {
+    static NOW: AtomicI64 = AtomicI64::new(1 << 40);
+    let (cache, below) = fresh(Options { clock: || Timestamp(NOW.load(Relaxed)), ..options() });
+    let ino = dirty(&cache, b"f", &[7; 9000]);
+    below.fail(&[Call::Write], Errno::IO);
+    assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
+    below.heal();
+    cache.maintain().unwrap();
+    assert!(cache.status().dirty_bytes > 0, "it waits for a moment");
+    NOW.fetch_add(1_000_000_000, Relaxed);
+    cache.maintain().unwrap();
+    assert_eq!(cache.status().dirty_bytes, 0);
+    assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
 }
 
 #[test]

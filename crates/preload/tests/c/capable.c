@@ -93,6 +93,14 @@ static void changes_by(uid_t uid, const char *name)
 	TRY(write(fd, "sequential", 10));
 	TRY(chown("program", -1, -1));
 	TRY(chown("program", 12345, 12345));
+	if (uid == 0) {
+		// Root's changes leave set-user-ID.
+		CHECK(chmod("program", 06755) == 0);
+		TRY(pwrite(fd, "x", 1, 0));
+		TRY(write(end, "appended", 8));
+		TRY(ftruncate(fd, 9000));
+		CHECK(chmod("program", 0666) == 0);
+	}
 	CHECK(chown("program", 12345, 12345) == 0);
 	CHECK(close(fd) == 0 && close(end) == 0 && close(from) == 0);
 }

@@ -196,7 +196,8 @@ fn rename(rng: &mut Rng) -> Op {
     match rng.below(100) {
         0..60 => Op::Rename(from, to),
         60..75 => Op::RenameNoReplace(from, to),
-        75..98 => Op::Exchange(from, to),
+        75..90 => Op::Exchange(from, to),
+        90..98 => Op::RenameWhiteout(from, to, New::default()),
         // Neither means anything.
         98 => Op::RenameFlags(from, to, 3),
         _ => Op::RenameFlags(from, to, 4),

@@ -282,6 +282,7 @@ impl State {
             block_size: BLOCK_SIZE as u32,
             blocks,
             blocks_free: blocks.saturating_sub(used / (BLOCK_SIZE / 512)),
+            blocks_available: blocks.saturating_sub(used / (BLOCK_SIZE / 512)),
             inodes,
             inodes_free: inodes.saturating_sub(self.inodes.len() as u64),
         }
@@ -357,6 +358,17 @@ impl FileSystem for Model {
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let (mut state, now) = self.state_now();
         state.rename(now, from, to, flags)
+    }
+
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (mut state, now) = self.state_now();
+        state.rename_whiteout(now, caller, from, to, flags)
     }
 
     fn readdir(

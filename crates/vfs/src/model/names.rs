@@ -335,6 +335,24 @@ impl State {
         self.attach(now, to_dir, to_name, source, replaced.map(|slot| slot.cookie))
     }
 
+    pub(super) fn rename_whiteout(
+        &mut self,
+        now: Timestamp,
+        caller: &Caller,
+        (from_dir, from_name): (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        let flags = if is_exchange { RenameFlags::all() } else { flags };
+        self.rename(now, (from_dir, from_name), to, flags)?;
+        if self.dir(from_dir)?.get(from_name).is_none() {
+            let left = self.create(now, caller, from_dir, from_name, &NewNode::WHITEOUT)?;
+            self.forget(left.ino, 1);
+        }
+        Ok(())
+    }
+
     /// Whether `dir` is `ancestor` or below it.
     fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
         let mut at = dir;

@@ -316,6 +316,15 @@ impl<'f> Driver<'f> {
             Op::Rename(p, q) => self.rename(p, q, RenameFlags::empty()),
             Op::RenameNoReplace(p, q) => self.rename(p, q, RenameFlags::NOREPLACE),
             Op::Exchange(p, q) => self.rename(p, q, RenameFlags::EXCHANGE),
+            Op::RenameWhiteout(p, q, new) => {
+                let caller = new.by.map_or(Caller { uid: 3, gid: 4 }, Caller::from);
+                self.at(p, |from, p| {
+                    self.at(q, |to, q| {
+                        let none = RenameFlags::empty();
+                        Ok(nothing(fs.rename_whiteout(&caller, (from, p), (to, q), none)?))
+                    })
+                })
+            }
             Op::RenameFlags(p, q, flags) => {
                 self.rename(p, q, RenameFlags::from_bits_retain(*flags))
             }

@@ -30,6 +30,8 @@ pub enum Op {
     Rename(from: String, to: String) "rename";
     RenameNoReplace(from: String, to: String) "rename-noreplace";
     Exchange(from: String, to: String) "exchange";
+    /// Leaves a whiteout under the old name.
+    RenameWhiteout(from: String, to: String, new: New) "rename-whiteout";
     /// With any bits of `renameat2(2)`.
     RenameFlags(from: String, to: String, flags: u32) "rename-flags";
     Write(place: String, at: Pos, len: u64, data: Data) "write";
@@ -76,8 +78,8 @@ pub enum Op {
 }
 
 options! {
-    /// Who makes a node, and how. Without: 3:4, or for files without a name 0:0; 666 for files and files without a name 644,
-    /// 777 for directories and links, 600 for others; 22, or for files without a name 0.
+    /// Who makes a node, and how (of a whiteout, who). Without: 3:4, or for files without a name 0:0; 666 for files and files
+    /// without a name 644, 777 for directories and links, 600 for others; 22, or for files without a name 0.
     pub struct New {
         /// The caller.
         by: By,

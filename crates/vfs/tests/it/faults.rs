@@ -21,6 +21,7 @@ enum Fault {
     SeekSeesHoleInData,
     ListsTwice,
     ExchangeReplaces,
+    WhiteoutForgotten,
     LinkCopiesMode,
     CollapseForgetsTail,
     UmaskForgotten,
@@ -33,7 +34,7 @@ enum Fault {
     ListsBackwards,
 }
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 14] = [
     Fault::WriteLosesBlockCrossing,
     Fault::NoSpaceAfterChanging,
     Fault::GrowthIsNotZero,
@@ -41,6 +42,7 @@ const FAULTS: [Fault; 13] = [
     Fault::SeekSeesHoleInData,
     Fault::ListsTwice,
     Fault::ExchangeReplaces,
+    Fault::WhiteoutForgotten,
     Fault::LinkCopiesMode,
     Fault::CollapseForgetsTail,
     Fault::UmaskForgotten,
@@ -112,6 +114,18 @@ impl FileSystem for Faulty {
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let replace = self.1 == Fault::ExchangeReplaces && flags == RenameFlags::EXCHANGE;
         self.0.rename(from, to, if replace { RenameFlags::empty() } else { flags })
+    }
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if self.1 == Fault::WhiteoutForgotten {
+            return self.0.rename(from, to, flags);
+        }
+        self.0.rename_whiteout(caller, from, to, flags)
     }
     fn readdir(
         &self,

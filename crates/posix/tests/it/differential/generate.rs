@@ -229,7 +229,16 @@ fn op(rng: &mut Rng) -> Op {
         83 | 84 => Op::Unlink(place(rng), 0),
         85 => Op::Unlink(place(rng), libc::AT_REMOVEDIR),
         86..=89 => {
-            let flags = [0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE, 3];
+            let flags = [
+                0,
+                0,
+                0,
+                libc::RENAME_NOREPLACE,
+                libc::RENAME_EXCHANGE,
+                libc::RENAME_WHITEOUT,
+                3,
+                6,
+            ];
             Op::Rename(place(rng), place(rng), rng.pick(&flags))
         }
         90 => Op::List(fd),

@@ -253,7 +253,9 @@ fn fsync_works_everywhere(fs: &dyn FileSystem) {
 }
 
 fn statfs_is_plausible(fs: &dyn FileSystem) {
-    let StatFs { block_size, blocks, blocks_free, inodes, inodes_free } = fs.statfs();
+    let StatFs { block_size, blocks, blocks_free, blocks_available, inodes, inodes_free } =
+        fs.statfs();
+    assert!(blocks_available <= blocks_free);
     assert!(block_size.is_power_of_two());
     assert!(blocks > 0 && blocks_free <= blocks);
     assert!(inodes > 0 && inodes_free < inodes);

@@ -2,7 +2,7 @@
 
 use super::{attr, contents, dir, exists, fails, file, file_with, find, kind, make, names};
 use crate::tree::{diff, tree};
-use crate::{Errno, FileKind, FileSystem, Ino, NewKind, RenameFlags, Result};
+use crate::{Caller, Errno, FileKind, FileSystem, Ino, NewKind, RenameFlags, Result};
 
 super::table!("rename":
     a_name_moves,
@@ -26,6 +26,9 @@ super::table!("rename":
     failures_change_nothing,
     symlinks_are_moved_not_followed,
     many_renames_leave_no_trace,
+    a_whiteout_is_left,
+    a_whiteout_is_left_by_a_directory_and_by_what_replaces,
+    no_whiteout_where_nothing_moves,
 );
 
 type EntryName<'a> = (Ino, &'a [u8]);
@@ -268,4 +271,72 @@ fn many_renames_leave_no_trace(fs: &dyn FileSystem) {
     assert_eq!((names(fs, x), names(fs, y)), (vec![b"1000".to_vec()], vec![]));
     assert_eq!((find(fs, x, b"1000"), attr(fs, ino).nlink), (Ok(ino), 1));
     assert!(!exists(fs, y, b"999"));
+}
+
+fn leave(fs: &dyn FileSystem, from: EntryName<'_>, to: EntryName<'_>) -> Result<()> {
+    fs.rename_whiteout(&Caller { uid: 5, gid: 6 }, from, to, PLAIN)
+}
+
+/// `name` is a whiteout of the caller in [`leave`].
+fn check_whiteout(fs: &dyn FileSystem, dir: Ino, name: &[u8]) {
+    let left = fs.peek(dir, name).unwrap();
+    assert_eq!((left.kind, left.rdev, left.perm), (FileKind::Char, 0, 0));
+    assert_eq!((left.uid, left.gid, left.nlink, left.size), (5, 6, 1, 0));
+}
+
+fn a_whiteout_is_left(fs: &dyn FileSystem) {
+    let [a, b, _] = chain(fs);
+    let ino = file_with(fs, b"f", b"data");
+    let root = fs.root();
+    leave(fs, (root, b"f"), (root, b"g")).unwrap();
+    check_whiteout(fs, root, b"f");
+    leave(fs, (root, b"g"), (b, b"h")).unwrap();
+    check_whiteout(fs, root, b"g");
+    assert_eq!(find(fs, b, b"h"), Ok(ino));
+    assert_eq!((attr(fs, ino).nlink, contents(fs, ino).as_slice()), (1, b"data".as_slice()));
+    assert_eq!(names(fs, root), [&b"a"[..], b"f", b"g"]);
+    // It is a file as any other.
+    leave(fs, (root, b"f"), (a, b"f")).unwrap();
+    check_whiteout(fs, a, b"f");
+    fs.unlink(root, b"f").unwrap();
+    fs.unlink(a, b"f").unwrap();
+    assert_eq!(names(fs, a), [b"b"]);
+}
+
+fn a_whiteout_is_left_by_a_directory_and_by_what_replaces(fs: &dyn FileSystem) {
+    let [a, b, c] = chain(fs);
+    let root = fs.root();
+    let old = file(fs, b"old");
+    let new = file_with(fs, b"new", b"data");
+    leave(fs, (root, b"new"), (root, b"old")).unwrap();
+    check_whiteout(fs, root, b"new");
+    assert_eq!((find(fs, root, b"old"), attr(fs, old).nlink), (Ok(new), 0));
+    leave(fs, (b, b"c"), (root, b"c")).unwrap();
+    check_whiteout(fs, b, b"c");
+    assert_eq!(find(fs, c, b".."), Ok(root));
+    assert_eq!([a, b, c, root].map(|dir| attr(fs, dir).nlink), [3, 2, 2, 4]);
+    let empty = dir(fs, b"empty");
+    leave(fs, (root, b"c"), (root, b"empty")).unwrap();
+    check_whiteout(fs, root, b"c");
+    assert_eq!((attr(fs, empty).nlink, attr(fs, root).nlink), (0, 4));
+}
+
+fn no_whiteout_where_nothing_moves(fs: &dyn FileSystem) {
+    let root = fs.root();
+    let ino = file(fs, b"f");
+    fs.link(ino, root, b"g").unwrap();
+    dir(fs, b"d");
+    let before = tree(fs).unwrap();
+    leave(fs, (root, b"f"), (root, b"f")).unwrap();
+    leave(fs, (root, b"f"), (root, b"g")).unwrap();
+    fails(leave(fs, (root, b"missing"), (root, b"x")), Errno::NOENT);
+    fails(leave(fs, (root, b"f"), (root, b"d")), Errno::ISDIR);
+    for flags in [RenameFlags::EXCHANGE, RenameFlags::all()] {
+        let whiteout = fs.rename_whiteout(&Caller::ROOT, (root, b"f"), (root, b"d"), flags);
+        fails(whiteout, Errno::INVAL);
+    }
+    let noreplace = RenameFlags::NOREPLACE;
+    let refused = fs.rename_whiteout(&Caller::ROOT, (root, b"f"), (root, b"g"), noreplace);
+    fails(refused, Errno::EXIST);
+    assert_eq!(diff(&before, &tree(fs).unwrap()), None);
 }
