@@ -4,6 +4,7 @@ use crate::deaths::{self, Death, Scenario, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
+use crate::lost::{self, Lost};
 use crate::persist::Semantics;
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
@@ -11,7 +12,10 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{BRIM, COMMITS, MORE_COMMITS, TALL, all_sequences, brim_sequences, universe};
+use crate::workload::{
+    BRIM, COMMITS, MORE_COMMITS, TALL, TWINS, all_sequences, brim_sequences, twin_sequences,
+    universe,
+};
 use rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -131,7 +135,8 @@ const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 fn sequenced() -> Vec<(&'static str, Vec<Op>)> {
     let of_all = |ops: Vec<Op>| SEQUENCED.map(|base| (base, ops.clone()));
     let on_brim = brim_sequences().into_iter().map(|ops| (BRIM, ops));
-    all_sequences().into_iter().flat_map(of_all).chain(on_brim).collect()
+    let on_twins = twin_sequences().into_iter().map(|ops| (TWINS, ops));
+    all_sequences().into_iter().flat_map(of_all).chain(on_brim).chain(on_twins).collect()
 }
 
 /// Operations in which a process dies, with their bases: one that leaves something to clear, one that commits in the
@@ -227,6 +232,22 @@ pub struct Finding {
     pub what: String,
     /// What persisted and what did not.
     pub detail: Vec<String>,
+    /// The words that were lost, as few as possible, and the lines of source that stored them.
+    pub lost: Vec<Lost>,
+    /// How many verdicts are this one: they have lost what the same lines stored.
+    pub times: u64,
+}
+
+impl Finding {
+    fn of(replay: String, violation: Violation) -> Self {
+        let Violation { what, detail, lost, times, .. } = violation;
+        Self { replay, what, detail, lost, times }
+    }
+
+    /// A finding without a state.
+    pub fn new(replay: String, what: String) -> Self {
+        Self { replay, what, detail: Vec::new(), lost: Vec::new(), times: 1 }
+    }
 }
 
 /// What a family came to.
@@ -250,6 +271,13 @@ pub struct Report {
     pub interleaving: Interleaving,
     /// Wall-clock time.
     pub seconds: f64,
+}
+
+impl Report {
+    /// Of a trace, what it shows without a crash.
+    pub fn of_trace(lint: Lint) -> Self {
+        Self { family: "trace".into(), workloads: 1, lint, ..Self::default() }
+    }
 }
 
 /// Findings kept.
@@ -337,6 +365,23 @@ impl FromStr for Replay {
     }
 }
 
+/// What a line of a trace that `keepstone crashtest` wrote begins with, before the replay line of its workload.
+const TRACE_OF: &str = "# replay ";
+
+impl Replay {
+    /// A trace as text, with this line in it, by which [`explore_trace`] finds the workload again.
+    pub fn trace(&self, trace: &Trace) -> String {
+        let text = trace.to_string();
+        let (head, events) = text.split_once('\n').unwrap_or((&text, ""));
+        format!("{head}\n{TRACE_OF}{self}\n{events}")
+    }
+
+    /// The line in the text of a trace, if it has one.
+    pub fn of_trace(text: &str) -> Result<Option<Self>, String> {
+        text.lines().find_map(|line| line.strip_prefix(TRACE_OF)).map(str::parse).transpose()
+    }
+}
+
 /// Reruns one crash: what was found there, with the state's words, whether it is wrong, and what was
 /// done to memory.
 pub fn replay<T: Target>(
@@ -344,43 +389,97 @@ pub fn replay<T: Target>(
     bases: &[Base],
     line: &Replay,
 ) -> Result<(Vec<Finding>, bool, Trace), String> {
+    let only = Some((line.at, line.state.clone()));
+    let (explored, trace) = explore_again(target, bases, line, only, None)?;
+    if explored.violations.is_empty() {
+        return Err(format!("operation {} has no crash point {}", line.at.op, line.at.nth));
+    }
+    let finding = |v| Finding::of(line.to_string(), v);
+    let findings = explored.violations.into_iter().map(finding).collect();
+    Ok((findings, explored.violations_total > 0, trace))
+}
+
+/// Crashes a trace everywhere, which is that of the line's workload or a variant of it: with a flush left out, say, to see
+/// whether that would be found. Findings have no line to show them again.
+pub fn explore_trace<T: Target>(
+    target: &T,
+    bases: &[Base],
+    line: &Replay,
+    trace: Trace,
+) -> Result<Report, String> {
+    let start = Instant::now();
+    let (explored, trace) = explore_again(target, bases, line, None, Some(trace))?;
+    let base = base_of(bases, line)?;
+    let mut report = Report::of_trace(lint_of(target, &base.bytes, &trace));
+    report.stats = explored.stats;
+    report.violations = explored.violations_total;
+    let finding = |v| Finding::of(String::new(), v);
+    report.findings = explored.violations.into_iter().map(finding).collect();
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn base_of<'b>(bases: &'b [Base], line: &Replay) -> Result<&'b Base, String> {
     let base = bases.iter().find(|b| b.name == line.base);
-    let base = base.ok_or_else(|| format!("unknown base `{}`", line.base))?;
+    base.ok_or_else(|| format!("unknown base `{}`", line.base))
+}
+
+/// Records a line's workload again and explores it, or, with the same operations, a trace that is given.
+fn explore_again<T: Target>(
+    target: &T,
+    bases: &[Base],
+    line: &Replay,
+    only: Option<(CrashAt, String)>,
+    given: Option<Trace>,
+) -> Result<(Explored, Trace), String> {
+    let base = base_of(bases, line)?;
+    let from = if only.is_some() { line.at.op as usize } else { 0 };
     let settings = Settings {
         semantics: line.semantics,
         budget: Budget::default(),
         distinct: &Distinct::default(),
         sound: &Distinct::default(),
         stop_early: false,
-        only: Some((line.at, line.state.clone())),
+        only,
     };
-    let op = line.at.op as usize;
-    let (explored, trace) = match &line.work {
-        Work::Sequence(ops) if op >= ops.len() => {
-            return Err(format!("there is no operation {op}: they are counted from 0"));
+    let take = |recorded: &mut Trace| match given {
+        Some(given) if given.len != recorded.len || marks(&given) != marks(recorded) => {
+            Err("the trace is of other operations than its workload".to_owned())
+        }
+        Some(given) => {
+            *recorded = given;
+            Ok(())
+        }
+        None => Ok(()),
+    };
+    match &line.work {
+        Work::Sequence(ops) if from >= ops.len() => {
+            Err(format!("there is no operation {from}: they are counted from 0"))
         }
         Work::Sequence(ops) => {
-            let recorded = base.record(target, ops, op, line.semantics)?;
-            (explore(target, base, op, &recorded, &settings), recorded.trace)
+            let mut recorded = base.record(target, ops, from, line.semantics)?;
+            take(&mut recorded.trace)?;
+            Ok((explore(target, base, from, &recorded, &settings), recorded.trace))
         }
         Work::Threads { plan, print } => {
-            let recorded = record_again(target, base, plan, line.semantics, *print)?;
-            (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
+            let mut recorded = record_again(target, base, plan, line.semantics, *print)?;
+            take(&mut recorded.trace)?;
+            Ok((threads::explore(target, base, &recorded, &settings)?, recorded.trace))
         }
         Work::Death(Death { victim, steps, scenario }) => {
             let victim = Victim::record(target, base, victim, line.semantics)?;
             let victim = victim.ok_or("the deaths of this operation are not explored")?;
-            let recorded = victim.dies(target, base, *steps, *scenario)?;
-            (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
+            let mut recorded = victim.dies(target, base, *steps, *scenario)?;
+            take(&mut recorded.trace)?;
+            Ok((explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace))
         }
-    };
-    if explored.violations.is_empty() {
-        return Err(format!("operation {op} has no crash point {}", line.at.nth));
     }
-    let finding =
-        |v: Violation| Finding { replay: line.to_string(), what: v.what, detail: v.detail };
-    let findings = explored.violations.into_iter().map(finding).collect();
-    Ok((findings, explored.violations_total > 0, trace))
+}
+
+/// Where operations begin and end in a trace.
+fn marks(trace: &Trace) -> Vec<Action> {
+    let is_mark = |action: &Action| matches!(action, Action::Begin { .. } | Action::End { .. });
+    trace.events.iter().map(|event| event.action).filter(is_mark).collect()
 }
 
 /// Runs a plan until it is the run that is asked for.
@@ -550,7 +649,7 @@ impl<T: Target> Job<'_, T> {
                 self.crash(self.base(base), ops, 0, false);
             }
             Family::Preemptions => match Plan::preemption(i) {
-                Ok(plan) => self.crash_threads(&self.bases[0], plan),
+                Ok((base, plan)) => self.crash_threads(self.base(base), plan),
                 Err(what) => {
                     self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
                 }
@@ -680,17 +779,23 @@ impl<T: Target> Job<'_, T> {
         report.violations += explored.violations_total;
         report.lint.add(out.lint);
         report.interleaving.add(&out.interleaving);
-        let room = FINDINGS_MAX - report.findings.len();
-        for v in explored.violations.into_iter().take(room) {
+        for v in explored.violations {
+            let is_same = |f: &&mut Finding| lost::is_same((&f.lost, &f.what), (&v.lost, &v.what));
+            if let Some(known) = report.findings.iter_mut().find(is_same) {
+                known.times += v.times;
+                continue;
+            }
+            if report.findings.len() >= FINDINGS_MAX {
+                continue;
+            }
             let replay = Replay {
                 semantics: self.options.semantics,
                 base: base.name.to_owned(),
                 at: v.at,
-                state: v.state,
+                state: v.state.clone(),
                 work: work.clone(),
             };
-            let (replay, what, detail) = (replay.to_string(), v.what, v.detail);
-            report.findings.push(Finding { replay, what, detail });
+            report.findings.push(Finding::of(replay.to_string(), v));
         }
     }
 

@@ -43,7 +43,7 @@ pub fn run(
         report.workloads += 1;
         report.violations += wrong.len() as u64;
         let replay = replay.to_string();
-        let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
+        let finding = |what| Finding::new(replay.clone(), what);
         report.findings.extend(wrong.into_iter().take(1).map(finding));
         progress(report.workloads);
         if stop_early && report.violations > 0 {
@@ -253,7 +253,7 @@ fn record_under(
     initial: &[u8],
     policy: Policy,
 ) -> Result<(Run, Interleaving), String> {
-    let kind = workload.kind;
+    let (kind, threads) = (workload.kind, workload.programs.len());
     let recorder = Arc::new(Recorder::new(CrashImage::of(initial.to_vec())));
     let calls = Calls::default();
     let mut taken = Interleaving::default();
@@ -286,22 +286,50 @@ fn record_under(
         let programs = workload.programs.iter().map(|requests| move || run(requests)).collect();
         taken = schedule::run(programs, policy, &workload.to_string());
         failed.into_inner().map_err(|_| "a program panicked")??;
+        use_it_afterwards(kind, &*device, &workload.to_string())?;
     }
     drop(device);
     if let Some(at) = recorder.unrecorded() {
         return Err(format!("byte {at} was stored past the medium"));
     }
     let calls = calls.into_inner().map_err(|_| "a program panicked")?;
-    let trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
-    let (spans, units) = (spans(kind, &calls, &trace), units(kind, &calls));
+    let mut trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
+    if threads > 1 {
+        // What the device did afterwards is no part of it.
+        let last = trace.events.iter().rposition(|e| matches!(e.action, Action::End { .. }));
+        trace.events.truncate(last.map_or(0, |last| last + 1));
+    }
+    let spans = spans(kind, &calls, &trace);
+    let mut units = units(kind, &calls, threads > 1);
+    let at_once = |one: usize, other: usize| {
+        let (one, other) = (spans[one].events, spans[other].events);
+        one.0 < other.1 && other.0 < one.1
+    };
+    if threads > 1 {
+        units.iter_mut().zip((0..).step_by(8 * kind.unit_words())).for_each(|(unit, first)| {
+            add_overtaken(kind, unit, first, &calls, &at_once);
+        });
+    }
     let initial = initial.to_vec();
     Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
+}
+
+/// After requests at once, a device that lives on is used: under a scheduler, which sees where that waits for ever.
+fn use_it_afterwards(kind: Kind, device: &dyn BlockDevice, name: &str) -> Result<(), String> {
+    let mut fit = Ok(());
+    let program = || fit = fit_for_use(kind, device);
+    schedule::run(
+        vec![program],
+        Policy::in_turn(1),
+        &format!("{name}, and the device used afterwards"),
+    );
+    fit
 }
 
 /// Without a crash, what was asked last is read.
 fn read_back(kind: Kind, device: &dyn BlockDevice, calls: &Calls) -> Result<(), String> {
     let found = content(device)?;
-    let units = units(kind, &calls.lock().expect("no program panics here"));
+    let units = units(kind, &calls.lock().expect("no program panics here"), false);
     let found = found.chunks_exact(kind.unit_words());
     // A victim may have died before it did what it was asked.
     let last = |unit: &[Given]| unit.last().cloned().filter(|given| given.call.is_some());
@@ -365,8 +393,8 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     spans
 }
 
-/// What each unit is given.
-fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
+/// What each unit is given, by requests one after the other or by programs at once.
+fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
     let size = kind.unit_words();
     let firsts = (0..kind.words(BLOCKS)).step_by(size);
     firsts
@@ -381,8 +409,9 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
                     Call::Request(Request::Part { at, n, zero, .. }) => {
                         let bytes = 8 * first as u64..8 * (first + size) as u64;
                         if at.max(bytes.start) < (at + n).min(bytes.end) {
-                            // Before a barrier caches and buffers have no order, so it may be first.
-                            let oldest = if kind.durable_on_return() { unit.len() - 1 } else { 0 };
+                            // Before a barrier caches and buffers have no order, so it may be first; at once, too.
+                            let is_last = kind.durable_on_return() && !at_once;
+                            let oldest = if is_last { unit.len() - 1 } else { 0 };
                             for over in oldest..unit.len() {
                                 let content = unit[over].content.clone();
                                 let content = with_part(content, bytes.start, at..at + n, |at| {
@@ -410,6 +439,30 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
             unit
         })
         .collect()
+}
+
+/// Adds what a unit that begins at byte `first` can hold if a part comes after what was asked later, and at once with it.
+fn add_overtaken(
+    kind: Kind,
+    unit: &mut Vec<Given>,
+    first: u64,
+    calls: &[Call],
+    at_once: &dyn Fn(usize, usize) -> bool,
+) {
+    let end = first + 8 * kind.unit_words() as u64;
+    for (op, call) in calls.iter().enumerate() {
+        let Call::Request(Request::Part { at, n, zero, .. }) = *call else { continue };
+        if at.max(first) >= (at + n).min(end) {
+            continue;
+        }
+        let is_later = |given: &Given| given.call.is_some_and(|by| by > op && at_once(op, by));
+        for over in (0..unit.len()).filter(|i| is_later(&unit[*i])).collect::<Vec<_>>() {
+            let content = with_part(unit[over].content.clone(), first, at..at + n, |at| {
+                if zero { 0 } else { byte(op, at) }
+            });
+            unit.push(Given { call: Some(op), content, over: Some(over) });
+        }
+    }
 }
 
 /// A unit that begins at byte `first`, with the bytes of a part in place of its own.
@@ -537,7 +590,7 @@ fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
     let found = content(device)?;
     match found.iter().enumerate().all(|(at, w)| *w == word(1 << 22, at)) {
         true => Ok(()),
-        false => Err("after recovery a write is not what is read".into()),
+        false => Err("afterwards a write is not what is read".into()),
     }
 }
 
