@@ -206,10 +206,15 @@ fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
     let report = match (line, judges::file_system(engine)) {
         (Some(line), Some(target)) => {
             let bases = target.bases().map_err(|e| anyhow!("{e}"))?;
-            target.explore_trace(&bases, &line, trace).map_err(|e| anyhow!("{}: {e}", file.display()))?
+            target
+                .explore_trace(&bases, &line, trace)
+                .map_err(|e| anyhow!("{}: {e}", file.display()))?
         }
         _ => {
-            output::notice(format_args!("{}: names no workload, so nothing is crashed", file.display()));
+            output::notice(format_args!(
+                "{}: names no workload, so nothing is crashed",
+                file.display()
+            ));
             Report::of_trace(lint(&trace))
         }
     };

@@ -392,13 +392,14 @@ const TAKE_ALL: Request = Request::Write { first: 0, n: BLOCKS, now: false };
 pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let write = |first, n| Request::Write { first, n, now: false };
     let zero = Request::Zero { first: 0, n: 2, keep: false, now: false };
-    let first = vec![vec![write(0, 1)], vec![TAKE_ALL]];
-    let other = [
+    let blocks = [
+        vec![vec![write(0, 1)], vec![TAKE_ALL]],
         vec![vec![zero], vec![TAKE_ALL]],
         vec![vec![write(0, 2), write(1, 2)], vec![write(1, 2), Request::Barrier], vec![zero]],
     ];
     // From the middle of a line of the map to the next.
     let lines = [
+        vec![vec![write(0, 1)], vec![TAKE_ALL]],
         vec![vec![write(7, 2), TAKE_ALL, TAKE_ALL], vec![write(8, 1)]],
         vec![vec![write(6, 5), write(2, 3)], vec![write(7, 10), Request::Barrier]],
     ];
@@ -411,10 +412,7 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let of = |kind: Kind| {
         let parts = parts.iter().filter(|_| !kind.is_atomic());
         // Every other schedule has the one half.
-        let all = [
-            [first.clone()].iter().chain(&other).cloned().collect(),
-            [first.clone()].iter().chain(&lines).chain(parts).cloned().collect::<Vec<_>>(),
-        ];
+        let halves = [blocks.to_vec(), lines.iter().chain(parts).cloned().collect()];
         let with = move |programs: &Vec<Vec<Request>>, seed| Workload {
             kind,
             victim: None,
@@ -422,7 +420,7 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
             schedule: Schedule::Seed(seed),
         };
         seeds.clone().flat_map(move |seed| {
-            let half = &all[(seed % 2) as usize];
+            let half = &halves[(seed % 2) as usize];
             half.iter().map(|programs| with(programs, seed)).collect::<Vec<_>>()
         })
     };
