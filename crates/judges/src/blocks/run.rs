@@ -301,13 +301,10 @@ fn record_under(
     }
     let spans = spans(kind, &calls, &trace);
     let mut units = units(kind, &calls, threads > 1);
-    let at_once = |one: usize, other: usize| {
-        let (one, other) = (spans[one].events, spans[other].events);
-        one.0 < other.1 && other.0 < one.1
-    };
     if threads > 1 {
+        let is_before = |one: usize, other: usize| spans[one].events.1 <= spans[other].events.0;
         units.iter_mut().zip((0..).step_by(8 * kind.unit_words())).for_each(|(unit, first)| {
-            add_overtaken(kind, unit, first, &calls, &at_once);
+            add_orders(kind, unit, first, &calls, &is_before);
         });
     }
     let initial = initial.to_vec();
@@ -393,7 +390,7 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     spans
 }
 
-/// What each unit is given, by requests one after the other or by programs at once.
+/// What each unit is given. Where programs ask at once, parts are left to [`add_orders`].
 fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
     let size = kind.unit_words();
     let firsts = (0..kind.words(BLOCKS)).step_by(size);
@@ -406,12 +403,12 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
             for (op, call) in calls.iter().enumerate() {
                 let (range, content) = match *call {
                     Call::Recovered(ref found) => (0..BLOCKS, found[words.clone()].to_vec()),
+                    Call::Request(Request::Part { .. }) if at_once => continue,
                     Call::Request(Request::Part { at, n, zero, .. }) => {
                         let bytes = 8 * first as u64..8 * (first + size) as u64;
                         if at.max(bytes.start) < (at + n).min(bytes.end) {
-                            // Before a barrier caches and buffers have no order, so it may be first; at once, too.
-                            let is_last = kind.durable_on_return() && !at_once;
-                            let oldest = if is_last { unit.len() - 1 } else { 0 };
+                            // Before a barrier caches and buffers have no order, so it may be first.
+                            let oldest = if kind.durable_on_return() { unit.len() - 1 } else { 0 };
                             for over in oldest..unit.len() {
                                 let content = unit[over].content.clone();
                                 let content = with_part(content, bytes.start, at..at + n, |at| {
@@ -441,27 +438,32 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
         .collect()
 }
 
-/// Adds what a unit that begins at byte `first` can hold if a part comes after what was asked later, and at once with it.
-fn add_overtaken(
+/// Adds what a unit that begins at byte `first` can hold by parts that are asked at once: each over all others, in every order
+/// but those in which one comes behind what began when it had returned.
+fn add_orders(
     kind: Kind,
     unit: &mut Vec<Given>,
     first: u64,
     calls: &[Call],
-    at_once: &dyn Fn(usize, usize) -> bool,
+    is_before: &dyn Fn(usize, usize) -> bool,
 ) {
     let end = first + 8 * kind.unit_words() as u64;
-    for (op, call) in calls.iter().enumerate() {
-        let Call::Request(Request::Part { at, n, zero, .. }) = *call else { continue };
-        if at.max(first) >= (at + n).min(end) {
-            continue;
-        }
-        let is_later = |given: &Given| given.call.is_some_and(|by| by > op && at_once(op, by));
-        for over in (0..unit.len()).filter(|i| is_later(&unit[*i])).collect::<Vec<_>>() {
+    let mut over = 0;
+    while over < unit.len() {
+        let below = std::iter::successors(Some(&unit[over]), |g| g.over.map(|over| &unit[over]));
+        let below: Vec<usize> = below.filter_map(|given| given.call).collect();
+        for (op, call) in calls.iter().enumerate() {
+            let Call::Request(Request::Part { at, n, zero, .. }) = *call else { continue };
+            let is_in_it = at.max(first) < (at + n).min(end);
+            if !is_in_it || below.iter().any(|other| *other == op || is_before(op, *other)) {
+                continue;
+            }
             let content = with_part(unit[over].content.clone(), first, at..at + n, |at| {
                 if zero { 0 } else { byte(op, at) }
             });
             unit.push(Given { call: Some(op), content, over: Some(over) });
         }
+        over += 1;
     }
 }
 

@@ -46,7 +46,7 @@ fn bpfs_survives_and_leans_on_nothing_but_times() {
 }
 
 /// Every so many of the runs in which one thread interrupts another.
-const INTERRUPTIONS: u64 = 96;
+const INTERRUPTIONS: u64 = 42;
 
 fn interruptions_survive<T: Target>(target: &T) {
     campaign::prepare_process();

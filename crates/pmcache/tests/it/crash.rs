@@ -589,7 +589,9 @@ impl Run {
         let call: Box<dyn FnOnce(Ino) -> vfs::Result<()> + '_> = match rng.below(4) {
             0 => {
                 meta.perm = 0o600 + number;
-                Box::new(move |ino| set(SetAttr { perm: Some(0o600 + number), ..SetAttr::default() }, ino))
+                Box::new(move |ino| {
+                    set(SetAttr { perm: Some(0o600 + number), ..SetAttr::default() }, ino)
+                })
             }
             1 => {
                 meta.uid = number;
