@@ -84,6 +84,7 @@ mod plan;
 pub mod program;
 pub mod promise;
 pub mod recorder;
+pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod score;

@@ -129,6 +129,21 @@ pub struct Explored {
 }
 
 impl Explored {
+    /// Whether a state that has lost all this is no news: it has lost what a known violation has, which it then counts as, or
+    /// as many are kept as can be. To find the least that is wrong takes many recoveries.
+    pub(crate) fn knows(&mut self, all: &[Lost]) -> bool {
+        let is_part = |v: &&mut Violation| {
+            !v.lost.is_empty() && lost::sites(&v.lost).is_subset(&lost::sites(all))
+        };
+        match self.violations.iter_mut().find(is_part) {
+            Some(known) => {
+                known.times += 1;
+                true
+            }
+            None => self.violations.len() as u64 >= DETAILED,
+        }
+    }
+
     /// Keeps a violation, one for all that have lost what the same lines of source stored. `show` gives a state as one word, and
     /// as lines.
     pub(crate) fn keep(
@@ -602,6 +617,10 @@ impl<T: Target> Run<'_, T> {
         });
         self.found.violations_total += total;
         for (state, what) in wrong {
+            let all = lost::lost(&self.recorded.trace, self.seen, &point, &state);
+            if self.found.knows(&all) {
+                continue;
+            }
             let wrong = |outcome: &Outcome<Found>| judge(outcome, &legal).err();
             let (state, what) = self.explorer.shrink(&point, state, what, &wrong);
             self.report(&point, at, &state, what);

@@ -344,6 +344,7 @@ impl<T: Target> Failure<'_, T> {
                 });
                 found.violations_total += wrong.len() as u64;
                 wrong.truncate(DETAILED as usize);
+                wrong.retain(|(state, _)| !found.knows(&lost::lost(trace, until, point, state)));
                 for (state, what) in &mut wrong {
                     let least = explorer.shrink(point, state.clone(), what.clone(), &|outcome| {
                         judge(outcome, legal)
