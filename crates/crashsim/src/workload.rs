@@ -184,7 +184,7 @@ setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z securi
 setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096
 setxattr /b security.capability 20; copy /a 0 /b 50 4000; setxattr /b security.capability 20; remount; write /d/c 0 100
 write /a 0 5000; write /d/c 10 100; sync; write /a 4000 200; append /d/c 9000; sync; write /a 0 10; remount
-tmpfile /d 1; write %1 0 5000; fsync %1; link %1 /n; append /n 9; tmpfile /e 2; write %2 0 9000; sync; write %2 10 10; link %2 /d/n
+tmpfile /d 1; write %1 0 5000; write %1 100 200; fsync %1; link %1 /n; append /n 9; tmpfile /e 2; write %2 0 9000; write %2 100 300; sync; link %2 /d/n
 tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9";
 
 /// More of them, for bugs of space, of stale handles and of tall trees.
