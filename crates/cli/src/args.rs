@@ -107,9 +107,10 @@ Of a program it says how `keepstone run` would serve it.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
-    /// Explore what power failures can leave of a pool, and whether each is recovered.
+    /// Explore what power failures can leave of a pool, and whether each is recovered; lint traces (missing flushes, say).
     #[command(after_help = "\
 Example: keepstone crashtest --length 2 --threads 2
+         keepstone crashtest --from-trace FILE    lint and crash a recorded trace, of your own program, too
 
 Exit status: 0 every state recovers; 1 violations were found, each printed with a line for --replay.")]
     Crashtest(crate::crashtest::CrashtestArgs),

@@ -1,7 +1,7 @@
 //! `keepstone crashtest`
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use crashsim::any::AnyTarget;
-use crashsim::campaign::{self, Family, Options, Replay, Report};
-use crashsim::lint::Lint;
+use crashsim::campaign::{self, Family, Options, Replay, Report, Work};
+use crashsim::lint::{Lint, lint};
+use crashsim::lost;
 use crashsim::persist::Semantics;
-use crashsim::run::Base;
+use crashsim::run::{Base, CrashAt};
 use crashsim::schedule::Interleaving;
 use crashsim::stats::{Distinct, Stats};
+use crashsim::trace::Trace;
 use indicatif::{ProgressBar, ProgressStyle};
 use judges::blocks;
 use judges::judge::ENGINES;
@@ -60,6 +62,11 @@ pub struct CrashtestArgs {
     /// Write what the workload (or the replay's) did to memory, to this file.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Crash what --trace wrote, perhaps changed since (a flush left out, say), and lint it. Of a trace that does not name its
+    /// workload, as other programs record them, only lint is printed: stores that are never flushed, flushes and fences in
+    /// vain, and stores that lean on what another thread may lose.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
+    pub from_trace: Option<PathBuf>,
     /// What decides which stores persist: adr (x86 as it is), adr-words (without MOVDIR64B), eadr (caches
     /// survive), msync (an ordinary file).
     #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
@@ -142,6 +149,9 @@ pub fn run(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     }
     campaign::prepare_process();
     let engine = args.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
+    if let Some(file) = &args.from_trace {
+        return crash_trace(engine, file, json);
+    }
     match judges::file_system(engine) {
         Some(target) => run_file_system(target, args, json),
         None => run_pmbd(args, json),
@@ -185,6 +195,30 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
         Some(engine) => format!("keepstone crashtest --engine {engine}"),
     };
     conclude(&again, families, json)
+}
+
+/// Crashes what a trace says, or shows what it says without a crash.
+fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
+    let at = || file.display().to_string();
+    let text = std::fs::read_to_string(file).with_context(at)?;
+    let trace: Trace = text.parse().with_context(at)?;
+    let line = Replay::of_trace(&text).map_err(|e| anyhow!("{}: {e}", file.display()))?;
+    let report = match (line, judges::file_system(engine)) {
+        (Some(line), Some(target)) => {
+            let bases = target.bases().map_err(|e| anyhow!("{e}"))?;
+            target
+                .explore_trace(&bases, &line, trace)
+                .map_err(|e| anyhow!("{}: {e}", file.display()))?
+        }
+        _ => {
+            output::notice(format_args!(
+                "{}: names no workload, so nothing is crashed",
+                file.display()
+            ));
+            Report::of_trace(lint(&trace))
+        }
+    };
+    conclude("keepstone crashtest", vec![report], json)
 }
 
 /// Crashes block devices.
@@ -301,7 +335,14 @@ fn families_of(
         if let Some(to) = &args.trace {
             let recorded = target.record(&bases[0], &ops, args.semantics);
             let recorded = recorded.map_err(|e| anyhow!("{e}"))?;
-            std::fs::write(to, recorded.trace.to_string())
+            let line = Replay {
+                semantics: args.semantics,
+                base: bases[0].name.to_owned(),
+                at: CrashAt { op: 0, nth: 0 },
+                state: "all-but:".to_owned(),
+                work: Work::Sequence(ops.clone()),
+            };
+            std::fs::write(to, line.trace(&recorded.trace))
                 .with_context(|| to.display().to_string())?;
         }
         return Ok(vec![Family::Script(ops)]);
@@ -356,7 +397,7 @@ fn replay(
     let (findings, wrong, trace) =
         target.replay(bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
     if let Some(to) = &args.trace {
-        std::fs::write(to, trace.to_string()).with_context(|| to.display().to_string())?;
+        std::fs::write(to, line.trace(&trace)).with_context(|| to.display().to_string())?;
     }
     if json {
         output::json(&findings)?;
@@ -374,7 +415,13 @@ fn print(again: &str, outcome: &Outcome) {
         for f in &r.findings {
             say!("VIOLATION {}", f.what);
             f.detail.iter().for_each(|d| say!("  {d}"));
-            say!("  {again} --replay '{}'", f.replay);
+            lost::sites(&f.lost).iter().for_each(|site| say!("  lost: what {site} stored"));
+            if f.times > 1 {
+                say!("  {} verdicts are this one", f.times);
+            }
+            if !f.replay.is_empty() {
+                say!("  {again} --replay '{}'", f.replay);
+            }
         }
     }
     say!(

@@ -37,6 +37,12 @@ pub trait AnyTarget {
     /// As it.
     fn replay(&self, bases: &[Base], line: &Replay) -> Result<(Vec<Finding>, bool, Trace), String>;
 
+    /// As [`campaign::explore_trace`].
+    ///
+    /// # Errors
+    /// As it.
+    fn explore_trace(&self, bases: &[Base], line: &Replay, trace: Trace) -> Result<Report, String>;
+
     /// As [`Base::record`].
     ///
     /// # Errors
@@ -66,6 +72,10 @@ impl<T: Target> AnyTarget for T {
 
     fn replay(&self, bases: &[Base], line: &Replay) -> Result<(Vec<Finding>, bool, Trace), String> {
         campaign::replay(self, bases, line)
+    }
+
+    fn explore_trace(&self, bases: &[Base], line: &Replay, trace: Trace) -> Result<Report, String> {
+        campaign::explore_trace(self, bases, line, trace)
     }
 
     fn record(&self, base: &Base, ops: &[Op], semantics: Semantics) -> Result<Recorded, String> {

@@ -1,23 +1,26 @@
 //! Many workloads: which ones, by how many workers, and what came of it.
 
-use crate::deaths::{self, Death, Scenario, Victim};
+use crate::deaths::{self, Scenario, Victim};
 use crate::explore::Budget;
 use crate::generate;
 use crate::lint::{Lint, lint_of};
+use crate::lost::{self, Lost};
 use crate::persist::Semantics;
+pub use crate::replay::{Replay, Work, explore_trace, replay};
 use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
-use crate::workload::{BRIM, COMMITS, MORE_COMMITS, TALL, all_sequences, brim_sequences, universe};
+use crate::workload::{
+    BRIM, COMMITS, MORE_COMMITS, TALL, TWINS, all_sequences, brim_sequences, twin_sequences,
+    universe,
+};
 use rng::Rng;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::HashSet;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -131,7 +134,8 @@ const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 fn sequenced() -> Vec<(&'static str, Vec<Op>)> {
     let of_all = |ops: Vec<Op>| SEQUENCED.map(|base| (base, ops.clone()));
     let on_brim = brim_sequences().into_iter().map(|ops| (BRIM, ops));
-    all_sequences().into_iter().flat_map(of_all).chain(on_brim).collect()
+    let on_twins = twin_sequences().into_iter().map(|ops| (TWINS, ops));
+    all_sequences().into_iter().flat_map(of_all).chain(on_brim).chain(on_twins).collect()
 }
 
 /// Operations in which a process dies, with their bases: one that leaves something to clear, one that commits in the
@@ -227,6 +231,23 @@ pub struct Finding {
     pub what: String,
     /// What persisted and what did not.
     pub detail: Vec<String>,
+    /// The words that were lost, as few as possible, and the lines of source that stored them.
+    pub lost: Vec<Lost>,
+    /// How many verdicts are this one: they have lost what the same lines stored.
+    pub times: u64,
+}
+
+impl Finding {
+    /// A violation, and the line that shows it again.
+    pub(crate) fn of(replay: String, violation: Violation) -> Self {
+        let Violation { what, detail, lost, times, .. } = violation;
+        Self { replay, what, detail, lost, times }
+    }
+
+    /// A finding without a state.
+    pub fn new(replay: String, what: String) -> Self {
+        Self { replay, what, detail: Vec::new(), lost: Vec::new(), times: 1 }
+    }
 }
 
 /// What a family came to.
@@ -252,156 +273,15 @@ pub struct Report {
     pub seconds: f64,
 }
 
+impl Report {
+    /// Of a trace, what it shows without a crash.
+    pub fn of_trace(lint: Lint) -> Self {
+        Self { family: "trace".into(), workloads: 1, lint, ..Self::default() }
+    }
+}
+
 /// Findings kept.
 const FINDINGS_MAX: usize = 20;
-
-/// A crash, in one line: rules, base, crash point, state, operations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replay {
-    /// The rules.
-    pub semantics: Semantics,
-    /// Name of the base.
-    pub base: String,
-    /// Where the power failed.
-    pub at: CrashAt,
-    /// The state.
-    pub state: String,
-    /// What was done.
-    pub work: Work,
-}
-
-/// What was done when the power failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// One operation after the other.
-    Sequence(Vec<Op>),
-    /// Threads at once.
-    Threads {
-        /// What they did, and under which schedule.
-        plan: Plan,
-        /// Which run it was, should the schedule not repeat ([`threads::Recorded::print`]).
-        print: u32,
-    },
-    /// A process died in an operation, and another went on.
-    Death(Death),
-}
-
-impl fmt::Display for Replay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (semantics, base, at) = (self.semantics.name(), &self.base, self.at);
-        write!(f, "{semantics} {base} {}.{} {} ", at.op, at.nth, self.state)?;
-        match &self.work {
-            Work::Sequence(ops) => {
-                let ops: Vec<String> = ops.iter().map(Op::to_string).collect();
-                f.write_str(&ops.join("; "))
-            }
-            Work::Threads { plan, print } => write!(f, "threads {print:x} {plan}"),
-            Work::Death(death) => write!(f, "death {death}"),
-        }
-    }
-}
-
-impl FromStr for Work {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(death) = text.strip_prefix("death ") {
-            return Ok(Self::Death(death.parse()?));
-        }
-        let Some(threads) = text.strip_prefix("threads ") else {
-            return Ok(Self::Sequence(vfs::script::parse(text).map_err(|e| e.to_string())?));
-        };
-        let (print, plan) = threads.split_once(' ').ok_or("threads have a number and a plan")?;
-        let print = u32::from_str_radix(print, 16).map_err(|_| format!("not a run: `{print}`"))?;
-        Ok(Self::Threads { plan: plan.parse()?, print })
-    }
-}
-
-impl FromStr for Replay {
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<Self, String> {
-        let mut words = line.trim().splitn(5, ' ');
-        let mut next = |what| words.next().ok_or(format!("a replay line has {what}"));
-        let name = next("a semantics")?;
-        let semantics = Semantics::ALL.into_iter().find(|s| s.name() == name);
-        let semantics = semantics.ok_or(format!("unknown semantics `{name}`"))?;
-        let base = next("a base")?.to_owned();
-        let at = next("a crash point")?;
-        let (op, nth) = at.split_once('.').ok_or("a crash point is OPERATION.NUMBER")?;
-        let number = |text: &str| text.parse().map_err(|_| format!("not a number: `{text}`"));
-        let (op, nth) = (number(op)?, number(nth)?);
-        let state = next("a state")?.to_owned();
-        let work = next("operations")?.parse()?;
-        Ok(Self { semantics, base, at: CrashAt { op, nth }, state, work })
-    }
-}
-
-/// Reruns one crash: what was found there, with the state's words, whether it is wrong, and what was
-/// done to memory.
-pub fn replay<T: Target>(
-    target: &T,
-    bases: &[Base],
-    line: &Replay,
-) -> Result<(Vec<Finding>, bool, Trace), String> {
-    let base = bases.iter().find(|b| b.name == line.base);
-    let base = base.ok_or_else(|| format!("unknown base `{}`", line.base))?;
-    let settings = Settings {
-        semantics: line.semantics,
-        budget: Budget::default(),
-        distinct: &Distinct::default(),
-        sound: &Distinct::default(),
-        stop_early: false,
-        only: Some((line.at, line.state.clone())),
-    };
-    let op = line.at.op as usize;
-    let (explored, trace) = match &line.work {
-        Work::Sequence(ops) if op >= ops.len() => {
-            return Err(format!("there is no operation {op}: they are counted from 0"));
-        }
-        Work::Sequence(ops) => {
-            let recorded = base.record(target, ops, op, line.semantics)?;
-            (explore(target, base, op, &recorded, &settings), recorded.trace)
-        }
-        Work::Threads { plan, print } => {
-            let recorded = record_again(target, base, plan, line.semantics, *print)?;
-            (threads::explore(target, base, &recorded, &settings)?, recorded.trace)
-        }
-        Work::Death(Death { victim, steps, scenario }) => {
-            let victim = Victim::record(target, base, victim, line.semantics)?;
-            let victim = victim.ok_or("the deaths of this operation are not explored")?;
-            let recorded = victim.dies(target, base, *steps, *scenario)?;
-            (explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace)
-        }
-    };
-    if explored.violations.is_empty() {
-        return Err(format!("operation {op} has no crash point {}", line.at.nth));
-    }
-    let finding =
-        |v: Violation| Finding { replay: line.to_string(), what: v.what, detail: v.detail };
-    let findings = explored.violations.into_iter().map(finding).collect();
-    Ok((findings, explored.violations_total > 0, trace))
-}
-
-/// Runs a plan until it is the run that is asked for.
-fn record_again<T: Target>(
-    target: &T,
-    base: &Base,
-    plan: &Plan,
-    semantics: Semantics,
-    print: u32,
-) -> Result<threads::Recorded, String> {
-    const TRIES: u32 = 100;
-    for _ in 0..TRIES {
-        let recorded = threads::record(target, base, plan, semantics)?;
-        if recorded.print() == print {
-            return Ok(recorded);
-        }
-    }
-    Err(format!(
-        "the run has come out differently {TRIES} times: the line is of another version of this program"
-    ))
-}
 
 /// Readies this process for exploring: engines and images allocate and free megabytes thousands of times
 /// a second. Clearing huge pages for that would take most of the time, and so would giving memory back to
@@ -550,7 +430,7 @@ impl<T: Target> Job<'_, T> {
                 self.crash(self.base(base), ops, 0, false);
             }
             Family::Preemptions => match Plan::preemption(i) {
-                Ok(plan) => self.crash_threads(&self.bases[0], plan),
+                Ok((base, plan)) => self.crash_threads(self.base(base), plan),
                 Err(what) => {
                     self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
                 }
@@ -680,17 +560,23 @@ impl<T: Target> Job<'_, T> {
         report.violations += explored.violations_total;
         report.lint.add(out.lint);
         report.interleaving.add(&out.interleaving);
-        let room = FINDINGS_MAX - report.findings.len();
-        for v in explored.violations.into_iter().take(room) {
+        for v in explored.violations {
+            let is_same = |f: &&mut Finding| lost::is_same((&f.lost, &f.what), (&v.lost, &v.what));
+            if let Some(known) = report.findings.iter_mut().find(is_same) {
+                known.times += v.times;
+                continue;
+            }
+            if report.findings.len() >= FINDINGS_MAX {
+                continue;
+            }
             let replay = Replay {
                 semantics: self.options.semantics,
                 base: base.name.to_owned(),
                 at: v.at,
-                state: v.state,
+                state: v.state.clone(),
                 work: work.clone(),
             };
-            let (replay, what, detail) = (replay.to_string(), v.what, v.detail);
-            report.findings.push(Finding { replay, what, detail });
+            report.findings.push(Finding::of(replay.to_string(), v));
         }
     }
 

@@ -28,9 +28,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::script::{BadOp, Driver, Op, Pos, content};
+use vfs::script::{BadOp, Driver, Handles, Op, Pos, content, parse};
 use vfs::tree::{Tree, diff};
-use vfs::{Caller, FileSystem, Ino};
+use vfs::{Caller, Errno, FileKind, FileSystem, Ino};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub enum Scenario {
     SurvivingProcess,
     /// A process that comes when nobody is left: it mounts the pool.
     NextMount,
-    /// A surviving process that holds a file without a name, whose blocks are in use although nothing on media says so.
+    /// A surviving process that holds a file without a name, whose blocks are in use although nothing on media says so, and a
+    /// removed directory.
     Holder,
 }
 
@@ -287,7 +288,7 @@ impl Victim {
         recorder.end(AFTERWARDS);
         let after = self.seen(fs)?;
         self.remember(history, fs, Syncs::Nothing)?;
-        if done == Err(vfs::Errno::NOSPC) {
+        if done == Err(Errno::NOSPC) {
             return Ok((found, after));
         }
         // Of half an operation that is legal, no model is at hand.
@@ -331,7 +332,11 @@ impl Victim {
         fs: &dyn FileSystem,
         syncs: Syncs,
     ) -> Result<(), String> {
-        if self.strength.is_ordered() { Ok(()) } else { history.note(fs, syncs) }
+        if self.strength.is_ordered() {
+            Ok(())
+        } else {
+            history.note(fs, Handles::default(), syncs)
+        }
     }
 
     /// The model of what was found: before the victim's operation, or after it.
@@ -348,9 +353,17 @@ impl Victim {
 /// A file with a name, which a surviving process holds, too.
 const NAMED: &str = "/d/z";
 
-/// A file without a name that a surviving process holds.
+/// Makes a directory of several blocks and removes it while it is open.
+const REMOVED: &str = "mkdir /d/held; open /d/held 0; link /o %0/LONG-0; link /o %0/LONG-1; link /o %0/LONG-2; link /o %0/LONG-3; \
+    link /o %0/LONG-4; link /o %0/LONG-5; link /o %0/LONG-6; link /o %0/LONG-7; link /o %0/LONG-8; link /o %0/LONG-9; \
+    unlink %0/LONG-0; unlink %0/LONG-1; unlink %0/LONG-2; unlink %0/LONG-3; unlink %0/LONG-4; unlink %0/LONG-5; unlink %0/LONG-6; \
+    unlink %0/LONG-7; unlink %0/LONG-8; unlink %0/LONG-9; rmdir /d/held";
+
+/// A file without a name and a removed directory that a surviving process holds.
 struct Held {
     ino: Ino,
+    /// The directory.
+    removed: Ino,
     content: Vec<u8>,
     /// The file with a name and its size, where the base has it.
     named: Option<(Ino, u64)>,
@@ -360,15 +373,20 @@ struct Held {
 
 impl Held {
     fn make(fs: &dyn FileSystem) -> Result<Self, String> {
-        let text = |e: vfs::Errno| format!("a file to hold: {e}");
+        let text = |e: Errno| format!("a file to hold: {e}");
         let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;
+        let mut driver = Driver::new(fs);
+        for op in parse(&REMOVED.replace("LONG", &"l".repeat(250))).map_err(|e| e.to_string())? {
+            driver.run(&op, 0).map_err(|e| format!("a directory to hold: {op}: {e}"))?;
+        }
+        let removed = driver.handles()[0].ok_or("a directory to hold is not held")?;
         let content = content(HELD_SALT, 3 * 4096);
         fs.write(made.ino, 0, &content).map_err(text)?;
         let named = match Driver::new(fs).held(NAMED) {
             Some(ino) => Some((ino, fs.getattr(ino).map_err(text)?.size)),
             None => None,
         };
-        Ok(Self { ino: made.ino, content, named, free: fs.statfs().blocks_free })
+        Ok(Self { ino: made.ino, removed, content, named, free: fs.statfs().blocks_free })
     }
 
     /// The file with a name loses it, and is there as long as it is held.
@@ -395,6 +413,24 @@ impl Held {
         }
     }
 
+    /// The removed directory is still one, takes no names, and no other inode has its number.
+    fn look_at_removed(&self, fs: &dyn FileSystem) -> Result<(), String> {
+        let kind = fs.getattr(self.removed).map(|attr| attr.kind);
+        let handles = [Some(self.removed), None, None, None, None, None];
+        let made = Driver::with_handles(fs, handles).run(&Op::create("%0/n"), 0);
+        if kind != Ok(FileKind::Dir) || made != Err(Errno::NOENT) {
+            let what = "a held, removed directory after a recovery";
+            return Err(format!("{what}: {kind:?}, and a name in it: {made:?}"));
+        }
+        let make = |_| fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map(|made| made.ino);
+        let made: Vec<Ino> = (0..FILES_AFTER).map_while(|i| make(i).ok()).collect();
+        made.iter().for_each(|ino| fs.forget(*ino, 1));
+        match made.iter().find(|ino| [self.removed, self.ino].contains(ino)) {
+            Some(ino) => Err(format!("{ino:?} is held, and after a recovery another file")),
+            None => Ok(()),
+        }
+    }
+
     /// It holds what was written, and is given back.
     fn end(self, fs: &dyn FileSystem) -> Result<(), String> {
         let mut found = vec![0; self.content.len() + 1];
@@ -402,17 +438,22 @@ impl Held {
         if found[..n] != self.content {
             return Err("a file without a name has lost its content in a recovery".into());
         }
+        self.look_at_removed(fs)?;
         let before = fs.statfs().blocks_free;
         if let Some((ino, _)) = self.named {
             fs.forget(ino, 1);
         }
         fs.forget(self.ino, 1);
+        fs.forget(self.removed, 1);
         match fs.statfs().blocks_free > before {
             true => Ok(()),
             false => Err("a held file does not give its blocks back after a recovery".into()),
         }
     }
 }
+
+/// Files that are made after a recovery, to see which inode numbers they get.
+const FILES_AFTER: usize = 8;
 
 /// Makes the content of held files their own.
 const HELD_SALT: u64 = 99;

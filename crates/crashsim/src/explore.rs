@@ -299,6 +299,35 @@ impl<'a, S: Clone> Explorer<'a, S> {
         (reads, outcome)
     }
 
+    /// Makes as many units as possible persist, then as many as possible of the others not, while it
+    /// stays wrong.
+    pub fn shrink(
+        &mut self,
+        point: &Point,
+        mut state: State,
+        mut what: String,
+        wrong: &dyn Fn(&Outcome<S>) -> Option<String>,
+    ) -> (State, String) {
+        const UNITS_MAX: usize = 600;
+        if point.units().len() > UNITS_MAX {
+            return (state, what);
+        }
+        let (none, all) = (point.extreme(false), point.extreme(true));
+        for extreme in [&all, &none] {
+            for u in 0..state.len() {
+                if state[u] == all[u] || state[u] == extreme[u] {
+                    continue;
+                }
+                let old = std::mem::replace(&mut state[u], extreme[u]);
+                match wrong(&self.run(point, &state).1) {
+                    Some(now) => what = now,
+                    None => state[u] = old,
+                }
+            }
+        }
+        (state, what)
+    }
+
     /// Explores a crash point: calls `verdict` once for each different recovery, with a state that
     /// leads to it.
     pub fn explore(

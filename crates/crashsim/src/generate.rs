@@ -98,8 +98,9 @@ pub fn op(rng: &mut Rng) -> Op {
         60 => Op::Open(path(rng), rng.below(HANDLES) as usize),
         61 => Op::Tmpfile(dir(rng), rng.below(HANDLES) as usize, New::default()),
         62 => Op::Close(rng.below(HANDLES) as usize),
-        _ => match rng.below(4) {
+        _ => match rng.below(5) {
             0 => Op::Remount,
+            4 => Op::Sync,
             1 => Op::Read(place(rng), Part::default()),
             2 => Op::List(dir(rng), Batch::default()),
             _ => Op::Fsync(place(rng)),

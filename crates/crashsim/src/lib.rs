@@ -49,15 +49,22 @@
 //!     pm.end(op);
 //! }
 //! let trace = pm.into_trace();
-//! let mut wrong = Vec::new();
-//! let (zeros, all) = ([0; 4096], Distinct::default());
-//! program::explore(&trace, &zeros, Semantics::Adr, Budget::default(), &all, &recover, &mut |now, found| {
-//!     match found {
-//!         Ok(count) => assert!((now.returned..=now.begun).contains(&(*count as u32))),
-//!         Err(what) => wrong.push(what.clone()),
+//! let judge = |now: program::Moment, count: &u64| {
+//!     match (now.returned..=now.begun).contains(&(*count as u32)) {
+//!         true => Ok(()),
+//!         false => Err(format!("{count} numbers are there")),
 //!     }
-//! });
-//! assert_eq!(wrong.len(), 6); // for each number: either line persists alone
+//! };
+//! let (zeros, all) = ([0; 4096], Distinct::default());
+//! let (budget, rules) = (Budget::default(), Semantics::Adr);
+//! let (_, bugs) = program::find_bugs(&trace, &zeros, rules, budget, &all, &recover, &judge);
+//! // For each number either line persists alone: six verdicts, and two bugs, by what was lost.
+//! assert_eq!(bugs.iter().map(|bug| bug.times).collect::<Vec<_>>(), [3, 3]);
+//! assert!(bugs.iter().all(|bug| bug.lost.len() == 1));
+//! println!("{}", bugs[0]); // … lost: word 0x40, stored at src/lib.rs:10
+//!
+//! // What the trace shows without a crash: every store is flushed, no flush or fence is in vain.
+//! assert_eq!(crashsim::lint::lint(&trace), Default::default());
 //! ```
 
 pub mod any;
@@ -68,6 +75,7 @@ pub mod format;
 pub mod generate;
 pub mod image;
 pub mod lint;
+pub mod lost;
 pub mod mutate;
 pub mod oracle;
 mod pending;
@@ -76,6 +84,7 @@ mod plan;
 pub mod program;
 pub mod promise;
 pub mod recorder;
+pub mod replay;
 pub mod run;
 pub mod schedule;
 pub mod score;

@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::ops::{Range, RangeInclusive};
-use vfs::script::{Driver, Op, escape};
+use std::sync::Arc;
+use vfs::script::{Driver, Handles, Op, escape};
 use vfs::tree::{Path, Tree, diff, tree_without_content};
 use vfs::{Durability, FileKind, FileSystem, Ino};
 
@@ -27,7 +28,7 @@ type Blocks = BTreeMap<u64, Block>;
 #[derive(Clone, Debug)]
 struct Block {
     digest: u64,
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
 }
 
 impl Block {
@@ -74,17 +75,27 @@ impl Contents {
         let mut contents = BTreeMap::new();
         for (path, _) in tree.nodes().iter().filter(|(_, node)| node.kind == FileKind::File) {
             let content = driver.with(&format!("/{}", escape(path)), |ino| {
-                let mut blocks = Blocks::new();
-                let mut note = |index, block: &[u8]| drop(blocks.insert(index, Block::of(block)));
-                let read = vfs::tree::content(fs, ino, &mut note);
-                Ok(read.map(|()| (ino, blocks)))
+                Ok(blocks_of(fs, ino).map(|blocks| (ino, blocks)))
             });
             let failed = |e: String| format!("reading /{}: {e}", path.escape_ascii());
             let content = content.map_err(|e| failed(e.to_string()))?;
-            contents.insert(path.clone(), content.map_err(|e| failed(e.to_string()))?);
+            contents.insert(path.clone(), content.map_err(failed)?);
         }
         Ok(Self(contents))
     }
+
+    /// What an inode holds, if it has a name.
+    fn of(&self, ino: Ino) -> Option<&Blocks> {
+        self.0.values().find(|(known, _)| *known == ino).map(|(_, blocks)| blocks)
+    }
+}
+
+/// Reads what is not zeros in a file.
+fn blocks_of(fs: &dyn FileSystem, ino: Ino) -> Result<Blocks, String> {
+    let mut blocks = Blocks::new();
+    let mut note = |index, block: &[u8]| drop(blocks.insert(index, Block::of(block)));
+    vfs::tree::content(fs, ino, &mut note).map_err(|e| e.to_string())?;
+    Ok(blocks)
 }
 
 /// The file system between two operations, as the contract's model has it.
@@ -93,16 +104,25 @@ pub struct Moment {
     /// Without content.
     tree: Tree,
     contents: Contents,
+    /// The content of files that are open and have no name: they may get one.
+    nameless: BTreeMap<Ino, Blocks>,
     /// What the operation before it made durable.
     syncs: Syncs,
 }
 
 impl Moment {
-    /// The file system now.
-    pub fn of(model: &dyn FileSystem, syncs: Syncs) -> Result<Self, String> {
+    /// The file system now, of which these handles are open.
+    pub fn of(model: &dyn FileSystem, open: Handles, syncs: Syncs) -> Result<Self, String> {
         let tree = tree_without_content(model).map_err(|e| format!("the model: {e}"))?;
         let contents = Contents::read(model, &tree)?;
-        Ok(Self { tree, contents, syncs })
+        let mut nameless = BTreeMap::new();
+        for ino in open.into_iter().flatten().filter(|ino| contents.of(*ino).is_none()) {
+            let attr = model.getattr(ino).map_err(|e| format!("the model: {e}"))?;
+            if attr.kind == FileKind::File {
+                nameless.insert(ino, blocks_of(model, ino)?);
+            }
+        }
+        Ok(Self { tree, contents, nameless, syncs })
     }
 }
 
@@ -122,14 +142,14 @@ impl Syncs {
     pub fn by(op: &Op, driver: &Driver<'_>) -> Self {
         match op {
             Op::Fsync(place) => driver.with(place, Ok).map_or(Self::Nothing, Self::File),
-            Op::Remount => Self::All,
+            Op::Remount | Op::Sync => Self::All,
             _ => Self::Nothing,
         }
     }
 }
 
 /// What a workload did, moment by moment.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     moments: Vec<Moment>,
     /// The tree between the two steps of an operation, by the moment before it.
@@ -138,15 +158,19 @@ pub struct History {
 
 impl History {
     /// Notes the model after an operation that made `syncs` durable; at first what was there before any: all of it is.
-    pub fn note(&mut self, model: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
-        self.moments.push(Moment::of(model, syncs)?);
+    pub fn note(
+        &mut self,
+        model: &dyn FileSystem,
+        open: Handles,
+        syncs: Syncs,
+    ) -> Result<(), String> {
+        self.moments.push(Moment::of(model, open, syncs)?);
         Ok(())
     }
 
-    /// Of workloads that may have gone several ways: all moments that any of them had, those first that are over. Nothing
-    /// was synced.
-    pub fn of_moments(over: Vec<Moment>, now: Vec<Moment>) -> Self {
-        Self { moments: [over, now].concat(), between: BTreeMap::new() }
+    /// Of these moments: of one way that a workload may have gone, or, where nothing was synced, of all ways together.
+    pub fn of_moments(moments: Vec<Moment>) -> Self {
+        Self { moments, between: BTreeMap::new() }
     }
 
     /// Notes that the operation that follows the last moment has two steps, with this tree, without content, between, and the
@@ -231,8 +255,8 @@ impl History {
         self.moments[first..=last]
             .iter()
             .map(|moment| {
-                let mut files = moment.contents.0.values();
-                files.find(|(known, _)| *known == ino).map_or(NOTHING, |(_, blocks)| blocks)
+                let named = moment.contents.of(ino);
+                named.or_else(|| moment.nameless.get(&ino)).unwrap_or(NOTHING)
             })
             .collect()
     }

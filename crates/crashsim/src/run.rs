@@ -1,7 +1,8 @@
 //! One workload: recorded, then crashed everywhere.
 
-use crate::explore::{Budget, Explorer, Point, State};
+use crate::explore::{Budget, Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
+use crate::lost::{self, Lost};
 use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
@@ -102,12 +103,17 @@ pub struct Violation {
     pub state: String,
     /// What did and what did not persist, by the format's own names.
     pub detail: Vec<String>,
+    /// What was lost, as little as possible, and the lines of source that stored it.
+    pub lost: Vec<Lost>,
+    /// How many verdicts are this one: they have lost what the same lines stored.
+    pub times: u64,
 }
 
 impl Violation {
     /// A violation that no state belongs to.
     pub fn new(at: CrashAt, what: String) -> Self {
-        Self { at, what, state: "all-but:".into(), detail: Vec::new() }
+        let state = "all-but:".into();
+        Self { at, what, state, detail: Vec::new(), lost: Vec::new(), times: 1 }
     }
 }
 
@@ -120,6 +126,41 @@ pub struct Explored {
     pub violations: Vec<Violation>,
     /// How many there were.
     pub violations_total: u64,
+}
+
+impl Explored {
+    /// Whether a state that has lost all this is no news: it has lost what a known violation has, which it then counts as, or
+    /// as many are kept as can be. To find the least that is wrong takes many recoveries.
+    pub(crate) fn knows(&mut self, all: &[Lost]) -> bool {
+        let is_part = |v: &&mut Violation| {
+            !v.lost.is_empty() && lost::sites(&v.lost).is_subset(&lost::sites(all))
+        };
+        match self.violations.iter_mut().find(is_part) {
+            Some(known) => {
+                known.times += 1;
+                true
+            }
+            None => self.violations.len() as u64 >= DETAILED,
+        }
+    }
+
+    /// Keeps a violation, one for all that have lost what the same lines of source stored. `show` gives a state as one word, and
+    /// as lines.
+    pub(crate) fn keep(
+        &mut self,
+        at: CrashAt,
+        what: String,
+        lost: Vec<Lost>,
+        show: impl FnOnce(&[Lost]) -> (String, Vec<String>),
+    ) {
+        let is_same = |v: &&mut Violation| lost::is_same((&v.lost, &v.what), (&lost, &what));
+        if let Some(known) = self.violations.iter_mut().find(is_same) {
+            known.times += 1;
+        } else if (self.violations.len() as u64) < DETAILED {
+            let (state, detail) = show(&lost);
+            self.violations.push(Violation { at, what, state, detail, lost, times: 1 });
+        }
+    }
 }
 
 /// How to explore a workload.
@@ -276,11 +317,11 @@ fn perform<T: Target, M: pmem::Medium>(
     let mut lives = BTreeSet::new();
     let mut history = History::default();
     let contents_on_return = strength.contents_on_return;
-    let remember = |history: &mut History, syncs| match strength.is_ordered() {
+    let remember = |history: &mut History, open, syncs| match strength.is_ordered() {
         true => Ok(()),
-        false => history.note(model, syncs),
+        false => history.note(model, open, syncs),
     };
-    remember(&mut history, Syncs::All)?;
+    remember(&mut history, oracle.handles(), Syncs::All)?;
     let mut id = 0;
     for (part, ops) in ops.split(|op| *op == Op::Remount).enumerate() {
         if part > 0 {
@@ -292,7 +333,7 @@ fn perform<T: Target, M: pmem::Medium>(
         if part > 0 {
             recorder.end(id as u32);
             worked.push(true);
-            remember(&mut history, Syncs::All)?;
+            remember(&mut history, oracle.handles(), Syncs::All)?;
             id += 1;
         }
         let account = Account::open(&mounted);
@@ -314,7 +355,7 @@ fn perform<T: Target, M: pmem::Medium>(
             }
             worked.push(changed);
             let syncs = if contents_on_return { Syncs::All } else { Syncs::by(op, &oracle) };
-            remember(&mut history, syncs)?;
+            remember(&mut history, oracle.handles(), syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
             }
@@ -425,12 +466,14 @@ pub fn explore<T: Target>(
         found: Explored::default(),
         at: CrashAt { op: 0, nth: 0 },
         begun: false,
+        seen: 0,
         own: 0..0,
         stored_at: Vec::new(),
     };
     let mut returned = true;
     let mut fresh_stores = false;
-    for event in &recorded.trace.events {
+    for (i, event) in recorded.trace.events.iter().enumerate() {
+        run.seen = i;
         let active = run.at.op as usize >= from;
         let crash = match event.action {
             Action::Fence => active && fresh_stores,
@@ -471,6 +514,7 @@ pub fn explore<T: Target>(
         if visible && run.at.op as usize >= from {
             // eADR: every store is durable at once, so every store is a crash point.
             oracle.next_point();
+            run.seen = i + 1;
             run.crash(false);
         }
     }
@@ -492,6 +536,8 @@ struct Run<'a, T> {
     at: CrashAt,
     /// Whether an operation has begun.
     begun: bool,
+    /// How many events of the trace come before the crash.
+    seen: usize,
     /// The numbers of the stores ([`Unit::since`]) of the operation in flight, or of the one that has just returned: what an
     /// unmount stores is not its own.
     own: Range<u32>,
@@ -507,7 +553,7 @@ enum Legal<'a> {
     Mixtures(&'a History, Durability, RangeInclusive<usize>, Allowed),
 }
 
-/// Violations kept with all their details.
+/// Violations of a workload, and of a crash point, that are kept with all their details.
 pub(crate) const DETAILED: u64 = 3;
 
 impl<T: Target> Run<'_, T> {
@@ -571,7 +617,12 @@ impl<T: Target> Run<'_, T> {
         });
         self.found.violations_total += total;
         for (state, what) in wrong {
-            let (state, what) = self.shrink(&point, state, what, &legal);
+            let all = lost::lost(&self.recorded.trace, self.seen, &point, &state);
+            if self.found.knows(&all) {
+                continue;
+            }
+            let wrong = |outcome: &Outcome<Found>| judge(outcome, &legal).err();
+            let (state, what) = self.explorer.shrink(&point, state, what, &wrong);
             self.report(&point, at, &state, what);
         }
         for (state, tree) in stored {
@@ -621,40 +672,10 @@ impl<T: Target> Run<'_, T> {
     }
 
     fn report(&mut self, point: &Point, at: CrashAt, state: &State, what: String) {
-        if self.found.violations.len() as u64 >= DETAILED {
-            return;
-        }
-        let (text, detail) = crate::show::state(self.target, self.explorer.image, point, state);
-        self.found.violations.push(Violation { at, what, state: text, detail });
-    }
-
-    /// Makes as many units as possible persist, then as many as possible of the others not, while it
-    /// stays wrong.
-    fn shrink(
-        &mut self,
-        point: &Point,
-        mut state: State,
-        mut what: String,
-        legal: &Legal<'_>,
-    ) -> (State, String) {
-        const UNITS_MAX: usize = 600;
-        if point.units().len() > UNITS_MAX {
-            return (state, what);
-        }
-        let (none, all) = (point.extreme(false), point.extreme(true));
-        for extreme in [&all, &none] {
-            for u in 0..state.len() {
-                if state[u] == all[u] || state[u] == extreme[u] {
-                    continue;
-                }
-                let old = std::mem::replace(&mut state[u], extreme[u]);
-                match judge(&self.explorer.run(point, &state).1, legal) {
-                    Err(now) => what = now,
-                    Ok(_) => state[u] = old,
-                }
-            }
-        }
-        (state, what)
+        let lost = lost::lost(&self.recorded.trace, self.seen, point, state);
+        self.found.keep(at, what, lost, |lost| {
+            crate::show::state(self.target, self.explorer.image, point, state, lost)
+        });
     }
 
     /// oracle-O5: recovery stored something; the power fails while it does. It must find the same tree, or, where content is

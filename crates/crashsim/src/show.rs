@@ -2,18 +2,20 @@
 
 use crate::explore::{Point, State};
 use crate::image::CrashImage;
+use crate::lost::Lost;
 use crate::target::Target;
 
 /// Lines of detail.
 const LINES_MAX: usize = 24;
 
 /// A state as one word (`all-but` or `only` units, each by its first word and which of its contents
-/// it has), and as lines that name what differs by the format's own terms.
+/// it has), and as lines that name what differs by the format's own terms, and who stored what was lost.
 pub fn state<T: Target>(
     target: &T,
     image: &CrashImage,
     point: &Point,
     state: &[u16],
+    lost_words: &[Lost],
 ) -> (String, Vec<String>) {
     let (none, all) = (point.extreme(false), point.extreme(true));
     let differ = |from: &[u16]| -> Vec<usize> {
@@ -49,8 +51,10 @@ pub fn state<T: Target>(
                 v if v == old => "lost",
                 _ => "between",
             };
+            let stored = lost_words.iter().find(|lost| lost.addr == u64::from(*w) * 8);
+            let stored = stored.map_or(String::new(), |lost| format!(", stored at {}", lost.site));
             detail.push(format!(
-                "line {:#x}, word {:#x} ({}): {fate}: {old:#x} -> {new:#x}, found {is:#x}",
+                "line {:#x}, word {:#x} ({}): {fate}: {old:#x} -> {new:#x}, found {is:#x}{stored}",
                 w * 8 / 64 * 64,
                 w * 8,
                 target.describe(&bytes, *w)

@@ -11,6 +11,7 @@
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
+use crate::lost;
 use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
@@ -19,6 +20,7 @@ use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
+use crate::workload::TWINS;
 use rng::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,35 +70,51 @@ impl Plan {
     pub fn generate(programs: u64, seed: u64) -> Self {
         let mut rng = Rng::new(programs);
         let (threads, ops) = if rng.below(2) == 0 { (2, 3) } else { (3, 2) };
-        let programs = (0..threads).map(|t| program(&mut rng, t, ops)).collect();
+        let mut programs: Vec<_> = (0..threads).map(|t| program(&mut rng, t, ops)).collect();
+        if rng.below(SYNCED) == 0 {
+            for program in &mut programs {
+                let sync = if rng.below(3) == 0 { Op::Sync } else { Op::Fsync("%0".into()) };
+                *program.last_mut().expect("programs have operations") = sync;
+            }
+        }
         Self { schedule: Schedule::Seed(seed), programs }
     }
 
-    /// One of [`PREEMPTIONS`]: the first program is interrupted once.
-    pub fn preemption(i: u64) -> Result<Self, String> {
-        let (programs, after) = (i / INTERRUPTED, i % INTERRUPTED);
-        format!("{} {}", Schedule::Preempt(after), REUSE[programs as usize]).parse()
+    /// One of [`PREEMPTIONS`], with its base: the first program is interrupted once.
+    pub fn preemption(i: u64) -> Result<(&'static str, Self), String> {
+        let (base, programs) = INTERRUPTIONS[(i / INTERRUPTED) as usize];
+        Ok((base, format!("{} {programs}", Schedule::Preempt(i % INTERRUPTED)).parse()?))
     }
 }
 
-/// The first gives blocks back, and the second takes some, as many as there are steps of the first between which it
-/// can come. New threads look for blocks where the pool begins, so that those are the ones.
-const REUSE: [&str; 8] = [
-    "write %0 100 200 | write %1 10 80",
-    "write %0 4000 200 | append %1 9000",
-    "punch %0 100 200 | write %1 10 80",
-    "unlink %2/z | append %1 9000",
-    "truncate %0 100 | append %1 9000",
-    "setxattr %0 user.x 20 | setxattr %1 user.y 5000",
-    "rename /a %3/n | write %1 10 80",
-    "unlink /o | create /n",
+/// Of so many choices of programs each ends with a sync in one.
+const SYNCED: u64 = 4;
+
+/// Programs with their bases. The first gives blocks back, and the second takes some, as many as there are steps of the first
+/// between which it can come. New threads look for blocks where the pool begins, so that those are the ones. Or both sync a file;
+/// or both need one redo record, the last.
+const INTERRUPTIONS: [(&str, &str); 14] = [
+    ("tree", "write %0 100 200 | write %1 10 80"),
+    ("tree", "write %0 4000 200 | append %1 9000"),
+    ("tree", "punch %0 100 200 | write %1 10 80"),
+    ("tree", "unlink %2/z | append %1 9000"),
+    ("tree", "truncate %0 100 | append %1 9000"),
+    ("tree", "setxattr %0 user.x 20 | setxattr %1 user.y 5000"),
+    ("tree", "rename /a %3/n | write %1 10 80"),
+    ("tree", "unlink /o | create /n"),
+    ("tree", "write %0 100 200; fsync %0 | fsync %0"),
+    ("tree", "write %0 100 200; sync | fsync %0; append %1 9"),
+    ("tree", "append %0 9000; fsync %0 | write %0 10 200; fsync %0"),
+    (TWINS, "write %0 100 200 | write %1 10 80"),
+    (TWINS, "rename /a /n | rename %2/c %2/n"),
+    (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),
 ];
 
-/// Steps after which programs of [`REUSE`] are interrupted: more than they take.
+/// Steps after which programs of [`INTERRUPTIONS`] are interrupted: more than they take.
 const INTERRUPTED: u64 = 32;
 
 /// How many runs there are of two programs of which the first is interrupted once.
-pub const PREEMPTIONS: u64 = REUSE.len() as u64 * INTERRUPTED;
+pub const PREEMPTIONS: u64 = INTERRUPTIONS.len() as u64 * INTERRUPTED;
 
 /// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
 /// two names, `%2` its directory, `%3` an empty one.
@@ -271,7 +289,10 @@ pub fn explore<T: Target>(
         oracle.next_point();
         let units = p.units();
         let point = Point::new(&p, units);
-        crash(target, &mut explorer, &point, at, legal.states()?, settings, &mut found);
+        // An event that makes its store durable at once has been applied.
+        let until = if returned || fenced { i } else { i + 1 };
+        let failure = Failure { target, trace: &recorded.trace, until, point: &point, at };
+        failure.explore(&mut explorer, legal.states()?, settings, &mut found);
         at.nth += 1;
         if returned || fenced {
             p.apply(&recorded.trace, event);
@@ -282,42 +303,61 @@ pub fn explore<T: Target>(
     Ok(found)
 }
 
-/// The power fails here.
-fn crash<T: Target>(
-    target: &T,
-    explorer: &mut Explorer<'_, Found>,
-    point: &Point,
+/// The power fails.
+struct Failure<'a, T> {
+    target: &'a T,
+    trace: &'a Trace,
+    /// Before this event.
+    until: usize,
+    point: &'a Point,
     at: CrashAt,
-    legal: &States,
-    settings: &Settings<'_>,
-    found: &mut Explored,
-) {
-    let mut wrong: Vec<(State, String)> = Vec::new();
-    match &settings.only {
-        Some((only, _)) if *only != at => return,
-        Some((_, named)) => match crate::show::parse(point, named) {
+}
+
+impl<T: Target> Failure<'_, T> {
+    /// Explores what that leaves.
+    fn explore(
+        &self,
+        explorer: &mut Explorer<'_, Found>,
+        legal: &States,
+        settings: &Settings<'_>,
+        found: &mut Explored,
+    ) {
+        let Self { target, trace, until, point, at } = *self;
+        let mut wrong: Vec<(State, String)> = Vec::new();
+        match &settings.only {
+            Some((only, _)) if *only != at => return,
+            Some((_, named)) => match crate::show::parse(point, named) {
+                None => {
+                    let what = format!("this crash point has no state `{named}`");
+                    found.violations_total += 1;
+                    return found.violations.push(Violation::new(at, what));
+                }
+                Some(state) => {
+                    let verdict = judge(&explorer.run(point, &state).1, legal);
+                    found.violations_total += u64::from(verdict.is_some());
+                    wrong.push((state, verdict.unwrap_or_else(|| "recovered as it must".into())));
+                }
+            },
             None => {
-                let what = format!("this crash point has no state `{named}`");
-                found.violations_total += 1;
-                return found.violations.push(Violation::new(at, what));
+                explorer.explore(point, &mut |_, state, outcome| {
+                    wrong.extend(judge(outcome, legal).map(|what| (state.clone(), what)));
+                });
+                found.violations_total += wrong.len() as u64;
+                wrong.truncate(DETAILED as usize);
+                wrong.retain(|(state, _)| !found.knows(&lost::lost(trace, until, point, state)));
+                for (state, what) in &mut wrong {
+                    let least = explorer.shrink(point, state.clone(), what.clone(), &|outcome| {
+                        judge(outcome, legal)
+                    });
+                    (*state, *what) = least;
+                }
             }
-            Some(state) => {
-                let verdict = judge(&explorer.run(point, &state).1, legal);
-                found.violations_total += u64::from(verdict.is_some());
-                wrong.push((state, verdict.unwrap_or_else(|| "recovered as it must".into())));
-            }
-        },
-        None => explorer.explore(point, &mut |_, state, outcome| {
-            if let Some(what) = judge(outcome, legal) {
-                found.violations_total += 1;
-                wrong.push((state.clone(), what));
-            }
-        }),
-    }
-    for (state, what) in wrong {
-        if (found.violations.len() as u64) < DETAILED {
-            let (text, detail) = crate::show::state(target, explorer.image, point, &state);
-            found.violations.push(Violation { at, what, state: text, detail });
+        }
+        for (state, what) in wrong {
+            let lost = lost::lost(trace, until, point, &state);
+            found.keep(at, what, lost, |lost| {
+                crate::show::state(target, explorer.image, point, &state, lost)
+            });
         }
     }
 }
@@ -336,9 +376,15 @@ fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
             let n = legal.len();
             Some(format!("none of the {n} trees that are allowed; the nearest: {nearest}"))
         }
-        States::Mixtures(history, now, allowed) => {
+        States::Mixtures(ways, allowed) => {
             let durability = Durability::MetadataOnReturn;
-            let ask = || history.allows(durability, now.clone(), &found.tree, &found.contents);
+            let ask = || {
+                let mut whys = ways.iter().map(|(history, now)| {
+                    history.allows(durability, now.clone(), &found.tree, &found.contents)
+                });
+                let first = whys.next().unwrap_or(Ok(()));
+                if first.is_err() && whys.any(|allowed| allowed.is_ok()) { Ok(()) } else { first }
+            };
             allowed.admits(found, ask).err()
         }
     }
@@ -348,9 +394,13 @@ fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
 enum States {
     /// One of these.
     Trees(Vec<Tree>),
-    /// Names and attributes as in one of these moments, content of any.
-    Mixtures(History, RangeInclusive<usize>, Allowed),
+    /// Of one of these histories: names and attributes as in one of these moments of it, content of any since its file was
+    /// synced.
+    Mixtures(Vec<Way>, Allowed),
 }
+
+/// A way that the operations may have gone, and which of its moments may be now.
+type Way = (History, RangeInclusive<usize>);
 
 /// The states that the operations begun so far can have led to.
 struct Legal<'a> {
@@ -387,18 +437,33 @@ impl Legal<'_> {
         let (calls, spans, is_ordered) = (self.calls, &self.spans, self.is_ordered);
         let model = self.base.model();
         let handles = open(&model);
-        let (trees, over, now) = (Vec::new(), Vec::new(), Vec::new());
-        let mut search = Search { calls, spans, handles, is_ordered, trees, over, now, steps: 0 };
-        search.extend(&model, &mut Vec::new())?;
-        let Search { trees, over, now, .. } = search;
+        let is_synced = spans.iter().any(|(call, (_, end))| {
+            end.is_some() && matches!(calls[*call].op, Op::Fsync(_) | Op::Sync)
+        });
+        let mut search = Search {
+            calls,
+            spans,
+            handles,
+            is_ordered,
+            trees: Vec::new(),
+            over: Vec::new(),
+            now: Vec::new(),
+            ways: (is_synced && !is_ordered).then(Vec::new),
+            steps: 0,
+        };
+        search.extend(&model, &mut Vec::new(), &mut Vec::new())?;
+        let Search { trees, over, now, ways, .. } = search;
         if trees.is_empty() && now.is_empty() {
             return Err(format!("no order of the operations explains their results: {calls:?}"));
         }
         if is_ordered {
             return Ok(States::Trees(trees));
         }
-        let range = over.len()..=over.len() + now.len() - 1;
-        Ok(States::Mixtures(History::of_moments(over, now), range, Allowed::default()))
+        let ways = ways.filter(|ways| !ways.is_empty()).unwrap_or_else(|| {
+            let range = over.len()..=over.len() + now.len() - 1;
+            vec![(History::of_moments([over, now].concat()), range)]
+        });
+        Ok(States::Mixtures(ways, Allowed::default()))
     }
 }
 
@@ -412,6 +477,9 @@ struct Search<'a> {
     /// Else moments that are over, as something had not begun that has returned, and others.
     over: Vec<Moment>,
     now: Vec<Moment>,
+    /// Where something was synced, the ways one by one: what was durable in one of them need not have been in another. `None`:
+    /// nothing was, or some way cannot be followed to its end.
+    ways: Option<Vec<Way>>,
     steps: u64,
 }
 
@@ -419,7 +487,13 @@ impl Search<'_> {
     /// Orders beyond this number are a mistake of who chose the programs.
     const STEPS_MAX: u64 = 200_000;
 
-    fn extend(&mut self, model: &Model, done: &mut Vec<usize>) -> Result<(), String> {
+    /// Follows all orders from here on. `path`: the moments so far, and whether each may be now.
+    fn extend(
+        &mut self,
+        model: &Model,
+        done: &mut Vec<usize>,
+        path: &mut Vec<(Moment, bool)>,
+    ) -> Result<(), String> {
         self.steps += 1;
         if self.steps > Self::STEPS_MAX {
             return Err("too many orders: use fewer or shorter programs".into());
@@ -428,7 +502,8 @@ impl Search<'_> {
         // All that had returned are in: what is in flight may be missing.
         let is_now = left.iter().all(|c| self.spans[c].1.is_none());
         if !self.is_ordered {
-            let moment = Moment::of(model, Syncs::Nothing)?;
+            let moment = Moment::of(model, self.handles, self.synced(model, done.last()))?;
+            path.push((moment.clone(), is_now));
             let moments = if is_now { &mut self.now } else { &mut self.over };
             if !moments.contains(&moment) {
                 moments.push(moment);
@@ -439,6 +514,7 @@ impl Search<'_> {
                 self.trees.push(t);
             }
         }
+        let mut is_end = true;
         for &call in &left {
             let start = self.spans[&call].0;
             let too_early = |c: &usize| self.spans[c].1.is_some_and(|end| end < start);
@@ -451,11 +527,41 @@ impl Search<'_> {
             let fits = *result == Err(Errno::NOSPC)
                 || Driver::with_handles(&next, self.handles).run(op, call as u64) == *result;
             if fits {
+                is_end = false;
                 done.push(call);
-                self.extend(&next, done)?;
+                self.extend(&next, done, path)?;
                 done.pop();
             }
         }
+        if is_end && is_now {
+            self.end(path, left.is_empty());
+        }
+        path.pop();
         Ok(())
+    }
+
+    /// What is durable for sure since an operation: one in flight promises nothing.
+    fn synced(&self, model: &Model, call: Option<&usize>) -> Syncs {
+        match call {
+            Some(call) if self.spans[call].1.is_some() => {
+                Syncs::by(&self.calls[*call].op, &Driver::with_handles(model, self.handles))
+            }
+            Some(_) => Syncs::Nothing,
+            None => Syncs::All,
+        }
+    }
+
+    /// Notes a way that ends here. Where not all is in it that is in flight, what that stores is in no moment.
+    fn end(&mut self, path: &[(Moment, bool)], is_whole: bool) {
+        if !is_whole {
+            self.ways = None;
+        }
+        let Some(ways) = &mut self.ways else { return };
+        let first = path.iter().position(|(_, is_now)| *is_now).unwrap_or(0);
+        let moments = path.iter().map(|(moment, _)| moment.clone()).collect();
+        let way = (History::of_moments(moments), first..=path.len() - 1);
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
     }
 }

@@ -45,6 +45,24 @@ fn tall() -> String {
     )
 }
 
+/// A tree in which the inode numbers of `/a` and `/d/c` are 31 and 63 in BPFS, if they are given in order: they use one redo
+/// record, the last. The files between are named by their numbers.
+fn twins() -> String {
+    let mut text =
+        "mkdir /d; mkdir /e; create /o; write /o 0 100; create /h; link /h /b".to_owned();
+    for i in 6..31 {
+        text += &format!("; create /{i}");
+    }
+    text += "; create /a; write /a 0 5000";
+    for i in 32..63 {
+        text += &format!("; create /{i}");
+    }
+    text + "; create /d/c; write /d/c 0 100; symlink /l 20"
+}
+
+/// The base whose two files use one redo record.
+pub const TWINS: &str = "twins";
+
 /// The bases: name, whether it is one for sequences, script.
 fn scripts() -> Vec<(&'static str, String)> {
     let full = format!("{TREE}; create /f; fill /f");
@@ -104,7 +122,7 @@ utimes /a; drop-privileges /b
 setxattr /a user.x 10; setxattr /a user.y 5000; setxattr /e user.z 10; removexattr /a user.x
 setxattr /b security.capability 20; setacl /a; setacl /b; setacl /e; setdefaultacl /e
 tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
-read /a; list /d; fsync /a; remount";
+read /a; list /d; fsync /a; sync; remount";
 
 /// How the names of those bases begin that have tall trees: they are not for all families.
 pub const TALL: &str = "tall";
@@ -117,8 +135,9 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     };
     let mut bases = scripts().into_iter().map(build).collect::<Result<Vec<Base>, String>>()?;
     let tall = build((TALL, tall()))?;
+    let twins = build((TWINS, twins()))?;
     if !target.strength().leaves_stale {
-        bases.push(tall);
+        bases.extend([tall, twins]);
         return Ok(bases);
     }
     // Crashed between the commit of a truncation and the clearing of what it cut off.
@@ -127,7 +146,7 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     // The same in trees of height 2 and 3.
     let cut = parse("truncate /u 4096; truncate /t 100").map_err(|e| e.to_string())?;
     let stale = tall.crashed(target, "tall-stale", cut)?;
-    bases.extend([tall, stale]);
+    bases.extend([tall, stale, twins]);
     Ok(bases)
 }
 
@@ -165,6 +184,8 @@ setxattr /a security.capability 20; setall /a 100 600 9; setxattr /a security.ca
 setxattr /d/z security.capability 20; punch /d/z 8192 4096; setxattr /d/z security.capability 20; allocate /d/z 0 30000
 setxattr /d/z security.capability 20; zero /d/z 4000 30000; setxattr /d/z security.capability 20; insert /d/z 0 4096
 setxattr /b security.capability 20; copy /a 0 /b 50 4000; setxattr /b security.capability 20; remount; write /d/c 0 100
+write /a 0 5000; write /d/c 10 100; sync; write /a 4000 200; append /d/c 9000; sync; write /a 0 10; remount
+tmpfile /d 1; write %1 0 5000; write %1 100 200; fsync %1; link %1 /n; append /n 9; tmpfile /e 2; write %2 0 9000; write %2 100 300; sync; link %2 /d/n
 tmpfile /d 1; setxattr %1 security.capability 20; write %1 0 100; setxattr %1 security.capability 20; link %1 /n; append /n 9";
 
 /// More of them, for bugs of space, of stale handles and of tall trees.
@@ -191,6 +212,11 @@ utimes /a; read /a; read /d/c; list /e; remount; list /e; create /e/n
 create /n; write /n 0 100; fsync /n; unlink /n; append /a 9000; fsync /a
 create /n; truncate /n 70000; write /n 60000 9000; write /n 20000 5000; write /n 40000 5000; allocate /n 0 70000; fsync /n";
 
+/// As those, of the base [`TWINS`]: commits of bytes and of several words in the last redo record.
+const TWIN_SEQUENCES: &str = "\
+write /a 100 200; write /d/c 10 80; rename /a /n; rename /d/c /d/n
+exchange /a /d/c; setall /a 100 600 9; write /d/c 0 5000; chown /d/c 7 8";
+
 /// As those, of the base whose directory is full: what finds one block where it needs two.
 const BRIM_SEQUENCES: &str = "\
 unlink /20; allocate /11 0 262144; allocate /12 0 131072; allocate /13 0 65536; allocate /14 0 32768; allocate /15 0 16384; allocate /16 0 8192; allocate /17 0 4096; allocate /18 0 4096; allocate /19 0 4096; truncate /17 0; symlink /d/n 4000; unlink /11";
@@ -211,6 +237,11 @@ pub fn sequences() -> Vec<Vec<Op>> {
 /// All hand-picked sequences.
 pub fn all_sequences() -> Vec<Vec<Op>> {
     [parsed(SEQUENCES), parsed(MORE_SEQUENCES)].concat()
+}
+
+/// Those of the base [`TWINS`].
+pub fn twin_sequences() -> Vec<Vec<Op>> {
+    parsed(TWIN_SEQUENCES)
 }
 
 /// Those of the base [`BRIM`].

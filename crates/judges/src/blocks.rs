@@ -388,25 +388,40 @@ pub fn rounds() -> Vec<Workload> {
 /// Takes all data blocks that are free, so that it reuses those that were just given back.
 const TAKE_ALL: Request = Request::Write { first: 0, n: BLOCKS, now: false };
 
-/// Programs that run at once, in `seeds` schedules each, on all kinds of devices.
+/// Programs that run at once, in `seeds` schedules, half of them of other programs, on all kinds of devices.
 pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let write = |first, n| Request::Write { first, n, now: false };
     let zero = Request::Zero { first: 0, n: 2, keep: false, now: false };
-    let all = [
+    let blocks = [
         vec![vec![write(0, 1)], vec![TAKE_ALL]],
         vec![vec![zero], vec![TAKE_ALL]],
         vec![vec![write(0, 2), write(1, 2)], vec![write(1, 2), Request::Barrier], vec![zero]],
     ];
-    let of = |kind| {
+    // From the middle of a line of the map to the next.
+    let lines = [
+        vec![vec![write(0, 1)], vec![TAKE_ALL]],
+        vec![vec![write(7, 2), TAKE_ALL, TAKE_ALL], vec![write(8, 1)]],
+        vec![vec![write(6, 5), write(2, 3)], vec![write(7, 10), Request::Barrier]],
+    ];
+    let part = |at, n, zero| Request::Part { at, n, zero, now: false };
+    let parts = [
+        // Within one word, and from the middle of a line to the next, with parts of words at both ends.
+        vec![vec![part(2, 3, false)], vec![part(5, 2, false)]],
+        vec![vec![part(53, 22, false), part(60, 2, true)], vec![part(61, 70, false)]],
+    ];
+    let of = |kind: Kind| {
+        let parts = parts.iter().filter(|_| !kind.is_atomic());
+        // Every other schedule has the one half.
+        let halves = [blocks.to_vec(), lines.iter().chain(parts).cloned().collect()];
         let with = move |programs: &Vec<Vec<Request>>, seed| Workload {
             kind,
             victim: None,
             programs: programs.clone(),
             schedule: Schedule::Seed(seed),
         };
-        let all = all.clone();
         seeds.clone().flat_map(move |seed| {
-            all.iter().map(|programs| with(programs, seed)).collect::<Vec<_>>()
+            let half = &halves[(seed % 2) as usize];
+            half.iter().map(|programs| with(programs, seed)).collect::<Vec<_>>()
         })
     };
     Kind::all().flat_map(of).collect()

@@ -143,7 +143,7 @@ fn of_report(report: Report) -> Option<(String, Finding)> {
     }
     let (site, _) = lint.unflushed.into_iter().next()?;
     let what = format!("store never flushed at {site}");
-    Some((format!("{family}, lint"), Finding { replay: String::new(), what, detail: Vec::new() }))
+    Some((format!("{family}, lint"), Finding::new(String::new(), what)))
 }
 
 /// A family of workloads, of an engine in one of the ways in which it is used.
@@ -294,7 +294,7 @@ fn whole(name: String, run: impl Fn(&Distinct) -> Result<Report, String> + 'stat
 }
 
 fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {
-    let finding = |what| Finding { replay: String::new(), what, detail: Vec::new() };
+    let finding = |what| Finding::new(String::new(), what);
     report.stats.add(stats);
     report.violations += wrong.len() as u64;
     report.findings.extend(wrong.into_iter().take(1).map(finding));

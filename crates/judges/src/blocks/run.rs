@@ -43,7 +43,7 @@ pub fn run(
         report.workloads += 1;
         report.violations += wrong.len() as u64;
         let replay = replay.to_string();
-        let finding = |what| Finding { replay: replay.clone(), what, detail: Vec::new() };
+        let finding = |what| Finding::new(replay.clone(), what);
         report.findings.extend(wrong.into_iter().take(1).map(finding));
         progress(report.workloads);
         if stop_early && report.violations > 0 {
@@ -253,7 +253,7 @@ fn record_under(
     initial: &[u8],
     policy: Policy,
 ) -> Result<(Run, Interleaving), String> {
-    let kind = workload.kind;
+    let (kind, threads) = (workload.kind, workload.programs.len());
     let recorder = Arc::new(Recorder::new(CrashImage::of(initial.to_vec())));
     let calls = Calls::default();
     let mut taken = Interleaving::default();
@@ -286,22 +286,47 @@ fn record_under(
         let programs = workload.programs.iter().map(|requests| move || run(requests)).collect();
         taken = schedule::run(programs, policy, &workload.to_string());
         failed.into_inner().map_err(|_| "a program panicked")??;
+        use_it_afterwards(kind, &*device, &workload.to_string())?;
     }
     drop(device);
     if let Some(at) = recorder.unrecorded() {
         return Err(format!("byte {at} was stored past the medium"));
     }
     let calls = calls.into_inner().map_err(|_| "a program panicked")?;
-    let trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
-    let (spans, units) = (spans(kind, &calls, &trace), units(kind, &calls));
+    let mut trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
+    if threads > 1 {
+        // What the device did afterwards is no part of it.
+        let last = trace.events.iter().rposition(|e| matches!(e.action, Action::End { .. }));
+        trace.events.truncate(last.map_or(0, |last| last + 1));
+    }
+    let spans = spans(kind, &calls, &trace);
+    let mut units = units(kind, &calls, threads > 1);
+    if threads > 1 {
+        let is_before = |one: usize, other: usize| spans[one].events.1 <= spans[other].events.0;
+        units.iter_mut().zip((0..).step_by(8 * kind.unit_words())).for_each(|(unit, first)| {
+            add_orders(kind, unit, first, &calls, &is_before);
+        });
+    }
     let initial = initial.to_vec();
     Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
+}
+
+/// After requests at once, a device that lives on is used: under a scheduler, which sees where that waits for ever.
+fn use_it_afterwards(kind: Kind, device: &dyn BlockDevice, name: &str) -> Result<(), String> {
+    let mut fit = Ok(());
+    let program = || fit = fit_for_use(kind, device);
+    schedule::run(
+        vec![program],
+        Policy::in_turn(1),
+        &format!("{name}, and the device used afterwards"),
+    );
+    fit
 }
 
 /// Without a crash, what was asked last is read.
 fn read_back(kind: Kind, device: &dyn BlockDevice, calls: &Calls) -> Result<(), String> {
     let found = content(device)?;
-    let units = units(kind, &calls.lock().expect("no program panics here"));
+    let units = units(kind, &calls.lock().expect("no program panics here"), false);
     let found = found.chunks_exact(kind.unit_words());
     // A victim may have died before it did what it was asked.
     let last = |unit: &[Given]| unit.last().cloned().filter(|given| given.call.is_some());
@@ -365,8 +390,8 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     spans
 }
 
-/// What each unit is given.
-fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
+/// What each unit is given. Where programs ask at once, parts are left to [`add_orders`].
+fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
     let size = kind.unit_words();
     let firsts = (0..kind.words(BLOCKS)).step_by(size);
     firsts
@@ -378,6 +403,7 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
             for (op, call) in calls.iter().enumerate() {
                 let (range, content) = match *call {
                     Call::Recovered(ref found) => (0..BLOCKS, found[words.clone()].to_vec()),
+                    Call::Request(Request::Part { .. }) if at_once => continue,
                     Call::Request(Request::Part { at, n, zero, .. }) => {
                         let bytes = 8 * first as u64..8 * (first + size) as u64;
                         if at.max(bytes.start) < (at + n).min(bytes.end) {
@@ -410,6 +436,35 @@ fn units(kind: Kind, calls: &[Call]) -> Vec<Vec<Given>> {
             unit
         })
         .collect()
+}
+
+/// Adds what a unit that begins at byte `first` can hold by parts that are asked at once: each over all others, in every order
+/// but those in which one comes behind what began when it had returned.
+fn add_orders(
+    kind: Kind,
+    unit: &mut Vec<Given>,
+    first: u64,
+    calls: &[Call],
+    is_before: &dyn Fn(usize, usize) -> bool,
+) {
+    let end = first + 8 * kind.unit_words() as u64;
+    let mut over = 0;
+    while over < unit.len() {
+        let below = std::iter::successors(Some(&unit[over]), |g| g.over.map(|over| &unit[over]));
+        let below: Vec<usize> = below.filter_map(|given| given.call).collect();
+        for (op, call) in calls.iter().enumerate() {
+            let Call::Request(Request::Part { at, n, zero, .. }) = *call else { continue };
+            let is_in_it = at.max(first) < (at + n).min(end);
+            if !is_in_it || below.iter().any(|other| *other == op || is_before(op, *other)) {
+                continue;
+            }
+            let content = with_part(unit[over].content.clone(), first, at..at + n, |at| {
+                if zero { 0 } else { byte(op, at) }
+            });
+            unit.push(Given { call: Some(op), content, over: Some(over) });
+        }
+        over += 1;
+    }
 }
 
 /// A unit that begins at byte `first`, with the bytes of a part in place of its own.
@@ -537,7 +592,7 @@ fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
     let found = content(device)?;
     match found.iter().enumerate().all(|(at, w)| *w == word(1 << 22, at)) {
         true => Ok(()),
-        false => Err("after recovery a write is not what is read".into()),
+        false => Err("afterwards a write is not what is read".into()),
     }
 }
 

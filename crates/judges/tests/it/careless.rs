@@ -1,10 +1,11 @@
 //! An engine with a bug: what is reported, and that the replay line shows the same again.
 
 use crate::common::{Wrapped, WrappedBpfs};
-use crashsim::campaign::{self, Family, Options};
+use crashsim::campaign::{self, Family, Options, Replay, Work};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
+use judges::bpfs::Bpfs;
 use pmem::{Line, Medium};
 use vfs::script::parse;
 
@@ -85,4 +86,41 @@ fn a_violation_names_what_was_lost_and_can_be_seen_again() {
     let (again, wrong, _) = campaign::replay(&target, &bases, &line).unwrap();
     assert!(wrong);
     assert!(again.iter().any(|a| a.what == finding.what && a.detail == finding.detail));
+}
+
+/// A flush that is missing is one finding, whatever number of states show it, and names who stored what was lost.
+#[test]
+fn a_missing_flush_is_one_finding() {
+    let target = WrappedBpfs::of::<Careless>();
+    let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
+    let family = Family::Script(parse("create /n; create /m; create /o").unwrap());
+    let (options, distinct) = (Options::default(), Distinct::default());
+    let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    let lost: Vec<_> = report.findings.iter().map(|f| crashsim::lost::sites(&f.lost)).collect();
+    assert!(report.violations > lost.len() as u64, "{}", report.violations);
+    assert!(lost.iter().all(|sites| !sites.is_empty()), "{lost:?}");
+    assert!((1..lost.len()).all(|i| !lost[i..].contains(&lost[i - 1])), "{lost:?}");
+}
+
+/// The trace of a sound engine, with a flush taken out, is found wanting.
+#[test]
+fn a_trace_that_was_changed_is_crashed() {
+    let file = parse("create /a; write /a 0 5000").unwrap();
+    let bases = [Base::build(&Bpfs, "file", 128 * 4096, file).unwrap()];
+    let line: Replay = "adr file 0.0 all-but: create /n; write /a 0 5000".parse().unwrap();
+    let Work::Sequence(ops) = &line.work else { panic!("a sequence") };
+    let recorded = bases[0].record(&Bpfs, ops, 0, Semantics::Adr).unwrap();
+    let text = line.trace(&recorded.trace);
+    assert_eq!(Replay::of_trace(&text), Ok(Some(line.clone())));
+    let violations = |text: &str| {
+        let trace = text.parse().unwrap();
+        campaign::explore_trace(&Bpfs, &bases, &line, trace).unwrap().violations
+    };
+    assert_eq!(violations(&text), 0);
+    let flushes = text.lines().filter(|line| line.contains(" flush "));
+    let found = flushes.filter(|flush| violations(&text.replacen(*flush, "", 1)) > 0);
+    assert!(found.count() > 0);
+    let other = text.replace("begin 1", "begin 2");
+    let error = campaign::explore_trace(&Bpfs, &bases, &line, other.parse().unwrap()).unwrap_err();
+    assert!(error.contains("other operations"), "{error}");
 }

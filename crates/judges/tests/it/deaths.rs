@@ -3,7 +3,7 @@
 //! found, be it the scan of a recovery or of a mount.
 
 use crashsim::campaign::{self, Family, Options, Replay};
-use crashsim::deaths::{FROM, Scenario, Victim};
+use crashsim::deaths::{FROM, HELD_BESIDE, Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
 use crashsim::persist::Semantics;
@@ -57,6 +57,18 @@ fn a_death_beside_a_holder_is_shown_again() {
         "adr tree 2.0 only: death holder 3 chmod /e 700",
     ];
     replay(&lines);
+}
+
+/// Who survives holds a file without a name and a removed directory.
+#[test]
+fn what_is_held_outlives_the_death_of_another() {
+    campaign::prepare_process();
+    let bases = workload::bases(&Bpfs).unwrap();
+    let op = HELD_BESIDE[2].parse().unwrap();
+    let victim = Victim::record(&Bpfs, &bases[0], &op, Semantics::Adr).unwrap().unwrap();
+    for death in victim.deaths(&[Scenario::Holder], 1) {
+        victim.dies(&Bpfs, &bases[0], death.steps, death.scenario).unwrap();
+    }
 }
 
 fn replay(lines: &[&str]) {

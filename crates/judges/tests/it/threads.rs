@@ -16,8 +16,10 @@ use crashsim::threads::{Plan, record};
 use crashsim::trace::{Action, Trace};
 use crashsim::workload;
 use judges::bpfs::Bpfs;
+use judges::scmfs::Scmfs;
 use pmem::{Fenced, Medium};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use vfs::script::Driver;
 
 fn explore<T: Target>(target: &T, runs: u64) -> (Vec<Base>, Report) {
     campaign::prepare_process();
@@ -41,6 +43,41 @@ fn bpfs_survives_and_leans_on_nothing_but_times() {
     assert!(report.interleaving.waits > 0, "nobody ever waited for a lock");
     let harmful: Vec<_> = report.lint.leaning.iter().filter(|l| l.harmless.is_none()).collect();
     assert!(harmful.is_empty(), "{harmful:#?}");
+}
+
+/// Every so many of the runs in which one thread interrupts another.
+const INTERRUPTIONS: u64 = 42;
+
+fn interruptions_survive<T: Target>(target: &T) {
+    campaign::prepare_process();
+    let bases = workload::bases(target).expect("the bases can be made");
+    let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
+    let options = Options { budget, limit: Some(INTERRUPTIONS), ..Options::default() };
+    let (family, distinct) = (Family::Preemptions, Distinct::default());
+    let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    assert_eq!(report.workloads, INTERRUPTIONS);
+    assert_eq!(report.violations, 0, "{:#?}", report.findings);
+}
+
+#[test]
+fn interruptions_survive_on_bpfs() {
+    interruptions_survive(&Bpfs);
+}
+
+#[test]
+fn interruptions_survive_on_scmfs() {
+    interruptions_survive(&Scmfs);
+}
+
+#[test]
+fn the_twins_use_the_last_redo_record() {
+    let bases = workload::bases(&Bpfs).unwrap();
+    let twins = bases.iter().find(|base| base.name == workload::TWINS).unwrap();
+    let image = CrashImage::of(twins.bytes.clone());
+    let mounted = Bpfs.mount(&image).unwrap();
+    let driver = Driver::new(&*mounted.fs);
+    let numbers = ["/a", "/d/c"].map(|path| driver.with(path, |ino| Ok(ino.0 % 32)).unwrap());
+    assert_eq!(numbers, [31, 31]);
 }
 
 #[test]

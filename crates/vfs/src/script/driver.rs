@@ -417,6 +417,7 @@ impl<'f> Driver<'f> {
             }),
             Op::List(p, batch) => self.on(p, |ino| self.list(ino, batch.batch)),
             Op::Fsync(p) => self.on(p, |ino| Ok(nothing(fs.fsync(ino)?))),
+            Op::Sync => Ok(nothing(fs.sync()?)),
             Op::Statfs => {
                 let stat = fs.statfs();
                 assert!(stat.blocks_free <= stat.blocks, "{stat:?}");

@@ -69,6 +69,8 @@ pub enum Op {
     Read(place: String, part: Part) "read";
     List(place: String, batch: Batch) "list";
     Fsync(place: String) "fsync";
+    /// Of the whole file system.
+    Sync "sync";
     Statfs "statfs";
     /// Appends blocks until there is no space. Many operations; for setting up only.
     Fill(place: String) "fill";
