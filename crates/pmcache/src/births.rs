@@ -15,6 +15,8 @@
 //!   below: the name of the new file may be another file's again after a power failure.
 //! - **births-N5** Renamed, linked, and given extended attributes are only files whose creation is not on record: it is made
 //!   durable below first.
+//! - **births-N6** The record has the file's latest permissions and owner. They are set again after a power failure that took them
+//!   back below and left the file, because a sync had made it durable earlier.
 
 use crate::node::{Cnode, Node, State};
 use crate::record::{self, Birth, Flags};
@@ -313,6 +315,27 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.backing.forget(entry.ino, 1);
         }
         Ok(is_it)
+    }
+
+    /// Gives a file below the permissions and the owner on record (births-N6), unless another program has changed it since.
+    pub(crate) fn restore_attributes(&self, ino: Ino, cnode: &mut Cnode) -> Result<()> {
+        let Some(birth) = &cnode.birth else { return Ok(()) };
+        let found = self.backing.getattr(ino)?;
+        let is_same = (found.perm, found.uid, found.gid) == (birth.perm, birth.uid, birth.gid);
+        // While the cache was changing the file, its record had an older time.
+        let is_ours =
+            cnode.record.state.contains(Flags::BUSY) || found.ctime <= cnode.record.left.ctime;
+        if is_same || !is_ours {
+            return Ok(());
+        }
+        let set = SetAttr {
+            perm: Some(birth.perm),
+            uid: Some(birth.uid),
+            gid: Some(birth.gid),
+            ..SetAttr::default()
+        };
+        cnode.record.left.ctime = self.backing.setattr(&Caller::ROOT, ino, &set)?.ctime;
+        self.store_record(cnode)
     }
 
     /// Makes a file again (births-N3). Durable is then its content, and not yet its name.

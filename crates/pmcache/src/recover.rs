@@ -188,6 +188,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let node = self.table.keep(ino);
         let mut state = write(&node.state);
         if !self.options.read_only {
+            self.restore_attributes(ino, &mut cnode)?;
             if cnode.record.state.contains(Flags::BUSY) {
                 // The cache was changing it, and nobody knows how far it came.
                 self.take_fingerprint(&node, &mut cnode)?;

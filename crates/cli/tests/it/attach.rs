@@ -500,8 +500,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     assert!(!String::from_utf8_lossy(&names[..len]).contains("keepstone.cache"));
 }
 
-/// An unmount fails and names the files that cannot be written back; the pool has them when it is attached again.
-/// What a program punches is a hole below, of whatever length.
+/// A hole that a program punches is a hole below, of any length.
 #[test]
 fn holes_are_holes_below() {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -567,6 +566,7 @@ fn an_unmount_names_the_loop_device_that_uses_it() {
     s.umount();
 }
 
+/// An unmount fails and names the files that cannot be written back. The pool has them when it is attached again.
 #[test]
 fn an_unmount_names_what_is_not_written_back() {
     let cached = Cached::new();

@@ -48,10 +48,34 @@ impl FileSystem for Watched {
         copy_range, setxattr, removexattr);
 }
 
+/// Permissions, owner, and an extended attribute.
+#[derive(Clone, Debug, PartialEq)]
+struct Meta {
+    perm: u32,
+    uid: u32,
+    user: Option<Vec<u8>>,
+}
+
+/// The extended attribute.
+const USER: &[u8] = b"user.x";
+
+impl Meta {
+    fn of(fs: &impl FileSystem, ino: Ino) -> vfs::Result<Self> {
+        let attr = fs.getattr(ino)?;
+        let user = match fs.getxattr(ino, USER) {
+            Err(vfs::Errno::NODATA) => None,
+            user => Some(user?),
+        };
+        Ok(Self { perm: attr.perm, uid: attr.uid, user })
+    }
+}
+
 /// What is known of a file.
 #[derive(Clone)]
 struct File {
     identity: Vec<u8>,
+    /// The attributes that it may have: those it has had since it was synced, and is to get.
+    metas: Vec<Meta>,
     /// What it has been told to have.
     now: Vec<u8>,
     /// What it has when what is under way is done.
@@ -67,9 +91,10 @@ struct File {
 }
 
 impl File {
-    fn new(identity: Vec<u8>, now: Vec<u8>) -> Self {
+    fn new(identity: Vec<u8>, meta: Meta, now: Vec<u8>) -> Self {
         Self {
             identity,
+            metas: vec![meta],
             now,
             then: None,
             is_durable: false,
@@ -219,7 +244,13 @@ fn judge(pool: &[u8], model: Model, known: &Known, mode: Mode) -> Result<(), Str
             Some(file) if file.is_gone_for_good => {
                 return Err(format!("{shown}: a removed file is back"));
             }
-            Some(file) => compare(&shown, &got, file)?,
+            Some(file) => {
+                compare(&shown, &got, file)?;
+                let meta = Meta::of(&cache, ino).map_err(|err| format!("{shown}: stat: {err}"))?;
+                if !file.metas.contains(&meta) {
+                    return Err(format!("{shown}: {meta:?} is none of {:?}", file.metas));
+                }
+            }
             None if got.is_empty() => {}
             None => return Err(format!("{shown}: a new file has {} bytes", got.len())),
         }
@@ -340,7 +371,8 @@ impl Run {
             let mut known = known.lock().unwrap();
             let identity = below.identity(ino).unwrap().0;
             known.names[name as usize] = Some(name as usize);
-            known.files.push(File { is_durable: true, ..File::new(identity, data) });
+            let meta = Meta::of(&below, ino).unwrap();
+            known.files.push(File { is_durable: true, ..File::new(identity, meta, data) });
         }
         let told = tell.clone();
         below.fail_where(move |_| {
@@ -421,8 +453,9 @@ impl Run {
                 call,
                 |known| {
                     let identity = self.below.identity(made.get().unwrap()).unwrap().0;
+                    let meta = Meta { perm: 0o644, uid: 0, user: None };
                     known.names[name] = Some(known.files.len());
-                    known.files.push(File::new(identity, vec![]));
+                    known.files.push(File::new(identity, meta, vec![]));
                     // Who is not referenced is not known to be new.
                     if name > 0 {
                         known.held.push(made.get().unwrap());
@@ -434,8 +467,8 @@ impl Run {
         };
         let size = self.known.lock().unwrap().files[file].now.len() as u64;
         let cache = &self.cache;
-        // Removals, and syncs of names, oftener.
-        let kind = match rng.below(22) {
+        // Removals, and syncs of names, oftener, and changes of attributes.
+        let kind = match rng.below(24) {
             18 | 19 => 11,
             20 => 14,
             21 => 9,
@@ -489,7 +522,11 @@ impl Run {
             }
             9 => {
                 let ino = cache.lookup(ROOT, &letter).unwrap().ino;
-                let durable = |known: &mut Known| known.files[file].is_durable = true;
+                let durable = |known: &mut Known| {
+                    let file = &mut known.files[file];
+                    file.is_durable = true;
+                    file.metas.drain(..file.metas.len() - 1);
+                };
                 self.step(format!("fsync {name}"), |_| (), || cache.fsync(ino), durable);
                 cache.forget(ino, 1);
             }
@@ -541,16 +578,41 @@ impl Run {
                 },
             ),
             16 => self.step("drain".to_owned(), |_| (), || cache.drain_all(&|_| {}), |_| ()),
-            _ => self.change(
-                "chmod",
-                name,
-                |_| (),
-                |ino| {
-                    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-                    cache.setattr(&Caller::ROOT, ino, &set).map(drop)
-                },
-            ),
+            _ => self.set_meta(rng, name, file),
         }
+    }
+
+    /// Changes permissions, the owner or the extended attribute of a file.
+    fn set_meta(&self, rng: &mut Rng, name: usize, file: usize) {
+        let mut meta = self.known.lock().unwrap().files[file].metas.last().unwrap().clone();
+        let set = |set: SetAttr, ino| self.cache.setattr(&Caller::ROOT, ino, &set).map(drop);
+        let number = rng.below(8) as u32;
+        let call: Box<dyn FnOnce(Ino) -> vfs::Result<()> + '_> = match rng.below(4) {
+            0 => {
+                meta.perm = 0o600 + number;
+                Box::new(move |ino| {
+                    set(SetAttr { perm: Some(0o600 + number), ..SetAttr::default() }, ino)
+                })
+            }
+            1 => {
+                meta.uid = number;
+                Box::new(move |ino| set(SetAttr { uid: Some(number), ..SetAttr::default() }, ino))
+            }
+            2 if meta.user.is_some() => {
+                meta.user = None;
+                Box::new(|ino| self.cache.removexattr(ino, USER))
+            }
+            _ => {
+                let value = vec![number as u8; 10 + number as usize];
+                meta.user = Some(value.clone());
+                Box::new(move |ino| self.cache.setxattr(ino, USER, &value, vfs::SetXattr::Any))
+            }
+        };
+        let ino = self.cache.lookup(ROOT, &[b'a' + name as u8]).unwrap().ino;
+        let step = format!("attributes of {name}: {meta:?}");
+        let note = |known: &mut Known| known.files[file].metas.push(meta);
+        self.step(step, note, || call(ino), |_| ());
+        self.cache.forget(ino, 1);
     }
 }
 
