@@ -357,8 +357,8 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
-/// The users besides root who may use an attribute. The kernel has checked that the caller may read the file, or write to it to change the
-/// attribute.
+/// The users besides root who may use an attribute. The kernel has checked that the caller may read the file, or write to it to
+/// change the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
     /// Everybody.
