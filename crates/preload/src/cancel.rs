@@ -11,7 +11,9 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{size_t, ssize_t};
 
 use crate::{guard, real};
 
@@ -80,4 +82,11 @@ pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, old: *mut c_i
         guard::set_asynchronous(is_asynchronous);
     }
     result
+}
+
+export! {
+    // A cancellation point of libc. The standard library and the engines ask it for random numbers while the thread is inside.
+    fn getrandom (buf: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
+        real::getrandom(buf, len, flags)
+    }
 }

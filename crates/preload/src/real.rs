@@ -589,6 +589,7 @@ originals! {
     fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
 
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+    fn getrandom(buf: *mut c_void, len: size_t, flags: c_uint) -> ssize_t;
 
     fn setuid(uid: uid_t) -> c_int;
     fn seteuid(uid: uid_t) -> c_int;
