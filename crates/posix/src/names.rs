@@ -380,10 +380,11 @@ impl Names {
         }
         let (from_name, to_name) = ((from.dir.ino, from.name), (to.dir.ino, to.name));
         let fs = from.dir.fs();
-        Ok(match leaves_whiteout {
+        match leaves_whiteout {
             true => fs.rename_whiteout(&creds.caller(), from_name, to_name, flags)?,
             false => fs.rename(from_name, to_name, flags)?,
-        })
+        }
+        Ok(())
     }
 
     /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it
