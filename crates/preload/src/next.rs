@@ -19,6 +19,8 @@ use smallvec::SmallVec;
 
 /// What libc calls itself (`DT_SONAME`).
 const LIBC: &CStr = c"libc.so.6";
+/// The kernel's own object. It defines functions by names of libc, and `dlsym` does not search it.
+const VDSO: &CStr = c"linux-vdso.so.1";
 
 // Tags of a dynamic section.
 const DT_STRTAB: i64 = 5;
@@ -70,6 +72,7 @@ struct Object {
     /// For each symbol that is hashed: its hash, with the lowest bit set in the last one of a bucket.
     chain: *const u32,
     is_libc: bool,
+    is_vdso: bool,
 }
 
 impl Object {
@@ -105,6 +108,7 @@ impl Object {
             let counts = (hashed as *const [u32; 4]).read();
             let filter = (hashed as *const u32).add(4).cast::<u64>();
             let buckets = filter.add(counts[2] as usize).cast::<u32>();
+            let is_named = |name| soname.is_some_and(|at| CStr::from_ptr(strings.add(at)) == name);
             Some(Self {
                 base,
                 symbols: symbols as *const Elf64_Sym,
@@ -114,7 +118,8 @@ impl Object {
                 filter,
                 buckets,
                 chain: buckets.add(counts[0] as usize),
-                is_libc: soname.is_some_and(|at| CStr::from_ptr(strings.add(at)) == LIBC),
+                is_libc: is_named(LIBC),
+                is_vdso: is_named(VDSO),
             })
         }
     }
@@ -270,6 +275,8 @@ unsafe extern "C" fn list(info: *mut dl_phdr_info, _: usize, listing: *mut c_voi
     // SAFETY: as above.
     let Some(object) = (unsafe { Object::of(info) }) else { return 1 };
     listing.is_complete = object.is_libc;
-    listing.objects.push(object);
+    if !object.is_vdso {
+        listing.objects.push(object);
+    }
     object.is_libc.into()
 }
