@@ -92,7 +92,7 @@ fn open_dir(dir: &Path) -> Result<Below> {
 /// itself every user takes who may read it.
 pub struct Claim {
     path: PathBuf,
-    _locked: File,
+    locked: File,
 }
 
 impl Claim {
@@ -113,21 +113,24 @@ impl Claim {
                 locked => locked.with_context(|| path.display().to_string())?,
             }
             // The last one removes it.
-            let is_there = path
-                .metadata()
-                .is_ok_and(|found| file.metadata().is_ok_and(|locked| found.ino() == locked.ino()));
-            if is_there {
-                return Ok(Self { path, _locked: file });
+            if is_same_file(&path, &file) {
+                return Ok(Self { path, locked: file });
             }
+        }
+    }
+
+    /// Removes the file, unless it was removed before and another server has made it again. The lock lasts as long as `self`.
+    fn remove(&self) {
+        if is_same_file(&self.path, &self.locked) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-impl Claim {
-    /// Removes the file. The lock lasts as long as `self`.
-    fn remove(&self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
+/// Whether a path leads to an open file.
+fn is_same_file(path: &Path, file: &File) -> bool {
+    path.metadata()
+        .is_ok_and(|found| file.metadata().is_ok_and(|opened| found.ino() == opened.ino()))
 }
 
 impl Drop for Claim {
