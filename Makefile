@@ -68,6 +68,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/run-tests/run.sh --cache sqlite
 	scripts/run-tests/run.sh --cache rocksdb
 	scripts/run-tests/run.sh --cache copies
+	scripts/run-tests/run.sh --cache backups
 	scripts/run-tests/run.sh --direct all
 	scripts/bdev-tests/run.sh all
 	scripts/security-tests/run.sh all

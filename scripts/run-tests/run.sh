@@ -3,8 +3,8 @@
 # what they print and what they leave.
 #
 #   run.sh [--direct|--cache] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, copies, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind,
-#                            together, pairs, pjdfstest, or all
+#                            rsync, copies, backups, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu,
+#                            mapping, valgrind, together, pairs, pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
@@ -22,7 +22,7 @@ source "$here/../mount-tests/lib.sh"
 source "$here/../lib-servers.sh"
 export MOUNT_OPTIONS=direct
 
-programs=(coreutils shells tar git python python-modules sqlite build rsync copies served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
+programs=(coreutils shells tar git python python-modules sqlite build rsync copies backups served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
 # Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
 nearly_all=(served nginx tar mariadb qemu)
 # Those of which one runs plainly on the mount, while the next runs beside it. They take seconds.
@@ -177,7 +177,7 @@ run_pjdfstest() {
     sed -n '/^{/,$p' "$work/pjdfstest-run/dir.log" | share pjdfstest
 }
 
-"$root/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools valgrind \
+"$root/scripts/lib-packages.sh" restic borgbackup git sqlite3 gcc libc6-dev make python3 jq rsync vim fio rocksdb-tools valgrind \
     python3-lmdb libpmem-dev curl qemu-utils
 need_server redis-server redis-server
 need_server nginx nginx-light
