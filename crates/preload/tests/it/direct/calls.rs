@@ -1,4 +1,4 @@
-//! Random calls on a few files, by libc; each writes down what it returned.
+//! Random calls on a few files, by libc's functions and by number; each writes down what it returned.
 
 #![allow(unsafe_code)]
 
@@ -39,6 +39,13 @@ fn show(result: i64) -> String {
         -1 => format!("{:?}", std::io::Error::last_os_error().raw_os_error()),
         result => result.to_string(),
     }
+}
+
+/// Makes a call by libc's function, or by its number (`syscall`).
+macro_rules! call {
+    ($by_number:expr, $number:ident, $name:ident($($arg:expr),+ $(,)?)) => {
+        if $by_number { libc::syscall(libc::$number, $($arg),+) } else { libc::$name($($arg),+) as i64 }
+    };
 }
 
 /// A system call that no library sees, as by another process.
@@ -97,7 +104,7 @@ impl World {
         }
     }
 
-    fn bytes(&self, result: isize) -> String {
+    fn bytes(&self, result: i64) -> String {
         if result < 0 {
             return show(-1);
         }
@@ -127,6 +134,7 @@ impl World {
         let path = self.path(file);
         let (len, offset, seed) = (Self::len(rng), Self::offset(rng), rng.next());
         let what = rng.below(112);
+        let by_number = seed >> 40 & 3 == 0;
         // SAFETY: see above.
         let result = unsafe {
             match what {
@@ -145,65 +153,81 @@ impl World {
                         libc::O_NOATIME,
                     ]);
                     let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
-                    let fd = libc::open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644);
-                    self.keep(slot, fd)
+                    let fd = call!(
+                        by_number,
+                        SYS_open,
+                        open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644)
+                    );
+                    self.keep(slot, fd as c_int)
                 }
                 8 | 9 => {
                     self.slots[slot] = -1;
-                    show(libc::close(fd).into())
+                    show(call!(by_number, SYS_close, close(fd)))
                 }
                 10 => {
-                    let new = libc::dup(fd);
-                    self.keep(rng.below(SLOTS) as usize, new)
+                    let new = call!(by_number, SYS_dup, dup(fd));
+                    self.keep(rng.below(SLOTS) as usize, new as c_int)
                 }
                 11 => {
                     let new = self.slots[rng.below(SLOTS) as usize];
-                    show(if new < 0 { -2 } else { libc::dup2(fd, new).into() })
+                    show(if new < 0 { -2 } else { call!(by_number, SYS_dup2, dup2(fd, new)) })
                 }
                 12..=27 => {
-                    let n = libc::read(fd, self.buf.as_mut_ptr().cast(), len);
+                    let n = call!(by_number, SYS_read, read(fd, self.buf.as_mut_ptr().cast(), len));
                     self.bytes(n)
                 }
                 28..=41 => {
                     self.fill(len, seed);
-                    show(libc::write(fd, self.buf.as_ptr().cast(), len) as i64)
+                    show(call!(by_number, SYS_write, write(fd, self.buf.as_ptr().cast(), len)))
                 }
                 42..=53 => {
-                    let n = libc::pread(fd, self.buf.as_mut_ptr().cast(), len, offset);
+                    let n = call!(
+                        by_number,
+                        SYS_pread64,
+                        pread(fd, self.buf.as_mut_ptr().cast(), len, offset)
+                    );
                     self.bytes(n)
                 }
                 54..=64 => {
                     self.fill(len, seed);
-                    show(libc::pwrite(fd, self.buf.as_ptr().cast(), len, offset) as i64)
+                    show(call!(
+                        by_number,
+                        SYS_pwrite64,
+                        pwrite(fd, self.buf.as_ptr().cast(), len, offset)
+                    ))
                 }
-                65..=68 => self.vectors(fd, len, offset, seed),
+                65..=68 => self.vectors(by_number, fd, len, offset, seed),
                 69..=75 => {
                     let whence =
                         rng.pick(&[libc::SEEK_SET, libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END]);
                     let offset = if rng.below(4) == 0 { -offset } else { offset };
-                    show(libc::lseek(fd, offset, whence))
+                    show(call!(by_number, SYS_lseek, lseek(fd, offset, whence)))
                 }
                 76 => {
                     let whence = rng.pick(&[libc::SEEK_DATA, libc::SEEK_HOLE, 17]);
                     let whence = if self.others { 17 } else { whence };
-                    show(libc::lseek(fd, offset, whence))
+                    show(call!(by_number, SYS_lseek, lseek(fd, offset, whence)))
                 }
-                77 | 78 => show(libc::ftruncate(fd, Self::size(rng)).into()),
-                79 => show(libc::truncate(path.as_ptr(), Self::size(rng)).into()),
+                77 | 78 => show(call!(by_number, SYS_ftruncate, ftruncate(fd, Self::size(rng)))),
+                79 => {
+                    show(call!(by_number, SYS_truncate, truncate(path.as_ptr(), Self::size(rng))))
+                }
                 80 | 81 => {
                     let keep = libc::FALLOC_FL_KEEP_SIZE;
                     let mode = rng.pick(&[0, keep, keep | libc::FALLOC_FL_PUNCH_HOLE]);
-                    show(libc::fallocate(fd, mode, offset, len as i64).into())
+                    show(call!(by_number, SYS_fallocate, fallocate(fd, mode, offset, len as i64)))
                 }
-                82 => show(libc::fsync(fd).into()),
+                82 => show(call!(by_number, SYS_fsync, fsync(fd))),
                 83 => {
                     let flags = rng.pick(&[0, libc::O_APPEND]);
-                    show(libc::fcntl(fd, libc::F_SETFL, flags).into())
+                    show(call!(by_number, SYS_fcntl, fcntl(fd, libc::F_SETFL, flags)))
                 }
-                84 => show(libc::unlink(path.as_ptr()).into()),
-                85 => {
-                    show(libc::rename(path.as_ptr(), self.path(rng.below(FILES)).as_ptr()).into())
-                }
+                84 => show(call!(by_number, SYS_unlink, unlink(path.as_ptr()))),
+                85 => show(call!(
+                    by_number,
+                    SYS_rename,
+                    rename(path.as_ptr(), self.path(rng.below(FILES)).as_ptr())
+                )),
                 // Another process changes the size, or makes a hole.
                 86..=88 if self.others => {
                     let size = Self::size(rng).max(0);
@@ -218,7 +242,11 @@ impl World {
                 90 | 91 => {
                     // As good as new.
                     self.fill(SIZE as usize, seed);
-                    show(libc::pwrite(fd, self.buf.as_ptr().cast(), SIZE as usize, 0) as i64)
+                    show(call!(
+                        by_number,
+                        SYS_pwrite64,
+                        pwrite(fd, self.buf.as_ptr().cast(), SIZE as usize, 0)
+                    ))
                 }
                 92 => {
                     let (mut a, mut b) = (offset, Self::offset(rng));
@@ -226,14 +254,18 @@ impl World {
                     let pointer =
                         |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
                     let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
-                    show(libc::copy_file_range(fd, a, to, b, len, 0) as i64)
+                    show(call!(
+                        by_number,
+                        SYS_copy_file_range,
+                        copy_file_range(fd, a, to, b, len, 0)
+                    ))
                 }
                 93 => {
                     let to = self.slots[rng.below(SLOTS) as usize];
                     show(if to == fd {
                         -2
                     } else {
-                        libc::sendfile(to, fd, std::ptr::null_mut(), len) as i64
+                        call!(by_number, SYS_sendfile, sendfile(to, fd, std::ptr::null_mut(), len))
                     })
                 }
                 94 => {
@@ -250,30 +282,31 @@ impl World {
                     libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
                     let at = page.byte_add(4000);
                     let result = if seed & 1 == 0 {
-                        libc::pread(fd, at, 200, offset)
+                        call!(by_number, SYS_pread64, pread(fd, at, 200, offset))
                     } else {
-                        libc::pwrite(fd, at, 200, offset)
+                        call!(by_number, SYS_pwrite64, pwrite(fd, at, 200, offset))
                     };
                     let shown = show(result as i64);
                     libc::munmap(page, 8192);
                     shown
                 }
                 95 if seed & 1 == 0 => Self::record_lock(fd),
-                95 => show(
-                    libc::flock(fd, rng.pick(&[libc::LOCK_SH, libc::LOCK_UN]) | libc::LOCK_NB)
-                        .into(),
-                ),
+                95 => show(call!(
+                    by_number,
+                    SYS_flock,
+                    flock(fd, rng.pick(&[libc::LOCK_SH, libc::LOCK_UN]) | libc::LOCK_NB)
+                )),
                 96 => {
                     let mut left: c_int = -3;
-                    let result = libc::ioctl(fd, libc::FIONREAD, &mut left);
-                    format!("{} {left}", show(result.into()))
+                    let result = call!(by_number, SYS_ioctl, ioctl(fd, libc::FIONREAD, &mut left));
+                    format!("{} {left}", show(result))
                 }
                 97 | 98 => {
                     let mut stat: libc::stat = std::mem::zeroed();
-                    let result = libc::fstat(fd, &mut stat);
+                    let result = call!(by_number, SYS_fstat, fstat(fd, &mut stat));
                     format!(
                         "{} {} {:o} {}",
-                        show(result.into()),
+                        show(result),
                         stat.st_size,
                         stat.st_mode,
                         stat.st_nlink
@@ -284,9 +317,17 @@ impl World {
                     let (len, offset) = (len % 10_000, offset.rem_euclid(3 << 20));
                     if seed & 1 == 0 {
                         self.fill(len, seed);
-                        show(libc::pwrite(fd, self.buf.as_ptr().cast(), len, offset) as i64)
+                        show(call!(
+                            by_number,
+                            SYS_pwrite64,
+                            pwrite(fd, self.buf.as_ptr().cast(), len, offset)
+                        ))
                     } else {
-                        let n = libc::pread(fd, self.buf.as_mut_ptr().cast(), len, offset);
+                        let n = call!(
+                            by_number,
+                            SYS_pread64,
+                            pread(fd, self.buf.as_mut_ptr().cast(), len, offset)
+                        );
                         self.bytes(n)
                     }
                 }
@@ -326,7 +367,14 @@ impl World {
     ///
     /// # Safety
     /// `fd` is ours or -1.
-    unsafe fn vectors(&mut self, fd: c_int, len: usize, offset: i64, seed: u64) -> String {
+    unsafe fn vectors(
+        &mut self,
+        by_number: bool,
+        fd: c_int,
+        len: usize,
+        offset: i64,
+        seed: u64,
+    ) -> String {
         let cut = len / 3;
         self.fill(len, seed);
         let base = self.buf.as_mut_ptr();
@@ -339,15 +387,26 @@ impl World {
         // SAFETY: parts of the buffer.
         unsafe {
             match seed % 5 {
-                0 => show(libc::writev(fd, list.as_ptr(), 3) as i64),
+                0 => show(call!(by_number, SYS_writev, writev(fd, list.as_ptr(), 3))),
+                // The kernel's calls have the offset in two halves.
+                1 if by_number => {
+                    show(libc::syscall(libc::SYS_pwritev, fd, list.as_ptr(), 3, offset, 0))
+                }
                 1 => show(libc::pwritev(fd, list.as_ptr(), 3, offset) as i64),
+                2 if by_number => {
+                    show(libc::syscall(libc::SYS_pwritev2, fd, list.as_ptr(), 3, offset, 0, flags))
+                }
                 2 => show(libc::pwritev2(fd, list.as_ptr(), 3, offset, flags) as i64),
                 3 => {
-                    let n = libc::readv(fd, list.as_ptr(), 3);
+                    let n = call!(by_number, SYS_readv, readv(fd, list.as_ptr(), 3));
                     self.bytes(n)
                 }
                 _ => {
-                    let n = libc::preadv2(fd, list.as_ptr(), 3, offset, 0);
+                    let n = if by_number {
+                        libc::syscall(libc::SYS_preadv2, fd, list.as_ptr(), 3, offset, 0, 0)
+                    } else {
+                        libc::preadv2(fd, list.as_ptr(), 3, offset, 0) as i64
+                    };
                     self.bytes(n)
                 }
             }
