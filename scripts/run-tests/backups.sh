@@ -41,7 +41,8 @@ restic_found
 # Which name of a file comes first is the file system's.
 borg create --list ::second tree 2>&1 | grep -vE '(name|same)$' | sort
 pid=$COPROC_PID
-exec {COPROC[1]}>&-
+to=${COPROC[1]}
+exec {to}>&-
 wait "$pid"
 restic_found
 restic --no-cache --quiet check
