@@ -14,6 +14,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+/// Address space that each device has at least.
+const ROOM_MIN: u64 = 64 << 30;
+/// Address space that no device has more than, unless it is larger itself: a protected one is mapped twice, and processes have 2^47
+/// bytes.
+const ROOM_MAX: u64 = 8 << 40;
+
 /// How bytes get into PM and become durable (PMBD, Table III).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -179,10 +185,10 @@ pub fn grow(path: impl AsRef<Path>, size: u64) -> Result<u64, Error> {
     Ok(region.len())
 }
 
-/// Address space for a device that may grow while it is served: to four times its size, or to 64 GiB.
+/// Address space for a device that may grow while it is served: four times its size, within bounds.
 fn room_to_grow(path: &Path) -> u64 {
     let len = std::fs::metadata(path).map_or(0, |file| file.len());
-    len.saturating_mul(4).clamp(64 << 30, 1 << 46)
+    len.saturating_mul(4).clamp(ROOM_MIN, ROOM_MAX).max(len)
 }
 
 /// Whether the region has atomic blocks; an error, if that is not what the options say.

@@ -85,7 +85,7 @@ fn remedy(source: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "; free space on the file system, or choose a smaller size",
         Some(libc::EDQUOT) => "; the quota is used up: choose a smaller size",
         Some(libc::ENOMEM) => {
-            "; choose a smaller size, or raise the limits on (locked or huge) memory"
+            "; choose a smaller size, or raise the limits on address space and on locked and huge memory"
         }
         Some(libc::ENODEV | libc::EOPNOTSUPP) => {
             "; the file system cannot do this: put the file on fsdax, tmpfs, ext4, xfs or btrfs"

@@ -328,7 +328,7 @@ impl Region {
     pub(crate) fn map_again(&self) -> Result<Mapping, Error> {
         let (file, flags) = self.file_to_map()?;
         Mapping::file(file.as_fd(), self.mapping.len(), self.grain, true, flags)
-            .map_err(|e| Error::io(&self.path, "map the file again", e))
+            .map_err(|e| Error::io(&self.path, "map the file a second time", e))
     }
 
     /// Does a store of `off..off + len` past all mappings, on the books as one through the cache.

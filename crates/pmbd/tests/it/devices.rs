@@ -139,6 +139,23 @@ fn check_extents(device: &dyn BlockDevice, model: &[u8]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
+fn devices_of_tebibytes_have_address_space() {
+    const LEN: u64 = 12 << 40;
+    for protection in Protection::ALL.into_iter().filter(|protection| protection.available()) {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("disk");
+        std::fs::File::create(&path).unwrap().set_len(LEN).unwrap();
+        let options = Options { protection, ..Options::default() };
+        let device = pmbd::open(&path, &options).unwrap_or_else(|e| panic!("{protection}: {e}"));
+        assert_eq!(device.size(), LEN);
+        device.write(LEN - 4096, &[7; 4096], Durability::Now).unwrap();
+        let mut block = [0; 4096];
+        device.read(LEN - 4096, &mut block).unwrap();
+        assert_eq!(block, [7; 4096], "{protection}");
+    }
+}
+
+#[test]
     fn every_kind_does_what_an_array_does(ops in prop::collection::vec(op(), 1..25)) {
         for options in kinds() {
             run(Bed::new(options), &ops);
