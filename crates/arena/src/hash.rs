@@ -59,6 +59,18 @@ impl Word {
         Self(self.0 & !0xffff_ffff | u64::from(owner))
     }
 
+    /// Takes the bucket of `word`, if it still is what was seen there.
+    #[inline]
+    fn try_lock<'a>(self, word: &'a AtomicU64, arena: &Arena) -> Option<Locked<'a>> {
+        let locked = self.locked_by(arena.owner()).0;
+        let is_ours = word.compare_exchange_weak(self.0, locked, Acquire, Relaxed).is_ok();
+        is_ours.then(|| {
+            // hash-H2
+            fence(Release);
+            Locked { word, before: self }
+        })
+    }
+
     /// Unlocked, after a change.
     fn changed(self) -> Self {
         Self((self.0 >> 32).wrapping_add(1) << 32)
@@ -140,23 +152,27 @@ impl<T: Entry + Default> HashIndex<T> {
         Handle::from_link(bucket.next.load(Relaxed)).map(|h| (h, self.more.get(arena, h)))
     }
 
+    #[inline]
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
         let word = &self.bucket(arena, hash).word;
-        let me = arena.owner();
+        let seen = Word(word.load(Relaxed));
+        let locked = if seen.owner() == 0 { seen.try_lock(word, arena) } else { None };
+        locked.unwrap_or_else(|| Self::wait_for(word, arena))
+    }
+
+    #[cold]
+    fn wait_for<'a>(word: &'a AtomicU64, arena: &Arena) -> Locked<'a> {
         let (mut spins, mut doubts) = (0u32, 0u32);
         loop {
             let seen = Word(word.load(Relaxed));
             let owner = seen.owner();
             let is_left = || doubts >= DOUBTS_MAX || arena.is_lost() || arena.is_owner_dead(owner);
             let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && is_left();
-            let locked = seen.locked_by(me).0;
-            if is_free && word.compare_exchange_weak(seen.0, locked, Acquire, Relaxed).is_ok() {
-                // hash-H2
-                fence(Release);
+            if is_free && let Some(locked) = seen.try_lock(word, arena) {
                 if doubts >= DOUBTS_MAX {
                     arena.doubt();
                 }
-                return Locked { word, before: seen };
+                return locked;
             }
             doubts += u32::from(spins >= SPINS_TO_DOUBT);
             spins = if spins >= SPINS_TO_DOUBT { 0 } else { spins + 1 };

@@ -75,11 +75,11 @@ pub trait SharedPool: Sized + Sync {
         let mut naps = 0;
         loop {
             match state.arena.enter() {
-                Ok(inside) => match body(self) {
+                Ok(inside) => match state.arena.doubting_panics(|| body(self)) {
                     _ if self.is_lost() || state.arena.has_met_loss() => return Err(state.lost()),
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
-                        match self.make_space() {
+                        match state.arena.doubting_panics(|| self.make_space()) {
                             Ok(true) => continue,
                             Ok(false) => drop(inside),
                             Err(Errno::RESTART) => {

@@ -450,6 +450,11 @@ impl<V: Inode> State<V> {
     /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, session-E3).
     #[inline]
     fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
+        if lock.try_lock(mode) { Ok(()) } else { self.wait_long_for(lock, mode) }
+    }
+
+    #[cold]
+    fn wait_long_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         let mut wait = None;
         let taken = lock.lock_while(mode, || {
             wait.get_or_insert_with(|| self.arena.begin_wait()).look();

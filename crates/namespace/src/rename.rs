@@ -70,8 +70,12 @@ impl<S: Storage> Core<S> {
             let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
             let target = self.resolve(to.0, to.1)?;
             let mut inos: SmallVec<[Ino; 5]> = SmallVec::from_slice(&[from.0, to.0, ino]);
-            inos.extend(target.found.map(|t| t.ino));
-            inos.extend(whiteout.as_ref().map(|whiteout| whiteout.ino));
+            if let Some(target) = target.found {
+                inos.push(target.ino);
+            }
+            if let Some(whiteout) = &whiteout {
+                inos.push(whiteout.ino);
+            }
             let done = self.change(&inos, || {
                 let now = self.resolve_again(from.0, from.1, &source)?.flatten();
                 let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)

@@ -61,7 +61,7 @@ impl Contents {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        self.read_there(&ofd, buf, At::Position)
+        self.read_at_position(&ofd, buf)
     }
 
     /// `pread`.
@@ -79,17 +79,21 @@ impl Contents {
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        self.read_there(&ofd, buf, At::Offset(offset))
+        read_at_offset(&ofd, buf, offset)
     }
 
     /// Reads at the offset of the description, which moves, or at another.
-    #[inline]
     fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
+        match at {
+            At::Offset(offset) => read_at_offset(ofd, buf, offset),
+            At::Position => self.read_at_position(ofd, buf),
+        }
+    }
+
+    #[inline]
+    fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> Call<usize> {
         ofd.check_unmapped()?;
-        let at = match at {
-            At::Offset(offset) => return Ok(read_at(ofd, buf, offset)?),
-            At::Position => self.lock_offset(ofd)?,
-        };
+        let at = self.lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
         if at.is_promoted() {
             // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
@@ -574,11 +578,25 @@ fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno
     read_content(ofd, offset, &mut buf[..len])
 }
 
+/// Reads a file of which the kernel has no mapping.
+#[inline]
+fn read_at_offset(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Call<usize> {
+    ofd.check_unmapped()?;
+    Ok(read_at(ofd, buf, offset)?)
+}
+
 /// Reads, which is an access unless the description has `O_NOATIME`.
 #[inline]
 pub(crate) fn read_content(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
-    let mut read = || ofd.fs().read(ofd.ino(), offset, buf);
-    if ofd.oflags() & libc::O_NOATIME == 0 { read() } else { vfs::access::unrecorded(read) }
+    if ofd.oflags() & libc::O_NOATIME != 0 {
+        return read_unrecorded(ofd, offset, buf);
+    }
+    ofd.fs().read(ofd.ino(), offset, buf)
+}
+
+#[cold]
+fn read_unrecorded(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    vfs::access::unrecorded(|| ofd.fs().read(ofd.ino(), offset, buf))
 }
 
 /// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more

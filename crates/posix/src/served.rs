@@ -13,7 +13,11 @@ pub enum Served<T> {
 }
 
 /// Why a call ends early, inside this crate.
+///
+/// Its tag is as wide as what a [`Call`] holds in the same place. With a narrow one, descriptions are stored in halves and
+/// loaded whole, which stalls each read and write for as long as ten instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Stop {
     /// It fails.
     Errno(Errno),

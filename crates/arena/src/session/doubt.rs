@@ -51,6 +51,24 @@ impl Arena {
         }
     }
 
+    /// Runs part of an operation. A panic in it marks the arena as in doubt (doubt-W1).
+    #[inline]
+    pub fn doubting_panics<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct Panic<'a>(&'a Arena);
+
+        impl Drop for Panic<'_> {
+            #[cold]
+            fn drop(&mut self) {
+                self.0.doubt();
+            }
+        }
+
+        let panic = Panic(self);
+        let value = body();
+        std::mem::forget(panic);
+        value
+    }
+
     /// The calling thread waits for a lock.
     #[cold]
     pub fn begin_wait(&self) -> Wait<'_> {

@@ -11,16 +11,12 @@ use std::sync::atomic::{Ordering::*, compiler_fence};
 
 /// A thread inside an operation, until dropped.
 #[must_use]
-pub struct Inside<'a>(Option<(&'a AtomicU32, &'a Header)>);
+pub struct Inside<'a>(Option<&'a AtomicU32>);
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some((inside, header)) = self.0 {
-            // doubt-W1
-            if std::thread::panicking() {
-                header.doubt();
-            }
+        if let Some(inside) = self.0 {
             inside.store(0, Release);
         }
     }
@@ -118,7 +114,7 @@ impl Arena {
                 compiler_fence(SeqCst)
             }
             if s.header().gate.load(Acquire) == 0 && s.paused.load(Relaxed) as u32 == 0 {
-                return Ok(Inside(Some((inside, s.header()))));
+                return Ok(Inside(Some(inside)));
             }
             inside.store(0, Release);
             self.wait_outside()?;
