@@ -136,9 +136,7 @@ fn check_extents(device: &dyn BlockDevice, model: &[u8]) {
     assert_eq!(next, SIZE);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
-    #[test]
+#[test]
 fn devices_of_tebibytes_have_address_space() {
     const LEN: u64 = 12 << 40;
     for protection in Protection::ALL.into_iter().filter(|protection| protection.available()) {
@@ -155,7 +153,9 @@ fn devices_of_tebibytes_have_address_space() {
     }
 }
 
-#[test]
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
     fn every_kind_does_what_an_array_does(ops in prop::collection::vec(op(), 1..25)) {
         for options in kinds() {
             run(Bed::new(options), &ops);

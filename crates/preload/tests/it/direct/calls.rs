@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use rng::Rng;
-use std::ffi::{CString, c_int};
+use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -173,18 +173,26 @@ impl World {
                     show(if new < 0 { -2 } else { call!(by_number, SYS_dup2, dup2(fd, new)) })
                 }
                 12..=27 => {
-                    let n = call!(by_number, SYS_read, read(fd, self.buf.as_mut_ptr().cast(), len));
+                    let n = call!(
+                        by_number,
+                        SYS_read,
+                        read(fd, self.buf.as_mut_ptr().cast::<c_void>(), len)
+                    );
                     self.bytes(n)
                 }
                 28..=41 => {
                     self.fill(len, seed);
-                    show(call!(by_number, SYS_write, write(fd, self.buf.as_ptr().cast(), len)))
+                    show(call!(
+                        by_number,
+                        SYS_write,
+                        write(fd, self.buf.as_ptr().cast::<c_void>(), len)
+                    ))
                 }
                 42..=53 => {
                     let n = call!(
                         by_number,
                         SYS_pread64,
-                        pread(fd, self.buf.as_mut_ptr().cast(), len, offset)
+                        pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
                     );
                     self.bytes(n)
                 }
@@ -193,7 +201,7 @@ impl World {
                     show(call!(
                         by_number,
                         SYS_pwrite64,
-                        pwrite(fd, self.buf.as_ptr().cast(), len, offset)
+                        pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
                     ))
                 }
                 65..=68 => self.vectors(by_number, fd, len, offset, seed),
@@ -245,7 +253,7 @@ impl World {
                     show(call!(
                         by_number,
                         SYS_pwrite64,
-                        pwrite(fd, self.buf.as_ptr().cast(), SIZE as usize, 0)
+                        pwrite(fd, self.buf.as_ptr().cast::<c_void>(), SIZE as usize, 0)
                     ))
                 }
                 92 => {
@@ -265,7 +273,11 @@ impl World {
                     show(if to == fd {
                         -2
                     } else {
-                        call!(by_number, SYS_sendfile, sendfile(to, fd, std::ptr::null_mut(), len))
+                        call!(
+                            by_number,
+                            SYS_sendfile,
+                            sendfile(to, fd, std::ptr::null_mut::<i64>(), len)
+                        )
                     })
                 }
                 94 => {
@@ -320,13 +332,13 @@ impl World {
                         show(call!(
                             by_number,
                             SYS_pwrite64,
-                            pwrite(fd, self.buf.as_ptr().cast(), len, offset)
+                            pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
                         ))
                     } else {
                         let n = call!(
                             by_number,
                             SYS_pread64,
-                            pread(fd, self.buf.as_mut_ptr().cast(), len, offset)
+                            pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
                         );
                         self.bytes(n)
                     }
@@ -425,8 +437,8 @@ impl World {
             let child = libc::fork();
             if child == 0 {
                 libc::lseek(fd, seed as i64 % 1000, libc::SEEK_CUR);
-                libc::write(fd, self.buf.as_ptr().cast(), len);
-                let n = libc::read(fd, self.buf.as_mut_ptr().cast(), 100);
+                libc::write(fd, self.buf.as_ptr().cast::<c_void>(), len);
+                let n = libc::read(fd, self.buf.as_mut_ptr().cast::<c_void>(), 100);
                 libc::_exit((n & 0x7f) as c_int);
             }
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
