@@ -23,7 +23,7 @@ run_suite() (
     source "$here/$1.sh"
     echo "== $1 on $2 ($(stat -f -c %T "$2"))"
     suite_"$1" "$2"
-    echo "== $1: passed"
+    echo "== $1: passed ($SECONDS s)"
 )
 
 if [ "$suite" = all ]; then

@@ -24,7 +24,7 @@ open("tree/last", "w").close()
 print("ready", flush=True)
 sys.stdin.read()
 END
-# restic_found: what it says of the files, without sizes and times.
+# restic_found: files and directories by what restic found of them.
 restic_found() {
     restic --no-cache --json backup tree | jq -c 'select(.message_type == "summary") |
         {files_new, files_changed, files_unmodified, dirs_new, dirs_changed, dirs_unmodified}'

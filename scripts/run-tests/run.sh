@@ -115,7 +115,7 @@ run_program() {
         pjdfstest) run_pjdfstest "$2" ;;
         *) compare "$1" "$2" ;;
     esac || return 1
-    echo "== $1: passed"
+    echo "== $1: passed ($SECONDS s)"
 }
 
 # with_cache COMMAND ARG…: makes a directory on the disk, and a cache of it, mounts that, runs COMMAND ARG… MOUNT, and detaches
