@@ -7,3 +7,4 @@ mod control;
 mod crash;
 mod delegate;
 mod faults;
+mod full;
