@@ -267,14 +267,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn follow_birth(&self, state: &mut State, attr: &Attr) -> Result<()> {
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let Some(birth) = &cnode.birth else { return Ok(()) };
-        if (birth.perm, birth.uid, birth.gid) == (attr.perm, attr.uid, attr.gid) {
+        if birth.is_of(attr) {
             return Ok(());
         }
         if attr.perm & !0o777 != 0 {
             self.backing.sync_metadata(attr.ino)?;
             return self.clear_birth(cnode);
         }
-        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, ..birth.clone() };
+        let birth = birth.clone().with(attr);
         self.store_birth(cnode, &birth)?;
         cnode.birth = Some(birth);
         Ok(())
@@ -321,20 +321,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn restore_attributes(&self, ino: Ino, cnode: &mut Cnode) -> Result<()> {
         let Some(birth) = &cnode.birth else { return Ok(()) };
         let found = self.backing.getattr(ino)?;
-        let is_same = (found.perm, found.uid, found.gid) == (birth.perm, birth.uid, birth.gid);
         // While the cache was changing the file, its record had an older time.
         let is_ours =
             cnode.record.state.contains(Flags::BUSY) || found.ctime <= cnode.record.left.ctime;
-        if is_same || !is_ours {
+        if birth.is_of(&found) || !is_ours {
             return Ok(());
         }
-        let set = SetAttr {
-            perm: Some(birth.perm),
-            uid: Some(birth.uid),
-            gid: Some(birth.gid),
-            ..SetAttr::default()
-        };
-        cnode.record.left.ctime = self.backing.setattr(&Caller::ROOT, ino, &set)?.ctime;
+        let left = self.backing.setattr(&Caller::ROOT, ino, &birth.to_set())?;
+        cnode.record.left.ctime = left.ctime;
         self.store_record(cnode)
     }
 
@@ -394,11 +388,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let set = SetAttr {
             size: Some(cnode.size),
-            perm: Some(birth.perm),
-            uid: Some(birth.uid),
-            gid: Some(birth.gid),
             mtime: Some(SetTime::At(self.own_mtime(cnode)?)),
-            ..SetAttr::default()
+            ..birth.to_set()
         };
         self.backing.setattr(&Caller::ROOT, file, &set)?;
         self.backing.fsync(file)

@@ -1,7 +1,7 @@
 //! What a cache keeps in its pool: `docs/format/pmcache.md` in Rust.
 
 use serde::{Deserialize, Serialize};
-use vfs::{Attr, Errno, Result, Timestamp};
+use vfs::{Attr, Errno, Result, SetAttr, Timestamp};
 use zerocopy::byteorder::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -219,6 +219,27 @@ struct BirthBytes {
 }
 
 impl Birth {
+    /// Whether a file has the permissions and the owner on record.
+    pub fn is_of(&self, attr: &Attr) -> bool {
+        (self.perm, self.uid, self.gid) == (attr.perm, attr.uid, attr.gid)
+    }
+
+    /// The same creation, with the permissions and the owner that the file has now.
+    #[must_use]
+    pub fn with(self, attr: &Attr) -> Self {
+        Self { perm: attr.perm, uid: attr.uid, gid: attr.gid, ..self }
+    }
+
+    /// The change that gives a file the permissions and the owner on record.
+    pub fn to_set(&self) -> SetAttr {
+        SetAttr {
+            perm: Some(self.perm),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            ..SetAttr::default()
+        }
+    }
+
     /// As it is stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         let len = |bytes: &[u8]| (bytes.len() as u32).into();
