@@ -228,9 +228,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             again: Vec::new(),
         };
         let cnode = self.cnode(node, state)?;
-        if !std::mem::replace(&mut cnode.is_unsynced, true) {
-            self.store_record(cnode)?;
-        }
+        let unsynced = cnode.record.state | Flags::UNSYNCED;
+        self.set_state(cnode, unsynced)?;
         // The bitmap is what makes it mean something: a file without a birth that is gone is one that others removed.
         self.store_birth(cnode, &birth)?;
         self.begin_dirty(node, cnode)?;
@@ -317,17 +316,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(is_it)
     }
 
-    /// Gives a file below the permissions and the owner on record (births-N6), unless another program has changed it since.
-    pub(crate) fn restore_attributes(&self, ino: Ino, cnode: &mut Cnode) -> Result<()> {
+    /// Gives a file below the permissions and the owner on record (births-N6). To be called only if no other program has changed
+    /// it since.
+    pub(crate) fn restore_attributes(&self, found: &Attr, cnode: &mut Cnode) -> Result<()> {
         let Some(birth) = &cnode.birth else { return Ok(()) };
-        let found = self.backing.getattr(ino)?;
-        // While the cache was changing the file, its record had an older time.
-        let is_ours =
-            cnode.record.state.contains(Flags::BUSY) || found.ctime <= cnode.record.left.ctime;
-        if birth.is_of(&found) || !is_ours {
+        if birth.is_of(found) {
             return Ok(());
         }
-        let left = self.backing.setattr(&Caller::ROOT, ino, &birth.to_set())?;
+        let left = self.backing.setattr(&Caller::ROOT, found.ino, &birth.to_set())?;
         cnode.record.left.ctime = left.ctime;
         self.store_record(cnode)
     }

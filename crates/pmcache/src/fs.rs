@@ -302,14 +302,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if set.atime.is_some() {
             self.name_below(ino)?;
         }
+        let node = self.table.find(ino).filter(|_| set.mtime.is_some());
         self.change_attributes(ino, |state| {
-            let unsafe_time = |cnode: &&mut cnode::Cnode| set.mtime.is_some() && !cnode.is_unsynced;
-            if let Some(cnode) = state.dirty_mut().filter(unsafe_time) {
-                // Who finds the file with its new time shall not think that others have changed it.
-                cnode.is_unsynced = true;
-                self.store_record(cnode)?;
-            }
-            let attr = self.backing.setattr(caller, ino, set)?;
+            let attr = match (&node, state.dirty_mut()) {
+                // A new time must not look like a change by others after a crash.
+                (Some(node), Some(cnode)) => {
+                    self.change_below(node, cnode, |below| below.setattr(caller, ino, set))?
+                }
+                _ => self.backing.setattr(caller, ino, set)?,
+            };
             state.is_named &= set.mtime.is_none();
             self.follow_birth(state, &attr)?;
             let Some(cnode) = state.dirty() else { return Ok(()) };

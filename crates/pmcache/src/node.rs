@@ -101,8 +101,6 @@ pub struct Cnode {
     pub slot: Option<MarkSlot>,
     /// When it was last compared with what is below.
     pub checked: AtomicI64,
-    /// Whether the fingerprint may be one that a power failure takes back; the stored record is busy then.
-    pub is_unsynced: bool,
     /// What is below may lack; `None`: nothing.
     pub dirty: Option<Dirty>,
 }

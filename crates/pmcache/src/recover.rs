@@ -1,10 +1,11 @@
 //! Attaching: a pool becomes the cache of a directory, or goes on being it.
 
+use crate::cnode::CONFLICT;
 use crate::counters::{Counts, Trouble};
 use crate::drain::Backlog;
-use crate::node::Cnode;
+use crate::node::{Cnode, Node};
 use crate::openers::Openers;
-use crate::record::{self, Flags, MARK, MARK_MAX, Mark};
+use crate::record::{self, Fingerprint, Flags, MARK, MARK_MAX, Mark};
 use crate::space::Resident;
 use crate::table::Table;
 use crate::{BLOCK, Cache, Options, lock, write};
@@ -187,19 +188,44 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn take_up(&self, ino: Ino, mut cnode: Cnode) -> Result<()> {
         let node = self.table.keep(ino);
         let mut state = write(&node.state);
-        if !self.options.read_only {
-            self.restore_attributes(ino, &mut cnode)?;
-            if cnode.record.state.contains(Flags::BUSY) {
-                // The cache was changing it, and nobody knows how far it came.
-                self.take_fingerprint(&node, &mut cnode)?;
-            }
-            let plain = cnode.record.state - Flags::ORPHAN;
-            self.set_state(&mut cnode, plain)?;
-        }
+        self.resume(&node, &mut cnode).inspect_err(|_| self.release(&cnode))?;
         self.admit(ino, &mut cnode);
-        let result = if self.options.read_only { Ok(()) } else { self.punch(&node, &mut cnode) };
         state.cached = Some(cnode);
-        result
+        Ok(())
+    }
+
+    /// Goes on with a shadow of before, which has something that is not below: finds out whether the backing file is as the
+    /// cache has left it (pmcache-C4), and does again what was under way.
+    ///
+    /// # Errors
+    /// Of the backing store and the pool. All is as it was, and can be tried again.
+    pub(crate) fn resume(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        let attr = self.backing.getattr(node.ino)?;
+        let found = Fingerprint::of(&attr);
+        let (before, state) = (cnode.record.left, cnode.record.state - Flags::ORPHAN);
+        if state.contains(Flags::CONFLICT) || !cnode.record.may_have_left(&found) {
+            if self.options.read_only {
+                return Ok(());
+            }
+            if !state.contains(Flags::CONFLICT) {
+                tracing::error!("{}: {CONFLICT}", self.name_for_people(node.ino, cnode));
+            }
+            return self.set_state(cnode, state | Flags::CONFLICT);
+        }
+        let is_other = state.contains(Flags::BUSY) || !found.has_same_content(&before);
+        if is_other {
+            cnode.record.left = found;
+        }
+        if self.options.read_only {
+            return Ok(());
+        }
+        let taken = if is_other { (state - Flags::BUSY) | Flags::UNSYNCED } else { state };
+        self.set_state(cnode, taken)?;
+        // While the cache was changing the file, its record had an older time.
+        if state.contains(Flags::BUSY) || found.ctime <= before.ctime {
+            self.restore_attributes(&attr, cnode)?;
+        }
+        self.punch(node, cnode)
     }
 
     /// Drops what the cache has for a file that others have changed or removed below, and that [`status`](Self::status) names so
@@ -217,9 +243,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 continue;
             }
             let bytes = cnode.dirty_bytes();
+            self.clear_birth(cnode)?;
             self.end_dirty(&node, cnode)?;
-            let plain = cnode.record.state - Flags::CONFLICT;
-            self.set_state(cnode, plain)?;
+            cnode.record.state -= Flags::CONFLICT;
+            cnode.record.intent = None;
+            self.store_record(cnode)?;
             let attr = self.backing.getattr(node.ino)?;
             self.forget_content(&mut state, &attr)?;
             return Ok(Some(bytes));

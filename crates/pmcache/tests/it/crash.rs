@@ -161,13 +161,14 @@ fn with_old_data(model: Model, synced: Model) -> Model {
     let (now, synced) = (over(model), over(synced));
     for name in names_of(&now) {
         let ino = now.lookup(ROOT, &name).unwrap().ino;
-        let mtime = Some(SetTime::At(now.getattr(ino).unwrap().mtime));
+        let attr = now.getattr(ino).unwrap();
+        let (mtime, ctime) = (Some(SetTime::At(attr.mtime)), Some(attr.ctime));
         let is_old = synced.identity(ino).ok() == now.identity(ino).ok();
         let old = if is_old { content(&synced, ino).unwrap() } else { Vec::new() };
         let set = |set: SetAttr| now.setattr(&Caller::ROOT, ino, &set).unwrap();
         set(SetAttr { size: Some(0), ..SetAttr::default() });
         now.write(ino, 0, &old).unwrap();
-        set(SetAttr { size: Some(old.len() as u64), mtime, ..SetAttr::default() });
+        set(SetAttr { size: Some(old.len() as u64), mtime, ctime, ..SetAttr::default() });
     }
     let saved = now.model().save();
     load(&saved)

@@ -8,3 +8,4 @@ mod crash;
 mod delegate;
 mod faults;
 mod full;
+mod recovery;
