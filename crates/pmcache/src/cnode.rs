@@ -115,6 +115,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             birth: None,
             slot: None,
             checked: (self.options.clock)().0.into(),
+            is_cut: false,
             dirty: None,
         };
         let begun =
@@ -181,9 +182,19 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     None => self.kept_ctime(shadow.ino, &record.left),
                 };
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
-                let slot = None;
-                let mut cnode =
-                    Cnode { name, shadow, size, ctime, record, birth, slot, checked, dirty };
+                let (slot, is_cut) = (None, false);
+                let mut cnode = Cnode {
+                    name,
+                    shadow,
+                    size,
+                    ctime,
+                    record,
+                    birth,
+                    slot,
+                    checked,
+                    is_cut,
+                    dirty,
+                };
                 if cnode.dirty.is_none() {
                     cnode.record.state -= Flags::BUSY;
                 }
@@ -377,7 +388,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
         cnode.record.left = left;
         cnode.record.state -= Flags::BUSY;
-        cnode.record.state.set(Flags::UNSYNCED, !left.has_same_content(written));
+        let is_synced = left.has_same_content(written);
+        cnode.record.state.set(Flags::UNSYNCED, !is_synced);
+        cnode.is_cut &= !is_synced;
         self.store_record(cnode)
     }
 

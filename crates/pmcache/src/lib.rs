@@ -40,6 +40,7 @@ mod node;
 mod openers;
 mod options;
 mod pins;
+mod punch;
 mod range;
 pub mod record;
 mod recover;

@@ -5,6 +5,7 @@ use crate::counters::{Counts, Trouble};
 use crate::drain::Backlog;
 use crate::node::{Cnode, Node};
 use crate::openers::Openers;
+use crate::punch::Unpunched;
 use crate::record::{self, Fingerprint, Flags, MARK, MARK_MAX, Mark};
 use crate::space::Resident;
 use crate::table::Table;
@@ -176,6 +177,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         done.map(|()| true)
     }
 
+    /// Takes up a file that could not be when the pool was attached, before anybody is told its size and times.
+    pub(crate) fn find_lost(&self, ino: Ino) -> Result<()> {
+        if lock(&self.lost).is_empty() {
+            return Ok(());
+        }
+        let node = self.table.get(ino);
+        let found = self.load(&node, &mut write(&node.state));
+        match found {
+            // The next attach removes it again.
+            Ok(()) | Err(Errno::STALE) => Ok(()),
+            Err(err) => {
+                self.retire(&node);
+                Err(err)
+            }
+        }
+    }
+
     /// Gives back the references to a shadow that is not used after all.
     pub(crate) fn release(&self, cnode: &Cnode) {
         self.pool.forget(cnode.shadow, 1);
@@ -225,7 +243,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if state.contains(Flags::BUSY) || found.ctime <= before.ctime {
             self.restore_attributes(&attr, cnode)?;
         }
-        self.punch(node, cnode)
+        match self.punch(node, cnode) {
+            // No call has returned that depends on it.
+            Err(Unpunched::Refused(err)) if err != Errno::IO => self.drop_intent(cnode),
+            done => done.map_err(Errno::from),
+        }
     }
 
     /// Drops what the cache has for a file that others have changed or removed below, and that [`status`](Self::status) names so
@@ -246,8 +268,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.clear_birth(cnode)?;
             self.end_dirty(&node, cnode)?;
             cnode.record.state -= Flags::CONFLICT;
-            cnode.record.intent = None;
-            self.store_record(cnode)?;
+            self.drop_intent(cnode)?;
             let attr = self.backing.getattr(node.ino)?;
             self.forget_content(&mut state, &attr)?;
             return Ok(Some(bytes));

@@ -193,3 +193,76 @@ fn an_append_beside_writing_back_is_in_no_conflict_after_a_power_failure() {
     again.drain_all(&|_| {}).unwrap();
     assert!(content(&*below, ino).unwrap() == expected);
 }
+
+fn resize(cache: &Tested, ino: Ino, size: u64) -> vfs::Result<()> {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    cache.setattr(&Caller::ROOT, ino, &set).map(drop)
+}
+
+/// What was cut off does not come back where the cut could not be synced below at first (pmcache-C3).
+#[test]
+fn what_was_cut_off_stays_so_where_a_sync_fails() {
+    let (cache, below) = fresh(options());
+    let ino = file(&cache, b"f");
+    cache.write(ino, 0, OLD).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
+    resize(&cache, ino, 100).unwrap();
+    below.fail(&[Call::Fsync, Call::Sync], Errno::IO);
+    assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
+    assert_eq!(resize(&cache, ino, 9000), Err(Errno::IO));
+    below.heal();
+    resize(&cache, ino, 9000).unwrap();
+    let left = copy(&cache);
+    below.crash();
+    let again = attach(left, &below, options()).unwrap();
+    let ino = again.lookup(ROOT, b"f").unwrap().ino;
+    let expected = [&OLD[..100], &[0; 8900]].concat();
+    assert!(content(&again, ino).unwrap() == expected);
+}
+
+/// A hole that could not be synced below is made again before the file changes, and not after (punch-Z1).
+#[test]
+fn a_hole_is_made_once_where_a_sync_fails() {
+    let (cache, below) = fresh(options());
+    let ino = file(&cache, b"f");
+    cache.write(ino, 0, &[1; 300_000]).unwrap();
+    cache.drain_all(&|_| {}).unwrap();
+    below.fail(&[Call::Fsync, Call::Sync], Errno::IO);
+    let punched = cache.fallocate(ino, vfs::Fallocate::PunchHole, 0, 200_000);
+    assert_eq!(punched, Err(Errno::IO));
+    assert_eq!(cache.write(ino, 5000, b"new"), Err(Errno::IO));
+    below.heal();
+    cache.write(ino, 5000, b"new").unwrap();
+    let mut expected = vec![1; 300_000];
+    expected[..200_000].fill(0);
+    expected[5000..5003].copy_from_slice(b"new");
+    assert!(content(&cache, ino).unwrap() == expected);
+    let left = copy(&cache);
+    below.crash();
+    let again = attach(left, &below, options()).unwrap();
+    let ino = again.lookup(ROOT, b"f").unwrap().ino;
+    assert!(content(&again, ino).unwrap() == expected);
+}
+
+/// A file that is removed stays so where the store does not answer after the removal.
+#[test]
+fn a_removal_is_kept_where_the_store_fails_after_it() {
+    let (cache, below) = fresh(options());
+    let ino = file(&cache, b"f");
+    cache.write(ino, 0, OLD).unwrap();
+    cache.fsync(ino).unwrap();
+    let mut is_removed = false;
+    below.fail_where(move |call| {
+        is_removed |= call == Call::Unlink;
+        (is_removed && call == Call::Getattr).then_some(Errno::IO)
+    });
+    let _ = cache.unlink(ROOT, b"f");
+    below.heal();
+    cache.forget(ino, 1);
+    assert_eq!(below.peek(ROOT, b"f").map(drop), Err(Errno::NOENT));
+    // Its references end with the server.
+    let killed = Below(Arc::new(ModelBacking::over(below.model().after_kill())));
+    let again = attach(copy(&cache), &killed, options()).unwrap();
+    assert_eq!(again.lookup(ROOT, b"f").map(drop), Err(Errno::NOENT));
+    assert!(again.status().troubles.is_empty());
+}
