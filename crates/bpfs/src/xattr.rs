@@ -73,6 +73,15 @@ impl<M: Medium> Store<M> {
         })
     }
 
+    /// Blocks that must stay free while a list is stored. One that takes no more blocks than the list before needs them only
+    /// until it is committed, and may use half of those that are kept.
+    fn keep_for(&self, v: &VInode, list: &Attributes) -> Result<u64> {
+        let old = self.check_root(self.load(v, Word::Xattr))?;
+        let mut blocks = 0;
+        self.visit_all(Node::top(old), &mut |_| blocks += 1)?;
+        Ok(if blocks_of(list) <= blocks { KEEP / 2 } else { KEEP })
+    }
+
     /// Commits a list together with other words of the inode.
     pub fn commit_attributes(
         &self,
@@ -81,7 +90,7 @@ impl<M: Medium> Store<M> {
         list: &Attributes,
         words: &[(Word, u64)],
     ) -> Result<()> {
-        self.v.transact(blocks_of(list), KEEP, |txn| {
+        self.v.transact(blocks_of(list), self.keep_for(v, list)?, |txn| {
             let word = self.replace_attributes(txn, v, list)?;
             let delta = txn.delta();
             self.touch_changed(v);

@@ -228,9 +228,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             again: Vec::new(),
         };
         let cnode = self.cnode(node, state)?;
-        if !std::mem::replace(&mut cnode.is_unsynced, true) {
-            self.store_record(cnode)?;
-        }
+        let unsynced = cnode.record.state | Flags::UNSYNCED;
+        self.set_state(cnode, unsynced)?;
         // The bitmap is what makes it mean something: a file without a birth that is gone is one that others removed.
         self.store_birth(cnode, &birth)?;
         self.begin_dirty(node, cnode)?;
@@ -267,14 +266,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn follow_birth(&self, state: &mut State, attr: &Attr) -> Result<()> {
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let Some(birth) = &cnode.birth else { return Ok(()) };
-        if (birth.perm, birth.uid, birth.gid) == (attr.perm, attr.uid, attr.gid) {
+        if birth.is_of(attr) {
             return Ok(());
         }
         if attr.perm & !0o777 != 0 {
             self.backing.sync_metadata(attr.ino)?;
             return self.clear_birth(cnode);
         }
-        let birth = Birth { perm: attr.perm, uid: attr.uid, gid: attr.gid, ..birth.clone() };
+        let birth = birth.clone().with(attr);
         self.store_birth(cnode, &birth)?;
         cnode.birth = Some(birth);
         Ok(())
@@ -317,24 +316,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(is_it)
     }
 
-    /// Gives a file below the permissions and the owner on record (births-N6), unless another program has changed it since.
-    pub(crate) fn restore_attributes(&self, ino: Ino, cnode: &mut Cnode) -> Result<()> {
+    /// Gives a file below the permissions and the owner on record (births-N6). To be called only if no other program has changed
+    /// it since.
+    pub(crate) fn restore_attributes(&self, found: &Attr, cnode: &mut Cnode) -> Result<()> {
         let Some(birth) = &cnode.birth else { return Ok(()) };
-        let found = self.backing.getattr(ino)?;
-        let is_same = (found.perm, found.uid, found.gid) == (birth.perm, birth.uid, birth.gid);
-        // While the cache was changing the file, its record had an older time.
-        let is_ours =
-            cnode.record.state.contains(Flags::BUSY) || found.ctime <= cnode.record.left.ctime;
-        if is_same || !is_ours {
+        if birth.is_of(found) {
             return Ok(());
         }
-        let set = SetAttr {
-            perm: Some(birth.perm),
-            uid: Some(birth.uid),
-            gid: Some(birth.gid),
-            ..SetAttr::default()
-        };
-        cnode.record.left.ctime = self.backing.setattr(&Caller::ROOT, ino, &set)?.ctime;
+        let left = self.backing.setattr(&Caller::ROOT, found.ino, &birth.to_set())?;
+        cnode.record.left.ctime = left.ctime;
         self.store_record(cnode)
     }
 
@@ -394,11 +384,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let set = SetAttr {
             size: Some(cnode.size),
-            perm: Some(birth.perm),
-            uid: Some(birth.uid),
-            gid: Some(birth.gid),
             mtime: Some(SetTime::At(self.own_mtime(cnode)?)),
-            ..SetAttr::default()
+            ..birth.to_set()
         };
         self.backing.setattr(&Caller::ROOT, file, &set)?;
         self.backing.fsync(file)

@@ -6,7 +6,7 @@ pub(crate) use crate::node::Cnode;
 use crate::node::{Dirty, Node, State};
 use crate::range::{Blocks, joined};
 use crate::record::{self, Fingerprint, Flags, Record, ShownCtime};
-use crate::{BLOCK, Cache, Mode, lock};
+use crate::{BLOCK, Cache, lock};
 use backing::{Backing, Frozen};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -27,9 +27,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
         self.recall(state)?;
         if state.cached.is_none() {
-            let mode = self.mode_of(node.ino, state);
-            let mut cnode = match self.load_or_make(node, mode) {
-                Err(Errno::NOSPC) if self.evict(BESIDE)? => self.load_or_make(node, mode)?,
+            let mut cnode = match self.load_or_make(node) {
+                Err(Errno::NOSPC) if self.evict(BESIDE)? => self.load_or_make(node)?,
                 found => found?,
             };
             self.admit(node.ino, &mut cnode);
@@ -84,8 +83,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     pub(crate) fn load(&self, node: &Node, state: &mut State) -> Result<()> {
         if state.cached.is_none() {
             let name = record::name_of(&self.backing.identity(node.ino)?.0);
-            let _shadows = lock(&self.shadows);
-            state.cached = self.find(&name)?;
+            state.cached = self.find_of(node, &name)?;
             if let Some(cnode) = &mut state.cached {
                 self.admit(node.ino, cnode);
             }
@@ -93,17 +91,19 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    fn load_or_make(&self, node: &Node, mode: Mode) -> Result<Cnode> {
+    fn load_or_make(&self, node: &Node) -> Result<Cnode> {
         let attr = self.backing.getattr(node.ino)?;
         let identity = self.backing.identity(node.ino)?.0;
         let name = record::name_of(&identity);
-        let _shadows = lock(&self.shadows);
-        if let Some(cnode) = self.find(&name)? {
+        if let Some(cnode) = self.find_of(node, &name)? {
             return Ok(cnode);
         }
+        let _shadows = lock(&self.shadows);
         let hint = self.backing.path(node.ino).unwrap_or_default();
         let left = Fingerprint::of(&attr);
-        let record = Record { state: Flags::empty(), left, intent: None, identity, hint };
+        // Nobody may have synced what it has.
+        let state = Flags::UNSYNCED;
+        let record = Record { state, left, intent: None, identity, hint };
         // With its record it is one (C1: all of it is below); without, nothing.
         let made = self.pool.create(&Caller::ROOT, self.nodes, &name, &NEW)?;
         let cnode = Cnode {
@@ -115,8 +115,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             birth: None,
             slot: None,
             checked: (self.options.clock)().0.into(),
-            // In journal mode its times are durable before anything is written to it.
-            is_unsynced: mode != Mode::Journal,
+            is_cut: false,
             dirty: None,
         };
         let begun =
@@ -142,6 +141,27 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Some(self.resident.insert(cnode.shadow, cnode.size.div_ceil(BLOCK), Some(ino)));
     }
 
+    /// The shadow of a file that is about to be used. If it has something which is not below, it could not be taken up when the
+    /// pool was attached: then it is now.
+    fn find_of(&self, node: &Node, name: &[u8]) -> Result<Option<Cnode>> {
+        let found = {
+            let _shadows = lock(&self.shadows);
+            self.find(name)?
+        };
+        let Some(mut cnode) = found else { return Ok(None) };
+        let removed = cnode.birth.is_some() && cnode.record.state.contains(Flags::ORPHAN);
+        if removed && !self.options.read_only {
+            // The next attach removes it again (births-N2).
+            self.release(&cnode);
+            return Err(Errno::STALE);
+        }
+        if cnode.dirty.is_some() {
+            self.resume(node, &mut cnode).inspect_err(|_| self.release(&cnode))?;
+            lock(&self.lost).retain(|lost| lost.name != name);
+        }
+        Ok(Some(cnode))
+    }
+
     /// What the pool has under this name. What is no whole shadow, and has nothing that is not below, is removed.
     pub(crate) fn find(&self, name: &[u8]) -> Result<Option<Cnode>> {
         let shadow = match self.pool.lookup(self.nodes, name) {
@@ -162,8 +182,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     None => self.kept_ctime(shadow.ino, &record.left),
                 };
                 let (name, shadow, size) = (name.to_vec(), shadow.ino, shadow.size);
-                let slot = None;
-                let is_unsynced = record.state.contains(Flags::BUSY);
+                let (slot, is_cut) = (None, false);
                 let mut cnode = Cnode {
                     name,
                     shadow,
@@ -173,7 +192,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     birth,
                     slot,
                     checked,
-                    is_unsynced,
+                    is_cut,
                     dirty,
                 };
                 if cnode.dirty.is_none() {
@@ -300,12 +319,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Stores what a shadow knows of its file. Whoever finds it after a crash takes the backing file as it is then, where what
-    /// the cache has changed of it was not synced.
+    /// Stores what a shadow knows of its file.
     pub(crate) fn store_record(&self, cnode: &Cnode) -> Result<()> {
-        let busy = if cnode.is_unsynced { Flags::BUSY } else { Flags::empty() };
-        let record = Record { state: cnode.record.state | busy, ..cnode.record.clone() };
-        let bytes = record.to_bytes();
+        let bytes = cnode.record.to_bytes();
         self.pool.setxattr(cnode.shadow, record::RECORD, &bytes, SetXattr::Any)
     }
 
@@ -343,15 +359,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    /// The backing file is as the cache has left it.
+    /// The backing file is as the cache has left it, which is not synced.
     pub(crate) fn take_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
-        let state = cnode.record.state - Flags::BUSY;
+        let mut state = cnode.record.state - Flags::BUSY;
+        // A change that moved no time, within one tick of the clock below, is one, too.
+        if state != cnode.record.state || !left.has_same_content(&cnode.record.left) {
+            state |= Flags::UNSYNCED;
+        }
         if (left, state) == (cnode.record.left, cnode.record.state) {
             return Ok(());
         }
-        // Space that was allocated changes only `ctime`, which tells nothing of the content.
-        cnode.is_unsynced |= !left.has_same_content(&cnode.record.left);
         (cnode.record.left, cnode.record.state) = (left, state);
         if cnode.dirty.is_none() {
             cnode.ctime = left.ctime;
@@ -370,7 +388,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
         cnode.record.left = left;
         cnode.record.state -= Flags::BUSY;
-        cnode.is_unsynced = !left.has_same_content(written);
+        let is_synced = left.has_same_content(written);
+        cnode.record.state.set(Flags::UNSYNCED, !is_synced);
+        cnode.is_cut &= !is_synced;
         self.store_record(cnode)
     }
 
@@ -497,6 +517,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_shadow_size(cnode, attr.size)?;
         cnode.size = attr.size;
         cnode.record.left = Fingerprint::of(attr);
+        cnode.record.state |= Flags::UNSYNCED;
         cnode.ctime = attr.ctime;
         self.store_record(cnode)
     }

@@ -4,7 +4,7 @@ use crate::counters::count;
 use crate::node::{Cnode, Dirty, Io, Node, State};
 use crate::options::Mode;
 use crate::range::blocks_of;
-use crate::record::{Flags, Punch};
+use crate::record::Flags;
 use crate::{BLOCK, Cache, lock, read, write};
 use backing::{Backing, Frozen};
 use std::ops::Range;
@@ -28,8 +28,6 @@ impl From<Errno> for Stop {
     }
 }
 
-/// Fewer bytes are stored as zeros instead of being freed below.
-const ZEROS_MAX: u64 = 256 << 10;
 /// No more is read from below at once.
 pub(crate) const FETCH_MAX: u64 = 1 << 20;
 /// What a write takes beside its blocks at most: tree nodes, bitmap, record.
@@ -70,11 +68,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         self.throttle(blocks * BLOCK)?;
         for attempt in 1..=TRIES {
-            let first = step(&mut write(&node.state), None);
+            let first = {
+                let mut state = write(&node.state);
+                if state.has_intent() { Err(Stop::Below) } else { step(&mut state, None) }
+            };
             let result = match first {
                 Err(Stop::Below) => {
                     let io = lock(&node.io);
-                    step(&mut write(&node.state), Some(&io))
+                    let mut state = write(&node.state);
+                    let again = self.punch_again(node, &mut state).map_err(Stop::from);
+                    again.and_then(|()| step(&mut state, Some(&io)))
                 }
                 other => other,
             };
@@ -428,20 +431,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         io: Option<&Io>,
     ) -> std::result::Result<(), Stop> {
         let size = cnode.size;
-        if cnode.record.left.size <= size {
+        let is_longer = cnode.record.left.size > size;
+        if !is_longer && !cnode.is_cut {
             return Ok(());
         }
         io.ok_or(Stop::Below)?;
-        self.check_as_left(node, cnode)?;
-        // A longer file that came back would show what was cut off.
-        self.change_below(node, cnode, |below| {
-            set_size(below, node.ino, size)?;
-            below.fsync(node.ino)
-        })?;
-        cnode.record.left.size = cnode.record.left.size.min(size);
-        if let Some(dirty) = &mut cnode.dirty {
-            (dirty.reserved, dirty.is_changed) = (0, true);
+        if is_longer {
+            self.check_as_left(node, cnode)?;
+            cnode.is_cut = true;
+            self.change_below(node, cnode, |below| set_size(below, node.ino, size))?;
+            cnode.record.left.size = cnode.record.left.size.min(size);
+            if let Some(dirty) = &mut cnode.dirty {
+                (dirty.reserved, dirty.is_changed) = (0, true);
+            }
         }
+        // A longer file that came back would show what was cut off.
+        self.backing.fsync(node.ino)?;
+        cnode.is_cut = false;
         Ok(())
     }
 
@@ -571,7 +577,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
-    fn touch_times(&self, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn touch_times(&self, cnode: &mut Cnode) -> Result<()> {
         self.note_change(cnode);
         self.set_shadow(cnode, &SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() })
     }
@@ -583,83 +589,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             below.fallocate(node.ino, mode, start, len)?;
             below.fsync(node.ino)
         })
-    }
-
-    /// Makes a range read as zeros, as far as the file reaches: by zeros, or, if it is long or blocks are to be freed, by a hole
-    /// here and below.
-    fn zero(&self, node: &Node, mode: Fallocate, range: &Range<u64>) -> Result<()> {
-        self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
-            let size = self.cnode_to_change(node, state)?.size;
-            let range = range.start..range.end.min(size);
-            if range.is_empty() {
-                self.before_change(node, state)?;
-                let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
-                self.begin_dirty(node, cnode)?;
-                return Ok(self.touch_times(cnode)?);
-            }
-            let len = range.end - range.start;
-            let frees = mode == Fallocate::PunchHole && !whole_blocks(&range, size).is_empty();
-            if len <= ZEROS_MAX && !frees {
-                let (at, cnode) =
-                    self.prepare(node, state, io, WriteOffset::At(range.start), len)?;
-                let zeros = vec![0; len as usize];
-                self.pool.write(cnode.shadow, at, &zeros)?;
-                cnode.ctime = (self.options.clock)();
-                return Ok(());
-            }
-            io.ok_or(Stop::Below)?;
-            self.before_change(node, state)?;
-            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
-            self.begin_dirty(node, cnode)?;
-            self.keep_edges(node, cnode, &range)?;
-            let intent = Punch { offset: range.start, len };
-            cnode.record.intent = Some(intent);
-            // This is the commit: from here on it is done, if need be by who attaches the pool after a crash.
-            self.store_record(cnode)?;
-            Ok(self.punch(node, cnode)?)
-        })
-    }
-
-    /// Marks the blocks that a range cuts, so that what is beside it is the shadow's.
-    fn keep_edges(
-        &self,
-        node: &Node,
-        cnode: &mut Cnode,
-        range: &Range<u64>,
-    ) -> std::result::Result<(), Stop> {
-        for at in [range.start, range.end] {
-            if !at.is_multiple_of(BLOCK) {
-                let block = at / BLOCK;
-                self.fetch_whole(node, cnode, &(block * BLOCK..(block + 1) * BLOCK))?;
-                self.reserve(node, cnode, &(block..block + 1), at)?;
-                self.mark(cnode, &(block..block + 1))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Does what the record says is to be done.
-    pub(crate) fn punch(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
-        let Some(punch) = cnode.record.intent else { return Ok(()) };
-        self.note_change(cnode);
-        let whole = whole_blocks(&(punch.offset..punch.offset + punch.len), cnode.size);
-        let below = whole.start * BLOCK..(whole.end * BLOCK).min(cnode.record.left.size);
-        if !below.is_empty() {
-            let len = below.end - below.start;
-            let done = self.change_below(node, cnode, |backing| {
-                backing.fallocate(node.ino, Fallocate::PunchHole, below.start, len)?;
-                backing.fsync(node.ino)
-            });
-            if let Err(err) = done {
-                cnode.record.intent = None;
-                self.store_record(cnode)?;
-                return Err(err);
-            }
-        }
-        self.pool.fallocate(cnode.shadow, Fallocate::PunchHole, punch.offset, punch.len)?;
-        self.unmark(cnode, &whole)?;
-        cnode.record.intent = None;
-        self.store_record(cnode)
     }
 
     pub(crate) fn seek_file(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
@@ -706,7 +635,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Notes that a file has to be written back although none of its blocks may be marked.
-    fn note_change(&self, cnode: &mut Cnode) {
+    pub(crate) fn note_change(&self, cnode: &mut Cnode) {
         cnode.ctime = (self.options.clock)();
         if let Some(dirty) = &mut cnode.dirty {
             dirty.is_changed = true;
@@ -721,12 +650,6 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
 /// Taken away by every change of content (vfs-C5).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
-
-/// Blocks of a range that a hole frees. A last block is one even where the file ends within it: the pool frees it, too.
-fn whole_blocks(range: &Range<u64>, size: u64) -> Range<u64> {
-    let last = if range.end >= size { range.end.div_ceil(BLOCK) } else { range.end / BLOCK };
-    range.start.div_ceil(BLOCK)..last
-}
 
 /// Sets the size of a file below.
 pub(crate) fn set_size<B: Backing>(below: &B, ino: Ino, size: u64) -> Result<()> {

@@ -117,8 +117,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn offer(&self, node: &Node) -> Result<()> {
         let space = self.pool.statfs();
         let most = space.blocks * u64::from(space.block_size) / PART_OF_POOL;
-        let size = self.cnode(node, &mut write(&node.state))?.size;
-        if size > most || self.backlog.bytes() > self.options.high {
+        let (size, has_intent) = {
+            let mut state = write(&node.state);
+            (self.cnode(node, &mut state)?.size, state.has_intent())
+        };
+        if has_intent || size > most || self.backlog.bytes() > self.options.high {
             return Err(Errno::NODATA);
         }
         self.warm(node)?;

@@ -178,6 +178,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.recall(&mut state)?;
         node.is_suspect.store(true, Relaxed);
         self.check(node, &mut state)?;
+        self.punch_again(node, &mut state)?;
         let Some(cnode) = &mut state.cached else { return Ok(None) };
         let Some(dirty) = cnode.dirty.as_mut().filter(|dirty| dirty.again.is_none()) else {
             return Ok(None);
@@ -228,6 +229,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             .is_some_and(|dirty| dirty.again.as_ref().is_some_and(|again| again.count() > 0));
         if found.size != cnode.size || reserved > cnode.size && !is_more_to_come {
             // Also gives back what was allocated beyond the end.
+            cnode.is_cut |= found.size > cnode.size;
             set_size(&self.backing, node.ino, cnode.size)?;
             cnode.record.left.size = cnode.size;
             if let Some(dirty) = &mut cnode.dirty {

@@ -21,6 +21,8 @@ const FROZEN: &str = "it is immutable or append-only below; `chattr -i -a` lets 
 /// A name that is about to go, and the file that it leads to.
 struct Going {
     ino: Ino,
+    /// Whether it is the last name.
+    is_last: bool,
     /// Its shadow's name, where it is the last name of a file that nobody uses.
     unused: Option<Vec<u8>>,
 }
@@ -51,6 +53,9 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let entry = self.backing.lookup(dir, name)?;
+        if entry.kind == FileKind::File {
+            self.find_lost(entry.ino).inspect_err(|_| self.backing.forget(entry.ino, 1))?;
+        }
         Ok(self.hold(entry))
     }
 
@@ -302,14 +307,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if set.atime.is_some() {
             self.name_below(ino)?;
         }
+        let node = self.table.find(ino).filter(|_| set.mtime.is_some());
         self.change_attributes(ino, |state| {
-            let unsafe_time = |cnode: &&mut cnode::Cnode| set.mtime.is_some() && !cnode.is_unsynced;
-            if let Some(cnode) = state.dirty_mut().filter(unsafe_time) {
-                // Who finds the file with its new time shall not think that others have changed it.
-                cnode.is_unsynced = true;
-                self.store_record(cnode)?;
-            }
-            let attr = self.backing.setattr(caller, ino, set)?;
+            let attr = match (&node, state.dirty_mut()) {
+                // A new time must not look like a change by others after a crash.
+                (Some(node), Some(cnode)) => {
+                    self.change_below(node, cnode, |below| below.setattr(caller, ino, set))?
+                }
+                _ => self.backing.setattr(caller, ino, set)?,
+            };
             state.is_named &= set.mtime.is_none();
             self.follow_birth(state, &attr)?;
             let Some(cnode) = state.dirty() else { return Ok(()) };
@@ -387,18 +393,22 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(None);
         }
         let mut unused = None;
-        if found.nlink == 1 {
+        let is_last = found.nlink == 1;
+        if is_last {
             match self.table.find(ino) {
                 Some(node) => self.set_orphan(&node, true)?,
                 None => unused = self.backing.identity(ino).ok(),
             }
         }
-        Ok(Some(Going { ino, unused: unused.map(|identity| crate::record::name_of(&identity.0)) }))
+        let unused = unused.map(|identity| crate::record::name_of(&identity.0));
+        Ok(Some(Going { ino, is_last, unused }))
     }
 
     fn end_removal(&self, going: Option<Going>, is_done: bool) -> Result<()> {
         let Some(going) = going else { return Ok(()) };
-        let is_gone = is_done && self.backing.getattr(going.ino).is_ok_and(|attr| attr.nlink == 0);
+        // A store that does not answer takes nothing back.
+        let has_none = |attr: vfs::Attr| attr.nlink == 0;
+        let is_gone = is_done && self.backing.getattr(going.ino).map_or(going.is_last, has_none);
         let result = match (self.table.find(going.ino), is_gone) {
             (Some(node), true) => {
                 write(&node.state).is_unlinked = true;

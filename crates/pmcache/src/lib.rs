@@ -13,9 +13,10 @@
 //!   stored, and until the backing file has it, durably. A mark without a block means nothing.
 //! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut,
 //!   durably, before the file grows again: so C1 never shows what was cut off.
-//! - **pmcache-C4** A file is written to below only while its record says so ([`record::Flags::BUSY`]), and the record stored
-//!   says so until that is synced. Otherwise it is as its fingerprint says, or somebody else has changed it: then what was only
-//!   read is forgotten, and what was written is kept and refused.
+//! - **pmcache-C4** A file is changed below only while its record says so ([`record::Flags::BUSY`]). Until that is synced, the
+//!   record says this ([`record::Flags::UNSYNCED`]): then the file may also be found as it was earlier, which its time of change
+//!   shows. Otherwise it is as its fingerprint says, or somebody else has changed it: then what was only read is forgotten, and
+//!   what was written is kept and refused.
 //! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
 //! - **pmcache-C6** What is marked is discarded only by a command that names it, or where its file was removed through the
 //!   cache and the removal is durable: a file that a power failure brings back has what was written to it.
@@ -39,6 +40,7 @@ mod node;
 mod openers;
 mod options;
 mod pins;
+mod punch;
 mod range;
 pub mod record;
 mod recover;

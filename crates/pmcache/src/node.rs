@@ -101,8 +101,8 @@ pub struct Cnode {
     pub slot: Option<MarkSlot>,
     /// When it was last compared with what is below.
     pub checked: AtomicI64,
-    /// Whether the fingerprint may be one that a power failure takes back; the stored record is busy then.
-    pub is_unsynced: bool,
+    /// Whether the backing file was cut, which is not known to be durable: it has to be before the file grows (pmcache-C3).
+    pub is_cut: bool,
     /// What is below may lack; `None`: nothing.
     pub dirty: Option<Dirty>,
 }
@@ -147,6 +147,11 @@ impl State {
     /// The same, to be changed.
     pub fn dirty_mut(&mut self) -> Option<&mut Cnode> {
         self.cached.as_mut().filter(|cnode| cnode.dirty.is_some())
+    }
+
+    /// Whether a range is still to become zeros, which failed before.
+    pub fn has_intent(&self) -> bool {
+        self.cached.as_ref().is_some_and(|cnode| cnode.record.intent.is_some())
     }
 
     /// Whether it has to be kept for what is not below, which is to be written back.

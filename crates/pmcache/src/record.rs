@@ -1,7 +1,7 @@
 //! What a cache keeps in its pool: `docs/format/pmcache.md` in Rust.
 
 use serde::{Deserialize, Serialize};
-use vfs::{Attr, Errno, Result, Timestamp};
+use vfs::{Attr, Errno, Result, SetAttr, Timestamp};
 use zerocopy::byteorder::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -65,6 +65,8 @@ bitflags::bitflags! {
         const CONFLICT = 4;
         /// It is not evicted.
         const PINNED = 8;
+        /// It is not known to be synced as the fingerprint says: a power failure may bring back what it was before.
+        const UNSYNCED = 16;
     }
 }
 
@@ -142,6 +144,15 @@ struct Bytes {
 }
 
 impl Record {
+    /// Whether a backing file that is found so after a crash is as the cache has left it, now or since the last sync below. The
+    /// time of change tells older states from changes by others: it only grows, and programs cannot set it.
+    pub fn may_have_left(&self, found: &Fingerprint) -> bool {
+        let is_older = || found.ctime <= self.left.ctime;
+        self.state.contains(Flags::BUSY)
+            || found.has_same_content(&self.left)
+            || self.state.contains(Flags::UNSYNCED) && is_older()
+    }
+
     /// As it is stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         let punch = self.intent.unwrap_or(Punch { offset: 0, len: 0 });
@@ -219,6 +230,27 @@ struct BirthBytes {
 }
 
 impl Birth {
+    /// Whether a file has the permissions and the owner on record.
+    pub fn is_of(&self, attr: &Attr) -> bool {
+        (self.perm, self.uid, self.gid) == (attr.perm, attr.uid, attr.gid)
+    }
+
+    /// The same creation, with the permissions and the owner that the file has now.
+    #[must_use]
+    pub fn with(self, attr: &Attr) -> Self {
+        Self { perm: attr.perm, uid: attr.uid, gid: attr.gid, ..self }
+    }
+
+    /// The change that gives a file the permissions and the owner on record.
+    pub fn to_set(&self) -> SetAttr {
+        SetAttr {
+            perm: Some(self.perm),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            ..SetAttr::default()
+        }
+    }
+
     /// As it is stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         let len = |bytes: &[u8]| (bytes.len() as u32).into();
@@ -317,6 +349,29 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_by_others_are_told_from_older_states() {
+        let print = |size, mtime, ctime| Fingerprint {
+            size,
+            mtime: Timestamp(mtime),
+            ctime: Timestamp(ctime),
+        };
+        let [left, attributes] = [print(7, 20, 20), print(7, 20, 30)];
+        let [older, later, dated] = [print(5, 10, 10), print(9, 30, 30), print(5, 10, 30)];
+        for (state, ours) in [
+            (Flags::empty(), &[left, attributes][..]),
+            (Flags::ORPHAN, &[left, attributes]),
+            (Flags::UNSYNCED, &[left, attributes, older]),
+            (Flags::BUSY, &[left, attributes, older, later, dated]),
+        ] {
+            let (identity, hint) = (vec![1], vec![]);
+            let record = Record { state, left, intent: None, identity, hint };
+            for found in [left, attributes, older, later, dated] {
+                assert_eq!(record.may_have_left(&found), ours.contains(&found), "{state:?}");
+            }
+        }
+    }
 
     #[test]
     fn times_of_change_survive() {

@@ -1,10 +1,12 @@
 //! Attaching: a pool becomes the cache of a directory, or goes on being it.
 
+use crate::cnode::CONFLICT;
 use crate::counters::{Counts, Trouble};
 use crate::drain::Backlog;
-use crate::node::Cnode;
+use crate::node::{Cnode, Node};
 use crate::openers::Openers;
-use crate::record::{self, Flags, MARK, MARK_MAX, Mark};
+use crate::punch::Unpunched;
+use crate::record::{self, Fingerprint, Flags, MARK, MARK_MAX, Mark};
 use crate::space::Resident;
 use crate::table::Table;
 use crate::{BLOCK, Cache, Options, lock, write};
@@ -175,6 +177,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         done.map(|()| true)
     }
 
+    /// Takes up a file that could not be when the pool was attached, before anybody is told its size and times.
+    pub(crate) fn find_lost(&self, ino: Ino) -> Result<()> {
+        if lock(&self.lost).is_empty() {
+            return Ok(());
+        }
+        let node = self.table.get(ino);
+        let found = self.load(&node, &mut write(&node.state));
+        match found {
+            // The next attach removes it again.
+            Ok(()) | Err(Errno::STALE) => Ok(()),
+            Err(err) => {
+                self.retire(&node);
+                Err(err)
+            }
+        }
+    }
+
     /// Gives back the references to a shadow that is not used after all.
     pub(crate) fn release(&self, cnode: &Cnode) {
         self.pool.forget(cnode.shadow, 1);
@@ -187,19 +206,48 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn take_up(&self, ino: Ino, mut cnode: Cnode) -> Result<()> {
         let node = self.table.keep(ino);
         let mut state = write(&node.state);
-        if !self.options.read_only {
-            self.restore_attributes(ino, &mut cnode)?;
-            if cnode.record.state.contains(Flags::BUSY) {
-                // The cache was changing it, and nobody knows how far it came.
-                self.take_fingerprint(&node, &mut cnode)?;
-            }
-            let plain = cnode.record.state - Flags::ORPHAN;
-            self.set_state(&mut cnode, plain)?;
-        }
+        self.resume(&node, &mut cnode).inspect_err(|_| self.release(&cnode))?;
         self.admit(ino, &mut cnode);
-        let result = if self.options.read_only { Ok(()) } else { self.punch(&node, &mut cnode) };
         state.cached = Some(cnode);
-        result
+        Ok(())
+    }
+
+    /// Goes on with a shadow of before, which has something that is not below: finds out whether the backing file is as the
+    /// cache has left it (pmcache-C4), and does again what was under way.
+    ///
+    /// # Errors
+    /// Of the backing store and the pool. All is as it was, and can be tried again.
+    pub(crate) fn resume(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+        let attr = self.backing.getattr(node.ino)?;
+        let found = Fingerprint::of(&attr);
+        let (before, state) = (cnode.record.left, cnode.record.state - Flags::ORPHAN);
+        if state.contains(Flags::CONFLICT) || !cnode.record.may_have_left(&found) {
+            if self.options.read_only {
+                return Ok(());
+            }
+            if !state.contains(Flags::CONFLICT) {
+                tracing::error!("{}: {CONFLICT}", self.name_for_people(node.ino, cnode));
+            }
+            return self.set_state(cnode, state | Flags::CONFLICT);
+        }
+        let is_other = state.contains(Flags::BUSY) || !found.has_same_content(&before);
+        if is_other {
+            cnode.record.left = found;
+        }
+        if self.options.read_only {
+            return Ok(());
+        }
+        let taken = if is_other { (state - Flags::BUSY) | Flags::UNSYNCED } else { state };
+        self.set_state(cnode, taken)?;
+        // While the cache was changing the file, its record had an older time.
+        if state.contains(Flags::BUSY) || found.ctime <= before.ctime {
+            self.restore_attributes(&attr, cnode)?;
+        }
+        match self.punch(node, cnode) {
+            // No call has returned that depends on it.
+            Err(Unpunched::Refused(err)) if err != Errno::IO => self.drop_intent(cnode),
+            done => done.map_err(Errno::from),
+        }
     }
 
     /// Drops what the cache has for a file that others have changed or removed below, and that [`status`](Self::status) names so
@@ -217,9 +265,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 continue;
             }
             let bytes = cnode.dirty_bytes();
+            self.clear_birth(cnode)?;
             self.end_dirty(&node, cnode)?;
-            let plain = cnode.record.state - Flags::CONFLICT;
-            self.set_state(cnode, plain)?;
+            cnode.record.state -= Flags::CONFLICT;
+            self.drop_intent(cnode)?;
             let attr = self.backing.getattr(node.ino)?;
             self.forget_content(&mut state, &attr)?;
             return Ok(Some(bytes));

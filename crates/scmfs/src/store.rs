@@ -448,7 +448,10 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let old = self.all_blocks(self.map_at(self.word_at(v, Word::Xattr))?)?;
         let list = list_bytes(attributes);
-        self.v.transact(Self::blocks_of(list.len() as u64), KEEP, |txn| {
+        let blocks = Self::blocks_of(list.len() as u64);
+        // One that takes no more blocks than the list before needs them only until it is committed.
+        let is_longer = blocks > old.iter().map(|run| run.count).sum();
+        self.v.transact(blocks, if is_longer { KEEP } else { KEEP / 2 }, |txn| {
             let new = self.store_whole(txn, &list);
             old.into_iter().for_each(|run| txn.free(run));
             self.touch_changed(v);

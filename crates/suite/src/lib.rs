@@ -255,6 +255,7 @@ macro_rules! tests {
             inode_numbers_do_not_creep
             zeroed_ranges_have_space
             a_full_pool_lets_files_with_attributes_be_cut
+            a_full_pool_lets_attributes_be_replaced
             a_full_pool_lets_attributes_be_removed
             files_that_compete_for_space_keep_what_they_hold
             small_pools_that_fill_up_do_as_the_model_does

@@ -246,6 +246,24 @@ pub fn zeroed_ranges_have_space<E: Engine>() {
     }
 }
 
+/// Whoever replaces an attribute is not refused in a full pool if the list takes no more blocks than before.
+pub fn a_full_pool_lets_attributes_be_replaced<E: Engine>() {
+    let fs = mounted::<E>(8 << 20);
+    let d = create::<E>(&fs, ROOT, "d", &DIR);
+    let f = create::<E>(&fs, d, "f", &FILE);
+    fs.setxattr(f, b"user.0", &[0; 100], SetXattr::Any).unwrap();
+    fill(&fs, d);
+    for i in 1..50 {
+        assert_eq!(fs.setxattr(f, b"user.0", &[i; 200], SetXattr::Any), Ok(()));
+    }
+    assert_eq!(fs.setxattr(f, b"user.1", &[1; 100], SetXattr::Any), Ok(()), "in the same block");
+    assert_eq!(fs.setxattr(f, b"user.2", &[2; 5000], SetXattr::Any), Err(Errno::NOSPC));
+    let fs = check_and_remount::<E>(fs);
+    let f = fs.peek(fs.peek(ROOT, b"d").unwrap().ino, b"f").unwrap().ino;
+    assert_eq!(fs.listxattr(f), Ok(vec![b"user.0".to_vec(), b"user.1".to_vec()]));
+    assert_eq!(fs.getxattr(f, b"user.0"), Ok(vec![49; 200]));
+}
+
 /// Who cuts a file in a full pool is not refused for the list of attributes that has to become shorter for it.
 pub fn a_full_pool_lets_files_with_attributes_be_cut<E: Engine>() {
     let fs = mounted::<E>(8 << 20);

@@ -79,15 +79,24 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
     bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
     bar.set_message("writing back");
-    std::thread::scope(|scope| {
-        let flush = scope.spawn(|| flush_names(dir));
-        while !flush.is_finished() {
-            std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
-            bar.set_position(total.saturating_sub(bytes(&left())));
+    let mut pending = 0;
+    // Again while the server still writes back what a flush found under way. The status shows what is left, whatever has failed.
+    for _ in 0..FLUSHES {
+        let is_flushed = std::thread::scope(|scope| {
+            let flush = scope.spawn(|| flush(dir));
+            while !flush.is_finished() {
+                std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
+                bar.set_position(total.saturating_sub(bytes(&left())));
+            }
+            flush.join().unwrap_or(false)
+        });
+        pending = left()["pending_changes"].as_u64().unwrap_or(0);
+        if !is_flushed || pending == 0 {
+            break;
         }
-    });
+        std::thread::sleep(SHOW_EVERY);
+    }
     bar.finish_and_clear();
-    let pending = left()["pending_changes"].as_u64().unwrap_or(0);
     if pending > 0 && !is_forced {
         bail!(
             "{}: {pending} changes of names are not in the store, which cannot be reached, and only the server has them; \
@@ -98,18 +107,10 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
     Ok(())
 }
 
-/// Flushes, and again while the server still writes back what a flush found under way. The status shows what is left, whatever
-/// has failed.
-fn flush_names(dir: &Path) {
+/// Writes back all that a mounted cache has; whether it could.
+fn flush(dir: &Path) -> bool {
     let flush = Command::Flush.attribute();
-    for _ in 0..FLUSHES {
-        let flushed = rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty());
-        let status = stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
-        if flushed.is_err() || status["pending_changes"].as_u64().unwrap_or(0) == 0 {
-            return;
-        }
-        std::thread::sleep(SHOW_EVERY);
-    }
+    rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty()).is_ok()
 }
 
 /// Waits after the unmount until an object store has all changes of names, as long as the store can have them. A second signal

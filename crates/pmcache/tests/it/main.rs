@@ -7,3 +7,5 @@ mod control;
 mod crash;
 mod delegate;
 mod faults;
+mod full;
+mod recovery;

@@ -1,5 +1,6 @@
 //! Caches over the model, in pools of BPFS.
 
+use backing::Backing;
 use backing::model::ModelBacking;
 use bpfs::Bpfs;
 use pmcache::{Cache, Error, Options};
@@ -28,7 +29,7 @@ impl FileSystem for Below {
         getxattr, setxattr, listxattr, removexattr, statfs);
 }
 
-impl backing::Backing for Below {
+impl Backing for Below {
     backing::forward!(self => self.0);
 }
 
@@ -62,7 +63,7 @@ pub fn fresh(options: Options) -> (Tested, Below) {
 }
 
 /// What a power failure now would leave of a pool.
-pub fn copy(cache: &Tested) -> Region {
+pub fn copy<B: Backing>(cache: &Cache<Bpfs<Region>, B>) -> Region {
     let medium = cache.pool().medium();
     let mut bytes = vec![0; medium.len() as usize];
     medium.read(0, &mut bytes);

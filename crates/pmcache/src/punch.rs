@@ -1,0 +1,147 @@
+//! Ranges of files that become zeros.
+//!
+//! - **punch-Z1** A range that is to be freed below is recorded first. From then on it is done, after a crash, too: nothing else
+//!   changes the file before the range is zeros in the shadow and below, durably, and the record is removed.
+
+use crate::content::{Stop, WriteOffset};
+use crate::node::{Cnode, Node, State};
+use crate::record::Punch;
+use crate::{BLOCK, Cache};
+use backing::Backing;
+use std::ops::Range;
+use vfs::{Errno, Fallocate, FileSystem, Result};
+
+/// Fewer bytes are stored as zeros instead of being freed below.
+const ZEROS_MAX: u64 = 256 << 10;
+
+/// Why a range is not zeros, durably.
+pub(crate) enum Unpunched {
+    /// The backing store has refused it. Nothing has changed.
+    Refused(Errno),
+    /// It reads as zeros, and what is left to be done has failed.
+    Begun(Errno),
+}
+
+impl From<Unpunched> for Errno {
+    fn from(why: Unpunched) -> Self {
+        match why {
+            Unpunched::Refused(err) | Unpunched::Begun(err) => err,
+        }
+    }
+}
+
+impl<P: FileSystem, B: Backing> Cache<P, B> {
+    /// Makes a range read as zeros, as far as the file reaches: by zeros, or, if it is long or blocks are to be freed, by a hole
+    /// here and below.
+    pub(crate) fn zero(&self, node: &Node, mode: Fallocate, range: &Range<u64>) -> Result<()> {
+        self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
+            let size = self.cnode_to_change(node, state)?.size;
+            let range = range.start..range.end.min(size);
+            if range.is_empty() {
+                self.before_change(node, state)?;
+                let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+                self.begin_dirty(node, cnode)?;
+                return Ok(self.touch_times(cnode)?);
+            }
+            let len = range.end - range.start;
+            let punch = Punch { offset: range.start, len };
+            let frees = mode == Fallocate::PunchHole && !punch.whole_blocks(size).is_empty();
+            if len <= ZEROS_MAX && !frees {
+                let (at, cnode) =
+                    self.prepare(node, state, io, WriteOffset::At(range.start), len)?;
+                let zeros = vec![0; len as usize];
+                self.pool.write(cnode.shadow, at, &zeros)?;
+                cnode.ctime = (self.options.clock)();
+                return Ok(());
+            }
+            io.ok_or(Stop::Below)?;
+            self.before_change(node, state)?;
+            let cnode = state.cached.as_mut().ok_or(Errno::IO)?;
+            self.begin_dirty(node, cnode)?;
+            self.keep_edges(node, cnode, &range)?;
+            cnode.record.intent = Some(punch);
+            // This is the commit: from here on it is done, if need be by who attaches the pool after a crash.
+            if let Err(err) = self.store_record(cnode) {
+                cnode.record.intent = None;
+                return Err(err.into());
+            }
+            let punched = self.punch(node, cnode);
+            if let Err(Unpunched::Refused(_)) = punched {
+                self.drop_intent(cnode)?;
+            }
+            punched.map_err(|err| Errno::from(err).into())
+        })
+    }
+
+    /// Marks the blocks that a range cuts, so that what is beside it is the shadow's.
+    fn keep_edges(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+        range: &Range<u64>,
+    ) -> std::result::Result<(), Stop> {
+        for at in [range.start, range.end] {
+            if !at.is_multiple_of(BLOCK) {
+                let block = at / BLOCK;
+                self.fetch_whole(node, cnode, &(block * BLOCK..(block + 1) * BLOCK))?;
+                self.reserve(node, cnode, &(block..block + 1), at)?;
+                self.mark(cnode, &(block..block + 1))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the record says is to be done. If that fails after it was begun, it is still to be done.
+    pub(crate) fn punch(
+        &self,
+        node: &Node,
+        cnode: &mut Cnode,
+    ) -> std::result::Result<(), Unpunched> {
+        let Some(punch) = cnode.record.intent else { return Ok(()) };
+        self.note_change(cnode);
+        let whole = punch.whole_blocks(cnode.size);
+        let below = whole.start * BLOCK..(whole.end * BLOCK).min(cnode.record.left.size);
+        let mut noted = Ok(());
+        if !below.is_empty() {
+            let (start, len) = (below.start, below.end - below.start);
+            let freed = self.change_below(node, cnode, |backing| {
+                Ok(backing.fallocate(node.ino, Fallocate::PunchHole, start, len))
+            });
+            noted = match freed {
+                Ok(Err(err)) => return Err(Unpunched::Refused(err)),
+                noted => noted.map(drop),
+            };
+        }
+        let done = self.pool.fallocate(cnode.shadow, Fallocate::PunchHole, punch.offset, punch.len);
+        done.and_then(|()| self.unmark(cnode, &whole))
+            .and(noted)
+            .and_then(|()| self.backing.fsync(node.ino))
+            .and_then(|()| self.drop_intent(cnode))
+            .map_err(Unpunched::Begun)
+    }
+
+    /// Does what failed before, and is to be done before any other change of the file; with the lock of the backing file.
+    pub(crate) fn punch_again(&self, node: &Node, state: &mut State) -> Result<()> {
+        if !state.has_intent() {
+            return Ok(());
+        }
+        self.check(node, state)?;
+        let Some(cnode) = &mut state.cached else { return Ok(()) };
+        self.punch(node, cnode).map_err(Errno::from)
+    }
+
+    /// Nothing is to be done again for a file.
+    pub(crate) fn drop_intent(&self, cnode: &mut Cnode) -> Result<()> {
+        cnode.record.intent = None;
+        self.store_record(cnode)
+    }
+}
+
+impl Punch {
+    /// Blocks that a hole frees. A last block is one even where the file, of this size, ends within it: the pool frees it, too.
+    fn whole_blocks(self, size: u64) -> Range<u64> {
+        let end = self.offset + self.len;
+        let last = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };
+        self.offset.div_ceil(BLOCK)..last
+    }
+}
