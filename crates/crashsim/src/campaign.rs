@@ -444,7 +444,7 @@ impl<T: Target> Job<'_, T> {
                 };
                 let op = text.parse().expect("an operation");
                 let scenarios: &[_] =
-                    if held.is_some() { &[Scenario::Holder] } else { &Scenario::ALL };
+                    if held.is_some() { &Scenario::BESIDE } else { &Scenario::ALL };
                 self.crash_deaths(self.base(base), &op, scenarios, usize::MAX);
             }
             Family::Deaths => {

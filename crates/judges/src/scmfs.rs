@@ -7,7 +7,7 @@ pub mod mapped;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, Strength, Target, Usage};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
 use pmem::Medium;
 use pool::{FormatOptions, MountOptions, WritePolicy};
 use vfs::Durability;
@@ -34,6 +34,7 @@ impl Target for Scmfs {
             residue_blocks: 8,
             kept_blocks: scmfs::KEPT_BLOCKS,
             leaves_stale: true,
+            maps_files: true,
         }
     }
 
@@ -54,8 +55,12 @@ impl Target for Scmfs {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium)
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium, at)
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
