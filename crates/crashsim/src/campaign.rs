@@ -13,6 +13,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
+use crate::twice::{self, Left, TWICE};
 use crate::workload::{
     BRIM, COMMITS, MORE_COMMITS, TALL, TWINS, all_sequences, brim_sequences, twin_sequences,
     universe,
@@ -70,6 +71,8 @@ pub enum Family {
     Preemptions,
     /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
     SurvivingProcesses,
+    /// Operations that follow a crash in another one, which has left something and did not come to be ([`TWICE`]).
+    Twice,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -103,6 +106,7 @@ impl Family {
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
             Self::SurvivingProcesses => "surviving processes".into(),
+            Self::Twice => "two crashes".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -122,6 +126,7 @@ impl Family {
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
             Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
+            Self::Twice => TWICE.len() as u64,
             Self::Script(_) => bases as u64,
         }
     }
@@ -458,6 +463,11 @@ impl<T: Target> Job<'_, T> {
                 let op = text.parse().expect("an operation");
                 self.crash_deaths(self.base(base), &op, &Scenario::ALL, last);
             }
+            Family::Twice => {
+                let (base, first, second) = TWICE[i as usize];
+                let [first, second] = [first, second].map(|op| op.parse().expect("an operation"));
+                self.crash_twice(self.base(base), &first, &second);
+            }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
     }
@@ -535,6 +545,27 @@ impl<T: Target> Job<'_, T> {
                 explore(self.target, base, deaths::FROM, &recorded, &self.settings())
             });
             self.report(Report::default(), base, Work::Death(death), explored);
+        }
+    }
+
+    /// Crashes an operation, and everywhere in what it has left another one.
+    fn crash_twice(&self, base: &Base, first: &Op, second: &Op) {
+        let semantics = self.options.semantics;
+        let lefts = match twice::lefts(self.target, base, (first, second), semantics) {
+            Ok(lefts) => lefts,
+            Err(what) => {
+                let work = Work::Sequence(vec![first.clone()]);
+                return self.report(Report::default(), base, work, Err(what));
+            }
+        };
+        for Left { twice, base: left } in lefts {
+            if self.is_over() || self.options.stop_early && self.is_wrong() {
+                return;
+            }
+            let recorded = left.record(self.target, std::slice::from_ref(second), 0, semantics);
+            let explored = recorded
+                .map(|recorded| explore(self.target, &left, 0, &recorded, &self.settings()));
+            self.report(Report::default(), base, Work::Twice(twice), explored);
         }
     }
 

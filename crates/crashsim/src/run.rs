@@ -239,7 +239,14 @@ impl Base {
         }
         let bytes = stale.ok_or("no crash leaves anything to clear")?;
         let script = [self.script.clone(), ops].concat();
-        Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
+        Ok(Self { name, script, model, ..self.left(bytes) })
+    }
+
+    /// What a crash has left of this base, from which the same is recovered.
+    pub(crate) fn left(&self, bytes: Vec<u8>) -> Self {
+        let (script, model) = (self.script.clone(), self.model.clone());
+        let initial = Initial::of(&bytes);
+        Self { name: self.name, script, bytes, initial, model, fresh: self.fresh }
     }
 
     /// A medium of the same length that holds no pool, but zeros: to be formatted.

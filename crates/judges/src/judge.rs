@@ -237,6 +237,7 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
     let families = [
         Family::Lines,
         Family::Preemptions,
+        Family::Twice,
         Family::Sequences,
         length(1),
         Family::Random { runs: 10, ops: 60 },
