@@ -364,7 +364,7 @@ fn families_of(
     }
     if args.schedules > 0 {
         families.push(Family::Threads { runs: args.schedules });
-        families.push(Family::Preemptions);
+        families.extend([Family::Preemptions, Family::WordPreemptions]);
     }
     if args.deaths > 0 {
         families.push(Family::Deaths);

@@ -69,7 +69,10 @@ pub enum Family {
     /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
     /// gives back.
     Preemptions,
-    /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
+    /// The same with steps at words of the state that threads share, too.
+    WordPreemptions,
+    /// Deaths in chosen operations: in tall trees, and in those of [`deaths::HELD_BESIDE`], while processes hold files without
+    /// names and map others ([`Scenario::BESIDE`]).
     SurvivingProcesses,
     /// Operations that follow a crash in another one, which has left something and did not come to be ([`TWICE`]).
     Twice,
@@ -88,6 +91,7 @@ impl Family {
             Self::Threads { .. } | Self::Preemptions => {
                 target.strength().durability != Durability::OnSync
             }
+            Self::WordPreemptions => target.has_steps_at_words(),
             Self::Deaths | Self::LateDeaths | Self::SurvivingProcesses => target.is_shared(),
             _ => true,
         }
@@ -105,6 +109,7 @@ impl Family {
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
+            Self::WordPreemptions => "preemptions at words".into(),
             Self::SurvivingProcesses => "surviving processes".into(),
             Self::Twice => "two crashes".into(),
             Self::Script(_) => "script".into(),
@@ -125,6 +130,7 @@ impl Family {
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
+            Self::WordPreemptions => threads::AT_WORDS_PREEMPTIONS,
             Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
             Self::Twice => TWICE.len() as u64,
             Self::Script(_) => bases as u64,
@@ -434,12 +440,8 @@ impl<T: Target> Job<'_, T> {
                 let (base, ops) = sequenced().swap_remove(i as usize);
                 self.crash(self.base(base), ops, 0, false);
             }
-            Family::Preemptions => match Plan::preemption(i) {
-                Ok((base, plan)) => self.crash_threads(self.base(base), plan),
-                Err(what) => {
-                    self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
-                }
-            },
+            Family::Preemptions => self.crash_preemption(Plan::preemption(i)),
+            Family::WordPreemptions => self.crash_preemption(Plan::preemption_at_words(i)),
             Family::SurvivingProcesses => {
                 let i = i as usize;
                 let held = deaths::HELD_BESIDE.get(i);
@@ -510,6 +512,17 @@ impl<T: Target> Job<'_, T> {
             }
         });
         self.report(out, base, Work::Sequence(ops), explored);
+    }
+
+    /// Runs a plan on its base.
+    fn crash_preemption(&self, plan: Result<(&str, Plan), String>) {
+        match plan {
+            Ok((base, plan)) => self.crash_threads(self.base(base), plan),
+            Err(what) => {
+                let none = Work::Sequence(Vec::new());
+                self.report(Report::default(), &self.bases[0], none, Err(what));
+            }
+        }
     }
 
     /// Runs threads at once and crashes them.

@@ -391,17 +391,17 @@ fn revoked(
 
 /// An account of space: blocks free and in use are as many when a pool is left as when it was mounted. What is
 /// held is in use, so that it is drawn up when nothing is.
-struct Account {
+pub(crate) struct Account {
     /// `None`: the pool is full, so that nobody knows how much is set aside.
     blocks: Option<u64>,
 }
 
 impl Account {
-    fn open(mounted: &Mounted<'_>) -> Self {
+    pub(crate) fn open(mounted: &Mounted<'_>) -> Self {
         Self { blocks: free_blocks(mounted).map(|free| free + mounted.blocks_used) }
     }
 
-    fn close<T: Target>(
+    pub(crate) fn close<T: Target>(
         &self,
         target: &T,
         mounted: &Mounted<'_>,

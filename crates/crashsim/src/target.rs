@@ -122,6 +122,11 @@ pub trait Target: Sync {
         Err("processes cannot share it".to_owned())
     }
 
+    /// Whether it calls [`crate::schedule::step_at_word`] where it changes words of memory that threads share.
+    fn has_steps_at_words(&self) -> bool {
+        false
+    }
+
     /// Checks it without changing anything; any problem is an error.
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String>;
 
@@ -170,6 +175,11 @@ macro_rules! forward_target {
     ($to:expr; is_shared) => {
         fn is_shared(&self) -> bool {
             $to.is_shared()
+        }
+    };
+    ($to:expr; has_steps_at_words) => {
+        fn has_steps_at_words(&self) -> bool {
+            $to.has_steps_at_words()
         }
     };
     ($to:expr; check) => {

@@ -57,6 +57,10 @@ impl Target for Bpfs {
         mounted::share::<M, bpfs::Files<Sited<&M>>>(medium, at)
     }
 
+    fn has_steps_at_words(&self) -> bool {
+        arena::atomic::ARE_STEPS
+    }
+
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
         usage(&bpfs::check(medium, &mounted::options(false), &|_, _| {}).map_err(text)?)
     }

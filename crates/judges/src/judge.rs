@@ -8,6 +8,7 @@ use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
 use crate::scmfs::{Scmfs, Through};
+use crate::servers;
 use crashsim::campaign::{self, Clock, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -170,9 +171,10 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     }
 }
 
-/// BPFS; then, with somebody who reads without a copy.
+/// What servers of a mount are told; BPFS; then, with somebody who reads without a copy.
 fn bpfs() -> Result<Vec<Hunt>, String> {
-    let mut hunts = everything(Bpfs, &pools(&Bpfs)?, "");
+    let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
+    hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_readers(LentBpfs)?);
     Ok(hunts)
 }
@@ -237,6 +239,7 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
     let families = [
         Family::Lines,
         Family::Preemptions,
+        Family::WordPreemptions,
         Family::Twice,
         Family::Sequences,
         length(1),
@@ -292,6 +295,13 @@ fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hu
 fn whole(name: String, run: impl Fn(&Distinct) -> Result<Report, String> + 'static) -> Hunt {
     let run = Box::new(move |_, distinct: &Distinct| run(distinct));
     Hunt { name, limit: u64::MAX, is_whole: true, run }
+}
+
+/// Of what explores no crash.
+fn report_of(explored: Result<(), String>) -> Report {
+    let findings: Vec<_> =
+        explored.err().map(|what| Finding::new(String::new(), what)).into_iter().collect();
+    Report { violations: findings.len() as u64, findings, ..Report::default() }
 }
 
 fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {

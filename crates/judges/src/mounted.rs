@@ -24,6 +24,7 @@ pub fn harmless(word: &str) -> Option<&'static str> {
 /// threads at words of the derived state from now on.
 pub fn mount_options() -> MountOptions {
     start_clock();
+    arena::atomic::on_change(crashsim::schedule::step_at_word);
     let prealloc = Prealloc { collect_above: 100, collect_below: 0, ..Prealloc::default() };
     MountOptions { threads: Some(1), clock, seed: Some(7), prealloc, ..MountOptions::default() }
 }

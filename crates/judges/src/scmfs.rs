@@ -63,6 +63,10 @@ impl Target for Scmfs {
         mounted::share::<M, scmfs::Files<Sited<&M>>>(medium, at)
     }
 
+    fn has_steps_at_words(&self) -> bool {
+        arena::atomic::ARE_STEPS
+    }
+
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {
         usage(&scmfs::check(medium, &mounted::options(false), &|_, _| {}).map_err(text)?)
     }
