@@ -104,10 +104,10 @@ impl Plan {
 /// Of so many choices of programs each ends with a sync in one.
 const SYNCED: u64 = 4;
 
-/// Programs with their bases. The first gives blocks back, and the second takes some, as many as there are steps of the first
-/// between which it can come. New threads look for blocks where the pool begins, so that those are the ones. Or both sync a file;
-/// or both need one redo record, the last.
-const INTERRUPTIONS: [(&str, &str); 14] = [
+/// Programs with their bases. The first gives blocks back, by a file that moves perhaps, and the second takes some, as many as
+/// there are steps of the first between which it can come. New threads look for blocks where the pool begins, so that those are
+/// the ones. Or both sync a file; or both need one redo record, the last.
+const INTERRUPTIONS: [(&str, &str); 15] = [
     ("tree", "write %0 100 200 | write %1 10 80"),
     ("tree", "write %0 4000 200 | append %1 9000"),
     ("tree", "punch %0 100 200 | write %1 10 80"),
@@ -119,6 +119,7 @@ const INTERRUPTIONS: [(&str, &str); 14] = [
     ("tree", "write %0 100 200; fsync %0 | fsync %0"),
     ("tree", "write %0 100 200; sync | fsync %0; append %1 9"),
     ("tree", "append %0 9000; fsync %0 | write %0 10 200; fsync %0"),
+    ("tree", "append %0 40000 | append %1 9000"),
     (TWINS, "write %0 100 200 | write %1 10 80"),
     (TWINS, "rename /a /n | rename %2/c %2/n"),
     (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),

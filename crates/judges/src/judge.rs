@@ -7,7 +7,7 @@ use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
-use crate::scmfs::{Scmfs, Through};
+use crate::scmfs::{Scmfs, Through, units};
 use crate::servers;
 use crashsim::campaign::{self, Clock, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
@@ -179,8 +179,8 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     Ok(hunts)
 }
 
-/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; with a
-/// busy collector.
+/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; in whole units;
+/// with a busy collector.
 fn scmfs() -> Result<Vec<Hunt>, String> {
     let bases = pools(&Scmfs)?;
     let mut hunts = everything(Scmfs, &bases, "");
@@ -193,6 +193,11 @@ fn scmfs() -> Result<Vec<Hunt>, String> {
     hunts.extend(mapped::sequences().into_iter().map(|ops| {
         let name = "mapped, sequences".to_owned();
         Hunt { name, ..hunt(Mapped, &bases, "", Family::Script(ops)) }
+    }));
+    let with_units: Pools = [units::base()?].into();
+    hunts.extend(units::sequences().into_iter().map(|ops| {
+        let name = "units, sequences".to_owned();
+        Hunt { name, ..hunt(Scmfs, &with_units, "", Family::Script(ops)) }
     }));
     let others = [Family::Exhaustive { length: 1, bases: 2 }, Family::Random { runs: 10, ops: 60 }];
     hunts.extend(others.map(|family| hunt(Mapped, &bases, "mapped, ", family)));

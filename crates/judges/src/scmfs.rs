@@ -4,6 +4,7 @@
 pub mod collected;
 mod decode;
 pub mod mapped;
+pub mod units;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
