@@ -413,8 +413,8 @@ impl<'a, T: Target> Aftermath<'a, T> {
         of_dead.store_behind_end(self.recorder, 1);
         own.store(self.recorder, 2);
         drop(dead);
-        self.die();
         self.remember(fs, Syncs::Nothing)?;
+        self.die();
         let is_inside = self.steps > 0;
         self.recovering(|_| if is_inside { survivor.recover() } else { survivor.reap() })?;
         space.is_as_before(fs)?;

@@ -14,7 +14,6 @@ use crashsim::target::Target;
 use crashsim::workload;
 use judges::bpfs::Bpfs;
 use judges::scmfs::Scmfs;
-use judges::scmfs::collected::Collected;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -107,7 +106,6 @@ fn slots_of_the_dead_are_taken_on_scmfs() {
 #[test]
 fn mappings_survive_those_who_made_them() {
     others_survive(&Scmfs, Scenario::Mapper);
-    others_survive(&Collected, Scenario::Mapper);
 }
 
 /// Who survives holds a file without a name and a removed directory.
