@@ -12,6 +12,8 @@
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
 //! `pthread_atfork`, and the implementations of [`Shared`].
 
+#[cfg(not(loom))]
+pub mod atomic;
 mod attach;
 mod bitmap;
 mod directory;
@@ -86,6 +88,12 @@ mod shared {
     unsafe impl Shared for AtomicU64 {}
     // SAFETY: as above.
     unsafe impl Shared for threads::OwnU64 {}
+    // SAFETY: as above, in a transparent structure.
+    #[cfg(all(not(loom), any(debug_assertions, atomic_steps)))]
+    unsafe impl Shared for atomic::AtomicU32 {}
+    // SAFETY: as above.
+    #[cfg(all(not(loom), any(debug_assertions, atomic_steps)))]
+    unsafe impl Shared for atomic::AtomicU64 {}
     // SAFETY: an array of `Shared` has no fields but `Shared` ones.
     #[cfg(not(loom))]
     unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}

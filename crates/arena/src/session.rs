@@ -393,8 +393,9 @@ impl Session {
                 let mut membership = Some(Membership { session: self.clone(), key, slot });
                 let _ = ALL.try_with(|all| {
                     let mut all = all.borrow_mut();
-                    // Those from before a fork are no use any more.
-                    all.retain(|m| m.key as u32 == key as u32);
+                    // Those from before a fork, and of sessions that were left, are no use any more.
+                    let is_used = |m: &Membership| !m.session.detached.load(Acquire);
+                    all.retain(|m| m.key as u32 == key as u32 && is_used(m));
                     all.extend(membership.take());
                 });
                 // A thread that is ending keeps the slot until its process detaches or dies.
@@ -687,6 +688,23 @@ mod tests {
         let session = arena.session().unwrap();
         let taken = session.threads().iter().filter(|t| t.who.load(Relaxed) != 0).count();
         assert!(taken <= PROCESSES, "{taken} slots of threads are taken");
+    }
+
+    /// Memory and files of arenas that a thread has used before are not kept until it ends.
+    #[test]
+    fn a_thread_lets_go_of_arenas_that_were_left() {
+        const NAME: &str = "left-behind";
+        let open = || {
+            let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let target = |fd: std::fs::DirEntry| std::fs::read_link(fd.path()).ok();
+            let is_it = |path: &std::path::PathBuf| path.to_string_lossy().contains(NAME);
+            files.filter_map(target).filter(is_it).count()
+        };
+        for _ in 0..5 {
+            let arena = attach(&place(NAME));
+            drop(arena.enter().unwrap());
+        }
+        assert_eq!(open(), 1, "that of the arena that was left last");
     }
 
     #[test]

@@ -353,7 +353,7 @@ fn families_of(
     let mut families: Vec<Family> =
         lengths.map(|length| Family::Exhaustive { length, bases: pools(length) }).collect();
     if args.length > 0 {
-        families.extend([Family::Lines, Family::Sequences]);
+        families.extend([Family::Lines, Family::Sequences, Family::Twice]);
     }
     const RUN: usize = 60;
     if args.ops > 0 {
@@ -364,7 +364,7 @@ fn families_of(
     }
     if args.schedules > 0 {
         families.push(Family::Threads { runs: args.schedules });
-        families.push(Family::Preemptions);
+        families.extend([Family::Preemptions, Family::WordPreemptions]);
     }
     if args.deaths > 0 {
         families.push(Family::Deaths);

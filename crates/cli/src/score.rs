@@ -192,8 +192,8 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
         .args(["build", "--quiet", "--release", "--package", "judges", "--example", "judge"])
         .current_dir(&work)
         .env("CARGO_TARGET_DIR", work.join("target"))
-        // What the bugs leave unused.
-        .env("RUSTFLAGS", "--cap-lints allow")
+        // What the bugs leave unused; and schedules switch threads at words of the shared state.
+        .env("RUSTFLAGS", "--cap-lints allow --cfg atomic_steps")
         .stdout(Stdio::null())
         .status()
         .context("cargo, which builds the engines with bugs")?;

@@ -13,6 +13,7 @@ use crate::stats::{Distinct, Stats};
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Event, Trace};
+use crate::twice::{self, Left, TWICE};
 use crate::workload::{
     BRIM, COMMITS, MORE_COMMITS, TALL, TWINS, all_sequences, brim_sequences, twin_sequences,
     universe,
@@ -68,8 +69,13 @@ pub enum Family {
     /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
     /// gives back.
     Preemptions,
-    /// Deaths in chosen operations: while a process goes on that holds a file without a name, and in tall trees.
+    /// The same with steps at words of the state that threads share, too.
+    WordPreemptions,
+    /// Deaths in chosen operations: in tall trees, and in those of [`deaths::HELD_BESIDE`], while processes hold files without
+    /// names and map others ([`Scenario::BESIDE`]).
     SurvivingProcesses,
+    /// Operations that follow a crash in another one, which has left something and did not come to be ([`TWICE`]).
+    Twice,
     /// This one, on each base.
     Script(Vec<Op>),
 }
@@ -85,6 +91,7 @@ impl Family {
             Self::Threads { .. } | Self::Preemptions => {
                 target.strength().durability != Durability::OnSync
             }
+            Self::WordPreemptions => target.has_steps_at_words(),
             Self::Deaths | Self::LateDeaths | Self::SurvivingProcesses => target.is_shared(),
             _ => true,
         }
@@ -102,7 +109,9 @@ impl Family {
             Self::Lines => "lines".into(),
             Self::Sequences => "sequences".into(),
             Self::Preemptions => "preemptions".into(),
+            Self::WordPreemptions => "preemptions at words".into(),
             Self::SurvivingProcesses => "surviving processes".into(),
+            Self::Twice => "two crashes".into(),
             Self::Script(_) => "script".into(),
         }
     }
@@ -121,7 +130,9 @@ impl Family {
             Self::Lines => LINES,
             Self::Sequences => sequenced().len() as u64,
             Self::Preemptions => threads::PREEMPTIONS,
+            Self::WordPreemptions => threads::AT_WORDS_PREEMPTIONS,
             Self::SurvivingProcesses => (deaths::HELD_BESIDE.len() + OTHERS.len()) as u64,
+            Self::Twice => TWICE.len() as u64,
             Self::Script(_) => bases as u64,
         }
     }
@@ -429,12 +440,8 @@ impl<T: Target> Job<'_, T> {
                 let (base, ops) = sequenced().swap_remove(i as usize);
                 self.crash(self.base(base), ops, 0, false);
             }
-            Family::Preemptions => match Plan::preemption(i) {
-                Ok((base, plan)) => self.crash_threads(self.base(base), plan),
-                Err(what) => {
-                    self.report(Report::default(), base, Work::Sequence(Vec::new()), Err(what));
-                }
-            },
+            Family::Preemptions => self.crash_preemption(Plan::preemption(i)),
+            Family::WordPreemptions => self.crash_preemption(Plan::preemption_at_words(i)),
             Family::SurvivingProcesses => {
                 let i = i as usize;
                 let held = deaths::HELD_BESIDE.get(i);
@@ -444,7 +451,7 @@ impl<T: Target> Job<'_, T> {
                 };
                 let op = text.parse().expect("an operation");
                 let scenarios: &[_] =
-                    if held.is_some() { &[Scenario::Holder] } else { &Scenario::ALL };
+                    if held.is_some() { &Scenario::BESIDE } else { &Scenario::ALL };
                 self.crash_deaths(self.base(base), &op, scenarios, usize::MAX);
             }
             Family::Deaths => {
@@ -457,6 +464,11 @@ impl<T: Target> Job<'_, T> {
                 let (base, text, last) = first.unwrap_or_else(|| MORE_COMMITS[i - COMMITS.len()]);
                 let op = text.parse().expect("an operation");
                 self.crash_deaths(self.base(base), &op, &Scenario::ALL, last);
+            }
+            Family::Twice => {
+                let (base, first, second) = TWICE[i as usize];
+                let [first, second] = [first, second].map(|op| op.parse().expect("an operation"));
+                self.crash_twice(self.base(base), &first, &second);
             }
             Family::Script(ops) => self.crash(base, ops.clone(), 0, false),
         }
@@ -502,6 +514,17 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Sequence(ops), explored);
     }
 
+    /// Runs a plan on its base.
+    fn crash_preemption(&self, plan: Result<(&str, Plan), String>) {
+        match plan {
+            Ok((base, plan)) => self.crash_threads(self.base(base), plan),
+            Err(what) => {
+                let none = Work::Sequence(Vec::new());
+                self.report(Report::default(), &self.bases[0], none, Err(what));
+            }
+        }
+    }
+
     /// Runs threads at once and crashes them.
     fn crash_threads(&self, base: &Base, mut plan: Plan) {
         let (mut out, mut print) = (Report::default(), 0);
@@ -535,6 +558,27 @@ impl<T: Target> Job<'_, T> {
                 explore(self.target, base, deaths::FROM, &recorded, &self.settings())
             });
             self.report(Report::default(), base, Work::Death(death), explored);
+        }
+    }
+
+    /// Crashes an operation, and everywhere in what it has left another one.
+    fn crash_twice(&self, base: &Base, first: &Op, second: &Op) {
+        let semantics = self.options.semantics;
+        let lefts = match twice::lefts(self.target, base, (first, second), semantics) {
+            Ok(lefts) => lefts,
+            Err(what) => {
+                let work = Work::Sequence(vec![first.clone()]);
+                return self.report(Report::default(), base, work, Err(what));
+            }
+        };
+        for Left { twice, base: left } in lefts {
+            if self.is_over() || self.options.stop_early && self.is_wrong() {
+                return;
+            }
+            let recorded = left.record(self.target, std::slice::from_ref(second), 0, semantics);
+            let explored = recorded
+                .map(|recorded| explore(self.target, &left, 0, &recorded, &self.settings()));
+            self.report(Report::default(), base, Work::Twice(twice), explored);
         }
     }
 

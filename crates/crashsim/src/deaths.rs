@@ -4,8 +4,9 @@
 //! not flushed, the others see, and a power failure may still take it back. So recovery has to make
 //! durable what it finds before anybody builds on it.
 //!
-//! Who recovers is a surviving process, which shared the pool with the dead, or, where all who did have been
-//! killed, the next mount ([`Scenario`]).
+//! Who recovers is a surviving process, which shared the pool with the dead, one that comes and gets the slot of the dead, or,
+//! where all who shared the pool have been killed, the next mount ([`Scenario`]). What the dead has held and mapped is taken
+//! back, and what the others hold and map is as before ([`held`], [`mapping`]).
 //!
 //! The victim's operation is recorded once. Then a surviving process attaches to the base, the victim's first
 //! steps are done again behind its back, as by another process, and that process recovers and does an
@@ -15,22 +16,27 @@
 //! that is seen then must survive; and what is done afterwards must do to it what it does to the model. Where content is
 //! durable on `fsync`, all of that holds for names and attributes, and content is judged by [`crate::promise`].
 
+mod held;
+mod mapping;
+
 use crate::image::CrashImage;
 use crate::persist::Semantics;
 use crate::promise::{History, Syncs};
 use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
-use crate::target::{Strength, Target};
+use crate::target::{Meeting, SharingProcess, Strength, Target};
 use crate::trace::{Action, Event, StoreKind, Trace};
+use held::{Held, Space};
+use mapping::Mapping;
 use pmem::Medium;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use vfs::model::Model;
-use vfs::script::{BadOp, Driver, Handles, Op, Pos, content, parse};
+use vfs::script::{BadOp, Driver, Handles, Op, Pos};
 use vfs::tree::{Tree, diff};
-use vfs::{Caller, Errno, FileKind, FileSystem, Ino};
+use vfs::{Errno, FileSystem};
 
 /// Who goes on after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +48,43 @@ pub enum Scenario {
     /// A surviving process that holds a file without a name, whose blocks are in use although nothing on media says so, and a
     /// removed directory.
     Holder,
+    /// A process that comes when a surviving one has recovered. It gets the slot of the dead one, which held such files.
+    Newcomer,
+    /// A process that comes when all slots are taken. It gets that of the dead one with all that is counted there.
+    Successor,
+    /// A surviving process that has a file mapped to where it lies. So had the dead one, and has stored to it. If that had done
+    /// no step of its operation, nobody recovers.
+    Mapper,
 }
 
-/// Operations whose deaths a [`Scenario::Holder`] survives: they store in place, so that they do again what they did
-/// although somebody has taken blocks meanwhile.
+/// Operations whose deaths are survived in the scenarios [`BESIDE`](Scenario::BESIDE): they store in place, so that they do again
+/// what they did although somebody has taken blocks meanwhile.
 pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
+
+/// What is done to a file that the dead process had mapped, after its death in each of these operations.
+const AFTER_MAPPING: [&str; 3] = ["write /a 100 5000", "truncate /a 100", "append /a 70000"];
+
+/// What precedes the death in replay lines, by who goes on.
+const NAMES: [(&str, Scenario); 6] = [
+    ("next-mount ", Scenario::NextMount),
+    ("holder ", Scenario::Holder),
+    ("newcomer ", Scenario::Newcomer),
+    ("successor ", Scenario::Successor),
+    ("mapper ", Scenario::Mapper),
+    ("", Scenario::SurvivingProcess),
+];
 
 impl Scenario {
     /// Those of any operation.
     pub const ALL: [Self; 2] = [Self::SurvivingProcess, Self::NextMount];
+
+    /// Those of the operations [`HELD_BESIDE`].
+    pub const BESIDE: [Self; 4] = [Self::Holder, Self::Newcomer, Self::Successor, Self::Mapper];
+
+    /// Whether it can come about in an engine.
+    fn suits(self, strength: Strength) -> bool {
+        self != Self::Mapper || strength.maps_files
+    }
 }
 
 /// Where an operation ended for ever.
@@ -64,19 +98,11 @@ pub struct Death {
     pub scenario: Scenario,
 }
 
-/// What precedes the death in replay lines if nobody survives, or somebody who holds a file.
-const NEXT_MOUNT: &str = "next-mount ";
-const HOLDER: &str = "holder ";
-
-/// As in replay lines: `[next-mount |holder ]STEPS OPERATION`.
+/// As in replay lines: `[next-mount |holder |newcomer |successor |mapper ]STEPS OPERATION`.
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = match self.scenario {
-            Scenario::SurvivingProcess => "",
-            Scenario::NextMount => NEXT_MOUNT,
-            Scenario::Holder => HOLDER,
-        };
-        write!(f, "{who}{} {}", self.steps, self.victim)
+        let name = NAMES.iter().find(|(_, scenario)| *scenario == self.scenario);
+        write!(f, "{}{} {}", name.map_or("", |(name, _)| name), self.steps, self.victim)
     }
 }
 
@@ -84,9 +110,8 @@ impl FromStr for Death {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let named = [(NEXT_MOUNT, Scenario::NextMount), (HOLDER, Scenario::Holder)];
-        let named = named.iter().find_map(|(n, scenario)| Some((*scenario, text.strip_prefix(n)?)));
-        let (scenario, text) = named.unwrap_or((Scenario::SurvivingProcess, text));
+        let named = NAMES.iter().find_map(|(name, who)| Some((*who, text.strip_prefix(name)?)));
+        let (scenario, text) = named.ok_or("a death has a scenario")?;
         let (steps, victim) = text.split_once(' ').ok_or("a death has steps and an operation")?;
         let steps = steps.parse().map_err(|_| format!("not a number of steps: `{steps}`"))?;
         let victim = victim.parse().map_err(|bad: BadOp| bad.to_string())?;
@@ -98,16 +123,22 @@ impl FromStr for Death {
 const VICTIM: u32 = 0;
 const RECOVERY: u32 = VICTIM + 1;
 const AFTERWARDS: u32 = RECOVERY + 1;
-/// A file that a [`Scenario::Holder`] has open loses its name.
-const LAST_NAME: u32 = AFTERWARDS + 1;
-/// Otherwise, where content is durable on `fsync`, everything is synced: also what the dead have stored.
-const SYNC: u32 = AFTERWARDS + 1;
+/// The first of those that come last. In the scenarios [`BESIDE`](Scenario::BESIDE): a file that is held loses its name, or files
+/// are stored to through a mapping, and synced. Else, where content is durable on `fsync`, everything is synced: also what the dead
+/// have stored.
+const LAST: u32 = AFTERWARDS + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
 
 /// Where who goes on writes to a file that the victim was to cut off.
 const FAR: u64 = 70_000;
+
+/// What who goes on appends to a file: some blocks.
+const NEAR: u64 = 9_000;
+
+/// Fewer processes than can share a pool.
+const FEW_SLOTS: usize = 16;
 
 /// An operation that was run once, to its end.
 #[derive(Debug)]
@@ -117,6 +148,8 @@ pub struct Victim {
     semantics: Semantics,
     recorded: Recorded,
     steps: Vec<Event>,
+    /// How many of them the operation itself makes: those behind are of the unmount that follows.
+    own: usize,
 }
 
 impl Victim {
@@ -144,16 +177,18 @@ impl Victim {
         }
         let recorded = base.record(target, std::slice::from_ref(op), 0, semantics)?;
         let begun = |e: &&Event| !matches!(e.action, Action::Begin { .. });
-        let steps = recorded.trace.events.iter().skip_while(begun);
-        let steps = steps.filter(|e| {
+        let events = recorded.trace.events.iter().skip_while(begun);
+        let is_step = |e: &&Event| {
             matches!(e.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
-        });
-        let steps: Vec<Event> = steps.copied().collect();
+        };
+        let is_own = |e: &&Event| !matches!(e.action, Action::End { .. });
+        let own = events.clone().take_while(is_own).filter(is_step).count();
+        let steps: Vec<Event> = events.filter(is_step).copied().collect();
         if steps.is_empty() {
             return Ok(None);
         }
         let strength = target.strength();
-        Ok(Some(Self { op: op.clone(), strength, semantics, recorded, steps }))
+        Ok(Some(Self { op: op.clone(), strength, semantics, recorded, steps, own }))
     }
 
     /// Where it can die in its last so many steps, with each of these who can go on.
@@ -161,7 +196,7 @@ impl Victim {
         let at = move |steps| {
             let death =
                 move |scenario: &_| Death { victim: self.op.clone(), steps, scenario: *scenario };
-            scenarios.iter().map(death)
+            scenarios.iter().filter(move |scenario| scenario.suits(self.strength)).map(death)
         };
         let steps = self.steps.len();
         (steps.saturating_sub(last)..=steps).flat_map(at)
@@ -171,8 +206,14 @@ impl Victim {
     /// would show.
     fn afterwards(&self, scenario: Scenario) -> Op {
         match &self.op {
+            op if scenario == Scenario::Mapper => {
+                let op = op.to_string();
+                let which = HELD_BESIDE.iter().position(|beside| *beside == op).unwrap_or(0);
+                AFTER_MAPPING[which].parse().expect("an operation")
+            }
             // It takes blocks that look free.
             _ if scenario == Scenario::Holder => Op::append("/a", FAR),
+            _ if Scenario::BESIDE.contains(&scenario) => Op::append("/a", NEAR),
             Op::Truncate(path, _) => Op::write(path.clone(), FAR, 10),
             // A record that is done once more would bring the name back.
             Op::Rename(_, to) => Op::Unlink(to.clone()),
@@ -188,56 +229,22 @@ impl Victim {
         steps: usize,
         scenario: Scenario,
     ) -> Result<Recorded, String> {
+        if !scenario.suits(self.strength) {
+            return Err("no file of this engine can be mapped".to_owned());
+        }
         let recorder = Recorder::new(CrashImage::under(self.semantics, base.bytes.clone()));
-        let mut history = History::default();
-        // What is durable, and what it is when the victim has begun.
-        let mut begin = |fs: &dyn FileSystem| {
-            self.remember(&mut history, fs, Syncs::All)?;
-            self.remember(&mut history, fs, Syncs::Nothing)
+        let mut aftermath = Aftermath {
+            victim: self,
+            target,
+            base,
+            recorder: &recorder,
+            steps,
+            scenario,
+            together: Meeting::default(),
+            history: History::default(),
         };
-        let (found, after, last) = match scenario {
-            Scenario::SurvivingProcess | Scenario::Holder => {
-                let process = target.share(&recorder)?;
-                let fs = process.fs();
-                // What it has looked at before must not keep it from finding what is there now.
-                self.seen(fs)?;
-                begin(fs)?;
-                let held = (scenario == Scenario::Holder).then(|| Held::make(fs)).transpose()?;
-                self.die(&recorder, steps);
-                recorder.begin(RECOVERY);
-                process.recover()?;
-                recorder.end(RECOVERY);
-                if let Some(held) = &held {
-                    held.count(fs)?;
-                }
-                let (found, after) = self.go_on(&recorder, base, fs, scenario, &mut history)?;
-                let mut last = None;
-                if held.is_none() {
-                    last = self.sync(&recorder, fs, &after, &mut history)?;
-                }
-                if let Some(held) = held {
-                    recorder.begin(LAST_NAME);
-                    held.take_name(fs)?;
-                    recorder.end(LAST_NAME);
-                    last = Some(self.seen(fs)?);
-                    self.remember(&mut history, fs, Syncs::Nothing)?;
-                    held.end(fs)?;
-                }
-                (found, after, last)
-            }
-            Scenario::NextMount => {
-                // The victim's: what an earlier crash has left is cleared before its operation.
-                begin(&*target.mount(&recorder)?.fs)?;
-                self.die(&recorder, steps);
-                recorder.begin(RECOVERY);
-                let next = target.mount(&recorder)?;
-                recorder.end(RECOVERY);
-                let fs = &*next.fs;
-                let (found, after) = self.go_on(&recorder, base, fs, scenario, &mut history)?;
-                let last = self.sync(&recorder, fs, &after, &mut history)?;
-                (found, after, last)
-            }
-        };
+        let Seen { found, after, last } = aftermath.run()?;
+        let history = aftermath.history;
         let legal = || self.recorded.trees.iter().chain(self.recorded.between.values());
         if !legal().any(|legal| *legal == found) {
             let differs = |legal: &Arc<_>| diff(legal, &found).unwrap_or_default();
@@ -251,92 +258,14 @@ impl Victim {
             trace: recorder.into_trace(),
             trees,
             between: BTreeMap::new(),
-            // What the dead left and nobody sees need not be durable.
-            promises: vec![false, false, true, true],
+            // What the dead left and nobody sees need not be durable, nor what is stored through a mapping.
+            promises: vec![false, false, true, scenario != Scenario::Mapper, true],
             history,
         })
     }
 
-    /// Does the first steps, as another process.
-    fn die<M: Medium>(&self, recorder: &Recorder<M>, steps: usize) {
-        recorder.begin(VICTIM);
-        let done = &self.steps[..steps.min(self.steps.len())];
-        // Another thread to the recorder: its flushes wait for its fences only.
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                do_again(recorder, &self.recorded.trace, done);
-                recorder.drain();
-            });
-        });
-        recorder.end(VICTIM);
-    }
-
-    /// Does an operation after the recovery; returns what is seen before it and after it.
-    fn go_on<M: Medium>(
-        &self,
-        recorder: &Recorder<M>,
-        base: &Base,
-        fs: &dyn FileSystem,
-        scenario: Scenario,
-        history: &mut History,
-    ) -> Result<(Arc<Tree>, Arc<Tree>), String> {
-        let found = self.seen(fs)?;
-        self.remember(history, fs, Syncs::Nothing)?;
-        let op = self.afterwards(scenario);
-        recorder.begin(AFTERWARDS);
-        let done = Driver::new(fs).run(&op, 0);
-        recorder.end(AFTERWARDS);
-        let after = self.seen(fs)?;
-        self.remember(history, fs, Syncs::Nothing)?;
-        if done == Err(Errno::NOSPC) {
-            return Ok((found, after));
-        }
-        // Of half an operation that is legal, no model is at hand.
-        if let Some(model) = self.model_of(base, &found) {
-            let wanted = Driver::new(&model).run(&op, 0);
-            if wanted != done {
-                return Err(format!("{op} after a death: {done:?}, the model {wanted:?}"));
-            }
-            if let Some(differs) = diff(&*self.seen(&model)?, &after) {
-                return Err(format!("{op} after a death: {differs}"));
-            }
-        }
-        Ok((found, after))
-    }
-
-    /// Syncs where that does something; returns what is seen then.
-    fn sync<M: Medium>(
-        &self,
-        recorder: &Recorder<M>,
-        fs: &dyn FileSystem,
-        after: &Arc<Tree>,
-        history: &mut History,
-    ) -> Result<Option<Arc<Tree>>, String> {
-        if self.strength.is_ordered() {
-            return Ok(None);
-        }
-        recorder.begin(SYNC);
-        fs.sync().map_err(|e| format!("sync after a death: {e}"))?;
-        recorder.end(SYNC);
-        self.remember(history, fs, Syncs::All)?;
-        Ok(Some(after.clone()))
-    }
-
     fn seen(&self, fs: &dyn FileSystem) -> Result<Arc<Tree>, String> {
         self.strength.read(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
-    }
-
-    fn remember(
-        &self,
-        history: &mut History,
-        fs: &dyn FileSystem,
-        syncs: Syncs,
-    ) -> Result<(), String> {
-        if self.strength.is_ordered() {
-            Ok(())
-        } else {
-            history.note(fs, Handles::default(), syncs)
-        }
     }
 
     /// The model of what was found: before the victim's operation, or after it.
@@ -350,113 +279,252 @@ impl Victim {
     }
 }
 
-/// A file with a name, which a surviving process holds, too.
-const NAMED: &str = "/d/z";
-
-/// Makes a directory of several blocks and removes it while it is open.
-const REMOVED: &str = "mkdir /d/held; open /d/held 0; link /o %0/LONG-0; link /o %0/LONG-1; link /o %0/LONG-2; link /o %0/LONG-3; \
-    link /o %0/LONG-4; link /o %0/LONG-5; link /o %0/LONG-6; link /o %0/LONG-7; link /o %0/LONG-8; link /o %0/LONG-9; \
-    unlink %0/LONG-0; unlink %0/LONG-1; unlink %0/LONG-2; unlink %0/LONG-3; unlink %0/LONG-4; unlink %0/LONG-5; unlink %0/LONG-6; \
-    unlink %0/LONG-7; unlink %0/LONG-8; unlink %0/LONG-9; rmdir /d/held";
-
-/// A file without a name and a removed directory that a surviving process holds.
-struct Held {
-    ino: Ino,
-    /// The directory.
-    removed: Ino,
-    content: Vec<u8>,
-    /// The file with a name and its size, where the base has it.
-    named: Option<(Ino, u64)>,
-    /// Free blocks since it was made.
-    free: u64,
+/// What is seen after the recovery, after the operation that follows, and after those that come last.
+struct Seen {
+    found: Arc<Tree>,
+    after: Arc<Tree>,
+    last: Vec<Arc<Tree>>,
 }
 
-impl Held {
-    fn make(fs: &dyn FileSystem) -> Result<Self, String> {
-        let text = |e: Errno| format!("a file to hold: {e}");
-        let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;
-        let mut driver = Driver::new(fs);
-        for op in parse(&REMOVED.replace("LONG", &"l".repeat(250))).map_err(|e| e.to_string())? {
-            driver.run(&op, 0).map_err(|e| format!("a directory to hold: {op}: {e}"))?;
+/// A death and what follows it.
+struct Aftermath<'a, T> {
+    victim: &'a Victim,
+    target: &'a T,
+    base: &'a Base,
+    recorder: &'a Recorder<CrashImage>,
+    steps: usize,
+    scenario: Scenario,
+    together: Meeting,
+    history: History,
+}
+
+/// A process of an [`Aftermath`].
+type Process<'a> = Box<dyn SharingProcess + 'a>;
+
+impl<'a, T: Target> Aftermath<'a, T> {
+    fn run(&mut self) -> Result<Seen, String> {
+        match self.scenario {
+            Scenario::SurvivingProcess => self.survived(),
+            Scenario::NextMount => self.mounted_next(),
+            Scenario::Holder => self.held(),
+            Scenario::Newcomer | Scenario::Successor => self.joined(),
+            Scenario::Mapper => self.mapped(),
         }
-        let removed = driver.handles()[0].ok_or("a directory to hold is not held")?;
-        let content = content(HELD_SALT, 3 * 4096);
-        fs.write(made.ino, 0, &content).map_err(text)?;
-        let named = match Driver::new(fs).held(NAMED) {
-            Some(ino) => Some((ino, fs.getattr(ino).map_err(text)?.size)),
-            None => None,
-        };
-        Ok(Self { ino: made.ino, removed, content, named, free: fs.statfs().blocks_free })
     }
 
-    /// The file with a name loses it, and is there as long as it is held.
-    fn take_name(&self, fs: &dyn FileSystem) -> Result<(), String> {
-        let Some((ino, size)) = self.named else { return Ok(()) };
-        let unlinked = Driver::new(fs).run(&Op::Unlink(NAMED.into()), 0);
-        unlinked.map_err(|e| format!("unlink {NAMED} after a death: {e}"))?;
-        match fs.getattr(ino) {
-            Ok(attr) if attr.size == size => Ok(()),
-            found => {
-                Err(format!("a held file is gone with its last name after a recovery: {found:?}"))
+    /// A process that shares the pool with the others.
+    fn share(&self) -> Result<Process<'a>, String> {
+        self.target.share(self.recorder, &self.together)
+    }
+
+    /// One that is there when the victim begins. What it has looked at before must not keep it from finding what is there
+    /// afterwards.
+    fn survivor(&self) -> Result<Process<'a>, String> {
+        let process = self.share()?;
+        self.victim.seen(process.fs())?;
+        Ok(process)
+    }
+
+    /// [`Scenario::SurvivingProcess`].
+    fn survived(&mut self) -> Result<Seen, String> {
+        let process = self.survivor()?;
+        self.begin(process.fs())?;
+        self.die();
+        self.recovering(|_| process.recover())?;
+        let seen = self.go_on(process.fs())?;
+        self.sync(process.fs(), seen)
+    }
+
+    /// [`Scenario::NextMount`].
+    fn mounted_next(&mut self) -> Result<Seen, String> {
+        // The victim's: what an earlier crash has left is cleared before its operation.
+        let mount = self.target.mount(self.recorder)?;
+        self.begin(&*mount.fs)?;
+        drop(mount);
+        self.die();
+        let next = self.recovering(|it| it.target.mount(it.recorder))?;
+        let seen = self.go_on(&*next.fs)?;
+        self.sync(&*next.fs, seen)
+    }
+
+    /// [`Scenario::Holder`].
+    fn held(&mut self) -> Result<Seen, String> {
+        let process = self.survivor()?;
+        let fs = process.fs();
+        self.begin(fs)?;
+        let held = Held::make(fs)?;
+        self.die();
+        self.recovering(|_| process.recover())?;
+        held.count(fs)?;
+        let seen = self.go_on(fs)?;
+        let seen = self.last(fs, seen, Syncs::Nothing, |_| held.take_name(fs))?;
+        held.end(fs)?;
+        Ok(seen)
+    }
+
+    /// [`Scenario::Newcomer`] and [`Scenario::Successor`].
+    fn joined(&mut self) -> Result<Seen, String> {
+        let survivor = self.survivor()?;
+        let fs = survivor.fs();
+        self.begin(fs)?;
+        let space = Space::of(fs);
+        let dead = self.share()?;
+        let held = Held::make(dead.fs())?;
+        let is_full = self.scenario == Scenario::Successor;
+        let others = if is_full { self.fill_slots()? } else { Vec::new() };
+        drop(dead);
+        self.die();
+        let newcomer = self.recovering(|it| {
+            if !is_full {
+                survivor.recover()?;
+            }
+            let newcomer = it.share()?;
+            newcomer.recover()?;
+            Ok(newcomer)
+        })?;
+        drop(others);
+        space.is_as_before(fs)?;
+        let seen = self.go_on(newcomer.fs())?;
+        self.last(fs, seen, Syncs::Nothing, |_| held.lose_name(fs))
+    }
+
+    /// Lets processes come until all slots are taken.
+    fn fill_slots(&self) -> Result<Vec<Process<'a>>, String> {
+        let mut others = Vec::new();
+        loop {
+            match self.share() {
+                Ok(process) => others.push(process),
+                Err(_) if others.len() > FEW_SLOTS => return Ok(others),
+                Err(what) => return Err(format!("a process that joins: {what}")),
             }
         }
     }
 
-    /// Its blocks are in use, and no others.
-    fn count(&self, fs: &dyn FileSystem) -> Result<(), String> {
-        let free = fs.statfs().blocks_free;
-        match free == self.free {
-            true => Ok(()),
-            false => {
-                Err(format!("space: {free} blocks are free after a recovery, not {}", self.free))
+    /// [`Scenario::Mapper`].
+    fn mapped(&mut self) -> Result<Seen, String> {
+        let survivor = self.survivor()?;
+        let fs = survivor.fs();
+        self.remember(fs, Syncs::All)?;
+        let own = Mapping::make(fs, "/d/z")?;
+        let space = Space::of(fs);
+        let dead = self.share()?;
+        let of_dead = Mapping::make(dead.fs(), "/a")?;
+        of_dead.store(self.recorder, 1);
+        of_dead.store_behind_end(self.recorder, 1);
+        own.store(self.recorder, 2);
+        drop(dead);
+        self.remember(fs, Syncs::Nothing)?;
+        self.die();
+        let is_inside = self.steps > 0;
+        self.recovering(|_| if is_inside { survivor.recover() } else { survivor.reap() })?;
+        space.is_as_before(fs)?;
+        own.look(fs, self.recorder)?;
+        let seen = self.go_on(fs)?;
+        own.look(fs, self.recorder)?;
+        let had = of_dead.size(fs)?;
+        let seen = self.last(fs, seen, Syncs::Nothing, |it| {
+            own.store(it.recorder, 3);
+            of_dead.grow(fs)
+        })?;
+        of_dead.has_grown_from(fs, had)?;
+        let seen = self.last(fs, seen, Syncs::All, |_| {
+            own.sync(fs)?;
+            fs.fsync(of_dead.ino).map_err(|e| format!("fsync after a death: {e}"))
+        })?;
+        own.look(fs, self.recorder)?;
+        Ok(seen)
+    }
+
+    /// Notes what is durable, and what it is when the victim has begun.
+    fn begin(&mut self, fs: &dyn FileSystem) -> Result<(), String> {
+        self.remember(fs, Syncs::All)?;
+        self.remember(fs, Syncs::Nothing)
+    }
+
+    /// Does the first steps, as another process.
+    fn die(&self) {
+        let Victim { recorded, steps, own, .. } = self.victim;
+        self.recorder.begin(VICTIM);
+        // A pool that others use is not closed: contents in caches would count as durable.
+        let most = if self.scenario == Scenario::Mapper { *own } else { steps.len() };
+        let done = &steps[..self.steps.min(most)];
+        // Another thread to the recorder: its flushes wait for its fences only.
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                do_again(self.recorder, &recorded.trace, done);
+                self.recorder.drain();
+            });
+        });
+        self.recorder.end(VICTIM);
+    }
+
+    fn recovering<R>(&self, recover: impl FnOnce(&Self) -> Result<R, String>) -> Result<R, String> {
+        self.recorder.begin(RECOVERY);
+        let recovered = recover(self)?;
+        self.recorder.end(RECOVERY);
+        Ok(recovered)
+    }
+
+    /// Does an operation after the recovery.
+    fn go_on(&mut self, fs: &dyn FileSystem) -> Result<Seen, String> {
+        let victim = self.victim;
+        let found = victim.seen(fs)?;
+        self.remember(fs, Syncs::Nothing)?;
+        let op = victim.afterwards(self.scenario);
+        self.recorder.begin(AFTERWARDS);
+        let done = Driver::new(fs).run(&op, 0);
+        self.recorder.end(AFTERWARDS);
+        let after = victim.seen(fs)?;
+        self.remember(fs, Syncs::Nothing)?;
+        // Of half an operation that is legal, no model is at hand.
+        if done != Err(Errno::NOSPC)
+            && let Some(model) = victim.model_of(self.base, &found)
+        {
+            let wanted = Driver::new(&model).run(&op, 0);
+            if wanted != done {
+                return Err(format!("{op} after a death: {done:?}, the model {wanted:?}"));
+            }
+            if let Some(differs) = diff(&*victim.seen(&model)?, &after) {
+                return Err(format!("{op} after a death: {differs}"));
             }
         }
+        Ok(Seen { found, after, last: Vec::new() })
     }
 
-    /// The removed directory is still one, takes no names, and no other inode has its number.
-    fn look_at_removed(&self, fs: &dyn FileSystem) -> Result<(), String> {
-        let kind = fs.getattr(self.removed).map(|attr| attr.kind);
-        let handles = [Some(self.removed), None, None, None, None, None];
-        let made = Driver::with_handles(fs, handles).run(&Op::create("%0/n"), 0);
-        if kind != Ok(FileKind::Dir) || made != Err(Errno::NOENT) {
-            let what = "a held, removed directory after a recovery";
-            return Err(format!("{what}: {kind:?}, and a name in it: {made:?}"));
-        }
-        let make = |_| fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map(|made| made.ino);
-        let made: Vec<Ino> = (0..FILES_AFTER).map_while(|i| make(i).ok()).collect();
-        made.iter().for_each(|ino| fs.forget(*ino, 1));
-        match made.iter().find(|ino| [self.removed, self.ino].contains(ino)) {
-            Some(ino) => Err(format!("{ino:?} is held, and after a recovery another file")),
-            None => Ok(()),
-        }
+    /// Does something more, which makes durable what it says.
+    fn last(
+        &mut self,
+        fs: &dyn FileSystem,
+        mut seen: Seen,
+        syncs: Syncs,
+        change: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Result<Seen, String> {
+        let op = LAST + seen.last.len() as u32;
+        self.recorder.begin(op);
+        change(self)?;
+        self.recorder.end(op);
+        seen.last.push(self.victim.seen(fs)?);
+        self.remember(fs, syncs)?;
+        Ok(seen)
     }
 
-    /// It holds what was written, and is given back.
-    fn end(self, fs: &dyn FileSystem) -> Result<(), String> {
-        let mut found = vec![0; self.content.len() + 1];
-        let n = fs.read(self.ino, 0, &mut found).map_err(|e| format!("a held file: {e}"))?;
-        if found[..n] != self.content {
-            return Err("a file without a name has lost its content in a recovery".into());
+    /// Syncs where that does something.
+    fn sync(&mut self, fs: &dyn FileSystem, seen: Seen) -> Result<Seen, String> {
+        if self.victim.strength.is_ordered() {
+            return Ok(seen);
         }
-        self.look_at_removed(fs)?;
-        let before = fs.statfs().blocks_free;
-        if let Some((ino, _)) = self.named {
-            fs.forget(ino, 1);
-        }
-        fs.forget(self.ino, 1);
-        fs.forget(self.removed, 1);
-        match fs.statfs().blocks_free > before {
-            true => Ok(()),
-            false => Err("a held file does not give its blocks back after a recovery".into()),
+        let sync = |_: &Self| fs.sync().map_err(|e| format!("sync after a death: {e}"));
+        self.last(fs, seen, Syncs::All, sync)
+    }
+
+    fn remember(&mut self, fs: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
+        if self.victim.strength.is_ordered() {
+            Ok(())
+        } else {
+            self.history.note(fs, Handles::default(), syncs)
         }
     }
 }
-
-/// Files that are made after a recovery, to see which inode numbers they get.
-const FILES_AFTER: usize = 8;
-
-/// Makes the content of held files their own.
-const HELD_SALT: u64 = 99;
 
 /// Does again what a recorded run did.
 pub fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {

@@ -8,9 +8,9 @@
 //! For file systems ([`target`]) all else is here: operations as data ([`vfs::script`], [`workload`],
 //! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
-//! die ([`deaths`]), families of workloads ([`campaign`]), for any file system ([`any`]). What traces show without
-//! a crash says [`mod@lint`]. The explorer is itself tested, by bugs planted in traces ([`mutate`], [`score`]). It
-//! knows no engine: the crate `judges` has what it must know of each, block devices, whose oracle is their own, and
+//! die ([`deaths`]), second crashes ([`mod@twice`]), families of workloads ([`campaign`]), for any file system
+//! ([`any`]). What traces show without a crash says [`mod@lint`]. The explorer is itself tested, by bugs planted in
+//! traces ([`mutate`], [`score`]). It knows no engine: the crate `judges` has what it must know of each, block devices, whose oracle is their own, and
 //! bugs planted in source.
 //! `docs/CRASHTESTING.md` is the guide.
 //!
@@ -94,4 +94,5 @@ pub mod stats;
 pub mod target;
 pub mod threads;
 pub mod trace;
+pub mod twice;
 pub mod workload;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const POWERSET_LINES: usize = 10;
 
 /// The lines of a crash point, each with its units.
-fn lines(point: &Point) -> Vec<Vec<usize>> {
+pub fn lines(point: &Point) -> Vec<Vec<usize>> {
     let mut lines: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (u, unit) in point.units().iter().enumerate() {
         lines.entry(unit.line).or_default().push(u);

@@ -10,6 +10,7 @@ use crate::stats::Distinct;
 use crate::target::Target;
 use crate::threads::{self, Plan};
 use crate::trace::{Action, Trace};
+use crate::twice::{self, Twice};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
@@ -44,6 +45,8 @@ pub enum Work {
     },
     /// A process died in an operation, and another went on.
     Death(Death),
+    /// The power had failed before, in another operation.
+    Twice(Twice),
 }
 
 impl fmt::Display for Replay {
@@ -57,6 +60,7 @@ impl fmt::Display for Replay {
             }
             Work::Threads { plan, print } => write!(f, "threads {print:x} {plan}"),
             Work::Death(death) => write!(f, "death {death}"),
+            Work::Twice(twice) => write!(f, "twice {twice}"),
         }
     }
 }
@@ -67,6 +71,9 @@ impl FromStr for Work {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(death) = text.strip_prefix("death ") {
             return Ok(Self::Death(death.parse()?));
+        }
+        if let Some(twice) = text.strip_prefix("twice ") {
+            return Ok(Self::Twice(twice.parse()?));
         }
         let Some(threads) = text.strip_prefix("threads ") else {
             return Ok(Self::Sequence(vfs::script::parse(text).map_err(|e| e.to_string())?));
@@ -204,6 +211,13 @@ fn explore_again<T: Target>(
             let mut recorded = victim.dies(target, base, *steps, *scenario)?;
             take(&mut recorded.trace)?;
             Ok((explore(target, base, deaths::FROM, &recorded, &settings), recorded.trace))
+        }
+        Work::Twice(twice) => {
+            let left = twice::left(target, base, twice, line.semantics)?;
+            let second = std::slice::from_ref(&twice.second);
+            let mut recorded = left.record(target, second, 0, line.semantics)?;
+            take(&mut recorded.trace)?;
+            Ok((explore(target, &left, 0, &recorded, &settings), recorded.trace))
         }
     }
 }

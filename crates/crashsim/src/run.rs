@@ -239,7 +239,14 @@ impl Base {
         }
         let bytes = stale.ok_or("no crash leaves anything to clear")?;
         let script = [self.script.clone(), ops].concat();
-        Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh: self.fresh })
+        Ok(Self { name, script, model, ..self.left(bytes) })
+    }
+
+    /// What a crash has left of this base, from which the same is recovered.
+    pub(crate) fn left(&self, bytes: Vec<u8>) -> Self {
+        let (script, model) = (self.script.clone(), self.model.clone());
+        let initial = Initial::of(&bytes);
+        Self { name: self.name, script, bytes, initial, model, fresh: self.fresh }
     }
 
     /// A medium of the same length that holds no pool, but zeros: to be formatted.
@@ -384,17 +391,17 @@ fn revoked(
 
 /// An account of space: blocks free and in use are as many when a pool is left as when it was mounted. What is
 /// held is in use, so that it is drawn up when nothing is.
-struct Account {
+pub(crate) struct Account {
     /// `None`: the pool is full, so that nobody knows how much is set aside.
     blocks: Option<u64>,
 }
 
 impl Account {
-    fn open(mounted: &Mounted<'_>) -> Self {
+    pub(crate) fn open(mounted: &Mounted<'_>) -> Self {
         Self { blocks: free_blocks(mounted).map(|free| free + mounted.blocks_used) }
     }
 
-    fn close<T: Target>(
+    pub(crate) fn close<T: Target>(
         &self,
         target: &T,
         mounted: &Mounted<'_>,

@@ -3,7 +3,9 @@
 //! Threads run one at a time, each from one [`step`] to the next; there the scheduler chooses who goes
 //! on. The recorder takes a step before everything that changes or orders persistent memory, before it
 //! copies bytes out, and where an operation starts or ends, so that no engine is changed for it.
-//! Single words are loaded without a step: engines do that under spin locks.
+//! Single words are loaded without a step: engines do that under spin locks. Runs that ask for it
+//! ([`Policy::at_words`]) have a step at each change of a word of the state that threads share, too
+//! ([`step_at_word`]).
 //!
 //! A thread that waits for a lock of the engine takes no steps. The kernel knows: it has the thread
 //! asleep, so that another one must go on (`proc_pid_stat(5)`, field 3). Once that one has given the
@@ -31,6 +33,16 @@ use std::time::Duration;
 pub fn step() {
     ME.with_borrow(|me| {
         if let Some(slot) = me {
+            slot.wait_for_turn();
+        }
+    });
+}
+
+/// The same before a change of a word in memory that threads share, where the run has such steps ([`Policy::at_words`]). It is
+/// for engines to call this.
+pub fn step_at_word() {
+    ME.with_borrow(|me| {
+        if let Some(slot) = me.as_ref().filter(|slot| slot.at_words) {
             slot.wait_for_turn();
         }
     });
@@ -133,6 +145,7 @@ impl Schedule {
 pub struct Policy {
     rng: Rng,
     rule: Rule,
+    at_words: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -154,7 +167,7 @@ impl Policy {
         const DROPS_MAX: u64 = 4;
         let mut rng = Rng::new(seed);
         if rng.below(2) == 0 {
-            return Self { rng, rule: Rule::Walk };
+            return Self { rng, rule: Rule::Walk, at_words: false };
         }
         let mut of: Vec<i64> = (1..=threads as i64).collect();
         for i in (1..threads).rev() {
@@ -162,23 +175,32 @@ impl Policy {
         }
         let n = 1 + rng.below(DROPS_MAX);
         let drops = (0..n).map(|_| rng.below(steps.max(1))).collect();
-        Self { rng, rule: Rule::Priorities { of, drops } }
+        Self { rng, rule: Rule::Priorities { of, drops }, at_words: false }
     }
 
     /// The first thread goes on while it can, then the next.
     pub fn in_turn(threads: usize) -> Self {
         let of = (1..=threads as i64).rev().collect();
-        Self { rng: Rng::new(0), rule: Rule::Priorities { of, drops: Vec::new() } }
+        Self::without_chance(Rule::Priorities { of, drops: Vec::new() })
     }
 
     /// The first thread is interrupted once, after so many steps.
     pub fn preempt(after: u64) -> Self {
-        Self { rng: Rng::new(0), rule: Rule::Preempt(after) }
+        Self::without_chance(Rule::Preempt(after))
     }
 
     /// The threads that took the steps of an earlier run.
     pub fn order(order: Vec<usize>) -> Self {
-        Self { rng: Rng::new(0), rule: Rule::Order(order) }
+        Self::without_chance(Rule::Order(order))
+    }
+
+    fn without_chance(rule: Rule) -> Self {
+        Self { rng: Rng::new(0), rule, at_words: false }
+    }
+
+    /// The same with steps at changes of words, too, if the programs call [`step_at_word`] there.
+    pub fn at_words(self) -> Self {
+        Self { at_words: true, ..self }
     }
 
     /// Chooses among those that can go on; `last` took step number `step`.
@@ -219,11 +241,14 @@ struct ScheduledThread {
     tid: AtomicI32,
     thread: OnceLock<Thread>,
     scheduler: Thread,
+    /// Whether it has steps at changes of words.
+    at_words: bool,
 }
 
 impl ScheduledThread {
-    fn new() -> Self {
+    fn new(at_words: bool) -> Self {
         Self {
+            at_words,
             status: AtomicU8::new(RUNS),
             tid: AtomicI32::new(0),
             thread: OnceLock::new(),
@@ -278,7 +303,7 @@ impl Drop for Part {
 /// other the process ends with `name` in its last words: nothing can be done about it.
 pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str) -> Interleaving {
     let slots: Vec<Arc<ScheduledThread>> =
-        programs.iter().map(|_| Arc::new(ScheduledThread::new())).collect();
+        programs.iter().map(|_| Arc::new(ScheduledThread::new(policy.at_words))).collect();
     thread::scope(|s| {
         for (slot, program) in slots.iter().zip(programs) {
             let slot = slot.clone();
@@ -435,6 +460,13 @@ mod tests {
         assert_eq!(notes.len(), 24);
         let waits: u64 = (0..20).map(|seed| noted(Policy::new(seed, 3, 24)).1.waits).sum();
         assert!(waits > 0, "{taken:?}");
+    }
+
+    #[test]
+    fn changes_of_words_are_steps_where_that_is_asked_for() {
+        let steps = |policy: Policy| run(vec![step_at_word, step_at_word], policy, "a test").steps;
+        assert_eq!(steps(Policy::in_turn(2)), 2, "each thread begins with one");
+        assert_eq!(steps(Policy::in_turn(2).at_words()), 4);
     }
 
     #[test]

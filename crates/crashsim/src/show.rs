@@ -8,8 +8,29 @@ use crate::target::Target;
 /// Lines of detail.
 const LINES_MAX: usize = 24;
 
-/// A state as one word (`all-but` or `only` units, each by its first word and which of its contents
-/// it has), and as lines that name what differs by the format's own terms, and who stored what was lost.
+/// The units in which a state differs from the one in which nothing was lost, and from the one in which all was.
+fn differences(point: &Point, state: &[u16]) -> [Vec<usize>; 2] {
+    [true, false].map(|all| {
+        let from = point.extreme(all);
+        (0..state.len()).filter(|u| state[*u] != from[*u]).collect()
+    })
+}
+
+/// A state as one word: `all-but` or `only` units, each by its first word and which of its contents it has.
+pub fn name(point: &Point, state: &[u16]) -> String {
+    let [lost, kept] = differences(point, state);
+    // What was lost says more, unless it is much.
+    const FEW: usize = 4;
+    let (word, units) = match lost.len() <= kept.len().max(FEW) {
+        true => ("all-but", &lost),
+        false => ("only", &kept),
+    };
+    let unit = |u: &usize| format!("{:x}#{}", point.units()[*u].words[0] * 8, state[*u]);
+    let named: Vec<String> = units.iter().map(unit).collect();
+    format!("{word}:{}", named.join(","))
+}
+
+/// A state as one word ([`name`]), and as lines that name what differs by the format's own terms, and who stored what was lost.
 pub fn state<T: Target>(
     target: &T,
     image: &CrashImage,
@@ -17,23 +38,8 @@ pub fn state<T: Target>(
     state: &[u16],
     lost_words: &[Lost],
 ) -> (String, Vec<String>) {
-    let (none, all) = (point.extreme(false), point.extreme(true));
-    let differ = |from: &[u16]| -> Vec<usize> {
-        (0..state.len()).filter(|u| state[*u] != from[*u]).collect()
-    };
-    let (lost, kept) = (differ(&all), differ(&none));
-    // What was lost says more, unless it is much.
-    const FEW: usize = 4;
-    let (word, units) = match lost.len() <= kept.len().max(FEW) {
-        true => ("all-but", &lost),
-        false => ("only", &kept),
-    };
-    let named: Vec<String> = units
-        .iter()
-        .map(|u| format!("{:x}#{}", point.units()[*u].words[0] * 8, state[*u]))
-        .collect();
-    let text = format!("{word}:{}", named.join(","));
-
+    let [lost, kept] = differences(point, state);
+    let all = point.extreme(true);
     image.lay(&point.overlay(&all), &[]);
     let bytes = image.bytes();
     image.reset();
@@ -66,7 +72,7 @@ pub fn state<T: Target>(
     if more > 0 {
         detail.push(format!("… and {more} more words"));
     }
-    (text, detail)
+    (name(point, state), detail)
 }
 
 /// The state that [`state`] named.

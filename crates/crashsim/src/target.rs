@@ -2,6 +2,7 @@
 
 use pmem::Medium;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::tree::{Tree, WalkError, tree, tree_without_content};
 use vfs::{Durability, FileSystem, Timestamp};
 
@@ -20,6 +21,8 @@ pub struct Strength {
     pub kept_blocks: u64,
     /// Whether operations commit before they are done, so that a crash leaves what the next mount clears.
     pub leaves_stale: bool,
+    /// Whether processes can map files to where they lie ([`FileSystem::map_range`]).
+    pub maps_files: bool,
 }
 
 impl Strength {
@@ -46,13 +49,36 @@ pub struct Mounted<'m> {
     pub blocks_used: u64,
 }
 
-/// A process that shares a pool with others.
+/// Where processes meet that share a pool: those that are given the same one do.
+#[derive(Debug)]
+pub struct Meeting(u64);
+
+impl Default for Meeting {
+    /// One where no process is yet.
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+impl Meeting {
+    /// A name that no other one has.
+    pub fn name(&self) -> String {
+        format!("crashsim-{}-{}", std::process::id(), self.0)
+    }
+}
+
+/// A process that shares a pool with others. Dropped, it has died outside of operations: what it holds and maps stays
+/// counted until another process takes that back.
 pub trait SharingProcess {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
 
     /// Does what follows when another process has died in an operation.
     fn recover(&self) -> Result<(), String>;
+
+    /// Takes back what processes held that have died outside of operations.
+    fn reap(&self) -> Result<(), String>;
 }
 
 /// What a check found in a sound pool.
@@ -87,9 +113,18 @@ pub trait Target: Sync {
         false
     }
 
-    /// Mounts it as one of several processes.
-    fn share<'m, M: Medium>(&self, _medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
+    /// Mounts it as one of several processes, those of a meeting.
+    fn share<'m, M: Medium>(
+        &self,
+        _medium: &'m M,
+        _at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
         Err("processes cannot share it".to_owned())
+    }
+
+    /// Whether it calls [`crate::schedule::step_at_word`] where it changes words of memory that threads share.
+    fn has_steps_at_words(&self) -> bool {
+        false
     }
 
     /// Checks it without changing anything; any problem is an error.
@@ -140,6 +175,11 @@ macro_rules! forward_target {
     ($to:expr; is_shared) => {
         fn is_shared(&self) -> bool {
             $to.is_shared()
+        }
+    };
+    ($to:expr; has_steps_at_words) => {
+        fn has_steps_at_words(&self) -> bool {
+            $to.has_steps_at_words()
         }
     };
     ($to:expr; check) => {

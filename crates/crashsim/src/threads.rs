@@ -4,7 +4,8 @@
 //! one call of the contract: looking up a path is another, so that what is below the root is named
 //! by the handles that are open from the start ([`OPEN`]).
 //!
-//! At a crash point some operations have returned, some are in flight. Recovery must find the tree
+//! When all have returned, blocks free and in use are as many as before. At a crash point some operations have
+//! returned, some are in flight. Recovery must find the tree
 //! of a sequence that has all of the former and any of the latter, in an order that agrees with
 //! real time and in which each operation gives the result that its thread saw. Where content is durable on `fsync`, that
 //! holds for names and attributes; each byte of a file is what it was in some moment of some such sequence ([`crate::promise`]).
@@ -16,11 +17,11 @@ use crate::oracle::{Allowed, Found, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
-use crate::run::{Base, CrashAt, DETAILED, Explored, Settings, Violation};
+use crate::run::{Account, Base, CrashAt, DETAILED, Explored, Settings, Violation};
 use crate::schedule::{self, Interleaving, Policy, Schedule};
 use crate::target::Target;
 use crate::trace::{Action, Trace};
-use crate::workload::TWINS;
+use crate::workload::{BRIM, TWINS};
 use rng::Rng;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,12 +40,17 @@ pub struct Plan {
     pub schedule: Schedule,
     /// What each thread does.
     pub programs: Vec<Vec<Op>>,
+    /// Whether threads switch at words of the state that they share, too ([`Policy::at_words`]).
+    pub at_words: bool,
 }
 
-/// As in replay lines: `SCHEDULE PROGRAM | PROGRAM`.
+/// What precedes the schedule where threads switch at words.
+const AT_WORDS: &str = "words ";
+
+/// As in replay lines: `[words ]SCHEDULE PROGRAM | PROGRAM`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.schedule)?;
+        write!(f, "{}{}", if self.at_words { AT_WORDS } else { "" }, self.schedule)?;
         for (i, program) in self.programs.iter().enumerate() {
             let ops: Vec<String> = program.iter().map(Op::to_string).collect();
             write!(f, "{}{}", if i == 0 { " " } else { " | " }, ops.join("; "))?;
@@ -57,10 +63,11 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (at_words, text) = text.strip_prefix(AT_WORDS).map_or((false, text), |t| (true, t));
         let parts = text.split_once(' ').ok_or("threads have a schedule and programs")?;
         let (schedule, programs) = (parts.0.parse()?, parts.1);
         let programs = programs.split('|').map(parse).collect::<Result<_, _>>();
-        Ok(Self { schedule, programs: programs.map_err(|e| e.to_string())? })
+        Ok(Self { schedule, programs: programs.map_err(|e| e.to_string())?, at_words })
     }
 }
 
@@ -77,7 +84,7 @@ impl Plan {
                 *program.last_mut().expect("programs have operations") = sync;
             }
         }
-        Self { schedule: Schedule::Seed(seed), programs }
+        Self { schedule: Schedule::Seed(seed), programs, at_words: false }
     }
 
     /// One of [`PREEMPTIONS`], with its base: the first program is interrupted once.
@@ -85,15 +92,22 @@ impl Plan {
         let (base, programs) = INTERRUPTIONS[(i / INTERRUPTED) as usize];
         Ok((base, format!("{} {programs}", Schedule::Preempt(i % INTERRUPTED)).parse()?))
     }
+
+    /// One of [`AT_WORDS_PREEMPTIONS`], with its base: the same at each step, of which words have some.
+    pub fn preemption_at_words(i: u64) -> Result<(&'static str, Self), String> {
+        let (base, programs) = AT_WORDS_INTERRUPTIONS[(i / AT_WORDS_INTERRUPTED) as usize];
+        let schedule = Schedule::Preempt(i % AT_WORDS_INTERRUPTED);
+        Ok((base, format!("{AT_WORDS}{schedule} {programs}").parse()?))
+    }
 }
 
 /// Of so many choices of programs each ends with a sync in one.
 const SYNCED: u64 = 4;
 
-/// Programs with their bases. The first gives blocks back, and the second takes some, as many as there are steps of the first
-/// between which it can come. New threads look for blocks where the pool begins, so that those are the ones. Or both sync a file;
-/// or both need one redo record, the last.
-const INTERRUPTIONS: [(&str, &str); 14] = [
+/// Programs with their bases. The first gives blocks back, by a file that moves perhaps, and the second takes some, as many as
+/// there are steps of the first between which it can come. New threads look for blocks where the pool begins, so that those are
+/// the ones. Or both sync a file; or both need one redo record, the last.
+const INTERRUPTIONS: [(&str, &str); 15] = [
     ("tree", "write %0 100 200 | write %1 10 80"),
     ("tree", "write %0 4000 200 | append %1 9000"),
     ("tree", "punch %0 100 200 | write %1 10 80"),
@@ -105,6 +119,7 @@ const INTERRUPTIONS: [(&str, &str); 14] = [
     ("tree", "write %0 100 200; fsync %0 | fsync %0"),
     ("tree", "write %0 100 200; sync | fsync %0; append %1 9"),
     ("tree", "append %0 9000; fsync %0 | write %0 10 200; fsync %0"),
+    ("tree", "append %0 40000 | append %1 9000"),
     (TWINS, "write %0 100 200 | write %1 10 80"),
     (TWINS, "rename /a /n | rename %2/c %2/n"),
     (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),
@@ -115,6 +130,21 @@ const INTERRUPTED: u64 = 32;
 
 /// How many runs there are of two programs of which the first is interrupted once.
 pub const PREEMPTIONS: u64 = INTERRUPTIONS.len() as u64 * INTERRUPTED;
+
+/// Programs with their bases that meet at words of the state that they share: one makes of a removed file's blocks what both want
+/// for new ones; both count names, links and references of the same inodes; both take the last that there is.
+const AT_WORDS_INTERRUPTIONS: [(&str, &str); 4] = [
+    ("tree", "unlink %2/z; create /n; append /n 100 | create /m; append /m 100"),
+    ("tree", "link %0 /n; unlink /a | unlink %2/c; unlink /b"),
+    (BRIM, "create /n | create /m"),
+    ("full", "unlink /h; append %1 5000 | append %0 5000"),
+];
+
+/// Steps after which those are interrupted: more than the first takes.
+const AT_WORDS_INTERRUPTED: u64 = 96;
+
+/// How many runs there are of those.
+pub const AT_WORDS_PREEMPTIONS: u64 = AT_WORDS_INTERRUPTIONS.len() as u64 * AT_WORDS_INTERRUPTED;
 
 /// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
 /// two names, `%2` its directory, `%3` an empty one.
@@ -208,6 +238,7 @@ pub fn record<T: Target>(
     let threads = plan.programs.len();
     let in_turn = || record_under(target, base, plan, semantics, Policy::in_turn(threads));
     let policy = plan.schedule.policy(threads, || Ok(in_turn()?.taken.steps))?;
+    let policy = if plan.at_words { policy.at_words() } else { policy };
     record_under(target, base, plan, semantics, policy)
 }
 
@@ -222,6 +253,7 @@ fn record_under<T: Target>(
     let calls: Mutex<Vec<Call>> = Mutex::default();
     let taken = {
         let mounted = target.mount(&recorder)?;
+        let account = Account::open(&mounted);
         let handles = open(&*mounted.fs);
         let run = |program: &Vec<Op>| {
             let mut driver = Driver::with_handles(&*mounted.fs, handles);
@@ -240,7 +272,10 @@ fn record_under<T: Target>(
         };
         let run = &run;
         let programs = plan.programs.iter().map(|program| move || run(program)).collect();
-        schedule::run(programs, policy, &format!("threads {plan}"))
+        let taken = schedule::run(programs, policy, &format!("threads {plan}"));
+        Driver::with_handles(&*mounted.fs, handles).close_all();
+        account.close(target, &mounted, recorder.inner())?;
+        taken
     };
     if let Some(at) = recorder.unrecorded() {
         return Err(format!("a store near {at:#x} went past the medium"));

@@ -10,6 +10,7 @@
 use crate::inodes::Inode;
 use crate::state::State;
 use crate::unnamed::{self, Unnamed};
+use arena::atomic;
 use rustix::thread::{Timespec, futex};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
                 return Err(Errno::TIMEDOUT);
             }
             unnamed.count();
-            let _ = futex::wait(&unnamed.keeps, futex::Flags::empty(), 1, Some(&NAP));
+            let _ =
+                futex::wait(atomic::futex(&unnamed.keeps), futex::Flags::empty(), 1, Some(&NAP));
         }
     }
     Ok(())

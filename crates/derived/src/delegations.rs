@@ -7,9 +7,10 @@
 //! - delegations-D3: no number is given out twice as long as the memory exists; and who has one of another pool has none of this
 //!   one by chance, as they begin at random.
 
+use arena::atomic::AtomicU64;
 use arena::{Arena, Layout, Span};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use vfs::{Delegation, Errno, Result};
 
 /// So many files can be delegated at the same time.

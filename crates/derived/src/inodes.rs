@@ -2,9 +2,10 @@
 //!
 //! - inodes-L1: an inode is live from its creation until its last name and last reference are gone.
 
+use arena::atomic::{AtomicU32, AtomicU64};
 use arena::{RwLock, Shared};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use vfs::FileKind;
 
 /// Of an inode's state: it lives.

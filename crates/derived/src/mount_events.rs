@@ -11,8 +11,9 @@ use crate::sharing::{self, SharedPool};
 use crate::state::State;
 use crate::unnamed;
 use arena::Look;
+use arena::atomic::AtomicU64;
 use mounts::{MountEvents, Opening, Requester, Ticket};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 

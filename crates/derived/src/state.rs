@@ -6,10 +6,11 @@ use crate::inodes::{Inode, Mapper};
 use crate::names::{NameEntry, NameIndex};
 use crate::openings::Openings;
 use crate::unnamed::{SERVERS, Unnamed};
+use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use smallvec::SmallVec;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
 /// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times, nor those to anything else; each

@@ -17,8 +17,9 @@
 use crate::inodes::Inode;
 use crate::sharing::SharedPool;
 use crate::state::State;
+use arena::atomic::{self, AtomicU32};
 use rustix::thread::{Timespec, futex, nanosleep};
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
@@ -61,14 +62,14 @@ impl Unnamed {
     /// Lets those in who wait for that.
     pub(crate) fn keeps_nothing(&self) {
         self.keeps.store(0, SeqCst);
-        let _ = futex::wake(&self.keeps, futex::Flags::empty(), u32::MAX);
+        let _ = futex::wake(atomic::futex(&self.keeps), futex::Flags::empty(), u32::MAX);
     }
 
     /// Counts a notification (unnamed-U2).
     pub(crate) fn count(&self) {
         self.notified.fetch_add(1, SeqCst);
         if self.asleep.load(SeqCst) != 0 {
-            let _ = futex::wake(&self.notified, futex::Flags::empty(), 1);
+            let _ = futex::wake(atomic::futex(&self.notified), futex::Flags::empty(), 1);
         }
     }
 
@@ -95,7 +96,8 @@ impl Unnamed {
         let told = self.told.load(Relaxed);
         let patience = Timespec::try_from(patience).unwrap_or(NAP);
         self.asleep.store(1, SeqCst);
-        let _ = futex::wait(&self.notified, futex::Flags::empty(), told, Some(&patience));
+        let notified = atomic::futex(&self.notified);
+        let _ = futex::wait(notified, futex::Flags::empty(), told, Some(&patience));
         self.asleep.store(0, Relaxed);
     }
 }

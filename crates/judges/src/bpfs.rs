@@ -4,7 +4,7 @@ mod decode;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, Strength, Target, Usage};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
 use pmem::Medium;
 use pool::FormatOptions;
 use vfs::Durability;
@@ -28,6 +28,7 @@ impl Target for Bpfs {
             residue_blocks: 8,
             kept_blocks: bpfs::KEPT_BLOCKS,
             leaves_stale: true,
+            maps_files: false,
         }
     }
 
@@ -48,8 +49,16 @@ impl Target for Bpfs {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        mounted::share::<M, bpfs::Files<Sited<&M>>>(medium)
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        mounted::share::<M, bpfs::Files<Sited<&M>>>(medium, at)
+    }
+
+    fn has_steps_at_words(&self) -> bool {
+        arena::atomic::ARE_STEPS
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {

@@ -7,7 +7,8 @@ use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
-use crate::scmfs::{Scmfs, Through};
+use crate::scmfs::{Scmfs, Through, units};
+use crate::servers;
 use crashsim::campaign::{self, Clock, Family, Finding, Options, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -170,15 +171,16 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     }
 }
 
-/// BPFS; then, with somebody who reads without a copy.
+/// What servers of a mount are told; BPFS; then, with somebody who reads without a copy.
 fn bpfs() -> Result<Vec<Hunt>, String> {
-    let mut hunts = everything(Bpfs, &pools(&Bpfs)?, "");
+    let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
+    hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_readers(LentBpfs)?);
     Ok(hunts)
 }
 
-/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; with a
-/// busy collector.
+/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; in whole units;
+/// with a busy collector.
 fn scmfs() -> Result<Vec<Hunt>, String> {
     let bases = pools(&Scmfs)?;
     let mut hunts = everything(Scmfs, &bases, "");
@@ -191,6 +193,11 @@ fn scmfs() -> Result<Vec<Hunt>, String> {
     hunts.extend(mapped::sequences().into_iter().map(|ops| {
         let name = "mapped, sequences".to_owned();
         Hunt { name, ..hunt(Mapped, &bases, "", Family::Script(ops)) }
+    }));
+    let with_units: Pools = [units::base()?].into();
+    hunts.extend(units::sequences().into_iter().map(|ops| {
+        let name = "units, sequences".to_owned();
+        Hunt { name, ..hunt(Scmfs, &with_units, "", Family::Script(ops)) }
     }));
     let others = [Family::Exhaustive { length: 1, bases: 2 }, Family::Random { runs: 10, ops: 60 }];
     hunts.extend(others.map(|family| hunt(Mapped, &bases, "mapped, ", family)));
@@ -237,6 +244,8 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
     let families = [
         Family::Lines,
         Family::Preemptions,
+        Family::WordPreemptions,
+        Family::Twice,
         Family::Sequences,
         length(1),
         Family::Random { runs: 10, ops: 60 },
@@ -291,6 +300,13 @@ fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hu
 fn whole(name: String, run: impl Fn(&Distinct) -> Result<Report, String> + 'static) -> Hunt {
     let run = Box::new(move |_, distinct: &Distinct| run(distinct));
     Hunt { name, limit: u64::MAX, is_whole: true, run }
+}
+
+/// Of what explores no crash.
+fn report_of(explored: Result<(), String>) -> Report {
+    let findings: Vec<_> =
+        explored.err().map(|what| Finding::new(String::new(), what)).into_iter().collect();
+    Report { violations: findings.len() as u64, findings, ..Report::default() }
 }
 
 fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {

@@ -7,7 +7,7 @@
 
 use crate::{bpfs::Bpfs, mounted, scmfs::Scmfs};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, Target};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::{Medium, PmOff};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,11 +134,16 @@ impl<F: Files, M: Medium> SharingProcess for Lending<'_, F, M> {
     fn recover(&self) -> Result<(), String> {
         self.pool.rehearse_recovery().map_err(crate::text)
     }
+
+    fn reap(&self) -> Result<(), String> {
+        self.pool.reap_processes().map(drop).map_err(crate::text)
+    }
 }
 
 impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
     vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, lookup, getattr, readlink, readdir,
-        read, seek, getxattr, listxattr, create, tmpfile, rmdir, link, sync, setxattr, removexattr);
+        read, seek, getxattr, listxattr, create, tmpfile, rmdir, link, sync, setxattr, removexattr, map_range, unmap_range,
+        sync_range);
 
     fn statfs(&self) -> StatFs {
         self.end_readers();
@@ -202,11 +207,14 @@ where
     Ok(Mounted { fs: Box::new(Lending::new(pool, medium)), blocks_used })
 }
 
-fn share<'m, M: Medium, F>(medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String>
+fn share<'m, M: Medium, F>(
+    medium: &'m M,
+    at: &Meeting,
+) -> Result<Box<dyn SharingProcess + 'm>, String>
 where
     F: Files<Storage: namespace::Storage<Medium = Sited<&'m M>>> + 'm,
 {
-    let pool = mounted::attach::<M, F>(medium, &mounted::mount_options())?;
+    let pool = mounted::attach::<M, F>(medium, at, &mounted::mount_options())?;
     Ok(Box::new(Lending::new(pool, medium)))
 }
 
@@ -223,8 +231,12 @@ impl Target for LentBpfs {
         mount::<M, bpfs::Files<Sited<&'m M>>>(medium)
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        share::<M, bpfs::Files<Sited<&'m M>>>(medium)
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        share::<M, bpfs::Files<Sited<&'m M>>>(medium, at)
     }
 }
 
@@ -241,7 +253,11 @@ impl Target for LentScmfs {
         mount::<M, scmfs::Files<Sited<&'m M>>>(medium)
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        share::<M, scmfs::Files<Sited<&'m M>>>(medium)
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        share::<M, scmfs::Files<Sited<&'m M>>>(medium, at)
     }
 }

@@ -5,6 +5,7 @@
 //!   systems that suit it;
 //! - [`lent`]: the engines again, with somebody who reads without a copy what operations change;
 //! - [`blocks`]: block devices, whose requests and oracle are simpler and their own;
+//! - [`servers`]: what servers of mounts are told, under schedules;
 //! - [`catalogue`]: bugs planted in the engines' source, and [`judge`]: whether the explorer finds one.
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod lent;
 pub mod modelfs;
 mod mounted;
 pub mod scmfs;
+pub mod servers;
 mod words;
 
 use crashsim::any::AnyTarget;

@@ -23,6 +23,7 @@ impl Target for ModelFs {
             residue_blocks: 0,
             kept_blocks: 0,
             leaves_stale: false,
+            maps_files: false,
         }
     }
 

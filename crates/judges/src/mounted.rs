@@ -2,11 +2,10 @@
 
 use crate::text;
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, clock, start_clock};
+use crashsim::target::{Meeting, Mounted, SharingProcess, clock, start_clock};
 use namespace::{Files, Pool, Storage};
 use pmem::Medium;
 use pool::{CheckOptions, MountOptions, Prealloc};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::FileSystem;
 
 /// Words that may be lost although others have loaded them: how their descriptions end, and why.
@@ -21,9 +20,11 @@ pub fn harmless(word: &str) -> Option<&'static str> {
     HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
 }
 
-/// Those under which runs repeat, and an engine pre-allocates though pools are small. Starts the clock.
+/// Those under which runs repeat, and an engine pre-allocates though pools are small. Starts the clock. Schedules may switch
+/// threads at words of the derived state from now on.
 pub fn mount_options() -> MountOptions {
     start_clock();
+    arena::atomic::on_change(crashsim::schedule::step_at_word);
     let prealloc = Prealloc { collect_above: 100, collect_below: 0, ..Prealloc::default() };
     MountOptions { threads: Some(1), clock, seed: Some(7), prealloc, ..MountOptions::default() }
 }
@@ -64,25 +65,31 @@ impl<F: Files> SharingProcess for Shared<F> {
     fn recover(&self) -> Result<(), String> {
         self.0.rehearse_recovery().map_err(text)
     }
+
+    fn reap(&self) -> Result<(), String> {
+        self.0.reap_processes().map(drop).map_err(text)
+    }
 }
 
 /// Mounts a medium as one of several processes.
-pub fn share<'m, M, F>(medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String>
+pub fn share<'m, M, F>(medium: &'m M, at: &Meeting) -> Result<Box<dyn SharingProcess + 'm>, String>
 where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
 {
-    Ok(Box::new(Shared(attach::<M, F>(medium, &mount_options())?)))
+    Ok(Box::new(Shared(attach::<M, F>(medium, at, &mount_options())?)))
 }
 
 /// A medium as one of several processes mounts it.
-pub fn attach<'m, M, F>(medium: &'m M, options: &MountOptions) -> Result<Pool<F>, String>
+pub fn attach<'m, M, F>(
+    medium: &'m M,
+    at: &Meeting,
+    options: &MountOptions,
+) -> Result<Pool<F>, String>
 where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
 {
-    static SHARED: AtomicU64 = AtomicU64::new(0);
-    let (process, number) = (std::process::id(), SHARED.fetch_add(1, Relaxed));
-    let place = arena::Place::private("/dev/shm", &format!("crashsim-{process}-{number}"), 0);
+    let place = arena::Place::private("/dev/shm", &at.name(), 0);
     Pool::<F>::attach(Sited(medium), &place, options).map_err(text)
 }

@@ -4,10 +4,11 @@
 pub mod collected;
 mod decode;
 pub mod mapped;
+pub mod units;
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, Strength, Target, Usage};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Strength, Target, Usage};
 use pmem::Medium;
 use pool::{FormatOptions, MountOptions, WritePolicy};
 use vfs::Durability;
@@ -34,6 +35,7 @@ impl Target for Scmfs {
             residue_blocks: 8,
             kept_blocks: scmfs::KEPT_BLOCKS,
             leaves_stale: true,
+            maps_files: true,
         }
     }
 
@@ -54,8 +56,16 @@ impl Target for Scmfs {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium)
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium, at)
+    }
+
+    fn has_steps_at_words(&self) -> bool {
+        arena::atomic::ARE_STEPS
     }
 
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String> {

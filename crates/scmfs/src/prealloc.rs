@@ -14,9 +14,10 @@
 
 use crate::layout::{BLOCK, BlockNo, Map, Run, Unverified};
 use crate::volatile::Volatile;
+use arena::atomic::AtomicU64;
 use arena::{Layout, Span};
 use namespace::VInode;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 /// Null files are kept in so many places, each mostly used by threads of its own.
 const SHARDS: u64 = 16;

@@ -259,6 +259,31 @@ macro_rules! forward {
             $to.peek_into(dir, name, attr)
         }
     };
+    ($this:ident => $to:expr; map_range) => {
+        fn map_range(
+            &$this,
+            ino: $crate::Ino,
+            range: std::ops::Range<u64>,
+            stores: bool,
+        ) -> $crate::Result<Vec<$crate::Extent>> {
+            $to.map_range(ino, range, stores)
+        }
+    };
+    ($this:ident => $to:expr; unmap_range) => {
+        fn unmap_range(&$this, ino: $crate::Ino, stores: bool, is_durable: bool) {
+            $to.unmap_range(ino, stores, is_durable);
+        }
+    };
+    ($this:ident => $to:expr; sync_range) => {
+        fn sync_range(
+            &$this,
+            ino: $crate::Ino,
+            range: std::ops::Range<u64>,
+            stores: bool,
+        ) -> $crate::Result<()> {
+            $to.sync_range(ino, range, stores)
+        }
+    };
     ($this:ident => $to:expr; close) => {
         fn close(&$this) -> $crate::Result<()> {
             $to.close()

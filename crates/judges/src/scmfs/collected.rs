@@ -4,7 +4,7 @@
 use super::Scmfs;
 use crate::{mounted, text};
 use crashsim::sited::Sited;
-use crashsim::target::{Mounted, SharingProcess, Target};
+use crashsim::target::{Meeting, Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
@@ -30,7 +30,7 @@ impl<F: Files> FileSystem for Collecting<F> {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup, getattr, readlink,
         readdir, read, seek, getxattr, listxattr);
     vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename, rename_whiteout, write, append,
-        drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr);
+        drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr, map_range, unmap_range, sync_range);
 }
 
 impl<F: Files> SharingProcess for Collecting<F> {
@@ -40,6 +40,10 @@ impl<F: Files> SharingProcess for Collecting<F> {
 
     fn recover(&self) -> Result<(), String> {
         self.0.rehearse_recovery().map_err(text)
+    }
+
+    fn reap(&self) -> Result<(), String> {
+        self.0.reap_processes().map(drop).map_err(text)
     }
 }
 
@@ -75,8 +79,12 @@ impl Target for Collected {
         true
     }
 
-    fn share<'m, M: Medium>(&self, medium: &'m M) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, &options())?;
+    fn share<'m, M: Medium>(
+        &self,
+        medium: &'m M,
+        at: &Meeting,
+    ) -> Result<Box<dyn SharingProcess + 'm>, String> {
+        let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, at, &options())?;
         Ok(Box::new(Collecting(fs)))
     }
 }

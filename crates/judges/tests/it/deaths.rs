@@ -7,10 +7,13 @@ use crashsim::deaths::{FROM, HELD_BESIDE, Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
 use crashsim::persist::Semantics;
+use crashsim::run::{Settings, explore};
 use crashsim::score::{Fate, Run, label, score_runs};
 use crashsim::stats::Distinct;
+use crashsim::target::Target;
 use crashsim::workload;
 use judges::bpfs::Bpfs;
+use judges::scmfs::Scmfs;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -55,8 +58,54 @@ fn a_death_beside_a_holder_is_shown_again() {
     let lines = [
         "adr tree 1.0 only: death holder 2 utimes /a",
         "adr tree 2.0 only: death holder 3 chmod /e 700",
+        "adr tree 2.0 only: death newcomer 0 utimes /a",
+        "adr tree 2.0 only: death successor 2 unlink /b",
     ];
     replay(&lines);
+}
+
+/// What follows deaths in operations that store in place, at their beginning and at their end, survives crashes.
+fn others_survive<T: Target>(target: &T, scenario: Scenario) {
+    campaign::prepare_process();
+    let bases = workload::bases(target).unwrap();
+    let settings = Settings {
+        semantics: Semantics::Adr,
+        budget: Budget { states: 1 << 4, samples: 4, ..Budget::default() },
+        distinct: &Distinct::default(),
+        sound: &Distinct::default(),
+        stop_early: false,
+        only: None,
+    };
+    for op in HELD_BESIDE {
+        let victim = Victim::record(target, &bases[0], &op.parse().unwrap(), Semantics::Adr);
+        let victim = victim.unwrap().unwrap();
+        let all: Vec<_> = victim.deaths(&[scenario], usize::MAX).collect();
+        for death in [&all[0], &all[all.len() - 1]] {
+            let recorded = victim.dies(target, &bases[0], death.steps, scenario);
+            let recorded = recorded.unwrap_or_else(|what| panic!("{death}: {what}"));
+            let explored = explore(target, &bases[0], FROM, &recorded, &settings);
+            assert_eq!(explored.violations_total, 0, "{death}: {:#?}", explored.violations);
+        }
+    }
+}
+
+/// A process that comes gets the slot of the dead one, which was cleared, or with all that is counted there.
+#[test]
+fn slots_of_the_dead_are_taken_on_bpfs() {
+    others_survive(&Bpfs, Scenario::Newcomer);
+    others_survive(&Bpfs, Scenario::Successor);
+}
+
+#[test]
+fn slots_of_the_dead_are_taken_on_scmfs() {
+    others_survive(&Scmfs, Scenario::Newcomer);
+    others_survive(&Scmfs, Scenario::Successor);
+}
+
+/// The dead have stored to a file where it lies, and the living still do to another.
+#[test]
+fn mappings_survive_those_who_made_them() {
+    others_survive(&Scmfs, Scenario::Mapper);
 }
 
 /// Who survives holds a file without a name and a removed directory.

@@ -13,3 +13,4 @@ mod ordered;
 mod promises;
 mod scmfs;
 mod threads;
+mod twice;

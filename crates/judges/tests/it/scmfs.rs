@@ -7,7 +7,7 @@ use crashsim::target::Target;
 use crashsim::workload;
 use judges::scmfs::collected::Collected;
 use judges::scmfs::mapped::{self, Mapped};
-use judges::scmfs::{Scmfs, Through};
+use judges::scmfs::{Scmfs, Through, units};
 use std::sync::LazyLock;
 
 static BASES: LazyLock<Vec<Base>> =
@@ -24,9 +24,13 @@ fn explore_collected(family: Family, limit: u64) {
 }
 
 fn explore_target<T: Target>(target: &T, family: Family, limit: u64) {
+    explore_bases(target, &BASES, family, limit);
+}
+
+fn explore_bases<T: Target>(target: &T, bases: &[Base], family: Family, limit: u64) {
     let options = Options { limit: Some(limit), ..Options::default() };
     let report =
-        campaign::run(target, &BASES, &family, &options, &Distinct::default(), &|_, _, _| {});
+        campaign::run(target, bases, &family, &options, &Distinct::default(), &|_, _, _| {});
     assert_eq!(report.violations, 0, "{:#?}", report.findings);
     assert!(report.workloads > 0);
     let unflushed = &report.lint.unflushed;
@@ -83,6 +87,15 @@ fn what_is_stored_through_mappings_survives() {
         explore_target(&Mapped, Family::Script(ops), 1);
     }
     explore_target(&Mapped, Family::Exhaustive { length: 1, bases: 2 }, 20);
+}
+
+/// What grows over the end of a unit of 2 MiB, gives one back, and is moved.
+#[test]
+fn whole_units_survive() {
+    let bases = [units::base().expect("the pool can be made")];
+    for ops in units::sequences() {
+        explore_bases(&Scmfs, &bases, Family::Script(ops), 1);
+    }
 }
 
 /// What goes past the cache is durable on return, byte by byte, and a pool that was closed loses nothing either.

@@ -17,6 +17,7 @@ use crashsim::trace::{Action, Trace};
 use crashsim::workload;
 use judges::bpfs::Bpfs;
 use judges::scmfs::Scmfs;
+use judges::servers;
 use pmem::{Fenced, Medium};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vfs::script::Driver;
@@ -67,6 +68,45 @@ fn interruptions_survive_on_bpfs() {
 #[test]
 fn interruptions_survive_on_scmfs() {
     interruptions_survive(&Scmfs);
+}
+
+/// So many of the runs in which one thread interrupts another at words of the derived state.
+const WORD_INTERRUPTIONS: u64 = 128;
+
+fn interruptions_at_words_survive<T: Target>(target: &T) {
+    campaign::prepare_process();
+    let bases = workload::bases(target).expect("the bases can be made");
+    let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
+    let options = Options { budget, limit: Some(WORD_INTERRUPTIONS), ..Options::default() };
+    let (family, distinct) = (Family::WordPreemptions, Distinct::default());
+    assert!(family.suits(target));
+    let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
+    println!("{:?}, {:?}", report.stats, report.interleaving);
+    assert_eq!(report.violations, 0, "{:#?}", report.findings);
+}
+
+#[test]
+fn interruptions_at_words_survive_on_bpfs() {
+    interruptions_at_words_survive(&Bpfs);
+}
+
+#[test]
+fn interruptions_at_words_survive_on_scmfs() {
+    interruptions_at_words_survive(&Scmfs);
+}
+
+#[test]
+fn servers_are_told_whatever_the_schedule() {
+    campaign::prepare_process();
+    servers::explore().unwrap();
+}
+
+#[test]
+fn a_plan_with_steps_at_words_is_a_line() {
+    let line = "words preempt:7 create /n | create /m; unlink /n";
+    let plan: Plan = line.parse().unwrap();
+    assert!(plan.at_words && plan.programs.len() == 2);
+    assert_eq!(plan.to_string(), line);
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! Atomics in an arena at which tests can switch threads.
+//!
+//! These are std's, unless debug assertions are on, or `--cfg atomic_steps`. Then everything that changes a word first calls what
+//! [`on_change`] was given: the step of a scheduler. To that, a load and a store are two steps where an exchange is one, so that
+//! another thread can come between. The structures of this crate have atomics of their own (`sync`), as loom explores them.
+
+use std::sync::atomic;
+
+#[cfg(not(any(debug_assertions, atomic_steps)))]
+pub use atomic::{AtomicU32, AtomicU64};
+#[cfg(any(debug_assertions, atomic_steps))]
+pub use stepping::{AtomicU32, AtomicU64};
+
+/// Whether a change of these words is a step.
+pub const ARE_STEPS: bool = cfg!(any(debug_assertions, atomic_steps));
+
+/// From now on, in this process, this is called before each change of a word. The first call counts.
+pub fn on_change(step: fn()) {
+    #[cfg(any(debug_assertions, atomic_steps))]
+    let _ = stepping::STEP.set(step);
+    #[cfg(not(any(debug_assertions, atomic_steps)))]
+    let _ = step;
+}
+
+/// A word as futexes take it.
+#[inline]
+pub fn futex(word: &AtomicU32) -> &atomic::AtomicU32 {
+    #[cfg(any(debug_assertions, atomic_steps))]
+    return &word.0;
+    #[cfg(not(any(debug_assertions, atomic_steps)))]
+    word
+}
+
+#[cfg(any(debug_assertions, atomic_steps))]
+mod stepping {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{self, Ordering};
+
+    pub(super) static STEP: OnceLock<fn()> = OnceLock::new();
+
+    fn step() {
+        if let Some(step) = STEP.get() {
+            step();
+        }
+    }
+
+    /// A word: methods of std's are the same here, those that change it after a step.
+    macro_rules! stepping {
+        ($name:ident, $of:ty, $($change:ident),*) => {
+            /// As std's of this name.
+            #[derive(Debug, Default)]
+            #[repr(transparent)]
+            pub struct $name(pub(super) atomic::$name);
+
+            #[allow(missing_docs, reason = "as std's")]
+            impl $name {
+                #[inline]
+                pub const fn new(value: $of) -> Self {
+                    Self(atomic::$name::new(value))
+                }
+
+                #[inline]
+                pub fn load(&self, order: Ordering) -> $of {
+                    self.0.load(order)
+                }
+
+                #[inline]
+                pub fn store(&self, value: $of, order: Ordering) {
+                    step();
+                    self.0.store(value, order);
+                }
+
+                #[inline]
+                pub fn compare_exchange(
+                    &self,
+                    from: $of,
+                    to: $of,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$of, $of> {
+                    step();
+                    self.0.compare_exchange(from, to, success, failure)
+                }
+
+                #[inline]
+                pub fn fetch_update(
+                    &self,
+                    set: Ordering,
+                    fetch: Ordering,
+                    to: impl FnMut($of) -> Option<$of>,
+                ) -> Result<$of, $of> {
+                    step();
+                    self.0.fetch_update(set, fetch, to)
+                }
+
+                $(
+                    #[inline]
+                    pub fn $change(&self, with: $of, order: Ordering) -> $of {
+                        step();
+                        self.0.$change(with, order)
+                    }
+                )*
+            }
+        };
+    }
+
+    stepping!(AtomicU32, u32, swap, fetch_add, fetch_sub, fetch_and, fetch_or);
+    stepping!(AtomicU64, u64, swap, fetch_add, fetch_sub, fetch_and, fetch_or);
+}
