@@ -304,6 +304,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         if let Kind::Shared(session, at) = &self.kind {
             at.leave(session);
+            session::forget_left();
             room::unwatch(session.memory().view().address());
         }
     }

@@ -10,8 +10,8 @@
 //! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
 //! die ([`deaths`]), second crashes ([`mod@twice`]), families of workloads ([`campaign`]), for any file system
 //! ([`any`]). What traces show without a crash says [`mod@lint`]. The explorer is itself tested, by bugs planted in
-//! traces ([`mutate`], [`score`]). It knows no engine: the crate `judges` has what it must know of each, block devices, whose oracle is their own, and
-//! bugs planted in source.
+//! traces ([`mutate`], [`score`]). It knows no engine: the crate `judges` has what it must know of each, block devices,
+//! whose oracle is their own, and bugs planted in source.
 //! `docs/CRASHTESTING.md` is the guide.
 //!
 //! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
