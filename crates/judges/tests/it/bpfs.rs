@@ -61,9 +61,9 @@ fn every_operation_survives_on_an_ordinary_file() {
 
 #[test]
 fn pairs_of_operations_survive() {
-    // A third of them. The campaign takes all, on all pools, and enumerates more states of each crash point.
+    // A sixth of them. The campaign takes all, on all pools, and enumerates more states of each crash point.
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
-    let options = Options { budget, limit: Some(6000), ..Options::default() };
+    let options = Options { budget, limit: Some(3000), ..Options::default() };
     explore(Family::Exhaustive { length: 2, bases: 1 }, &options);
 }
 

@@ -22,7 +22,7 @@ fn nobody_builds_on_what_the_power_takes_back() {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
-    let options = Options { budget, limit: Some(6), ..Options::default() };
+    let options = Options { budget, limit: Some(4), ..Options::default() };
     let distinct = Distinct::default();
     let report = campaign::run(&Bpfs, &bases, &Family::Deaths, &options, &distinct, &|_, _, _| {});
     for f in &report.findings {

@@ -93,8 +93,13 @@ fn planted_bugs_are_found() {
     let mut fates = score(&Bpfs, &single, 0, &here).unwrap();
     let of = |base| workload::sequences().into_iter().map(move |ops| (base, ops));
     let sequences: Vec<_> = bases.iter().flat_map(of).collect();
-    let open =
-        |m: &Mutant| here(m) && fates.get(m).is_none_or(|f| !matches!(f, Fate::Killed { .. }));
+    // Found, or not to be found: then each sequence would explore it.
+    let is_settled = |(m, fate): &(&Mutant, &Fate)| {
+        matches!(fate, Fate::Killed { .. }) || explanation(m, &label(crates, &m.site)).is_some()
+    };
+    let settled: BTreeSet<Mutant> =
+        fates.iter().filter(is_settled).map(|(m, _)| m.clone()).collect();
+    let open = |m: &Mutant| here(m) && !settled.contains(m);
     let more = score(&Bpfs, &sequences, 0, &open).unwrap();
     fates.extend(more);
     fates.extend(formatting_mutants(&bases[0]));
