@@ -12,8 +12,11 @@ use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetTime, Timestamp};
 const OLD: &[u8] = &[1; 9000];
 const ADDED: &[u8] = &[2; 20_000];
 
+/// A change of a file through the cache, or below.
+type Change = fn(&Tested, &Below, Ino);
+
 /// Changes by the cache that are not synced below.
-const CHANGES: [(&str, fn(&Tested, &Below, Ino)); 5] = [
+const CHANGES: [(&str, Change); 5] = [
     ("append", |cache, _, ino| {
         cache.append(ino, ADDED).unwrap();
     }),
