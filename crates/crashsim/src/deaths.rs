@@ -6,7 +6,7 @@
 //!
 //! Who recovers is a surviving process, which shared the pool with the dead, one that comes and gets the slot of the dead, or,
 //! where all who shared the pool have been killed, the next mount ([`Scenario`]). What the dead has held and mapped is taken
-//! back, and what the others hold and map is as before ([`held`], [`mapping`]).
+//! back, and what the others hold and map is as before (`held`, `mapping`).
 //!
 //! The victim's operation is recorded once. Then a surviving process attaches to the base, the victim's first
 //! steps are done again behind its back, as by another process, and that process recovers and does an
