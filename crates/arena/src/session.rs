@@ -286,11 +286,18 @@ struct Membership {
     slot: u32,
 }
 
+impl Membership {
+    /// Whether this process has left the session.
+    fn is_over(&self) -> bool {
+        self.session.detached.load(Acquire)
+    }
+}
+
 impl Drop for Membership {
     fn drop(&mut self) {
         sync::last().set((0, 0));
         // After a fork the slot is the parent's; after a detach it may be anybody's.
-        if self.key == self.session.key() && !self.session.detached.load(Acquire) {
+        if self.key == self.session.key() && !self.is_over() {
             self.session.threads()[self.slot as usize].who.store(0, Release);
         }
     }
@@ -304,7 +311,7 @@ thread_local! {
 pub(crate) fn forget_left() {
     let _ = ALL.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut() {
-            all.retain(|m| !m.session.detached.load(Acquire));
+            all.retain(|m| !m.is_over());
         }
     });
 }
@@ -403,8 +410,7 @@ impl Session {
                 let _ = ALL.try_with(|all| {
                     let mut all = all.borrow_mut();
                     // Those from before a fork, and of sessions that were left, are no use any more.
-                    let is_used = |m: &Membership| !m.session.detached.load(Acquire);
-                    all.retain(|m| m.key as u32 == key as u32 && is_used(m));
+                    all.retain(|m| m.key as u32 == key as u32 && !m.is_over());
                     all.extend(membership.take());
                 });
                 // A thread that is ending keeps the slot until its process detaches or dies.
