@@ -1,8 +1,8 @@
 //! Atomics in an arena at which tests can switch threads.
 //!
-//! These are std's, unless debug assertions are on, or `--cfg atomic_steps`. Then everything that changes a word first calls what
-//! [`on_change`] was given: the step of a scheduler. To that, a load and a store are two steps where an exchange is one, so that
-//! another thread can come between. The structures of this crate have atomics of their own (`sync`), as loom explores them.
+//! These are std's, unless debug assertions are on, or `--cfg atomic_steps`. Then each method that changes a word first
+//! calls the function that [`on_change`] was given: the step of a scheduler. So another thread can come between a load and a
+//! store, but not into an exchange. The structures of this crate have atomics of their own (`sync`), as loom explores them.
 
 use std::sync::atomic;
 

@@ -192,7 +192,7 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
         .args(["build", "--quiet", "--release", "--package", "judges", "--example", "judge"])
         .current_dir(&work)
         .env("CARGO_TARGET_DIR", work.join("target"))
-        // What the bugs leave unused; and schedules switch threads at words of the shared state.
+        // Bugs leave code unused. `atomic_steps` lets schedules switch threads at words of the shared state.
         .env("RUSTFLAGS", "--cap-lints allow --cfg atomic_steps")
         .stdout(Stdio::null())
         .status()

@@ -4,9 +4,9 @@
 //! not flushed, the others see, and a power failure may still take it back. So recovery has to make
 //! durable what it finds before anybody builds on it.
 //!
-//! Who recovers is a surviving process, which shared the pool with the dead, one that comes and gets the slot of the dead, or,
-//! where all who shared the pool have been killed, the next mount ([`Scenario`]). What the dead has held and mapped is taken
-//! back, and what the others hold and map is as before (`held`, `mapping`).
+//! Recovery is done by a surviving process that shared the pool with the dead one, or by a process that comes and gets the dead
+//! one's slot. If all processes of the pool were killed, the next mount does it ([`Scenario`]). Recovery takes back the files
+//! that the dead process held and mapped. Files that other processes hold and map stay as before (`held`, `mapping`).
 //!
 //! The victim's operation is recorded once. Then a surviving process attaches to the base, the victim's first
 //! steps are done again behind its back, as by another process, and that process recovers and does an
@@ -53,7 +53,7 @@ pub enum Scenario {
     /// A process that comes when all slots are taken. It gets that of the dead one with all that is counted there.
     Successor,
     /// A surviving process that has a file mapped to where it lies. So had the dead one, and has stored to it. If that had done
-    /// no step of its operation, nobody recovers.
+    /// no step of its operation, no process recovers.
     Mapper,
 }
 
@@ -61,10 +61,10 @@ pub enum Scenario {
 /// what they did although somebody has taken blocks meanwhile.
 pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
 
-/// What is done to a file that the dead process had mapped, after its death in each of these operations.
+/// Operations on a file that the dead process had mapped, one for each of [`HELD_BESIDE`].
 const AFTER_MAPPING: [&str; 3] = ["write /a 100 5000", "truncate /a 100", "append /a 70000"];
 
-/// What precedes the death in replay lines, by who goes on.
+/// The first word of a death in replay lines, for each scenario.
 const NAMES: [(&str, Scenario); 6] = [
     ("next-mount ", Scenario::NextMount),
     ("holder ", Scenario::Holder),
@@ -134,7 +134,7 @@ pub const FROM: usize = RECOVERY as usize;
 /// Where who goes on writes to a file that the victim was to cut off.
 const FAR: u64 = 70_000;
 
-/// What who goes on appends to a file: some blocks.
+/// Bytes that the process which goes on appends to a file: some blocks.
 const NEAR: u64 = 9_000;
 
 /// Fewer processes than can share a pool.
