@@ -74,7 +74,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/security-tests/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
-QUICK := arena bpfs direct engines mapped mounts namespace nbd objects pmbd pool scmfs syscalls threads vfs
+QUICK := arena bpfs direct engines mounts namespace nbd objects os pmbd pool scmfs vfs
 QUICK_TESTS := not (test(a_full_shm) | test(a_strangers_file)) & (kind(lib) | not package(/^(pmem|posix|crashsim)$$/))
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check

@@ -4,7 +4,7 @@
 #   scripts/direct-guest-test.sh [ext4|xfs]...      default: both
 #
 # Boots a small QEMU machine once per file system (lib-machine.sh), which runs the tests of
-# crates/preload/tests/direct there: random calls on served files against the kernel's answers, and
+# crates/front/preload/tests/direct there: random calls on served files against the kernel's answers, and
 # truncation by another process. KEEPSTONE_OPS: how many calls (4000); some two minutes each.
 set -euo pipefail
 

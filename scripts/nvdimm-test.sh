@@ -3,7 +3,7 @@
 #
 #   scripts/nvdimm-test.sh [fsdax|devdax|eadr]...      default: all three
 #
-# Builds crates/pmem/examples/nvdimm_selftest.rs statically and runs it as the only program of a small
+# Builds crates/base/pmem/examples/nvdimm_selftest.rs statically and runs it as the only program of a small
 # QEMU machine, once per case (some 10 s each). Installs what it needs by apt, as root.
 # QEMU models no CPU caches: this tests what the kernel grants, not whether a flush is missing.
 # The environment it heeds is that of lib-machine.sh.

@@ -1,0 +1,750 @@
+//! Who uses a shared arena: processes, their threads, and how all of them stop for a repair.
+//!
+//! A thread marks its own slot while it is inside an operation. Nobody waits for anybody to
+//! come or go, so that costs one store each way. What happens when a process is killed:
+//!
+//! - session-E1: outside of operations: nothing but its slots and references are left. Anybody clears them,
+//!   at the latest the process that needs the slot.
+//! - session-E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
+//!   out closes the *gate*, waits until every living thread is outside, and derives all of it anew.
+//! - session-E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
+//!   died; then they give up, undo what they prepared, leave, and start over.
+//! - session-E4: the mark and the gate are two words, written by one side and read by the other. The side
+//!   that closes the gate pays for the fence of both (`membarrier(2)`, the expedited kind): its slot says
+//!   that a process *relies* on that, which it may once the kernel has it registered. The threads of one that
+//!   cannot be registered (an old kernel, a filter of system calls) fence themselves. Who closes the gate and
+//!   cannot make others fence opens it again where somebody relies on it, and leaves the repair to those
+//!   who can.
+//! - session-E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
+//!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
+//!   but not both go on. A slot is free before it is without sweeper.
+//! - session-E6: a child of a fork takes references for what it inherits, and until then those of its parent count for
+//!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
+//!   than that (it was stopped as it was born) may find removed files gone.
+
+//!
+//! Here is who takes part: slots of processes and threads, and how they come and go. How threads stop is in [`gate`], what the dead
+//! leave in [`dead`], what follows if words were overwritten in [`doubt`].
+
+#![allow(unsafe_code)]
+
+mod dead;
+mod doubt;
+mod gate;
+
+pub use dead::{Census, Look};
+pub use doubt::Wait;
+pub use gate::{Inside, Paused, Stopped};
+
+use crate::process::{self, ProcessId, UNITS_PER_SECOND};
+use crate::sync::{self, AtomicBool, AtomicU32, AtomicU64, fence, thread_local};
+use crate::{Arena, Layout, Memory, Shared, Span, room};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use std::cell::RefCell;
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::{self, Ordering::*};
+use std::sync::{Arc, Once};
+
+/// Processes that can use one arena at a time.
+pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
+/// Threads that can use one arena at a time.
+const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
+/// The owner of locks that a thread took without a slot; never found dead.
+const UNKNOWN: u32 = u32::MAX;
+/// The gate of an arena whose memory is gone (room-O4): closed, by no owner, for good.
+pub(crate) const LOST: u32 = u32::MAX;
+/// One in the number of closings, in the word of the gate; above any owner.
+const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
+/// In the count of pauses: the slot of this process holds what a dead one has left.
+const LEFTOVERS: u64 = 1 << 31;
+/// In the count of pauses: this process has just come, and has not been admitted ([`Arena::hold_newcomers`]).
+const ARRIVED: u64 = 1 << 30;
+/// The process of a slot that was left without being cleared; never alive.
+const GONE: u64 = 1;
+/// How long to sleep before looking again, where nobody would wake us.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
+/// How long a child has to take what it inherits from a parent that has died (session-E6): half a minute.
+const FORK_UNITS: u64 = 30 * UNITS_PER_SECOND;
+/// Naps for which a thread may be inside whose process nobody knows to be alive or dead, before whoever has
+/// closed the gate opens it again.
+const NAPS_TO_DESPAIR: u32 = 1_000;
+/// How often a process that cannot stop the world lets others try before it gives up, a nap or more each.
+const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 5_000 };
+
+/// First bytes of a shared arena.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    /// Tells layouts and versions apart; 0 until the derived state is complete.
+    pub(crate) ready: AtomicU64,
+    /// The namespaces that process numbers and start times are of.
+    pub(crate) namespaces: AtomicU64,
+    /// The owner who stops the world, below [`CLOSING`], and which closing it is above, so that no two
+    /// look alike; 0: nobody; [`LOST`].
+    pub(crate) gate: AtomicU32,
+    /// How often the gate was closed.
+    closings: AtomicU32,
+    /// Slots of the thread table that were ever used.
+    threads_used: AtomicU32,
+    /// How often the derived state was derived anew after a process died.
+    recoveries: AtomicU32,
+    /// There was no room for more of it (room-O2 in `room.rs`).
+    pub(crate) short: AtomicU32,
+    /// Its words are in doubt (doubt-W1).
+    doubted: AtomicU32,
+}
+// SAFETY: atomics only; zero means "nothing yet".
+unsafe impl Shared for Header {}
+
+impl Header {
+    /// Whether memory of the arena is gone (room-O4).
+    pub(crate) fn is_lost(&self) -> bool {
+        self.gate.load(Acquire) == LOST
+    }
+}
+
+#[derive(Default)]
+#[repr(C, align(64))]
+struct ProcessSlot {
+    /// [`ProcessId`]; 0: free.
+    who: AtomicU64,
+    /// The owner who clears it away after its death; 0: nobody.
+    sweeper: AtomicU32,
+    /// Its threads do not fence: whoever closes the gate does it for them (session-E4).
+    relies: AtomicU32,
+    /// Until when a child may come that has not yet taken what it inherits (session-E6), as [`process::now`]; 0: there
+    /// is none.
+    forking: AtomicU64,
+}
+// SAFETY: as above.
+unsafe impl Shared for ProcessSlot {}
+
+impl ProcessSlot {
+    /// Whether no living process has it.
+    fn is_left(&self) -> bool {
+        is_nobody(self.who.load(Acquire))
+    }
+
+    /// Whether nobody needs what a dead process has left in it (session-E6).
+    fn is_abandoned(&self, who: u64) -> bool {
+        self.is_abandoned_by(who, Look::Thorough)
+    }
+
+    fn is_abandoned_by(&self, who: u64, look: Look) -> bool {
+        let is_dead = match look {
+            Look::Quick => ProcessId::is_gone,
+            Look::Thorough => ProcessId::is_dead,
+        };
+        who != 0 && is_dead(ProcessId(who)) && self.forking.load(Acquire) <= process::now()
+    }
+
+    /// Its sweeper is done with it.
+    fn release(&self, sweeper: u32) {
+        let _ = self.sweeper.compare_exchange(sweeper, 0, AcqRel, Relaxed);
+    }
+}
+
+#[derive(Default)]
+#[repr(C, align(64))]
+struct ThreadSlot {
+    /// [`ProcessId`] of the process it belongs to; 0: free.
+    who: AtomicU64,
+    /// Whether the thread is inside an operation.
+    inside: AtomicU32,
+    /// Slot of the process plus one, as of the thread's session: a process may have several, of which one
+    /// detaches.
+    process: AtomicU32,
+}
+// SAFETY: as above.
+unsafe impl Shared for ThreadSlot {}
+
+/// Whether a slot of this process is free, or the process is certainly dead.
+fn is_nobody(who: u64) -> bool {
+    who == 0 || ProcessId(who).is_dead()
+}
+
+/// Where the tables of a session are.
+#[derive(Clone, Copy)]
+pub(crate) struct Tables {
+    pub(crate) header: Span<Header>,
+    processes: Span<ProcessSlot>,
+    threads: Span<ThreadSlot>,
+}
+
+impl Tables {
+    pub(crate) fn plan(layout: &mut Layout) -> Self {
+        Self {
+            header: layout.table(1),
+            processes: layout.table(PROCESSES),
+            threads: layout.table(THREADS + 1),
+        }
+    }
+
+    /// Reads the header of an arena's file without a mapping (attach-A6). Missing bytes are zeros.
+    pub(crate) fn read_header(&self, file: &OwnedFd) -> io::Result<Header> {
+        let mut bytes = [0; size_of::<Header>()];
+        read_at(file, &mut bytes, self.header.offset)?;
+        let half =
+            |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
+        Ok(Header {
+            ready: AtomicU64::new(word(offset_of!(Header, ready))),
+            namespaces: AtomicU64::new(word(offset_of!(Header, namespaces))),
+            gate: AtomicU32::new(half(offset_of!(Header, gate))),
+            ..Header::default()
+        })
+    }
+
+    /// As [`is_used`](Self::is_used), read without a mapping.
+    pub(crate) fn is_used_in(&self, file: &OwnedFd) -> io::Result<bool> {
+        let mut bytes = vec![0; PROCESSES * size_of::<ProcessSlot>()];
+        read_at(file, &mut bytes, self.processes.offset)?;
+        let at = offset_of!(ProcessSlot, who);
+        let who =
+            |slot: &[u8]| u64::from_ne_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
+        Ok(bytes.chunks_exact(size_of::<ProcessSlot>()).any(|slot| !is_nobody(who(slot))))
+    }
+
+    /// Whether any process that may be alive has a slot.
+    pub(crate) fn is_used(&self, memory: &Memory) -> bool {
+        memory.table(self.processes).iter().any(|p| !p.is_left())
+    }
+}
+
+/// Reads what a file has at `offset`; the rest of `bytes` stays.
+fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: usize) -> io::Result<()> {
+    let mut done = 0;
+    loop {
+        match rustix::io::pread(file, &mut bytes[done..], (offset + done) as u64) {
+            Ok(0) => return Ok(()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Forks since the start, in this process's line of ancestors.
+static FORKS: atomic::AtomicU32 = atomic::AtomicU32::new(0);
+static NEXT_NUMBER: atomic::AtomicU32 = atomic::AtomicU32::new(1);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Relaxed);
+    process::after_fork_child();
+}
+
+/// Has forks be counted from now on.
+pub(crate) fn count_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only stores to atomics and makes a system call.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+}
+
+/// Tells the kernel early what the first shared arena of the process will need it to know (session-E4): later, when
+/// the process has several threads, that takes some ten milliseconds.
+pub fn prepare() {
+    sync::register();
+}
+
+/// This process's use of a shared arena.
+pub(crate) struct Session {
+    memory: Memory,
+    pub(crate) tables: Tables,
+    /// Keeps the lock (attach-A1), and is used for nothing else.
+    pub(crate) file: OwnedFd,
+    /// Device and inode of the file.
+    pub(crate) id: (u64, u64),
+    /// Tells sessions of this process apart.
+    number: u32,
+    /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
+    process: AtomicU64,
+    detached: AtomicBool,
+    /// How many keep the threads of this process outside ([`Arena::pause`]), in the lower half; and
+    /// [`LEFTOVERS`] and [`ARRIVED`], which do, too. In the upper half the value of [`FORKS`] that holds for: in a child
+    /// those who paused the parent are not there.
+    paused: AtomicU64,
+    /// Whether a process that comes is to be admitted first.
+    holds_newcomers: AtomicBool,
+    /// The threads of this process fence themselves (session-E4): the kernel does not know that others may.
+    fences: AtomicBool,
+    /// Slot of the process plus one that forks or has forked this one, until that is over; 0: none.
+    forking: AtomicU32,
+    /// How often in a row this process could not stop the world ([`Refused::Unable`]).
+    unable: AtomicU32,
+}
+
+/// A thread's slot in one session.
+struct Membership {
+    session: Arc<Session>,
+    key: u64,
+    slot: u32,
+}
+
+impl Membership {
+    /// Whether this process has left the session.
+    fn is_over(&self) -> bool {
+        self.session.detached.load(Acquire)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        sync::last().set((0, 0));
+        // After a fork the slot is the parent's; after a detach it may be anybody's.
+        if self.key == self.session.key() && !self.is_over() {
+            self.session.threads()[self.slot as usize].who.store(0, Release);
+        }
+    }
+}
+
+thread_local! {
+    static ALL: RefCell<Vec<Membership>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread lets go of sessions that were left: of their memory and files.
+pub(crate) fn forget_left() {
+    let _ = ALL.try_with(|all| {
+        if let Ok(mut all) = all.try_borrow_mut() {
+            all.retain(|m| !m.is_over());
+        }
+    });
+}
+
+/// Why a thread could not enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// All slots of processes or threads are taken.
+    Full,
+    /// Whoever stops the world has died, or left it stopped: [`Arena::stop_the_world`] takes over.
+    Stopped,
+    /// The process has just got the slot of a dead one, and must clear away what that has left. Said
+    /// once.
+    Leftovers,
+    /// The process has just come, and is to look at what those who were alone until now have to end first; then
+    /// [`Arena::admit`] lets it in.
+    Arrived,
+    /// Somebody has to stop the world, and this process cannot: system calls are kept from it (session-E4) or it
+    /// may not know who lives (process-L3 in `process.rs`), and of those that could, none has done it for seconds.
+    Unable,
+    /// Memory of the arena is gone (room-O4).
+    Lost,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        room::unwatch(self.memory.view().address());
+    }
+}
+
+impl Session {
+    pub(crate) fn new(memory: Memory, tables: Tables, file: OwnedFd) -> io::Result<Arc<Self>> {
+        count_forks();
+        let stat = rustix::fs::fstat(&file)?;
+        Ok(Arc::new(Self {
+            memory,
+            tables,
+            file,
+            id: (stat.st_dev, stat.st_ino),
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
+            process: AtomicU64::new(0),
+            detached: AtomicBool::new(false),
+            paused: AtomicU64::new(0),
+            holds_newcomers: AtomicBool::new(false),
+            fences: AtomicBool::new(true),
+            forking: AtomicU32::new(0),
+            unable: AtomicU32::new(0),
+        }))
+    }
+
+    /// Whether a descriptor is of the session's file.
+    pub(crate) fn is_file(&self, fd: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    #[inline]
+    fn key(&self) -> u64 {
+        u64::from(self.number) << 32 | u64::from(FORKS.load(Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
+        &self.memory.table(self.tables.header)[0]
+    }
+
+    #[inline]
+    fn threads(&self) -> &[ThreadSlot] {
+        self.memory.table(self.tables.threads)
+    }
+
+    fn processes(&self) -> &[ProcessSlot] {
+        self.memory.table(self.tables.processes)
+    }
+
+    /// The calling thread's slot, taken at first use.
+    #[inline]
+    fn slot(self: &Arc<Self>) -> Result<u32, Refused> {
+        let (key, slot) = sync::last().get();
+        if key == self.key() { Ok(slot) } else { self.join() }
+    }
+
+    #[cold]
+    fn join(self: &Arc<Self>) -> Result<u32, Refused> {
+        let key = self.key();
+        let known = |all: &Vec<Membership>| all.iter().find(|m| m.key == key).map(|m| m.slot);
+        let slot = match ALL.try_with(|all| known(&all.borrow())) {
+            Ok(Some(slot)) => slot,
+            _ => {
+                let process = self.process()?;
+                let slot = self.claim_thread(process)?;
+                let mut membership = Some(Membership { session: self.clone(), key, slot });
+                let _ = ALL.try_with(|all| {
+                    let mut all = all.borrow_mut();
+                    // Those from before a fork, and of sessions that were left, are no use any more.
+                    all.retain(|m| m.key as u32 == key as u32 && !m.is_over());
+                    all.extend(membership.take());
+                });
+                // A thread that is ending keeps the slot until its process detaches or dies.
+                std::mem::forget(membership);
+                slot
+            }
+        };
+        sync::last().set((key, slot));
+        Ok(slot)
+    }
+
+    fn claim_thread(&self, process: usize) -> Result<u32, Refused> {
+        let me = ProcessId::own().0;
+        let used = &self.header().threads_used;
+        let slots = self.threads();
+        let take =
+            |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
+        // Slot 0 stays empty: an owner is never 0.
+        let top = (used.load(Acquire) as usize).min(THREADS);
+        let is_left = |i: &usize| {
+            let who = slots[*i].who.load(Acquire);
+            let is_outside = slots[*i].inside.load(Acquire) == 0;
+            is_outside && who != 0 && ProcessId(who).is_dead() && take(i, who)
+        };
+        let is_free = |i: &usize| slots[*i].who.load(Relaxed) == 0 && take(i, 0);
+        // The first thread of each process has a place of its own: nobody looks through those of others.
+        let (first, rest) = (1 + process..=THREADS, 1..=process);
+        let slot = first.chain(rest).find(is_free).or_else(|| (1..=top).find(is_left));
+        let slot = slot.ok_or(Refused::Full)?;
+        used.fetch_max(slot as u32, AcqRel);
+        slots[slot].process.store(process as u32 + 1, Relaxed);
+        slots[slot].inside.store(0, Release);
+        Ok(slot as u32)
+    }
+
+    /// The slot of this process, taken at first use.
+    pub(crate) fn process(&self) -> Result<usize, Refused> {
+        let forks = u64::from(FORKS.load(Relaxed)) << 32;
+        let known = self.process.load(Acquire);
+        if known != 0 && known & !0xffff_ffff == forks {
+            return Ok((known as u32 - 1) as usize);
+        }
+        let paused = self.paused.load(Acquire);
+        if paused & !0xffff_ffff != forks {
+            // If another thread was first, it holds already.
+            let _ = self.paused.compare_exchange(paused, forks, AcqRel, Relaxed);
+        }
+        let me = ProcessId::own().0;
+        let slots = self.processes();
+        let take =
+            |i: &usize, from| slots[*i].who.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
+        let is_left = |i: &usize, look| {
+            let who = slots[*i].who.load(Acquire);
+            let is_abandoned = slots[*i].is_abandoned_by(who, look);
+            is_abandoned && slots[*i].sweeper.load(Acquire) == 0 && take(i, who) && {
+                self.free_threads(who);
+                // session-E5
+                fence(SeqCst);
+                let is_ours = slots[*i].sweeper.load(Acquire) == 0;
+                if !is_ours {
+                    slots[*i].who.store(GONE, Release);
+                }
+                is_ours
+            }
+        };
+        let fresh = (0..PROCESSES).find(|i| slots[*i].who.load(Relaxed) == 0 && take(i, 0));
+        let looks = [Look::Quick, Look::Thorough].into_iter();
+        let left = |look| (0..PROCESSES).find(|i| is_left(i, look));
+        let slot = fresh.or_else(|| looks.clone().find_map(left)).ok_or(Refused::Full)?;
+        // Before any thread of the process is inside: who closes the gate must see it, or be seen (session-E4).
+        let is_registered = sync::register();
+        slots[slot].relies.store(is_registered.into(), Relaxed);
+        slots[slot].forking.store(0, Relaxed);
+        self.fences.store(!is_registered, Relaxed);
+        if self.holds_newcomers.load(Acquire) {
+            self.paused.fetch_or(ARRIVED, AcqRel);
+        }
+        fence(SeqCst);
+        match self.process.compare_exchange(known, forks | (slot as u64 + 1), AcqRel, Acquire) {
+            Ok(_) => {
+                if fresh.is_none() {
+                    self.paused.fetch_or(LEFTOVERS, AcqRel);
+                }
+                Ok(slot)
+            }
+            Err(other) => {
+                // Another thread was first.
+                slots[slot].who.store(GONE, Release);
+                Ok((other as u32 - 1) as usize)
+            }
+        }
+    }
+
+    /// Gives back what this process has here; it uses the arena no more. Whether it had anything.
+    pub(crate) fn detach(&self) -> bool {
+        let known = self.process.load(Acquire);
+        self.detached.store(true, Release);
+        if known == 0 || (known >> 32) as u32 != FORKS.load(Relaxed) {
+            return false;
+        }
+        let me = ProcessId::own().0;
+        let own = |t: &&ThreadSlot| t.process.load(Relaxed) == known as u32;
+        for t in self.used_threads().iter().filter(own) {
+            let _ = t.who.compare_exchange(me, 0, AcqRel, Relaxed);
+        }
+        // References and the like may be left.
+        self.processes()[(known as u32 - 1) as usize].who.store(GONE, Release);
+        true
+    }
+
+    /// Gives back the slots of threads of a dead process, but of those that died inside: they say so.
+    fn free_threads(&self, who: u64) {
+        let is_outside = |t: &&ThreadSlot| t.inside.load(Acquire) == 0;
+        let of_it = self.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
+        for t in of_it.filter(is_outside) {
+            let _ = t.who.compare_exchange(who, 0, AcqRel, Relaxed);
+        }
+    }
+
+    fn used_threads(&self) -> &[ThreadSlot] {
+        let used = (self.header().threads_used.load(Acquire) as usize).min(THREADS);
+        &self.threads()[1..=used]
+    }
+}
+
+impl Arena {
+    /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (session-E6).
+    /// One fork at a time.
+    pub fn begin_fork(&self) {
+        if let Some(s) = self.session()
+            && let Ok(process) = s.process()
+        {
+            s.forking.store(process as u32 + 1, Relaxed);
+            s.processes()[process].forking.store(process::now() + FORK_UNITS, Release);
+        }
+    }
+
+    /// In parent and child: the child has references for what it inherits, or there is no child. Whoever
+    /// says so first says so for both.
+    pub fn end_fork(&self) {
+        if let Some(s) = self.session() {
+            let slot = s.forking.swap(0, Relaxed) as usize;
+            if slot > 0 {
+                s.processes()[slot - 1].forking.store(0, Release);
+            }
+        }
+    }
+
+    /// From now on a process that comes, also one that is forked, is told so ([`Refused::Arrived`]) until it is
+    /// [admitted](Self::admit).
+    pub fn hold_newcomers(&self) {
+        let Some(s) = self.session() else { return };
+        s.holds_newcomers.store(true, Release);
+        if s.process.load(Acquire) != 0 {
+            s.paused.fetch_or(ARRIVED, AcqRel);
+        }
+    }
+
+    /// Lets the threads of this process in.
+    pub fn admit(&self) {
+        if let Some(s) = self.session() {
+            s.paused.fetch_and(!ARRIVED, AcqRel);
+        }
+    }
+
+    /// Whether another process has a slot. One that has just died still counts.
+    ///
+    /// A process that comes has its slot before it is told so: of two, who each store a word of their own and ask for the
+    /// other's afterwards, one sees it.
+    pub fn has_company(&self) -> bool {
+        let Some(s) = self.session() else { return false };
+        fence(SeqCst);
+        let own = s.process();
+        let is_other = |(slot, process): (usize, &ProcessSlot)| {
+            own != Ok(slot) && ![0, GONE].contains(&process.who.load(Acquire))
+        };
+        s.processes().iter().enumerate().any(is_other)
+    }
+
+    /// Whether nobody alive has this slot.
+    pub fn is_process_dead(&self, slot: usize) -> bool {
+        let Some(s) = self.session() else { return false };
+        s.processes().get(slot).is_none_or(|process| is_nobody(process.who.load(Acquire)))
+    }
+
+    /// The slot of the calling process: below [`PROCESSES`], and the only one that has it. An arena
+    /// for one process has slot 0.
+    pub fn process(&self) -> Result<usize, Refused> {
+        self.session().map_or(Ok(0), |s| s.process())
+    }
+
+    /// How often the derived state was derived anew because a process died inside.
+    pub fn recoveries(&self) -> u32 {
+        self.session().map_or(0, |s| s.header().recoveries.load(Relaxed))
+    }
+
+    /// Counts a recovery.
+    pub fn count_recovery(&self) {
+        if let Some(s) = self.session() {
+            s.header().recoveries.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// What the system call layer says when a slot cannot be had.
+impl From<Refused> for Errno {
+    fn from(r: Refused) -> Self {
+        match r {
+            Refused::Full => Errno::USERS,
+            Refused::Stopped | Refused::Leftovers | Refused::Arrived => Errno::RESTART,
+            Refused::Unable | Refused::Lost => Errno::IO,
+        }
+    }
+}
+
+#[cfg(loom)]
+#[path = "model/session.rs"]
+pub(crate) mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Attached, Place};
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// A shared arena that nothing else uses.
+    fn place(name: &str) -> Place {
+        Place::private("/dev/shm", &format!("arena-{name}-{}", std::process::id()), 2)
+    }
+
+    fn attach(place: &Place) -> Arena {
+        match place.attach(&Layout::shared(), &|_| Ok(())).unwrap() {
+            Attached::Fresh(arena) => {
+                arena.publish().unwrap();
+                arena
+            }
+            Attached::Joined(arena) => arena,
+        }
+    }
+
+    /// Runs `body` in a forked process; whether it returned true there.
+    fn in_child(body: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child has one thread and ends without running anything of the test's.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+                libc::_exit(i32::from(!result.unwrap_or(false)));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+
+    /// From now on the process may not call `membarrier(2)`: `EPERM`.
+    fn forbid_membarrier() {
+        os::syscalls::forbid(libc::SYS_membarrier);
+        assert_eq!(membarrier(MembarrierCommand::PrivateExpedited), Err(Errno::PERM));
+    }
+
+    fn fences(arena: &Arena) -> bool {
+        drop(arena.enter().unwrap());
+        arena.session().unwrap().fences.load(Relaxed)
+    }
+
+    #[test]
+    fn who_attaches_is_registered_and_so_are_its_children() {
+        let arena = attach(&place("registered"));
+        let is_registered = || {
+            !fences(&arena)
+                && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+                && arena.stop_the_world().unwrap().is_some()
+        };
+        assert!(is_registered());
+        assert!(in_child(is_registered));
+    }
+
+    /// More processes than have slots come and go, and each has a thread that ends with it.
+    #[test]
+    fn the_dead_take_the_slots_of_their_threads_with_them() {
+        let arena = attach(&place("dead-threads"));
+        drop(arena.enter().unwrap());
+        for _ in 0..PROCESSES + 50 {
+            assert!(in_child(|| {
+                // Who gets the slot of a dead process is told so once.
+                arena.enter().or_else(|_| arena.enter()).is_ok()
+            }));
+        }
+        let session = arena.session().unwrap();
+        let taken = session.threads().iter().filter(|t| t.who.load(Relaxed) != 0).count();
+        assert!(taken <= PROCESSES, "{taken} slots of threads are taken");
+    }
+
+    /// Memory and files of arenas that a thread has used before are not kept until it ends.
+    #[test]
+    fn a_thread_lets_go_of_arenas_that_were_left() {
+        const NAME: &str = "left-behind";
+        let open = || {
+            let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let target = |fd: std::fs::DirEntry| std::fs::read_link(fd.path()).ok();
+            let is_it = |path: &std::path::PathBuf| path.to_string_lossy().contains(NAME);
+            files.filter_map(target).filter(is_it).count()
+        };
+        for _ in 0..5 {
+            let arena = attach(&place(NAME));
+            drop(arena.enter().unwrap());
+        }
+        assert_eq!(open(), 0);
+    }
+
+    #[test]
+    fn who_cannot_be_registered_fences_itself_and_may_stop_its_likes() {
+        let place = place("alone");
+        assert!(in_child(|| {
+            forbid_membarrier();
+            // The test is registered, but a program of its own would not be.
+            let arena = attach(&place);
+            fences(&arena) && arena.stop_the_world().unwrap().is_some()
+        }));
+    }
+
+    #[test]
+    fn who_cannot_make_others_fence_leaves_the_gate_to_those_who_can() {
+        let place = place("filtered");
+        let arena = attach(&place);
+        assert!(!fences(&arena));
+        assert!(in_child(|| {
+            forbid_membarrier();
+            let filtered = attach(&place);
+            fences(&filtered)
+                && filtered.stop_the_world().unwrap().is_none()
+                && filtered.wait_outside().is_ok()
+        }));
+        assert!(arena.stop_the_world().unwrap().is_some());
+    }
+}

@@ -1,0 +1,225 @@
+//! Blocks of the pool: which are free, and what an operation takes and replaces.
+//!
+//! volatile-V1 and volatile-V2 are said in [`crate::volatile`].
+
+use crate::layout::BlockNo;
+use crate::volatile::Volatile;
+use smallvec::SmallVec;
+use std::ops::Range;
+use vfs::Errno;
+
+/// Where a thread looks first for what is free, in the pool it used last.
+#[derive(Clone, Copy)]
+struct Hints {
+    pool: u64,
+    /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for
+    /// pointers, so that they do not lie between data.
+    blocks: [u64; 3],
+}
+
+os::thread_cell! {
+    fn hints -> Hints, "bpfs_hints", 32
+}
+
+/// This many blocks at once are many.
+const MANY: usize = 8;
+
+/// The hint for pointers.
+const POINTERS: usize = 2;
+
+/// How many words of the bitmap are looked at for one that is all free.
+const WORDS_LOOKED_AT: u64 = 4096;
+
+/// Blocks that only operations which free space, or keep what is there, may use.
+pub const KEEP: u64 = 32;
+
+impl Volatile {
+    fn hints(&self) -> Hints {
+        let h = hints().get();
+        if h.pool == self.id {
+            return h;
+        }
+        let len = self.blocks.len();
+        Hints { pool: self.id, blocks: [0, 0, len - len / 32] }
+    }
+
+    fn set_block_hint(&self, which: usize, hint: u64) {
+        let mut h = self.hints();
+        h.blocks[which] = hint;
+        hints().set(h);
+    }
+
+    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
+    /// `keep` blocks must stay free besides. If it succeeds the blocks it replaced become free; if
+    /// it fails, those it took.
+    pub fn transact<T, E: From<Errno>>(
+        &self,
+        blocks: u64,
+        keep: u64,
+        body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if blocks > 0 && !self.free.take(&self.arena, blocks, keep) {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut txn = Txn {
+            v: self,
+            planned: blocks as usize,
+            reserved: blocks,
+            ready: 0..0,
+            is_scattered: false,
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+        };
+        let result = body(&mut txn);
+        // Where they are: to move the lists would copy them.
+        let Txn { taken, freed, reserved, ready, .. } = &txn;
+        let back = if result.is_ok() { freed } else { taken };
+        let unused = ready.end - ready.start;
+        for b in ready.clone() {
+            self.blocks.clear(&self.arena, b);
+        }
+        let back = reserved + unused + self.clear_blocks(back);
+        self.give_back(back);
+        result
+    }
+
+    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    pub fn release(&self, blocks: &[BlockNo]) {
+        let cleared = self.clear_blocks(blocks);
+        self.give_back(cleared);
+    }
+
+    /// As [`release`](Self::release), of blocks of which the last is one of pointers and null behind its first
+    /// line, durably.
+    pub fn release_with_line(&self, blocks: &[BlockNo]) {
+        match blocks.split_last() {
+            Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
+                let cleared = self.clear_blocks(rest);
+                // zeroed-P1.
+                self.give_back(cleared + 1);
+            }
+            _ => self.release(blocks),
+        }
+    }
+
+    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
+    /// how many at once.
+    fn clear_blocks(&self, blocks: &[BlockNo]) -> u64 {
+        if self.pins().defer(&self.arena, blocks) {
+            self.clear_deferred();
+            return 0;
+        }
+        for b in blocks {
+            self.blocks.clear(&self.arena, b.get());
+        }
+        if let Some(first) = blocks.first() {
+            self.set_block_hint(usize::from(blocks.len() >= MANY), first.get());
+        }
+        blocks.len() as u64
+    }
+}
+
+/// The blocks an operation in flight took and replaced (§3.3, second volatile structure).
+pub struct Txn<'a> {
+    v: &'a Volatile,
+    planned: usize,
+    reserved: u64,
+    /// Claimed, not yet taken.
+    ready: Range<u64>,
+    /// Whether no 64 free blocks were found together.
+    is_scattered: bool,
+    taken: SmallVec<[BlockNo; 16]>,
+    freed: SmallVec<[BlockNo; 16]>,
+}
+
+impl Txn<'_> {
+    /// Takes a reserved block. Its content is unspecified.
+    ///
+    /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
+    pub fn take(&mut self) -> BlockNo {
+        if self.ready.is_empty() {
+            let many = self.planned >= MANY;
+            let most = if many { self.reserved } else { 1 };
+            self.ready = self.claim(usize::from(many), most);
+        }
+        let number = self.ready.start;
+        self.ready.start += 1;
+        self.note_taken(number)
+    }
+
+    /// Takes a reserved block for pointers, as [`take`](Self::take), away from where data goes: so that the
+    /// data of a growing file lies together.
+    pub fn take_pointers(&mut self) -> BlockNo {
+        // What was claimed for data is more than is left to claim, at times.
+        if self.reserved == 0 {
+            return self.take();
+        }
+        let number = self.claim(POINTERS, 1).start;
+        self.note_taken(number)
+    }
+
+    /// As [`take_pointers`](Self::take_pointers), for no more than a line of them; also returns whether the
+    /// block is null behind its first line.
+    pub fn take_line(&mut self) -> (BlockNo, bool) {
+        if self.reserved > 0
+            && let Some(b) = self.v.zeroed.take(&self.v.arena)
+        {
+            self.reserved -= 1;
+            self.push_taken(b);
+            return (b, true);
+        }
+        (self.take_pointers(), false)
+    }
+
+    /// The `i`th block that was taken.
+    pub fn taken(&self, i: u64) -> BlockNo {
+        self.taken[i as usize]
+    }
+
+    /// Notes the block of a claimed bit as taken.
+    fn note_taken(&mut self, number: u64) -> BlockNo {
+        let block = BlockNo::new(number).expect("the bit of the superblock is set");
+        self.push_taken(block);
+        block
+    }
+
+    fn push_taken(&mut self, block: BlockNo) {
+        let is_claimed = || self.v.blocks.get(&self.v.arena, block.get());
+        debug_assert!(is_claimed(), "volatile-V1: block {} is taken and not claimed", block.get());
+        self.taken.push(block);
+    }
+
+    /// Claims up to `most` reserved blocks that lie together, from the hint on.
+    fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
+        assert!(self.reserved > 0, "an operation reserved too few blocks");
+        let (map, arena) = (&self.v.blocks, &self.v.arena);
+        let start = self.v.hints().blocks[hint];
+        let mut run = None;
+        if most >= 64 && !self.is_scattered {
+            run = map.claim_word(arena, start, WORDS_LOOKED_AT);
+            self.is_scattered = run.is_none();
+        }
+        let zeroed = || self.v.zeroed.take_any(arena).map(|b| b.get()..b.get() + 1);
+        let run = run
+            .or_else(|| map.claim(arena, start..map.len(), most))
+            .or_else(|| map.claim(arena, 0..start, most))
+            .or_else(zeroed)
+            // Blocks freed meanwhile, behind where the search was.
+            .or_else(|| map.claim(arena, 0..map.len(), most))
+            .or_else(zeroed)
+            .expect("volatile-V2: a reserved block is there");
+        self.v.set_block_hint(hint, run.end);
+        self.reserved -= run.end - run.start;
+        run
+    }
+
+    /// Notes a block to become free when the operation has succeeded.
+    pub fn free(&mut self, block: BlockNo) {
+        self.freed.push(block);
+    }
+
+    /// Blocks taken less blocks freed.
+    pub fn delta(&self) -> i64 {
+        self.taken.len() as i64 - self.freed.len() as i64
+    }
+}

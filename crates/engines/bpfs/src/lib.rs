@@ -1,0 +1,66 @@
+//! BPFS: a file system on persistent memory in which every operation is atomic and durable, by
+//! short-circuit shadow paging (Condit et al., SOSP 2009; section numbers refer to that paper).
+//!
+//! All that is in PM is a tree of 4 KiB blocks: the inode file, and below it directories and files.
+//! An operation prepares what is new where nothing sees it, then stores one word that makes it
+//! visible. Three ways to prepare (§3.2): in place, because an invariant makes it invisible; by
+//! appending, because the size does not cover it yet; by copying, up to the lowest word that can
+//! commit all of it. A fourth is ours: parts of a block, and words of several, are recorded, and stored in place.
+//! Everything else is derived at mount and volatile (§3.3).
+//!
+//! Reading order, from below; nothing calls what is above it:
+//!
+//! - [`layout`]: what is on the media;
+//! - `redo`: what is committed by a record: overwrites of a part of a block, words that change together;
+//! - `Trees`: `crawler`, `append`: how trees are followed and changed;
+//! - `volatile`, `blocks`, `zeroed`: which space is free; what else is derived other engines have alike in [`namespace`] and
+//!   [`namespace::derived`];
+//! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] wants of an engine;
+//! - [`namespace::Core`]: the operations on names and attributes;
+//! - [`Files`]: `fs`, `file`, `space`, `pin`: those on contents;
+//! - `lifecycle`: format, check; [`namespace::Pool`] mounts.
+//!
+//! What this crate leaves out: permission checks and descriptors (front ends), the paper's
+//! ordering hardware (§4: epoch barriers in the caches), snapshots.
+
+#![forbid(unsafe_code)]
+
+mod append;
+mod attr;
+mod blocks;
+mod crawler;
+mod extent;
+mod file;
+mod fs;
+pub mod layout;
+mod lifecycle;
+mod pin;
+mod redo;
+mod scan;
+mod space;
+mod store;
+mod volatile;
+mod xattr;
+mod zeroed;
+
+pub use blocks::KEEP as KEPT_BLOCKS;
+pub use fs::{Files, STATE_FORMAT};
+pub use lifecycle::{check, format, info};
+pub use pool::{
+    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
+    PoolInfo, Problem,
+};
+
+/// The name of the layout.
+pub const LAYOUT: &str = "bpfs";
+
+/// A mounted pool.
+pub type Bpfs<M> = namespace::Pool<Files<M>>;
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place(region: &pmem::Region) -> Result<Place, Error> {
+    namespace::place::<Files<&pmem::Region>>(region)
+}

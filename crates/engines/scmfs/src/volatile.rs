@@ -1,0 +1,203 @@
+//! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks hold what may
+//! not be durable yet, and who uses the journal.
+
+use crate::layout::{BLOCK, BlockNo, INODE, journal};
+use crate::prealloc;
+use crate::settings::{self, Settings};
+use arena::{Bitmap, FreeRuns, Layout, Span};
+use namespace::{Memory, RecordLocks, Tables, VInode};
+use pmem::Domain;
+use pool::{MountOptions, WritePolicy};
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Of a file's state: nobody knows what of it is durable.
+const ALL_DIRTY: u32 = namespace::derived::ENGINE_BITS << 1;
+const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
+/// Two bits of it: the number of the write policy that it has chosen for itself; 0: it has none.
+const POLICY: u32 = 3 * POLICY_UNIT;
+const POLICY_UNIT: u32 = namespace::derived::ENGINE_BITS << 3;
+
+/// All volatile state of one mounted pool.
+pub struct Volatile {
+    tables: Tables,
+    /// How free blocks lie together (space-P3).
+    pub free_runs: FreeRuns,
+    /// Blocks of files that were stored to through the cache since they were last flushed.
+    dirty: Bitmap,
+    /// How many files have such; and whether any was mapped to where it lies. Derived, so that a recovery begins with none.
+    dirty_files: Span<AtomicU64>,
+    /// Who uses which record of the journal.
+    pub records: RecordLocks,
+    /// Pre-allocation.
+    pub prealloc: prealloc::Plan,
+    /// What holds for all who use the pool.
+    pub settings: Settings,
+}
+
+/// The volatile state before it has memory.
+pub struct Plan {
+    tables: namespace::Plan,
+    free_runs: FreeRuns,
+    dirty: Bitmap,
+    dirty_files: Span<AtomicU64>,
+    records: RecordLocks,
+    prealloc: prealloc::Plan,
+}
+
+impl Plan {
+    /// For a pool of `blocks` blocks that one process uses, or several.
+    pub fn new(is_shared: bool, blocks: u64) -> Self {
+        let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
+        let map = tables.blocks();
+        let l = tables.layout();
+        let free_runs = FreeRuns::plan(l, map);
+        let dirty = Bitmap::plan(l, blocks);
+        let dirty_files = l.table(8);
+        let records = RecordLocks::plan(l, journal::RECORDS);
+        let prealloc = prealloc::Plan::new(l);
+        Self { free_runs, dirty, dirty_files, records, prealloc, tables }
+    }
+
+    /// Where everything is.
+    pub fn layout(&mut self) -> &Layout {
+        self.tables.layout()
+    }
+
+    /// The state in this memory, with the settings that options choose unless others have theirs.
+    pub fn open(self, memory: Memory, domain: Domain, o: &MountOptions) -> Volatile {
+        let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
+        let is_first = matches!(memory, Memory::Fresh { .. });
+        let tables = tables.open(memory);
+        let settings = Settings::agree(&tables, is_first, domain, o);
+        Volatile { tables, free_runs, dirty, dirty_files, records, prealloc, settings }
+    }
+}
+
+/// What all engines have.
+impl Deref for Volatile {
+    type Target = Tables;
+
+    #[inline]
+    fn deref(&self) -> &Tables {
+        &self.tables
+    }
+}
+
+impl Volatile {
+    // --- what is not durable --------------------------------------------------------------------
+
+    /// Notes that a file's blocks from its `first` on, which lie at `blocks`, are about to be stored to through the cache: before
+    /// that, so that who dies between leaves nothing unnoted. Under the file's exclusive lock.
+    #[inline]
+    pub fn mark_dirty(&self, v: &VInode, first: u64, blocks: Range<u64>) {
+        let last = first + (blocks.end - blocks.start);
+        for block in blocks {
+            if !self.dirty.get(&self.arena, block) {
+                self.dirty.set(&self.arena, block);
+            }
+        }
+        let (start, end) = (clamp(first), clamp(last));
+        let had = dirty_words(v);
+        if had.1 == 0 {
+            self.dirty_files().fetch_add(1, Relaxed);
+        }
+        if had.1 == 0 || had.0 > start {
+            v.parent.store(start, Relaxed);
+        }
+        if had.1 < end {
+            v.entries.store(end, Relaxed);
+        }
+    }
+
+    fn dirty_files(&self) -> &AtomicU64 {
+        &self.arena.table(self.dirty_files)[0]
+    }
+
+    /// Whether any file was mapped to where it lies since this state was derived: what is stored so, nobody sees (mapping-D3).
+    fn are_mapped(&self) -> &AtomicU64 {
+        &self.arena.table(self.dirty_files)[1]
+    }
+
+    /// Notes that a file is.
+    pub fn note_direct_mapping(&self) {
+        self.are_mapped().store(1, Relaxed);
+    }
+
+    /// Whether any file may not be durable: two loads, for who asks now and then.
+    pub fn is_any_dirty(&self) -> bool {
+        self.dirty_files().load(Relaxed) != 0 || self.are_mapped().load(Relaxed) != 0
+    }
+
+    /// Which blocks of a file may not be durable: none others.
+    pub fn dirty_blocks(&self, v: &VInode) -> Range<u64> {
+        // Nobody sees what is stored through mappings.
+        if v.mappings.may_store() {
+            return 0..u64::MAX;
+        }
+        let (start, end) = dirty_words(v);
+        let end = if end == u32::MAX { u64::MAX } else { u64::from(end) };
+        u64::from(start).min(end)..end
+    }
+
+    /// Whether a block was noted, of a file for which all are known.
+    pub fn is_dirty(&self, v: &VInode, block: BlockNo) -> bool {
+        v.state.load(Relaxed) & ALL_DIRTY != 0
+            || v.mappings.may_store()
+            || self.dirty.get(&self.arena, block.get())
+    }
+
+    /// Notes that a block is durable.
+    pub fn clear_dirty(&self, block: BlockNo) {
+        let block = block.get();
+        if self.dirty.get(&self.arena, block) {
+            self.dirty.clear(&self.arena, block);
+        }
+    }
+
+    /// Notes that all of a file is durable.
+    pub fn end_dirty(&self, v: &VInode) {
+        // Of several who wrote the same back, one counts.
+        if v.entries.swap(0, Relaxed) != 0 {
+            self.dirty_files().fetch_sub(1, Relaxed);
+        }
+        v.parent.store(0, Relaxed);
+        v.state.fetch_and(!ALL_DIRTY, Relaxed);
+    }
+
+    /// Notes that nobody knows what of a file is durable.
+    pub fn set_all_dirty(&self, v: &VInode) {
+        v.parent.store(0, Relaxed);
+        if v.entries.swap(u32::MAX, Relaxed) == 0 {
+            self.dirty_files().fetch_add(1, Relaxed);
+        }
+        v.state.fetch_or(ALL_DIRTY, Relaxed);
+    }
+
+    // --- what files have chosen -----------------------------------------------------------------
+
+    /// The write policy that a file has chosen for itself.
+    #[inline]
+    pub fn write_policy(&self, v: &VInode) -> Option<WritePolicy> {
+        match v.state.load(Relaxed) & POLICY {
+            0 => None,
+            chosen => settings::numbered(chosen / POLICY_UNIT),
+        }
+    }
+
+    /// Notes it.
+    pub fn set_write_policy(&self, v: &VInode, policy: Option<WritePolicy>) {
+        v.state.fetch_and(!POLICY, Relaxed);
+        v.state.fetch_or(policy.map_or(0, settings::number) * POLICY_UNIT, Relaxed);
+    }
+}
+
+/// Of files, two words that directories use otherwise say which blocks may not be durable: the first, and the one behind the last;
+/// the highest number stands for all that are higher.
+fn dirty_words(v: &VInode) -> (u32, u32) {
+    (v.parent.load(Relaxed), v.entries.load(Relaxed))
+}
+
+fn clamp(block: u64) -> u32 {
+    block.min(u64::from(u32::MAX)) as u32
+}

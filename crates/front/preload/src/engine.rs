@@ -1,0 +1,220 @@
+//! Attaching a pool, and keeping other threads out of it while the process image goes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use ::mounts::{Line, PoolMount, unescape};
+use ::pool::{Engine, MountOptions};
+use pmem::Medium as _;
+use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
+use rustix::thread::{Timespec, nanosleep};
+
+use crate::start::{debug, process};
+use crate::stats::{self, Reason};
+use crate::{calls, fork, mounts};
+
+/// Pools that are attached, as many as the process layer takes.
+static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
+
+/// What the process layer has to know of a mount.
+pub fn spec(mount: PoolMount) -> MountSpec {
+    let dev = mounts::device_number(&mount);
+    let is_believed = mount.is_by(&mounts::believed_users());
+    let PoolMount { dir, pool, device, .. } = mount;
+    let mountpoint = dir.clone();
+    let looked_at = dir.clone();
+    let look = move || mounts::state(&looked_at, device);
+    let attach = move || {
+        let attached = match is_believed {
+            true => attach(Path::new(OsStr::from_bytes(&pool)), dev),
+            false => Err(Foreign.into()),
+        };
+        if let Err(err) = &attached {
+            stats::set_why(reason(&**err));
+            let (pool, dir) = (String::from_utf8_lossy(&pool), String::from_utf8_lossy(&dir));
+            debug(format_args!("{pool} on {dir} is left to the kernel: {err}"));
+        }
+        attached.map_err(|_| Errno::NOTSUP)
+    };
+    MountSpec { mountpoint, dev, look: Box::new(look), attach: Box::new(attach) }
+}
+
+/// Why a pool cannot be attached.
+fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
+    if err.is::<Foreign>() {
+        return Reason::Foreign;
+    }
+    let io = match err.downcast_ref::<pmem::Error>() {
+        Some(pmem::Error::InUse(_)) => return Reason::Exclusive,
+        Some(pmem::Error::Io { source, .. }) => Some(source.kind()),
+        _ => match err.downcast_ref::<::pool::Error>() {
+            Some(::pool::Error::Shared(source)) => Some(source.kind()),
+            _ => None,
+        },
+    };
+    match io {
+        Some(ErrorKind::WouldBlock) => Reason::Exclusive,
+        Some(ErrorKind::PermissionDenied) => Reason::Permission,
+        Some(ErrorKind::NotFound | ErrorKind::Unsupported) => Reason::Namespace,
+        _ => Reason::Unusable,
+    }
+}
+
+/// Joins the processes that use the pool of a cache that is mounted as this device, whose server is one of them. What it gives
+/// stays open. `None` where it cannot be joined, or others than root or this user have mounted it: they could name any pool.
+pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSystem> {
+    let table = mounts::read(c"/proc/self/mountinfo").ok()?;
+    let users = mounts::believed_users();
+    let is_it = |line: Line<'_>| {
+        rustix::fs::makedev(line.device.0, line.device.1) == device
+            && line.is_cache_by(&users)
+            && unescape(line.source) == pool
+    };
+    if !table.split(|byte| *byte == b'\n').filter_map(Line::parse).any(is_it) {
+        return None;
+    }
+    let path = Path::new(OsStr::from_bytes(pool));
+    match join(path, device) {
+        Ok((fs, _)) => Some(&**Box::leak(Box::new(fs))),
+        Err(err) => {
+            debug(format_args!("the cache in {} is left to its server: {err}", path.display()));
+            None
+        }
+    }
+}
+
+/// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
+/// has the pool for itself then.
+fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
+    let (fs, hidden) = join(pool, device)?;
+    let file = pool_file(&*fs, hidden);
+    let forking = fs.clone();
+    let on_fork = Box::new(move |step| match step {
+        Fork::Begins => forking.begin_fork(),
+        // It fails where the pool does, and then every call.
+        Fork::Inherits(ino) => drop(forking.inherit(ino)),
+        Fork::Ends => forking.end_fork(),
+    });
+    Ok(Attached { events: fs.clone(), fs, file, on_fork })
+}
+
+/// Why a pool is not attached.
+type Refused = Box<dyn std::error::Error>;
+
+/// A mount is not of the pool that it names, as far as this process can know.
+#[derive(Debug)]
+struct Foreign;
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Reason::Foreign.text())
+    }
+}
+
+impl std::error::Error for Foreign {}
+
+/// Attempts to find the announcement of a new mount's server, and the pause between two of them.
+const LOOKS: usize = 50;
+const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Whether the pool's own server serves the mount of this device. It announces that when it has mounted.
+fn is_served_at(fs: &dyn Engine, device: u64) -> bool {
+    (0..LOOKS).any(|look| {
+        if look > 0 {
+            let _ = nanosleep(&BETWEEN_LOOKS);
+        }
+        fs.is_served_at(device)
+    })
+}
+
+/// Opens a pool for good that is mounted as this device, and the first of its descriptors.
+fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Refused> {
+    let fs = open(pool)?;
+    if !is_served_at(&*fs, device) {
+        return Err(Foreign.into());
+    }
+    // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
+    // it is never dropped.
+    let process = process().ok_or(Errno::NOTSUP)?;
+    let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
+    let hidden = process.hide_all(&descriptors)?;
+    let address = Box::into_raw(Box::new(fs.clone()));
+    let free = |slot: &&AtomicPtr<_>| {
+        let null = std::ptr::null_mut();
+        slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    if !ATTACHED.iter().any(|slot| free(&slot)) {
+        // SAFETY: made above, and nobody has it.
+        drop(unsafe { Box::from_raw(address) });
+        return Err("too many pools".into());
+    }
+    fork::attached();
+    calls::locking::unlock_ours();
+    Ok((fs, hidden.first().copied()))
+}
+
+/// What the pool lies in, to be mapped by this descriptor, the first that the engine keeps.
+pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
+    let region = fs.region();
+    region.descriptor()?;
+    let is_persistent = region.domain().is_persistent();
+    Some(PoolFile { fd: fd?, flags: region.map_flags(), is_persistent })
+}
+
+/// Opens a pool together with others.
+pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
+    let lock = Some(pmem::Lock::Shared);
+    let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
+    let region = options.open(pool, pmem::Access::ReadWrite)?;
+    let fs = engines::attach(region, &MountOptions::default())?;
+    if takes_too_much() {
+        return Err(
+            "it would take more than half of the address space that is allowed (`ulimit -v`)"
+                .into(),
+        );
+    }
+    Ok(fs)
+}
+
+/// Whether what is mapped by now leaves the program less than half of a limit on its address space.
+fn takes_too_much() -> bool {
+    let Some(limit) = ::mounts::address_space_limit() else { return false };
+    let statm = mounts::read(c"/proc/self/statm").unwrap_or_default();
+    let first = statm.split(|byte| *byte == b' ').next().and_then(|word| str::from_utf8(word).ok());
+    let pages: u64 = first.and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64 > limit / 2
+}
+
+/// Keeps the other threads of this process out of its pools for good: it is about to end, which
+/// would stop them anywhere.
+pub fn leave() {
+    for_each(|fs| std::mem::forget(fs.pause()));
+}
+
+/// Runs `f` while the other threads of this process are outside of its pools: it may replace the
+/// process image.
+pub fn while_others_wait<T>(f: impl FnOnce() -> T) -> T {
+    let mut paused = Vec::new();
+    for_each(|fs| paused.extend(fs.pause()));
+    f()
+}
+
+fn for_each(mut f: impl FnMut(&'static dyn Engine)) {
+    if os::threads::is_only_one() {
+        return;
+    }
+    for slot in &ATTACHED {
+        // SAFETY: null, or an engine that the process layer keeps for good.
+        if let Some(fs) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
+            f(&**fs);
+        }
+    }
+}

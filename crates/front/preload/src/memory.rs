@@ -1,0 +1,278 @@
+//! The program's memory, which may not be there.
+//!
+//! A bad buffer must give `EFAULT`, as from the kernel, and not end the program in the middle of the
+//! engine. So every page of a buffer is touched before the engine sees it, by the few instructions
+//! between `ks_probe_begin` and `ks_probe_end`; a fault there is sent on to `ks_probe_fault` by our
+//! handler of SIGSEGV and SIGBUS ([`recover`]), which the program's own handlers cannot displace
+//! because they are wrapped. Memory that another thread unmaps between probe and use is beyond this.
+//!
+//! As in Linux, a buffer that begins well is used up to where it goes bad; values need not be aligned; and
+//! what a call only reads may lie in memory that cannot be written.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+
+use libc::{c_void, iovec, ucontext_t};
+use posix::{Errno, Served, Unaligned};
+use smallvec::SmallVec;
+
+/// What Linux transfers in one call at most (`MAX_RW_COUNT`), in bytes.
+pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
+/// The end of what a process can map on x86-64 with four levels of page tables.
+const ADDRESS_END: usize = 1 << 47;
+const PAGE_BYTES: usize = 4096;
+
+// All: rdi = address, rsi = length in bytes; rax = how many bytes from the address on are there.
+std::arch::global_asm!(
+    ".hidden ks_probe_begin",
+    ".hidden ks_probe_end",
+    ".hidden ks_probe_fault",
+    ".hidden ks_probe_loads",
+    ".hidden ks_probe_stores",
+    ".hidden ks_probe_stores_alone",
+    ".globl ks_probe_begin, ks_probe_end, ks_probe_fault",
+    ".globl ks_probe_loads, ks_probe_stores, ks_probe_stores_alone",
+    "ks_probe_begin:",
+    "ks_probe_loads:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "2:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "mov cl, byte ptr [rax]",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 2b",
+    "ks_probe_stores:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "3:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "lock or byte ptr [rax], 0",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 3b",
+    "ks_probe_stores_alone:",
+    "mov rax, rdi",
+    "lea rdx, [rdi + rsi]",
+    "5:",
+    "cmp rax, rdx",
+    "jae 4f",
+    "or byte ptr [rax], 0",
+    "or rax, 0xfff",
+    "inc rax",
+    "jmp 5b",
+    "4:",
+    "mov rax, rsi",
+    "ret",
+    "ks_probe_end:",
+    "ks_probe_fault:",
+    "sub rax, rdi",
+    "ret",
+);
+
+unsafe extern "C" {
+    static ks_probe_begin: u8;
+    static ks_probe_end: u8;
+    static ks_probe_fault: u8;
+    fn ks_probe_loads(address: usize, len: usize) -> usize;
+    fn ks_probe_stores(address: usize, len: usize) -> usize;
+    fn ks_probe_stores_alone(address: usize, len: usize) -> usize;
+}
+
+/// If the interrupted instruction is one of a probe, lets it end there with what it has found.
+pub fn recover(context: &mut ucontext_t) -> bool {
+    let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    let probe = (&raw const ks_probe_begin as i64)..(&raw const ks_probe_end as i64);
+    let probing = probe.contains(at);
+    if probing {
+        *at = &raw const ks_probe_fault as i64;
+    }
+    probing
+}
+
+fn probe(
+    address: usize,
+    len: usize,
+    walk: unsafe extern "C" fn(usize, usize) -> usize,
+) -> Result<usize, Errno> {
+    if address.checked_add(len).is_none_or(|end| end > ADDRESS_END) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the walk touches [address, address + len) without changing it; a fault ends it early
+    // by `recover`, whose handler is installed before any pool is used.
+    match unsafe { walk(address, len) } {
+        0 if len > 0 => Err(Errno::FAULT),
+        there => Ok(there),
+    }
+}
+
+/// Whether a process can have anything there. The kernel looks at that before it looks at files.
+pub fn may_be_mapped(at: *const c_void) -> bool {
+    (at as usize) < ADDRESS_END
+}
+
+/// `len` bytes to read from, or those that are there. `EFAULT` where the first is not.
+pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    let len = probe(data as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_loads)?;
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the range is mapped and readable, and the program lends it for the call.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+/// `len` bytes to write to, or those that are there. `EFAULT` where the first is not.
+pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
+    // A locked instruction keeps what other threads store meanwhile, but waits for all stores before it.
+    let walk = if os::threads::is_only_one() { ks_probe_stores_alone } else { ks_probe_stores };
+    let len = probe(buf as usize, len.min(TRANSFER_BYTES_MAX), walk)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: as for `readable`, and the range can be stored to.
+    Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
+}
+
+/// Reads a value, wherever it lies. `EFAULT` where not all of it is there.
+pub fn load<T: Copy>(at: *const T) -> Result<T, Errno> {
+    if readable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: all of it can be read, and it is of a C type that has no invalid values.
+    Ok(unsafe { at.read_unaligned() })
+}
+
+/// As [`load`], of a value that a null pointer leaves out.
+pub fn load_optional<T: Copy>(at: *const T) -> Result<Option<T>, Errno> {
+    if at.is_null() { Ok(None) } else { load(at).map(Some) }
+}
+
+/// Where a value can be stored, wherever it lies. It is not read. `EFAULT` where there is not room for
+/// all of it.
+pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
+    if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: all of it can be stored to, needs no alignment, and is of a C type that has no invalid
+    // values.
+    Ok(unsafe { &mut *at.cast() })
+}
+
+/// Stores a value, wherever it is to lie. `EFAULT` where there is not room for all of it.
+pub fn store<T>(at: *mut T, value: T) -> Result<(), Errno> {
+    place(at).map(|place| *place = Unaligned(value))
+}
+
+/// All of `len` bytes to read from. `EFAULT` where one is not there.
+pub fn readable_whole<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    readable(data, len)
+        .and_then(|there| if there.len() < len { Err(Errno::FAULT) } else { Ok(there) })
+}
+
+/// Lets `fill` store in a buffer of `len` bytes and say how many. Like calls for which the kernel has a
+/// buffer of its own: `EFAULT` where what is stored is not to be put there, whatever the rest is like.
+pub fn fill(
+    buf: *mut c_void,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]) -> Served<usize>,
+) -> Served<usize> {
+    let there = writable(buf, len).unwrap_or_default();
+    if there.len() == len {
+        return fill(there);
+    }
+    let mut own = vec![0; len];
+    let filled = fill(&mut own);
+    if let Served::Done(Ok(bytes)) = filled {
+        let Some(to) = there.get_mut(..bytes) else { return Served::Done(Err(Errno::FAULT)) };
+        to.copy_from_slice(&own[..bytes]);
+    }
+    filled
+}
+
+/// A string without its NUL. `EFAULT` where it is not there, `ENAMETOOLONG` where no NUL comes within
+/// `PATH_MAX`.
+pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
+    let mut len = 0;
+    while len < libc::PATH_MAX as usize {
+        let rest = at.wrapping_add(len);
+        let to_page_end = PAGE_BYTES - rest as usize % PAGE_BYTES;
+        let page = readable(rest.cast(), to_page_end)?;
+        // SAFETY: the bytes of a slice.
+        let end = unsafe { libc::strnlen(page.as_ptr().cast(), page.len()) };
+        if end < page.len() {
+            // SAFETY: all of it has been found readable.
+            return Ok(unsafe { std::slice::from_raw_parts(at.cast(), len + end) });
+        }
+        len += page.len();
+    }
+    Err(Errno::NAMETOOLONG)
+}
+
+/// The buffers of a vectored call. Like the kernel: `EINVAL` for a bad count; what does not fit
+/// into one transfer is cut off, and so is what follows the first bad byte.
+fn vector(
+    list: *const iovec,
+    count: c_int,
+    mut each: impl FnMut(&iovec) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count > 1024 {
+        return Err(Errno::INVAL);
+    }
+    let bytes = count * size_of::<iovec>();
+    if readable(list.cast(), bytes)?.len() < bytes {
+        return Err(Errno::FAULT);
+    }
+    let mut taken = 0;
+    for index in 0..count {
+        // SAFETY: the whole list is readable.
+        let mut item = unsafe { list.add(index).read_unaligned() };
+        if isize::try_from(item.iov_len).is_err() {
+            return Err(Errno::INVAL);
+        }
+        item.iov_len = item.iov_len.min(TRANSFER_BYTES_MAX - taken);
+        match each(&item) {
+            Ok(len) => {
+                taken += len;
+                if len < item.iov_len {
+                    break;
+                }
+            }
+            Err(_) if taken > 0 => break,
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Buffers to read from.
+pub fn sources<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Result<SmallVec<[std::io::IoSlice<'a>; 16]>, Errno> {
+    let mut slices = SmallVec::new();
+    vector(list, count, |item| {
+        let slice = readable(item.iov_base, item.iov_len)?;
+        slices.push(std::io::IoSlice::new(slice));
+        Ok(slice.len())
+    })?;
+    Ok(slices)
+}
+
+/// Buffers to write to.
+pub fn targets<'a>(
+    list: *const iovec,
+    count: c_int,
+) -> Result<SmallVec<[std::io::IoSliceMut<'a>; 16]>, Errno> {
+    let mut slices = SmallVec::new();
+    vector(list, count, |item| {
+        let slice = writable(item.iov_base, item.iov_len)?;
+        let len = slice.len();
+        slices.push(std::io::IoSliceMut::new(slice));
+        Ok(len)
+    })?;
+    Ok(slices)
+}

@@ -1,0 +1,714 @@
+//! Reading, writing and seeking.
+
+#![allow(unsafe_code)]
+
+use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
+use crate::copy::{self, Copier};
+use crate::delegation::{self, By, Hurdle};
+use crate::descriptions::{APPENDS, Description, READS, WRITES};
+use crate::epoch::Inside;
+use crate::file::{File, Kind, MAPPABLE_BYTES};
+use crate::parts::{self, COPY_BYTES_MAX, NO_PARTS, Parts};
+use crate::position::{Locked, OFFSET_END, OffsetOwner};
+use crate::table::borrow;
+use crate::{Answer, Direct};
+use libc::{iovec, off_t};
+use os::syscalls::syscall;
+use rustix::fs::{AtFlags, StatxFlags};
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::Ordering::*;
+use vfs::Errno;
+
+/// How often a call may announce what it writes.
+const ANNOUNCEMENTS_MAX: u32 = 4;
+/// How often a call may map a chunk before it is made by the kernel.
+const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
+
+/// The call as the kernel has it.
+pub(super) struct Call {
+    /// By number, with what comes first: descriptor, buffer or list, length or count.
+    number: c_long,
+    args: [usize; 3],
+    /// The same call at an offset.
+    number_at: c_long,
+}
+
+impl Call {
+    /// At the description's offset.
+    pub fn ask(&self) -> Result<usize, Errno> {
+        let [fd, what, len] = self.args;
+        // SAFETY: 1: the program's own arguments, which the kernel checks; 2: the program's call.
+        unsafe { syscall(self.number, [fd, what, len, 0, 0]) }
+    }
+
+    /// At an offset, of which `preadv` takes the upper half separately (and ignores it here).
+    pub fn ask_at(&self, offset: u64) -> Result<usize, Errno> {
+        let [fd, what, len] = self.args;
+        // SAFETY: as above.
+        unsafe { syscall(self.number_at, [fd, what, len, offset as usize, 0]) }
+    }
+}
+
+/// How far a call has come with a file that is, or may be, delegated.
+#[derive(Default)]
+pub(super) struct PoolUse {
+    has_asked: bool,
+    has_joined: bool,
+    announcements: u32,
+    /// Whether it is not to be made in the pool any more.
+    pub is_given_up: bool,
+}
+
+impl PoolUse {
+    fn announced(&mut self, may_go_on: bool) {
+        self.announcements += 1;
+        self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
+    }
+
+    /// Whether to ask if others have a delegation, in place of one that was recalled: once.
+    fn may_join(&mut self) -> bool {
+        self.is_given_up = std::mem::replace(&mut self.has_joined, true);
+        !self.is_given_up
+    }
+
+    /// Whether to ask for a delegation: once.
+    pub fn may_ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_asked, true) && !self.is_given_up
+    }
+}
+
+/// What can be done about a range.
+enum Plan<'c> {
+    /// Copy: here, if it lies in one chunk.
+    Copy(Option<&'c Chunk>),
+    /// Map this chunk first.
+    Map(u64),
+    /// Do it in the pool of a cache.
+    Delegated(By),
+    /// Let the kernel do it.
+    Ask(Why),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Not to be copied, or not yet.
+    Other,
+    /// Beyond the size we know (direct-C1).
+    Size,
+    /// A page is not known to be there (direct-C3).
+    Hole,
+    /// The first write of a tick (direct-C4), or the first read after it was asked whether pages count (direct-C5).
+    Tick(u64),
+}
+
+impl Why {
+    /// Whether the cache is asked something anyway.
+    fn asks(self) -> bool {
+        matches!(self, Self::Tick(_))
+    }
+}
+
+/// The bytes that a call is known to move: what a read asks for may be more than there is.
+fn stored<const W: bool>(parts: &Parts<'_>) -> usize {
+    if W { parts.len } else { 0 }
+}
+
+impl Direct {
+    /// `read`.
+    ///
+    /// # Safety
+    /// 1. `buf` to `buf + len` is what the program passes for a buffer: nothing but bytes of its own,
+    ///    or nothing at all.
+    /// 2. The handler of SIGSEGV and SIGBUS asks [`recover`](crate::recover).
+    #[inline]
+    pub unsafe fn read(&self, fd: i32, buf: *mut u8, len: usize) -> Answer<usize> {
+        let args = [fd as usize, buf.addr(), len];
+        let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
+        let part = [iovec { iov_base: buf.cast(), iov_len: len }];
+        self.transfer::<false>(fd, &Parts { parts: &part, len }, &call)
+    }
+
+    /// `write`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn write(&self, fd: i32, data: *const u8, len: usize) -> Answer<usize> {
+        let args = [fd as usize, data.addr(), len];
+        let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
+        let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
+        self.transfer::<true>(fd, &Parts { parts: &part, len }, &call)
+    }
+
+    /// `pread`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn pread(&self, fd: i32, buf: *mut u8, len: usize, offset: off_t) -> Answer<usize> {
+        let args = [fd as usize, buf.addr(), len];
+        let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
+        let part = [iovec { iov_base: buf.cast(), iov_len: len }];
+        self.transfer_at::<false>(fd, &Parts { parts: &part, len }, offset, &call)
+    }
+
+    /// `pwrite`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline]
+    pub unsafe fn pwrite(
+        &self,
+        fd: i32,
+        data: *const u8,
+        len: usize,
+        offset: off_t,
+    ) -> Answer<usize> {
+        let args = [fd as usize, data.addr(), len];
+        let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
+        let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
+        self.transfer_at::<true>(fd, &Parts { parts: &part, len }, offset, &call)
+    }
+
+    /// `readv` and `preadv` (with an offset).
+    ///
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    pub unsafe fn readv(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+    ) -> Answer<usize> {
+        let args = [fd as usize, list.addr(), count as usize];
+        let call = Call { number: libc::SYS_readv, args, number_at: libc::SYS_preadv };
+        // SAFETY: the caller's.
+        unsafe { self.transfer_list::<false>(fd, list, count, offset, &call) }
+    }
+
+    /// `writev` and `pwritev` (with an offset).
+    ///
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    pub unsafe fn writev(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+    ) -> Answer<usize> {
+        let args = [fd as usize, list.addr(), count as usize];
+        let call = Call { number: libc::SYS_writev, args, number_at: libc::SYS_pwritev };
+        // SAFETY: the caller's.
+        unsafe { self.transfer_list::<true>(fd, list, count, offset, &call) }
+    }
+
+    /// # Safety
+    /// As [`read`](Self::read), for the list and each part of it.
+    unsafe fn transfer_list<const W: bool>(
+        &self,
+        fd: i32,
+        list: *const iovec,
+        count: c_int,
+        offset: Option<off_t>,
+        call: &Call,
+    ) -> Answer<usize> {
+        if !self.is_served(fd, 0) {
+            return Answer::Kernel;
+        }
+        let mut room = NO_PARTS;
+        // SAFETY: by 1 of `read`.
+        let parts = unsafe { parts::of_list(list, count, &mut room) };
+        match offset {
+            Some(offset) => self.transfer_at::<W>(fd, &parts, offset, call),
+            None => self.transfer::<W>(fd, &parts, call),
+        }
+    }
+
+    /// A transfer at an offset that it names.
+    #[inline]
+    fn transfer_at<const W: bool>(
+        &self,
+        fd: i32,
+        parts: &Parts<'_>,
+        offset: off_t,
+        call: &Call,
+    ) -> Answer<usize> {
+        let (mut maps, mut pool) = (0, PoolUse::default());
+        let offset = offset as u64;
+        while self.is_served(fd, stored::<W>(parts)) {
+            let Some(inside) = Inside::enter() else { break };
+            let Some((_, description)) = self.get(fd) else { break };
+            if W && description.is(APPENDS) {
+                drop(inside);
+                return self.append(fd, parts, Some(offset), Some(call));
+            }
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
+                Plan::Delegated(by) => {
+                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
+                        Ok(len) => return Answer::Copied(len),
+                        Err(hurdle) => {
+                            let size = description.file().size();
+                            drop(inside);
+                            self.clear(fd, (by, hurdle), size, &mut pool);
+                        }
+                    }
+                }
+                Plan::Ask(why)
+                    if pool.may_ask()
+                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
+                {
+                    drop(inside);
+                    self.delegate(fd, !W);
+                }
+                Plan::Copy(chunk) => {
+                    if self.copy::<W>(&inside, description, chunk, offset, parts) {
+                        return Answer::Copied(parts.len);
+                    }
+                    return Answer::Asked(self.ask::<W>(fd, description, offset, Why::Size, call));
+                }
+                Plan::Map(index) => {
+                    drop(inside);
+                    maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
+                }
+                Plan::Ask(why) => {
+                    return Answer::Asked(self.ask::<W>(fd, description, offset, why, call));
+                }
+            }
+        }
+        Answer::Kernel
+    }
+
+    /// Does what is to be done before a call by a delegation, of a file of this size, is made again. The caller is outside.
+    #[cold]
+    pub(super) fn clear(&self, fd: i32, (by, hurdle): (By, Hurdle), size: u64, pool: &mut PoolUse) {
+        match hurdle {
+            Hurdle::Announce(blocks) => pool.announced(self.announce(fd, by, &blocks, size)),
+            Hurdle::Recalled if pool.may_join() => self.delegate(fd, true),
+            Hurdle::Recalled => {}
+            Hurdle::Kernel => pool.is_given_up = true,
+        }
+    }
+
+    /// A transfer at the description's offset, which it moves (direct-O2).
+    #[inline]
+    fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
+        let (mut maps, mut pool) = (0, PoolUse::default());
+        while self.is_served(fd, stored::<W>(parts)) {
+            let Some(inside) = Inside::enter() else { break };
+            let Some((_, description)) = self.get(fd) else { break };
+            let position = &description.position;
+            let offset = match position.get() {
+                OffsetOwner::Shared => break,
+                _ if W && description.is(APPENDS) => {
+                    drop(inside);
+                    return self.append(fd, parts, None, Some(call));
+                }
+                OffsetOwner::Kernel => {
+                    adopt(fd, description);
+                    continue;
+                }
+                OffsetOwner::Ours(offset) => offset,
+            };
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
+                Plan::Delegated(by) => {
+                    let mut locked = position.lock();
+                    if locked.owner != OffsetOwner::Ours(offset) {
+                        continue;
+                    }
+                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
+                        Ok(len) => {
+                            locked.owner = OffsetOwner::Ours(offset + len as u64);
+                            return Answer::Copied(len);
+                        }
+                        Err(hurdle) => {
+                            drop(locked);
+                            let size = description.file().size();
+                            drop(inside);
+                            self.clear(fd, (by, hurdle), size, &mut pool);
+                        }
+                    }
+                }
+                Plan::Ask(why)
+                    if pool.may_ask()
+                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
+                {
+                    drop(inside);
+                    self.delegate(fd, !W);
+                }
+                Plan::Copy(chunk) => {
+                    let end = offset + parts.len as u64;
+                    if !position.advance(offset, end) {
+                        continue;
+                    }
+                    if self.copy::<W>(&inside, description, chunk, offset, parts) {
+                        return Answer::Copied(parts.len);
+                    }
+                    let result = self.ask::<W>(fd, description, offset, Why::Size, call);
+                    // Unless another thread has gone on from there.
+                    position.advance(end, offset + result.unwrap_or(0) as u64);
+                    return Answer::Asked(result);
+                }
+                Plan::Map(index) => {
+                    drop(inside);
+                    maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
+                }
+                Plan::Ask(why) => {
+                    let mut locked = position.lock();
+                    if locked.owner != OffsetOwner::Ours(offset) {
+                        continue;
+                    }
+                    let result = self.ask::<W>(fd, description, offset, why, call);
+                    locked.owner = OffsetOwner::Ours(offset + result.unwrap_or(0) as u64);
+                    return Answer::Asked(result);
+                }
+            }
+        }
+        Answer::Kernel
+    }
+
+    /// Copies between the program's buffers and mapped chunks, with the witness of direct-C1 after each piece;
+    /// `false` after a fault (direct-C2).
+    #[inline]
+    fn copy<const W: bool>(
+        &self,
+        inside: &Inside,
+        description: &Description,
+        chunk: Option<&Chunk>,
+        offset: u64,
+        parts: &Parts<'_>,
+    ) -> bool {
+        let file = description.file();
+        let is_durable = W && file.kind() == Kind::Dax;
+        let copier = if is_durable { self.config.durable } else { libc::memcpy as Copier };
+        match (chunk, parts.parts) {
+            (Some(chunk), [part]) => {
+                let at = (offset % CHUNK_BYTES) as usize;
+                copy_piece::<W>(inside, chunk, at, part.iov_base.cast(), part.iov_len, copier)
+            }
+            _ => copy_pieces::<W>(inside, file, offset, parts, copier),
+        }
+    }
+
+    /// Decides about a range.
+    #[inline(always)]
+    fn plan<'d, const W: bool>(
+        &self,
+        description: &'d Description,
+        offset: u64,
+        parts: &Parts<'_>,
+        may_map: bool,
+        not_in_pool: bool,
+    ) -> Plan<'d> {
+        let len = parts.len;
+        if let Some(by) = delegation::may_use::<W>(description)
+            && !not_in_pool
+            && parts.fit_pool()
+            && offset < MAPPABLE_BYTES
+        {
+            return Plan::Delegated(by);
+        }
+        let how = if W { WRITES } else { READS };
+        let refused = !description.is(how)
+            || len.wrapping_sub(1) >= COPY_BYTES_MAX
+            || offset >= MAPPABLE_BYTES - COPY_BYTES_MAX as u64;
+        if refused {
+            return Plan::Ask(Why::Other);
+        }
+        let file = description.file();
+        let end = offset + len as u64;
+        // direct-C1: where the witness is.
+        if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
+            return Plan::Ask(Why::Size);
+        }
+        if !W && let Some(now) = stale_at(file) {
+            return Plan::Ask(Why::Tick(now));
+        }
+        let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
+        let chunk = if at + len <= CHUNK_BYTES as usize {
+            self.chunk::<W>(file, index, at, len, may_map).map(Some)
+        } else {
+            self.chunks::<W>(file, offset, len, may_map)
+        };
+        let chunk = match chunk {
+            Ok(chunk) => chunk,
+            Err(plan) => return plan,
+        };
+        if W {
+            if end > self.file_size_max.load(Relaxed) {
+                return Plan::Ask(Why::Other);
+            }
+            let tick = self.tick();
+            if !file.is_stamped(tick, self.generation.load(Relaxed)) {
+                return Plan::Ask(Why::Tick(tick));
+            }
+        }
+        Plan::Copy(chunk)
+    }
+
+    /// As [`chunk`](Self::chunk), for a range that lies in several.
+    #[cold]
+    fn chunks<'f, const W: bool>(
+        &self,
+        file: &'f File,
+        offset: u64,
+        len: usize,
+        may_map: bool,
+    ) -> Result<Option<&'f Chunk>, Plan<'f>> {
+        for (index, at, len) in pieces(offset, len) {
+            self.chunk::<W>(file, index, at, len, may_map)?;
+        }
+        Ok(None)
+    }
+
+    /// The tick that it is (direct-C4): of the kernel's coarse clock, or a longer one where times may lag.
+    #[inline]
+    fn tick(&self) -> u64 {
+        match self.config.times_ns {
+            0 => coarse_now(),
+            long => coarse_now() / long,
+        }
+    }
+
+    /// A chunk of which a range can be copied, or what to do about it.
+    #[inline]
+    fn chunk<'f, const W: bool>(
+        &self,
+        file: &'f File,
+        index: u64,
+        at: usize,
+        len: usize,
+        may_map: bool,
+    ) -> Result<&'f Chunk, Plan<'f>> {
+        let map = || if may_map { Plan::Map(index) } else { Plan::Ask(Why::Other) };
+        let Some(entry) = file.entry(index) else { return Err(map()) };
+        match Entry::of(entry.load(Acquire)) {
+            Entry::Mapped(chunk) if W && !chunk.is_writable() => Err(map()),
+            Entry::Mapped(chunk) if !chunk.has(at, len) => Err(Plan::Ask(Why::Hole)),
+            Entry::Mapped(chunk) => {
+                chunk.touch();
+                Ok(chunk)
+            }
+            Entry::Heat(_) => {
+                let enough = self.config.map_after;
+                let more = file.evidence(index * CHUNK_BYTES + at as u64, len, enough);
+                Err(if Entry::heat(entry, more) >= enough { map() } else { Plan::Ask(Why::Other) })
+            }
+        }
+    }
+
+    /// Lets the kernel make a call at an offset, and learns from it.
+    #[cold]
+    fn ask<const W: bool>(
+        &self,
+        fd: i32,
+        description: &Description,
+        offset: u64,
+        why: Why,
+        call: &Call,
+    ) -> Result<usize, Errno> {
+        let generation = self.generation.load(Relaxed);
+        if !W && matches!(why, Why::Tick(_)) {
+            ask_below(fd, description.file());
+        }
+        let result = call.ask_at(offset);
+        let done = result.unwrap_or(0);
+        if done == 0 || W && description.is(APPENDS) {
+            return result;
+        }
+        let file = description.file();
+        let (size, end) = (file.size(), offset + done as u64);
+        file.reached(end);
+        if W {
+            for (index, at, len) in pieces(offset, done) {
+                if let Some(chunk) = file.mapped(index) {
+                    chunk.written(at, len);
+                }
+            }
+        }
+        match why {
+            Why::Tick(tick) => file.stamp(tick, generation),
+            // Our own writes to the end need no look.
+            Why::Size if end <= size && file.went_beyond() => {
+                if let Ok(stat) = rustix::fs::fstat(borrow(fd)) {
+                    file.set_size(stat.st_size as u64);
+                }
+            }
+            Why::Hole if !W => {
+                for (index, at, len) in pieces(offset, done) {
+                    if let Some(chunk) = file.mapped(index).filter(|chunk| !chunk.has(at, len)) {
+                        chunk.missed(at, len);
+                    }
+                }
+            }
+            _ => {}
+        }
+        result
+    }
+
+    /// `lseek`.
+    pub fn lseek(&self, fd: i32, offset: off_t, whence: c_int) -> Answer<off_t> {
+        let Some(_inside) = Inside::enter() else { return Answer::Kernel };
+        let Some((_, description)) = self.get(fd) else { return Answer::Kernel };
+        loop {
+            let owner = description.position.get();
+            let to = match (owner, whence) {
+                (OffsetOwner::Shared, _) => return Answer::Kernel,
+                (OffsetOwner::Ours(_), libc::SEEK_SET) => Some(offset),
+                (OffsetOwner::Ours(from), libc::SEEK_CUR) => offset.checked_add(from as off_t),
+                _ => None,
+            };
+            match (owner, to) {
+                (OffsetOwner::Ours(from), Some(to)) if (0..OFFSET_END as off_t).contains(&to) => {
+                    if description.position.advance(from, to as u64) {
+                        return Answer::Copied(to);
+                    }
+                }
+                _ => {
+                    let mut locked = description.position.lock();
+                    if locked.owner == OffsetOwner::Shared {
+                        return Answer::Kernel;
+                    }
+                    give(fd, &mut locked);
+                    let args = [fd as usize, offset as usize, whence as usize, 0, 0];
+                    // SAFETY: 1: numbers; 2: the program's call.
+                    let result = unsafe { syscall(libc::SYS_lseek, args) };
+                    if let Ok(to) = result
+                        && (to as u64) < OFFSET_END
+                    {
+                        locked.owner = OffsetOwner::Ours(to as u64);
+                    }
+                    return Answer::Asked(result.map(|to| to as off_t));
+                }
+            }
+        }
+    }
+
+    /// Lends offsets to the kernel for one call, while the result is held.
+    pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
+        let inside = Inside::enter()?;
+        let [a, b] = fds.map(|fd| self.get(fd));
+        let same = a.map(|(index, _)| index) == b.map(|(index, _)| index);
+        let lend = |fd, (_, description): (u32, &'_ Description)| {
+            // SAFETY: descriptions lie in the slab, which lives as long as `self`.
+            let description = unsafe { &*std::ptr::from_ref(description) };
+            let mut locked = description.position.lock();
+            give(fd, &mut locked);
+            locked
+        };
+        let first = a.map(|a| lend(fds[0], a));
+        let second = b.filter(|_| !same).map(|b| lend(fds[1], b));
+        Some(Lent { _locked: [first, second], _inside: inside })
+    }
+}
+
+/// Offsets that the kernel moves; see [`Direct::lend`].
+pub struct Lent<'d> {
+    _locked: [Option<Locked<'d>>; 2],
+    _inside: Inside,
+}
+
+/// The kernel's coarse clock, in ns.
+#[inline]
+fn coarse_now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the time. (The vDSO answers.)
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time, where the kernel has to ask the server of a cache before its pages of a file count again (direct-C5).
+#[inline]
+pub(super) fn stale_at(file: &File) -> Option<u64> {
+    if file.kind() != Kind::Cached {
+        return None;
+    }
+    let now = coarse_now();
+    (!file.is_fresh(now)).then_some(now)
+}
+
+/// Lets the kernel ask the server of a cache about a file, and drop its pages where that has become another one (direct-C5).
+pub(super) fn ask_below(fd: i32, file: &File) {
+    let how = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+    let wanted = StatxFlags::SIZE | StatxFlags::MTIME;
+    if let Ok(stat) = rustix::fs::statx(borrow(fd), c"", how, wanted) {
+        file.set_size(stat.stx_size);
+    }
+}
+
+/// Makes the kernel's offset ours (direct-O1).
+#[cold]
+fn adopt(fd: i32, description: &Description) {
+    let mut locked = description.position.lock();
+    if locked.owner == OffsetOwner::Kernel {
+        match rustix::fs::tell(borrow(fd)) {
+            Ok(offset) if offset < OFFSET_END => locked.owner = OffsetOwner::Ours(offset),
+            // Far away, or closed: the kernel's.
+            _ => locked.owner = OffsetOwner::Shared,
+        }
+    }
+}
+
+/// Makes our offset the kernel's.
+fn give(fd: i32, locked: &mut Locked<'_>) {
+    if let OffsetOwner::Ours(offset) = locked.owner {
+        let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
+        locked.owner = OffsetOwner::Kernel;
+    }
+}
+
+/// Cuts a range at the borders of chunks: index, offset within, bytes.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = (offset + len as u64).min(MAPPABLE_BYTES);
+    (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).map(move |index| {
+        let start = index * CHUNK_BYTES;
+        let from = offset.max(start) - start;
+        (index, from as usize, (end.min(start + CHUNK_BYTES) - start - from) as usize)
+    })
+}
+
+fn copy_pieces<const W: bool>(
+    inside: &Inside,
+    file: &File,
+    offset: u64,
+    parts: &Parts<'_>,
+    copier: Copier,
+) -> bool {
+    let mut offset = offset;
+    for part in parts.parts {
+        let mut program = part.iov_base.cast::<u8>();
+        for (index, at, len) in pieces(offset, part.iov_len) {
+            let Some(chunk) = file.mapped(index) else { return false };
+            if W && !chunk.is_writable()
+                || !copy_piece::<W>(inside, chunk, at, program, len, copier)
+            {
+                return false;
+            }
+            program = program.wrapping_add(len);
+        }
+        offset += part.iov_len as u64;
+    }
+    true
+}
+
+/// Copies a range within a chunk.
+#[inline]
+fn copy_piece<const W: bool>(
+    inside: &Inside,
+    chunk: &Chunk,
+    at: usize,
+    program: *mut u8,
+    len: usize,
+    copier: Copier,
+) -> bool {
+    let base = chunk.base();
+    let mapped = base.wrapping_add(at);
+    let page = PAGE_BYTES as usize;
+    let witness = base.wrapping_add((at + len - 1) / page * page + page);
+    let (to, from) = if W { (mapped, program) } else { (program, mapped) };
+    // SAFETY: 1: the chunk is mapped while we are inside (direct-E1), and the rest is the program's to answer
+    // for (`Direct::read`); a buffer that is a mapping of the same file is copied as by the kernel, in
+    // some order. 2: ours. 3: entered.
+    unsafe { copy::copy(inside.slot, to, from, len, copier, witness) }
+}

@@ -1,0 +1,199 @@
+//! How a thread says that it is inside, and others wait until it has come out (direct-E1). Generic over atomics, so that
+//! the model checker runs it, too (`model.rs`).
+
+use os::threads::atomic::Atomic;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Where a thread says that it is inside.
+#[derive(Default)]
+pub struct Seat<W = AtomicU64, B = AtomicBool> {
+    /// Goes up by one on the way in and on the way out: odd inside.
+    turn: W,
+    taken: B,
+}
+
+/// Fences of the machine, and its scheduler.
+pub trait Machine {
+    /// What stands behind it happens behind all that stands before, once somebody has made [`fence_all`](Self::fence_all).
+    fn fence_lightly();
+
+    /// A fence of all threads; whether there was one.
+    fn fence_all() -> bool;
+
+    /// A fence of the calling thread.
+    fn fence();
+
+    /// Lets other threads run.
+    fn give_way();
+}
+
+impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
+    /// Takes a seat for the calling thread, unless another one has it.
+    pub fn take<M: Machine>(&self) -> bool {
+        let is_free = self.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        if is_free {
+            // Who sees nobody, and so does without a fence of all threads, took away before what is looked at from here on.
+            M::fence();
+        }
+        is_free
+    }
+
+    /// The calling thread ends.
+    pub fn give_back(&self) {
+        self.taken.store(false, Release);
+    }
+
+    /// The thread whose seat it was is not in this process.
+    pub fn clear(&self) {
+        self.turn.store(0, Relaxed);
+        self.taken.store(false, Release);
+    }
+
+    /// Enters.
+    #[inline]
+    pub fn enter<M: Machine>(&self) {
+        let turn = self.turn.load(Relaxed);
+        // Who sees this turn does not wait for the one before: what was done then is done.
+        self.turn.store((turn + 1) | 1, Release);
+        // What is looked at afterwards is looked at inside.
+        M::fence_lightly();
+    }
+
+    /// Leaves.
+    #[inline]
+    pub fn leave(&self) {
+        let turn = self.turn.load(Relaxed);
+        self.turn.store(turn + 1, Release);
+    }
+
+    /// Whether a thread has it.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Acquire)
+    }
+
+    fn wait<M: Machine>(&self) {
+        let turn = self.turn.load(Acquire);
+        while turn % 2 == 1 && self.turn.load(Acquire) == turn {
+            M::give_way();
+        }
+    }
+}
+
+/// Whether none of these seats of other threads is taken. Who takes one later sees what the caller did before.
+pub fn is_alone<'s, W, B, M>(mut others: impl Iterator<Item = &'s Seat<W, B>>) -> bool
+where
+    W: Atomic<Value = u64> + 's,
+    B: Atomic<Value = bool> + 's,
+    M: Machine,
+{
+    M::fence();
+    !others.any(Seat::is_taken)
+}
+
+/// Waits until every thread in these seats that is inside now has come out once. `false` where that cannot be told, as the
+/// others cannot be made to fence.
+#[must_use]
+pub fn wait_for<'s, W, B, M, I>(others: impl Fn() -> I) -> bool
+where
+    W: Atomic<Value = u64> + 's,
+    B: Atomic<Value = bool> + 's,
+    M: Machine,
+    I: Iterator<Item = &'s Seat<W, B>>,
+{
+    if is_alone::<W, B, M>(others()) {
+        return true;
+    }
+    let is_fenced = M::fence_all();
+    if is_fenced {
+        others().filter(|seat| seat.is_taken()).for_each(Seat::wait::<M>);
+    }
+    is_fenced
+}
+
+#[cfg(test)]
+mod model {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64};
+    use loom::thread;
+
+    /// Fences stand on both sides: `membarrier(2)` has no counterpart in the memory model of C11.
+    struct Modelled;
+
+    impl Machine for Modelled {
+        fn fence_lightly() {
+            loom::sync::atomic::fence(SeqCst);
+        }
+        fn fence_all() -> bool {
+            loom::sync::atomic::fence(SeqCst);
+            true
+        }
+        fn fence() {
+            loom::sync::atomic::fence(SeqCst);
+        }
+        fn give_way() {
+            thread::yield_now();
+        }
+    }
+
+    type ModelSeat = Seat<AtomicU64, AtomicBool>;
+
+    /// A table with one entry, which leads to a chunk that is mapped. Loom reports who copies while it is unmapped.
+    #[derive(Default)]
+    struct Table {
+        seats: [ModelSeat; 2],
+        entry: AtomicU64,
+        chunk: UnsafeCell<()>,
+    }
+
+    impl Table {
+        /// What a thread does that comes for the first time, and goes for good.
+        fn copy(&self, times: usize) {
+            let seat = self.seats.iter().find(|seat| seat.take::<Modelled>()).unwrap();
+            for _ in 0..times {
+                seat.enter::<Modelled>();
+                if self.entry.load(Acquire) == 1 {
+                    self.chunk.with(|_| ());
+                }
+                seat.leave();
+            }
+            seat.give_back();
+        }
+
+        fn unmap(&self) {
+            if self.entry.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
+                assert!(wait_for::<_, _, Modelled, _>(|| self.seats.iter()));
+                self.chunk.with_mut(|_| ());
+            }
+        }
+    }
+
+    fn explore(copies: &'static [usize]) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound.get_or_insert(3);
+        builder.check(move || {
+            let table = Arc::new(Table::default());
+            table.entry.store(1, Relaxed);
+            let copiers: Vec<_> = copies
+                .iter()
+                .map(|times| {
+                    let table = table.clone();
+                    thread::spawn(move || table.copy(*times))
+                })
+                .collect();
+            table.unmap();
+            copiers.into_iter().for_each(|copier| copier.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn nobody_copies_from_what_is_unmapped() {
+        explore(&[2]);
+    }
+
+    #[test]
+    fn two_threads_come_for_the_first_time() {
+        explore(&[1, 1]);
+    }
+}

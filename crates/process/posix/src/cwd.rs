@@ -1,0 +1,391 @@
+//! The working directory. In a pool it is a description, [`Segment::cwd`](crate::family::Segment::cwd):
+//! relative paths start from there. Elsewhere it is the kernel's; then a path that leads into a pool by its
+//! text (`mnt/file`, `../mnt/file`) is served as the absolute one. So is one that leads there from a directory above the
+//! mount point which the kernel has open.
+//!
+//! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
+//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Prefix`]).
+//!
+//! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
+//!   is found out stands for the word from before the look, and is not believed with another.
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest path leads this
+//!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
+//!   be searched any more.)
+
+use crate::creds::Access;
+use crate::family::{CWD, OfdInit};
+use crate::held::{Held, Want};
+use crate::mount::Mount;
+use crate::served::{Call, Stop};
+use crate::table::OfdRef;
+use crate::walk::{Follow, PathWalk};
+use os::threads::OwnU32;
+use smallvec::SmallVec;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use vfs::{Errno, FileKind, Ino};
+
+/// Of the word: what is known. Above is how often it has changed.
+const STATE: u32 = 3;
+/// To be found out when the first relative path comes.
+const UNKNOWN: u32 = 0;
+/// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
+const KERNEL: u32 = 1;
+/// Outside: the prefixes of mounts tell.
+const OUTSIDE: u32 = 2;
+
+/// What is known of the working directory, besides the description (cwd-L1).
+#[derive(Default)]
+pub(crate) struct Cwd {
+    word: AtomicU32,
+}
+
+impl Cwd {
+    #[inline]
+    fn is_unknown(&self) -> bool {
+        self.word.load(Acquire) & STATE == UNKNOWN
+    }
+
+    fn change(&self, state: u32) {
+        let next = |word: u32| Some((word & !STATE).wrapping_add(STATE + 1) | state);
+        let _ = self.word.fetch_update(AcqRel, Relaxed, next);
+    }
+
+    /// It may be anywhere now: the next relative path makes for another look.
+    pub fn forget(&self) {
+        self.change(UNKNOWN);
+    }
+
+    /// The kernel has entered a pool.
+    pub fn entered_pool(&self) {
+        self.change(KERNEL);
+    }
+
+    /// Ends a look that began with `word`; `false` where it comes too late.
+    fn finish_look(&self, word: u32, state: u32) -> bool {
+        self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
+    }
+}
+
+/// How the path of the working directory and a mount point lie to each other: numbers of components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PathDepths {
+    /// Of the working directory.
+    depth: u16,
+    /// That both begin with.
+    shared: u16,
+}
+
+/// Whether the kernel has shown it (cwd-L2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    NotYet,
+    Yes,
+    Refused,
+}
+
+/// How a relative path gets from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word they stand for.
+#[derive(Default)]
+pub(crate) struct Prefix(AtomicU64);
+
+impl Prefix {
+    fn pack(word: u32, depths: PathDepths, shown: Shown) -> u64 {
+        let high = word & !STATE | shown as u32;
+        u64::from(high) << 32 | u64::from(depths.depth) << 16 | u64::from(depths.shared)
+    }
+
+    fn put(&self, word: u32, depths: PathDepths) {
+        self.0.store(Self::pack(word, depths, Shown::NotYet), Release);
+    }
+
+    /// What stands for `word`.
+    #[inline]
+    fn get(&self, word: u32) -> Option<(PathDepths, Shown)> {
+        let packed = self.0.load(Acquire);
+        let high = (packed >> 32) as u32;
+        let shown = match high & STATE {
+            0 => Shown::NotYet,
+            1 => Shown::Yes,
+            _ => Shown::Refused,
+        };
+        let depths = PathDepths { depth: (packed >> 16) as u16, shared: packed as u16 };
+        (high & !STATE == word & !STATE).then_some((depths, shown))
+    }
+
+    /// Remembers what the kernel has shown, unless something else stands there by now.
+    fn show(&self, word: u32, depths: PathDepths, shown: Shown) {
+        let before = Self::pack(word, depths, Shown::NotYet);
+        let _ = self.0.compare_exchange(before, Self::pack(word, depths, shown), AcqRel, Relaxed);
+    }
+}
+
+/// The working directory, and relative paths that lead from there into a mount.
+pub struct WorkingDir {
+    walk: PathWalk,
+    pub(crate) cwd: Cwd,
+}
+
+impl Deref for WorkingDir {
+    type Target = PathWalk;
+
+    #[inline]
+    fn deref(&self) -> &PathWalk {
+        &self.walk
+    }
+}
+
+impl WorkingDir {
+    pub(crate) fn new(walk: PathWalk) -> Self {
+        Self { walk, cwd: Cwd::default() }
+    }
+
+    /// The working directory, where it is in a pool.
+    #[inline]
+    pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
+        self.get_entry(self.cwd_entry())
+    }
+
+    /// The entry of the working directory.
+    #[inline]
+    pub(crate) fn cwd_entry(&self) -> &OwnU32 {
+        let entry = &self.segment().cwd;
+        if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
+            self.find_cwd();
+        }
+        entry
+    }
+
+    #[cold]
+    fn find_cwd(&self) {
+        let word = self.cwd.word.load(Acquire);
+        if word & STATE != UNKNOWN {
+            return;
+        }
+        let mut buf = [0; libc::PATH_MAX as usize];
+        let Ok(path) = self.kernel.getcwd(&mut buf) else {
+            self.cwd.finish_look(word, KERNEL);
+            return;
+        };
+        if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
+            if self.cwd.finish_look(word, KERNEL) {
+                // Where that is refused, relative paths are the kernel's.
+                let _ = self.enter_here(path);
+            }
+            return;
+        }
+        let names = || vfs::path::names(path);
+        let depth = names().count() as u16;
+        for (_, mount) in self.mounts() {
+            let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
+            mount.prefix.put(word, PathDepths { depth, shared });
+        }
+        self.cwd.finish_look(word, OUTSIDE);
+    }
+
+    /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
+    /// mount may have moved that, and made another in its place: the kernel hears of it later.
+    fn enter_here(&self, path: &[u8]) -> Call<()> {
+        let creds = &self.identity().effective;
+        let held = self.walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
+        let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
+        let is_here = || if self.kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
+        self.change_to(held, is_here)
+    }
+
+    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
+    /// `Kernel`: the working directory is elsewhere now.
+    pub fn left_pool(&self) {
+        // cwd-L1: before the description, without which prefixes are asked.
+        self.cwd.forget();
+        self.set_cwd(None);
+    }
+
+    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
+    /// is there, too.
+    pub(crate) fn change_to(
+        &self,
+        held: Held<'_>,
+        by_kernel: impl FnOnce() -> Call<()>,
+    ) -> Call<()> {
+        if held.kind != FileKind::Dir {
+            return Err(Errno::NOTDIR.into());
+        }
+        held.check(&self.identity().effective, Access::EXEC)?;
+        let init = OfdInit {
+            mount: held.mount_index as u32,
+            ino: held.ino,
+            generation: held.attr()?.generation,
+            kind: FileKind::Dir,
+            flags: libc::O_PATH | libc::O_DIRECTORY,
+            state: CWD,
+        };
+        by_kernel()?;
+        self.cwd.entered_pool();
+        held.into_reference()?;
+        let described = self.describe(&init).inspect_err(|_| {
+            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+        });
+        // Without a description, relative paths are the kernel's.
+        self.set_cwd(described.ok());
+        Ok(())
+    }
+
+    /// The working directory is this description now, whose hold it takes over.
+    pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
+        let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
+        std::mem::forget(ofd);
+        let old = self.member().segment().cwd.swap(handle, AcqRel);
+        if old != 0 {
+            self.put(old);
+        }
+    }
+
+    /// The path of the working directory where relative paths are the kernel's, for the same reason.
+    pub(crate) fn path_of_kernels(&self) -> Call<Vec<u8>> {
+        let mut buf = [0; libc::PATH_MAX as usize];
+        let path = self.kernel.getcwd(&mut buf).map_err(|err| match err {
+            // Libc may have asked before the kernel heard of it.
+            Errno::NOENT => err.into(),
+            _ => Stop::Kernel,
+        })?;
+        let mut mounts = self.mounts();
+        let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
+        self.reach_mount(mount)?;
+        match self.kernel.here()? {
+            (dev, ino) if dev == mount.spec.dev => {
+                self.path_of(index, Ino(ino)).map_err(|err| match err {
+                    Errno::STALE => Errno::NOENT.into(),
+                    err => err.into(),
+                })
+            }
+            _ => Err(Stop::Kernel),
+        }
+    }
+
+    /// The mount that a relative path leads into from a working directory outside, and what remains of the
+    /// path below the mount point.
+    pub(crate) fn mount_by_prefix<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
+        let word = self.cwd.word.load(Acquire);
+        if word & STATE != OUTSIDE {
+            return Err(Stop::Kernel);
+        }
+        let (climbed, names) = climb(path);
+        let mut best: Option<(usize, &Mount, &[u8])> = None;
+        for (i, mount) in self.mounts() {
+            let Some((depths, _)) = mount.prefix.get(word) else { continue };
+            let at = usize::from(depths.depth).saturating_sub(climbed);
+            if at <= usize::from(depths.shared)
+                && let Some(rest) = mount.strip_names(names, at)
+                && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
+            {
+                best = Some((i, mount, rest));
+            }
+        }
+        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        self.reach_mount(mount)?;
+        self.check_prefix(mount, word)?;
+        let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+        Ok((index, mount, &rest[slashes..]))
+    }
+
+    /// The mount that a relative path leads into from a directory of the kernel's, and what remains of the path below the
+    /// mount point. Only where the path's text leads there from some directory above, the kernel is asked whether it is this one.
+    pub(crate) fn mount_below<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+    ) -> Call<(usize, &Mount, &'a [u8])> {
+        if self.foreign_namespace.load(Relaxed) {
+            return Err(Stop::Kernel);
+        }
+        for (index, mount) in self.mounts() {
+            let depth = mount.names(0).count();
+            for passed in 0..depth {
+                let Some(rest) = mount.strip_names(path, passed) else { continue };
+                let mut above = SmallVec::<[u8; 256]>::from_slice(b"/");
+                for name in mount.names(0).take(passed) {
+                    above.extend_from_slice(name);
+                    above.push(b'/');
+                }
+                let (device, ino, _) = self.kernel.identity(dirfd)?;
+                if self.kernel.place(&above) == Ok((device, ino)) {
+                    self.reach_mount(mount)?;
+                    let slashes = rest.iter().take_while(|&&b| b == b'/').count();
+                    return Ok((index, mount, &rest[slashes..]));
+                }
+            }
+        }
+        Err(Stop::Kernel)
+    }
+
+    /// cwd-L2; where threads may have different users, the kernel is asked each time. Longer paths to the mount lead through
+    /// directories above its mount point, which are looked at for absolute paths.
+    fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
+        let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
+        if shown == Shown::NotYet || self.identities.differ() {
+            let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
+            let mut path = SmallVec::<[u8; 256]>::new();
+            for name in climb.chain(mount.names(depths.shared.into())) {
+                path.extend_from_slice(name);
+                path.push(b'/');
+            }
+            let leads_there = self.kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
+            shown = if leads_there { Shown::Yes } else { Shown::Refused };
+            mount.prefix.show(word, depths, shown);
+        }
+        if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
+    }
+}
+
+/// How many directories a relative path first climbs, and what remains of it.
+fn climb(path: &[u8]) -> (usize, &[u8]) {
+    let (mut climbed, mut rest) = (0, path);
+    loop {
+        let len = rest.iter().take_while(|&&b| b == b'.').count();
+        if !matches!(len, 1 | 2) || !matches!(rest.get(len), None | Some(b'/')) {
+            return (climbed, rest);
+        }
+        climbed += len - 1;
+        let slashes = rest[len..].iter().take_while(|&&b| b == b'/').count();
+        rest = &rest[len + slashes..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_dots_climb() {
+        let cases = [
+            ("a/b", 0, "a/b"),
+            ("../a", 1, "a"),
+            ("./..//.././a/..", 2, "a/.."),
+            ("..", 1, ""),
+            ("./", 0, ""),
+            (".a/..", 0, ".a/.."),
+            ("..a", 0, "..a"),
+            (".../a", 0, ".../a"),
+            ("", 0, ""),
+        ];
+        for (path, climbed, rest) in cases {
+            assert_eq!(climb(path.as_bytes()), (climbed, rest.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_believed_with_its_word_only() {
+        let (cwd, prefix) = (Cwd::default(), Prefix::default());
+        let word = || cwd.word.load(Relaxed);
+        let (before, depths) = (word(), PathDepths { depth: 3, shared: 2 });
+        prefix.put(before, depths);
+        assert!(cwd.finish_look(before, OUTSIDE));
+        prefix.show(word(), depths, Shown::Yes);
+        assert_eq!(prefix.get(word()), Some((depths, Shown::Yes)));
+        cwd.forget();
+        assert_eq!(prefix.get(word()), None);
+        prefix.show(word(), depths, Shown::Refused);
+        assert_eq!(prefix.get(word()), None);
+        assert!(!cwd.finish_look(before, OUTSIDE), "a look that comes too late");
+    }
+}

@@ -1,0 +1,299 @@
+//! Looking up what paths name: by one look where the directory is known, else by a walk.
+
+use crate::creds::{Access, Caps, Credentials};
+use crate::cwd::WorkingDir;
+use crate::held::{Held, Inode, Last, ParentAndName, Walked, Want};
+use crate::mount::Mount;
+use crate::path_cache::PathKey;
+use crate::served::{Call, Stop};
+use crate::table::OfdRef;
+use crate::walk::{Follow, Start};
+use os::threads::OwnU32;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::rules::has_any;
+use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
+
+/// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
+#[derive(Clone, Copy)]
+struct CachedParent<'p> {
+    mount: &'p Mount,
+    mount_index: usize,
+    ino: Ino,
+}
+
+impl<'p> CachedParent<'p> {
+    #[inline]
+    fn fs(&self) -> &'p dyn FileSystem {
+        self.mount.attached().fs.as_ref()
+    }
+}
+
+/// Paths of all kinds: absolute ones, and those from a directory that is open or the working directory.
+pub struct Paths {
+    cwd: WorkingDir,
+}
+
+impl Deref for Paths {
+    type Target = WorkingDir;
+
+    #[inline]
+    fn deref(&self) -> &WorkingDir {
+        &self.cwd
+    }
+}
+
+impl Paths {
+    pub(crate) fn new(cwd: WorkingDir) -> Self {
+        Self { cwd }
+    }
+
+    /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
+    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+        self.find_for(Want::Hold, dirfd, path, flags)
+    }
+
+    /// As [`find`](Self::find), to hold what is found or to look at it.
+    #[inline]
+    pub(crate) fn find_for(
+        &self,
+        want: Want,
+        dirfd: i32,
+        path: &[u8],
+        flags: i32,
+    ) -> Call<Held<'_>> {
+        if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            let ofd = match dirfd {
+                libc::AT_FDCWD => self.cwd()?,
+                fd => self.get(fd)?,
+            };
+            return Ok(Held::description(self, ofd));
+        }
+        let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
+        let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
+        Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
+    }
+
+    /// What `look` sees in the directory that a path's last name is in, where that is known or given and
+    /// may be searched. Else, and where anything is not as usual, it has to be walked to.
+    #[inline(always)]
+    fn in_cached_parent<'p, R>(
+        &'p self,
+        dirfd: i32,
+        path: &[u8],
+        look: impl FnOnce(CachedParent<'p>, &[u8]) -> Option<R>,
+    ) -> Option<R> {
+        let creds = &self.identity().effective;
+        let is_absolute = path.first() == Some(&b'/');
+        if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
+            return None;
+        }
+        // In pieces: a structure would be written and read again in other sizes, which takes long.
+        let _held;
+        let (start, rest) = if is_absolute {
+            (None, path)
+        } else {
+            match self.borrow_at(dirfd) {
+                Ok((ofd, mount_index, ino, kind)) => {
+                    _held = ofd;
+                    (Some((mount_index, ino, kind)), path)
+                }
+                Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+                    let (index, mount, rest) = self.mount_by_prefix(path).ok()?;
+                    (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
+                }
+                Err(_) => return None,
+            }
+        };
+        let used;
+        let ((mount_index, ino), name) = if is_absolute || has_any(rest, [b'/']) {
+            let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
+            let (key, name) = PathKey::of(rest, start, std::ptr::from_ref(creds).addr())?;
+            used = self.path_cache.find(&self.mounts, &key)?;
+            (used.dir(), name)
+        } else {
+            let (mount_index, ino, _) = start.filter(|(.., kind)| *kind == FileKind::Dir)?;
+            let is_name = !matches!(rest, b"" | b"." | b"..");
+            ((mount_index, ino), is_name.then_some(rest)?)
+        };
+        let dir = CachedParent { mount: self.mount(mount_index), mount_index, ino };
+        let may_search = || {
+            let attr = dir.fs().getattr(dir.ino)?;
+            creds.check(dir.fs(), &attr, Access::EXEC)
+        };
+        let usual = creds.can(Caps::DAC_OVERRIDE) || may_search().is_ok();
+        if usual { look(dir, name) } else { None }
+    }
+
+    /// Sees what a path names by one look, if that tells: see [`in_cached_parent`](Self::in_cached_parent). Its
+    /// attributes are in `attr` then.
+    #[inline(always)]
+    pub(crate) fn peek_fast(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        attr: &mut Attr,
+    ) -> Option<Result<&Mount, Errno>> {
+        self.in_cached_parent(dirfd, path, |dir, name| {
+            match dir.fs().peek_into(dir.ino, name, attr) {
+                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                found => found.ok()?,
+            };
+            dir.mount.check_covered(attr.ino).ok()?;
+            (attr.kind != FileKind::Symlink).then_some(Ok(dir.mount))
+        })
+    }
+
+    /// As [`peek_fast`](Self::peek_fast), to work with it: the caller gets a reference to the inode, on the mount
+    /// with this index.
+    #[inline(always)]
+    pub(crate) fn lookup_fast(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        attr: &mut Attr,
+    ) -> Option<Result<usize, Errno>> {
+        self.in_cached_parent(dirfd, path, |dir, name| {
+            match dir.fs().lookup_into(dir.ino, name, attr) {
+                Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
+                found => found.ok()?,
+            };
+            let usual = attr.kind != FileKind::Symlink && dir.mount.check_covered(attr.ino).is_ok();
+            if !usual {
+                dir.fs().forget(attr.ino, 1);
+            }
+            usual.then_some(Ok(dir.mount_index))
+        })
+    }
+
+    /// Acts where a name is to be made or removed, if one look tells where that is: see
+    /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
+    #[inline(always)]
+    pub(crate) fn at_cached_parent<R>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<Call<R>>,
+    ) -> Option<Call<R>> {
+        let mut attr = Attr::NONE;
+        self.in_cached_parent(dirfd, path, |parent, name| {
+            if name.len() > parent.mount.limits().name {
+                return None;
+            }
+            let is_there = match parent.fs().peek_into(parent.ino, name, &mut attr) {
+                Err(Errno::NOENT) => false,
+                found => found.map(|()| true).ok()?,
+            };
+            let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
+            // held-H1: `parent` holds it meanwhile.
+            let dir = Held::from(Inode::held_elsewhere(mount_index, mount, ino));
+            let mut found = None;
+            if is_there {
+                mount.check_covered(attr.ino).ok()?;
+                found = Some(dir.seen(attr));
+            }
+            act(ParentAndName {
+                dir: &dir,
+                name,
+                last: Last::Name,
+                slash: false,
+                found: found.as_ref(),
+            })
+        })
+    }
+
+    /// Acts where a name is to be made or removed, or on the reason why there is no such directory.
+    #[inline(always)]
+    pub(crate) fn at_parent<R>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        act: impl FnOnce(Call<ParentAndName<'_, '_>>) -> Call<R>,
+    ) -> Call<R> {
+        let mut act = Some(act);
+        let done = self.at_cached_parent(dirfd, path, |at| act.take().map(|act| act(Ok(at))));
+        match (done, act) {
+            (Some(done), _) => done,
+            (None, Some(act)) => {
+                let creds = &self.identity().effective;
+                let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
+                act(walked.as_ref().map(Walked::parent_and_name).map_err(|stop| *stop))
+            }
+            (None, None) => unreachable!("what was done has a result"),
+        }
+    }
+
+    /// Walks a path.
+    pub(crate) fn walk(
+        &self,
+        want: Want,
+        dirfd: i32,
+        path: &[u8],
+        follow: Follow,
+        creds: &Credentials,
+    ) -> Call<Walked<'_>> {
+        let start = self.start_or_skip(dirfd, path, creds)?;
+        self.walk_from(start, want, path, follow, creds)
+    }
+
+    /// Where a walk starts: at the last directory, if that is cached.
+    #[inline]
+    fn start_or_skip<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+        creds: &Credentials,
+    ) -> Call<Start<'_, 'a>> {
+        let is_absolute = path.first() == Some(&b'/');
+        let from = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path)?) };
+        self.skip(from, path, creds)
+    }
+
+    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
+    #[inline]
+    fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
+        if dirfd == libc::AT_FDCWD && self.foreign_namespace.load(Relaxed) {
+            return Err(Stop::Kernel);
+        }
+        match self.description_at(dirfd) {
+            Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+                let (index, mount, rest) = self.mount_by_prefix(path)?;
+                Ok((Inode::root(index, mount), rest))
+            }
+            Err(Stop::Kernel) => {
+                let (index, mount, rest) = self.mount_below(dirfd, path)?;
+                Ok((Inode::root(index, mount), rest))
+            }
+            ofd => Ok((Inode::description(self, ofd?), path)),
+        }
+    }
+
+    /// What a relative path starts from, where that is in a pool.
+    #[inline]
+    fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
+        let ofd = self.get_entry(self.entry_at(dirfd)?)?;
+        ofd.mount().catch_up();
+        Ok(ofd)
+    }
+
+    #[inline]
+    fn entry_at(&self, dirfd: i32) -> Call<&OwnU32> {
+        match dirfd {
+            libc::AT_FDCWD => Ok(self.cwd_entry()),
+            fd => self.entry(fd).ok_or(Stop::Kernel),
+        }
+    }
+
+    /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
+    /// mount, inode and kind, and what is held of it, if anything.
+    #[inline(always)]
+    fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
+        if let Some(ofd) = self.borrow_entry(self.entry_at(dirfd)?) {
+            self.mount(ofd.mount()).catch_up();
+            return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));
+        }
+        let ofd = self.description_at(dirfd)?;
+        let (mount_index, ino, kind) = (ofd.mount_index(), ofd.ino(), ofd.kind());
+        Ok((Some(ofd), mount_index, ino, kind))
+    }
+}

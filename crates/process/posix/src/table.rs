@@ -1,0 +1,339 @@
+//! The table of descriptors, and the open file descriptions that it refers to.
+//!
+//! A call takes a descriptor in three steps, as the kernel's `fget`: load the table entry, add a
+//! hold to the description unless it has none, load the entry again. So a description in use stays,
+//! whatever other threads close.
+
+#![allow(unsafe_code)]
+
+use crate::family::{
+    FDS, Family, HIDDEN, Handle, Member, ON_KERNEL, Ofd, OfdInit, PARKED, Position, Segment,
+    described, raise,
+};
+use crate::mount::Mount;
+use crate::served::{Call, Stop};
+use crate::task::Task;
+use os::threads::OwnU32;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use vfs::{Attr, Errno, FileSystem};
+
+/// The table of descriptors of a process and its open file descriptions, in the memory that its family shares.
+pub struct Table {
+    task: Task,
+    pub(crate) family: Family,
+    segment: AtomicPtr<Segment>,
+    token: AtomicU32,
+    /// Held while entries of the table change; see [`TableLock`].
+    lock: OwnU32,
+}
+
+impl Deref for Table {
+    type Target = Task;
+
+    #[inline]
+    fn deref(&self) -> &Task {
+        &self.task
+    }
+}
+
+/// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
+/// lookups do not wait for them.
+pub(crate) struct TableLock<'p> {
+    word: &'p OwnU32,
+}
+
+impl Drop for TableLock<'_> {
+    fn drop(&mut self) {
+        if !self.word.exchange(1, 0) && self.word.swap(0, Release) == 2 {
+            let _ =
+                rustix::thread::futex::wake(self.word, rustix::thread::futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+/// A description in use by a call.
+pub(crate) struct OfdRef<'p> {
+    table: &'p Table,
+    pub handle: Handle,
+    /// The descriptor by which it was taken, if it was by one; else -1.
+    fd: i32,
+}
+
+impl Deref for OfdRef<'_> {
+    type Target = Ofd;
+    #[inline]
+    fn deref(&self) -> &Ofd {
+        self.table.family.ofd(self.handle)
+    }
+}
+
+impl Drop for OfdRef<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.put(self.handle);
+    }
+}
+
+fn wants_read(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
+}
+
+fn wants_write(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+}
+
+impl OfdRef<'_> {
+    /// Its mount.
+    #[inline]
+    pub fn mount(&self) -> &Mount {
+        self.table.mount(self.mount_index())
+    }
+
+    /// Index of its mount.
+    #[inline]
+    pub fn mount_index(&self) -> usize {
+        Ofd::mount(self)
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn fs(&self) -> &dyn FileSystem {
+        self.mount().attached().fs.as_ref()
+    }
+
+    /// The inode's attributes.
+    pub fn attr(&self) -> Result<Attr, Errno> {
+        self.fs().getattr(self.ino())
+    }
+
+    /// The descriptor by which it was taken; -1 where it was not by one.
+    #[inline]
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// The offset in the family's memory, held: it counts unless the description is promoted.
+    pub fn hold_position(&self) -> Position<'_> {
+        let table = self.table;
+        self.position(table.member().token, |token| table.family.is_dead(token))
+    }
+
+    /// `Kernel` where the file's data is the kernel's to read and write ([`Mount::check_unmapped`]).
+    #[inline]
+    pub fn check_unmapped(&self) -> Call<()> {
+        self.mount().check_unmapped(self.ino())
+    }
+
+    /// Whether it was opened for reading.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        self.oflags() & libc::O_PATH == 0 && wants_read(self.oflags())
+    }
+
+    /// Whether it was opened for writing.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.oflags() & libc::O_PATH == 0 && wants_write(self.oflags())
+    }
+
+    /// Whether what is written has to be durable when the call returns (`O_DSYNC`, of which `O_SYNC` is more).
+    #[inline]
+    pub fn writes_durably(&self) -> bool {
+        self.oflags() & libc::O_DSYNC != 0
+    }
+}
+
+impl Table {
+    pub(crate) fn new(task: Task) -> Result<Self, Errno> {
+        let family = Family::new()?;
+        let member = family.claim()?;
+        Ok(Self {
+            task,
+            family,
+            segment: AtomicPtr::new(member.as_ptr()),
+            token: AtomicU32::new(member.token),
+            lock: OwnU32::new(0),
+        })
+    }
+
+    /// Whether calls on `fd` may be answered here: one load. (True for hidden descriptors, too:
+    /// those answer `EBADF`.)
+    #[inline]
+    pub fn owns(&self, fd: i32) -> bool {
+        self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
+    }
+
+    /// Whether the memory at an address is what forked processes share.
+    pub fn shares(&self, address: usize) -> bool {
+        self.family.range().contains(&address)
+    }
+
+    /// This process as one of its family.
+    #[inline]
+    pub(crate) fn member(&self) -> Member {
+        let segment = NonNull::new(self.segment.load(Acquire)).expect("set at start");
+        Member::from_raw(segment, self.token.load(Relaxed))
+    }
+
+    /// After fork: the child.
+    pub(crate) fn set_member(&self, member: Member) {
+        self.segment.store(member.as_ptr(), Release);
+        self.token.store(member.token, Relaxed);
+    }
+
+    /// What this process has of its own in the family's memory.
+    #[inline]
+    pub(crate) fn segment(&self) -> &Segment {
+        // SAFETY: segments stay mapped as long as `self`.
+        unsafe { &*self.segment.load(Relaxed) }
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, fd: i32) -> Option<&OwnU32> {
+        self.segment().fds.get(fd as usize)
+    }
+
+    /// Takes the description of a descriptor. `Kernel` where it is not ours (any more).
+    #[inline]
+    pub(crate) fn get(&self, fd: i32) -> Call<OfdRef<'_>> {
+        let Some(entry) = self.entry(fd) else { return Err(Stop::Kernel) };
+        if entry.load(Relaxed) == 0 {
+            return Err(Stop::Kernel);
+        }
+        let mut ofd = self.get_entry(entry)?;
+        ofd.fd = fd;
+        Ok(ofd)
+    }
+
+    /// Takes the description that an entry refers to.
+    #[inline]
+    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> Call<OfdRef<'_>> {
+        loop {
+            let word = entry.load(Acquire);
+            match word {
+                0 => return Err(Stop::Kernel),
+                HIDDEN | PARKED => return Err(Errno::BADF.into()),
+                _ => {}
+            }
+            let handle = word & !ON_KERNEL;
+            if !self.hold(handle) {
+                continue;
+            }
+            let ofd = OfdRef { table: self, handle, fd: -1 };
+            if entry.load(Acquire) & !ON_KERNEL != handle {
+                continue;
+            }
+            return Ok(ofd);
+        }
+    }
+
+    /// The description that an entry refers to, for the time of a call that does not close anything, by the
+    /// only thread of a process: who else could give it up meanwhile? (Signals wait until the call is
+    /// over.) Else, and where anything is not as usual, it has to be taken.
+    #[inline(always)]
+    pub(crate) fn borrow_entry(&self, entry: &AtomicU32) -> Option<&Ofd> {
+        let word = entry.load(Acquire);
+        if !os::threads::is_only_one() || matches!(word, 0 | HIDDEN | PARKED) {
+            return None;
+        }
+        Some(self.family.ofd(word & !ON_KERNEL))
+    }
+
+    /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
+    #[inline]
+    pub(crate) fn get_open(&self, fd: i32) -> Call<OfdRef<'_>> {
+        let ofd = self.get(fd)?;
+        if ofd.oflags() & libc::O_PATH != 0 { Err(Errno::BADF.into()) } else { Ok(ofd) }
+    }
+
+    /// Adds a hold (family-F1); `false` where there is none to add to.
+    #[inline]
+    fn hold(&self, handle: Handle) -> bool {
+        let more = |have: u32| (have > 0).then_some(have + 1);
+        self.segment().holds(handle).modify(more).is_ok()
+    }
+
+    /// Gives a hold back.
+    #[inline]
+    pub(crate) fn put(&self, handle: Handle) {
+        if self.segment().holds(handle).modify(|have| Some(have - 1)) == Ok(1) {
+            self.release(handle);
+        }
+    }
+
+    /// The last hold of this process is gone (family-F1).
+    #[cold]
+    fn release(&self, handle: Handle) {
+        let ofd = self.family.ofd(handle);
+        let (mount, ino) = (ofd.mount(), ofd.ino());
+        self.family.drop_holder(handle);
+        self.mount(mount).attached().fs.forget(ino, 1);
+    }
+
+    /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
+    /// over one engine reference.
+    pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
+        let handle = self.family.open(self.member(), init)?;
+        Ok(OfdRef { table: self, handle, fd: -1 })
+    }
+
+    /// Waits for the right to change the table.
+    pub(crate) fn lock_table(&self) -> TableLock<'_> {
+        use rustix::thread::futex;
+        let word = &self.lock;
+        if !word.exchange(0, 1) {
+            while word.swap(2, Acquire) != 0 {
+                let _ = futex::wait(word, futex::Flags::PRIVATE, 2, None);
+            }
+        }
+        TableLock { word }
+    }
+
+    /// After a fork, in parent and child: the right that was taken before it is given back.
+    pub(crate) fn reset_table_lock(&self) {
+        drop(TableLock { word: &self.lock });
+    }
+
+    /// Lets an entry refer to a description, on the kernel's if its descriptor is a duplicate of that, whose hold the
+    /// entry takes over. What it referred to
+    /// before is for the caller to drop, best without the lock: the inode may go with it.
+    #[must_use]
+    pub(crate) fn install(
+        &self,
+        _table: &TableLock<'_>,
+        fd: i32,
+        ofd: OfdRef<'_>,
+        on_kernel: Handle,
+    ) -> Option<OfdRef<'_>> {
+        let member = self.member();
+        raise(&member.segment().fd_end, fd as u32 + 1);
+        let old = member.segment().fds[fd as usize].replace(ofd.handle | on_kernel);
+        std::mem::forget(ofd);
+        self.released(old)
+    }
+
+    /// Empties an entry. What it referred to is for the caller to drop.
+    #[must_use]
+    pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> Option<OfdRef<'_>> {
+        self.released(self.entry(fd)?.replace(0))
+    }
+
+    /// The hold that an entry had.
+    fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
+        described(handle).map(|handle| OfdRef { table: self, handle, fd: -1 })
+    }
+
+    /// The highest descriptor that was ever ours, + 1.
+    pub(crate) fn fd_end(&self) -> i32 {
+        self.member().segment().fd_end.load(Acquire).min(FDS as u32) as i32
+    }
+
+    /// Whether a descriptor is one of our own. A process that shares this one's table of descriptors
+    /// may ask as long as this one lives; then there are none.
+    pub fn hides(&self, fd: i32) -> bool {
+        self.entry(fd).is_some_and(|entry| entry.load(Acquire) == HIDDEN)
+            && self.family.is_own(self.member())
+    }
+}

@@ -1,0 +1,193 @@
+//! The explorer is itself tested: bugs planted at every flush, fence and store of the engine must be
+//! found, but for those that `EXPLAINED` argues to be none.
+
+use crashsim::campaign::prepare_process;
+use crashsim::format;
+use crashsim::mutate::Bug::{self, *};
+use crashsim::mutate::{Mutant, mutants, mutate};
+use crashsim::persist::Semantics;
+use crashsim::run::Base;
+use crashsim::score::{Fate, label, score, table};
+use crashsim::workload;
+use judges::bpfs::Bpfs;
+use judges::catalogue::sources;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Mutants that are no bugs: how the site's label starts (`…`: and what it contains),
+/// the bugs, and why. docs/CRASHTESTING.md
+/// has the arguments at length.
+const EXPLAINED: &[(&str, &[Bug], &str)] = &[
+    ("store.rs date: self.medium().store_u64", STORE, TIMES),
+    ("store.rs write_inode: self.medium().store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
+    ("attr.rs set_times: self.medium().store_u64", STORE, TIMES),
+    ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
+    ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
+    ("append.rs commit_append: let _ = self.medium.publish(size", &[EarlyReuse], NO_POINTER),
+    ("redo.rs clear: medium.write_nt", &[DelayStore], CLEARED),
+    ("redo.rs store_words: medium.publish_word", &[TearStore, SwapStores, EarlyReuse], RECORDED),
+    ("file.rs replace_leaf: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
+    ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
+    ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
+    ("dir.rs write_slot: self.medium().store_u64", &[EarlyStore, TearStore, SwapStores], UNSEEN),
+    ("dir.rs commit_slot: self.medium().store_u64(at + 8", &[TearStore], UNSEEN),
+    ("dir.rs commit_slot: let _ = self.medium().publish(at, life", &[DelayStore], ALONE),
+    ("dir.rs clear_entry: self.medium().publish_word", &[DelayStore, EarlyStore], ALONE),
+    ("dir.rs clear_entry: self.medium().store_u64(at + 8", STORE, ROOM),
+    ("xattr.rs remove_in_place: let _ = self.medium().publish", &[DelayStore, EarlyStore], ALONE),
+    ("words.rs copy: medium.store_u64", &[TearStore], UNSEEN),
+    ("file.rs write_word: self.medium.publish_word", &[DelayStore, EarlyStore], ALONE),
+    ("scan.rs clear_stale: self.medium().store_u64", &[DelayStore, EarlyStore, EarlyReuse], BEYOND),
+    ("file.rs publish_in_line: self.medium.publish_line", &[DelayStore], ALONE),
+    ("rename.rs rename_locked: self.medium().publish_line", &[DelayStore, EarlyStore], ALONE),
+    ("superblock.rs write: let _ = medium.publish(0, 0", &[EarlyStore, TearStore], HALF_A_MAGIC),
+    ("superblock.rs write: let _ = medium.publish", &[DelayStore, TearStore], HALF_A_MAGIC),
+    ("superblock.rs write: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
+    ("superblock.rs write: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
+    ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
+];
+
+const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];
+const TIMES: &str = "times are not atomic with what they date, and not compared (§3.6)";
+const BEYOND: &str =
+    "what lies beyond the end of the file does not count and is cleared at mount (T3, S5)";
+const FENCED_AGAIN: &str = "another fence follows before anything leans on this one";
+const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
+const HALF_A_LIFE: &str =
+    "an inode that does not say its generation in both lines yet is none, nor is its entry (D4)";
+const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
+const GROWN: &str =
+    "it is all that an append commits; where a directory grows, a fence comes before the name";
+const NO_POINTER: &str =
+    "a size is no pointer: taken for one, it leads to redo records that nobody reads";
+const CLEARED: &str = "the next fence of this thread covers it; others wait for the lock, which is given back after its own";
+const RECORDED: &str = "a record that is durable says what they are until they are, too";
+const UNSEEN: &str = "nothing reads it before the commit that follows in its line or after a fence";
+const ROOM: &str =
+    "free entries are the same apart and as one, and so is a name with room behind it";
+const ALONE: &str =
+    "it is all that the operation commits: nothing follows, and what it names was fenced before";
+
+fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
+    let is = |(prefix, bugs, _): &&(&str, &[Bug], &str)| {
+        let (start, part) = prefix.split_once('…').unwrap_or((*prefix, ""));
+        site.starts_with(start) && site.contains(part) && bugs.contains(&m.bug)
+    };
+    EXPLAINED.iter().find(is).map(|(.., why)| *why)
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    prepare_process();
+    let mut bases = workload::bases(&Bpfs).unwrap();
+    // Stores and flushes of tall trees are those of small ones.
+    bases.retain(|base| !base.name.starts_with(workload::TALL));
+    let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let places = orderings(crates);
+    let elsewhere: BTreeSet<&str> =
+        places.iter().filter(|(_, label)| is_elsewhere(label)).map(|(site, _)| &**site).collect();
+    let here = |m: &Mutant| !elsewhere.contains(&*m.site);
+    let of = |base| workload::universe().into_iter().map(move |op| (base, vec![op]));
+    let single: Vec<_> = bases.iter().flat_map(of).collect();
+    let mut fates = score(&Bpfs, &single, 0, &here).unwrap();
+    let of = |base| workload::sequences().into_iter().map(move |ops| (base, ops));
+    let sequences: Vec<_> = bases.iter().flat_map(of).collect();
+    // Found, or not to be found: then each sequence would explore it.
+    let is_settled = |(m, fate): &(&Mutant, &Fate)| {
+        matches!(fate, Fate::Killed { .. }) || explanation(m, &label(crates, &m.site)).is_some()
+    };
+    let settled: BTreeSet<Mutant> =
+        fates.iter().filter(is_settled).map(|(m, _)| m.clone()).collect();
+    let open = |m: &Mutant| here(m) && !settled.contains(m);
+    let more = score(&Bpfs, &sequences, 0, &open).unwrap();
+    fates.extend(more);
+    fates.extend(formatting_mutants(&bases[0]));
+
+    let mut unexplained = 0;
+    for (m, fate) in &fates {
+        let site = label(crates, &m.site);
+        match fate {
+            Fate::Killed { by, what } => {
+                let what = what.lines().next().unwrap_or_default();
+                println!("{:?} at {site}\n    {by}\n    {what}", m.bug);
+            }
+            Fate::Survived => {
+                let why = explanation(m, &site);
+                println!("{:?} at {site}\n    survives: {}", m.bug, why.unwrap_or("WHY?"));
+                unexplained += u32::from(why.is_none());
+            }
+            Fate::Moot => {}
+        }
+    }
+    for (bug, (killed, tried)) in table(&fates) {
+        println!("| {bug:?} | {killed} | {tried} |");
+    }
+    for (place, bug, text) in [
+        ("file.rs publish_in_line: ", TearStore, ".publish_line"),
+        ("file.rs write_line: ", DropFence, ".fence()"),
+        ("rename.rs rename_locked: ", TearStore, ".publish_line"),
+        ("rename.rs rename_locked: ", DropFence, ".fence()"),
+    ] {
+        let is_it = |m: &&Mutant| {
+            let site = label(crates, &m.site);
+            m.bug == bug && site.starts_with(place) && site.contains(text)
+        };
+        let fate = fates.keys().find(is_it).map(|m| &fates[m]);
+        assert!(matches!(fate, Some(Fate::Killed { .. })), "{bug:?} in {place}{fate:?}");
+    }
+    let reached = |site: &str| fates.keys().any(|m| m.site == site) || elsewhere.contains(site);
+    let missed: Vec<_> = places.iter().filter(|(site, _)| !reached(site)).collect();
+    assert!(missed.is_empty(), "no workload reaches {missed:?}");
+    assert_eq!(unexplained, 0, "mutants survive and are not explained");
+}
+
+/// Flushes and fences that are not planted with bugs here, and why not.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("check.rs check:", "repairing a damaged pool is not the business of crashes"),
+    ("scan.rs scan:", DEAD),
+    ("scan.rs scan_inode_file:", DEAD),
+    ("scan.rs scan_dir:", DEAD),
+    ("scan.rs walk:", DEAD),
+    ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
+];
+const DEAD: &str = "it makes durable what a killed process has left: tests/it/deaths.rs";
+
+fn is_elsewhere(label: &str) -> bool {
+    ELSEWHERE.iter().any(|(place, _)| label.starts_with(place))
+}
+
+/// Where flushes and fences are in the engine's source: sites and their labels.
+fn orderings(crates: &Path) -> Vec<(String, String)> {
+    let orders = ["flush(", "fence()", "publish("];
+    let orders = orders.map(|order| ["medium.", "medium()."].map(|of| format!("{of}{order}")));
+    let mut places = Vec::new();
+    let folders = ["engines/bpfs/src", "tree/namespace/src"]
+        .map(|folder| sources(&crates.join(folder)).unwrap());
+    for path in folders.concat() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let is_order =
+                orders.iter().flatten().any(|o| line.contains(o)) && !line.trim().starts_with("//");
+            if is_order {
+                let file = path.strip_prefix(crates).unwrap().display();
+                let site = format!("{file}:{}", i + 1);
+                let label = label(crates, &site);
+                places.push((site, label));
+            }
+        }
+    }
+    places
+}
+
+/// The mutants of formatting, over a pool.
+fn formatting_mutants(base: &Base) -> Vec<(Mutant, Fate)> {
+    let trace = format::record(&Bpfs, base).unwrap();
+    let fate = |m: Mutant| {
+        let Some(mutated) = mutate(&trace, &base.bytes, &m) else { return (m, Fate::Moot) };
+        let (_, wrong) = format::explore(&Bpfs, base, &mutated, Semantics::Adr).unwrap();
+        let killed = |what| Fate::Killed { by: "mkfs".into(), what };
+        (m, wrong.into_iter().next().map_or(Fate::Survived, killed))
+    };
+    mutants(&trace, 0).into_iter().map(fate).collect()
+}

@@ -1,0 +1,357 @@
+//! One pool, several processes: how operations come and go, and what happens when a process dies.
+//!
+//! All of the derived state lies in a shared arena; [`arena`]'s session-E1–E4 say how processes stop for a
+//! repair. What is repaired here, and how:
+//!
+//! - sharing-R1: a process that died outside of operations held references and nothing else:
+//!   [`SharedPool::reap_processes`] takes them back, and frees what they alone kept.
+//! - sharing-R2: one that died inside may have left anything half-done, but only behind locks that it still
+//!   holds, and in PM nothing that a power failure could not have left. So [`recover`] stops
+//!   the world and derives everything anew, as mounting does; references of the living, which
+//!   are counted by process and kept, are added to it.
+//! - sharing-R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
+//!   failure would take back. So [`SharedPool::derive`] makes durable what it reads: in a recovery, and in
+//!   a mount, as those who used the pool may have been killed all together.
+//! - sharing-R5: if the file of the state has been truncated, operations fail with `EIO`, as nothing that they read there
+//!   counts. Other processes find its gate closed for good. The pool itself is whole, so the next mount derives all again.
+//! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
+//!   the references ([`Held`]).
+
+use crate::derived::admission;
+use crate::derived::inodes::{Inode, Mapper, UNNAMED};
+use crate::derived::state::State;
+use crate::derived::unnamed::{self, nap_for_space};
+use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
+use pmem::{Lock, Medium};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering::*;
+use vfs::{Errno, Ino, Result};
+
+/// A mounted pool that processes share: what an engine adds to its [`State`].
+pub trait SharedPool: Sized + Sync {
+    /// Derived state of an inode.
+    type Inode: Inode;
+
+    /// What all engines have.
+    fn state(&self) -> &State<Self::Inode>;
+
+    /// Whether part of the medium is gone.
+    fn is_lost(&self) -> bool;
+
+    /// Frees an inode that has lost its last name or reference, if neither is left. Called inside.
+    fn reap_if_unused(&self, ino: Ino, v: &Self::Inode) -> Result<()>;
+
+    /// Bytes may have been stored through a mapping to where a file lies ([`vfs::FileSystem::map_range`]), which is about to be
+    /// taken back: nobody knows what of it is durable. Called inside, perhaps more than once.
+    fn note_stores(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
+        Ok(())
+    }
+
+    /// The last such mapping of a file has been taken back, unless there are new ones: what was kept for it can be given back.
+    /// As above.
+    fn all_unmapped(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
+    fn clear_deferred(&self);
+
+    /// An operation has found no space, and holds nothing: frees what is kept for later, if there is any. Whether it did, so
+    /// that the operation may find some now. Called inside.
+    fn make_space(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Derives everything anew from PM, into tables that are all zeros, and makes durable what it reads (sharing-R3). Nobody
+    /// else is inside. `held` is in use whatever names say; of the `census` are those who read without a copy. Says what
+    /// is damaged; where nothing is, clears what a crash left.
+    fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String>;
+
+    /// Runs an operation inside (arena, session-E1): once, unless it has to leave for a repair and start over.
+    #[inline]
+    fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
+        let state = self.state();
+        let mut naps = 0;
+        loop {
+            match state.arena.enter() {
+                Ok(inside) => match state.arena.doubting_panics(|| body(self)) {
+                    _ if self.is_lost() || state.arena.has_met_loss() => return Err(state.lost()),
+                    Err(Errno::RESTART) => {}
+                    Err(Errno::NOSPC) => {
+                        match state.arena.doubting_panics(|| self.make_space()) {
+                            Ok(true) => continue,
+                            Ok(false) => drop(inside),
+                            Err(Errno::RESTART) => {
+                                drop(inside);
+                                help(self)?;
+                                continue;
+                            }
+                            Err(e) => return Err(e),
+                        }
+                        if nap_for_space(state, &mut naps) {
+                            continue;
+                        }
+                        return Err(Errno::NOSPC);
+                    }
+                    result => return result,
+                },
+                Err(Refused::Stopped | Refused::Arrived) => {}
+                Err(Refused::Leftovers) => {
+                    clear_own(self)?;
+                    continue;
+                }
+                Err(Refused::Lost) => return Err(state.lost()),
+                Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
+            }
+            help(self)?;
+        }
+    }
+
+    /// To be called by who has joined others in the arena, before any other thread of this process: takes back what the
+    /// last one in its slot has left, and other dead.
+    fn join(&self) -> Result<()> {
+        self.op(|_| Ok(()))?;
+        self.reap_processes(Look::Quick).map(drop)
+    }
+
+    /// Adds a reference of this process to a live inode, if `may` says so; whether it did.
+    fn hold_if(&self, ino: Ino, may: impl Fn(&Self::Inode) -> bool) -> Result<bool> {
+        self.op(|pool| {
+            let state = pool.state();
+            // Whoever frees an inode looks at its references under its lock.
+            let _lock = state.lock_shared(ino)?;
+            let v = state.vinode(ino)?;
+            let is_held = v.is_live() && may(v);
+            if is_held {
+                state.add_ref(ino, v);
+            }
+            Ok(is_held)
+        })
+    }
+
+    /// [`vfs::FileSystem::forget`].
+    fn forget(&self, ino: Ino, refs: u64) {
+        if let Ok(process) = self.state().arena.process() {
+            let _ = take_back(self, process, ino, refs);
+        }
+    }
+
+    /// Takes back what dead processes held (sharing-R1), and repairs what they left half-done (sharing-R2).
+    /// Returns how many there were.
+    fn reap_processes(&self, look: Look) -> Result<usize> {
+        let arena = &self.state().arena;
+        if arena.is_lost() {
+            return Err(self.state().lost());
+        }
+        arena.take_reserve();
+        if arena.has_died_inside() {
+            recover(self)?;
+        }
+        let dead = arena.take_dead_processes(look);
+        for process in &dead {
+            clear_process(self, *process)?;
+            arena.free_process(*process);
+        }
+        Ok(dead.len())
+    }
+
+    /// Recovers although nobody died: for those who test what follows a death.
+    fn rehearse_recovery(&self) -> Result<()> {
+        match self.state().arena.stop_the_world()? {
+            Some(stopped) => derive_anew(self, &stopped),
+            None => Ok(()),
+        }
+    }
+
+    /// An inode has lost its last name and is still held: notifies the servers, other processes, that hold it.
+    /// After a fence that orders it behind the loss of the name.
+    fn notify_unnamed(&self, ino: Ino) {
+        unnamed::notify(self.state(), ino);
+    }
+}
+
+/// Meets those at `place` who have the same medium open. Who is first fills what is planned, and publishes it.
+///
+/// # Errors
+/// Of the system; that somebody has the medium for himself; that the state of the others has another format.
+pub fn attach(medium: &impl Medium, place: &Place, layout: &Layout) -> io::Result<Attached> {
+    place.attach(layout, &|hold| {
+        medium.lock(match hold {
+            Hold::Nothing => Lock::None,
+            Hold::Shared => Lock::Shared,
+            Hold::Alone => Lock::Exclusive,
+        })
+    })
+}
+
+/// Does what somebody waits for: repairs, or lets somebody else finish it.
+#[cold]
+fn help<P: SharedPool>(pool: &P) -> Result<()> {
+    let arena = &pool.state().arena;
+    match arena.wait_outside() {
+        Ok(()) if !arena.has_died_inside() => Ok(()),
+        Err(Refused::Leftovers) => clear_own(pool),
+        Err(Refused::Arrived) => arrive(pool),
+        _ => recover(pool),
+    }
+}
+
+/// Begins to use the pool, in a process that has just got its slot (admission-A2, admission-A3).
+#[cold]
+fn arrive<P: SharedPool>(pool: &P) -> Result<()> {
+    let state = pool.state();
+    admission::wait_until_ended(state)?;
+    state.arena.admit();
+    Ok(())
+}
+
+/// Clears the slot of this process, which a dead one has left as it was.
+fn clear_own<P: SharedPool>(pool: &P) -> Result<()> {
+    clear_process(pool, pool.state().arena.process()?)
+}
+
+/// Takes back up to `n` references that a process holds, and frees the inode if they were the
+/// last thing that kept it. They are taken once, however often the rest starts over.
+fn take_back<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Result<()> {
+    let state = pool.state();
+    let Ok(v) = state.vinode(ino) else { return Ok(()) };
+    let mut last = None;
+    pool.op(|pool| {
+        let take = || state.drop_refs(process, ino, v, n);
+        if *last.get_or_insert_with(take) { pool.reap_if_unused(ino, v) } else { Ok(()) }
+    })
+}
+
+/// Takes back up to `n` mappings that a process counts. Inside, because a recovery sums up what is counted by process.
+/// `is_durable`: what may have been stored through them is.
+pub fn end_mappings<P: SharedPool>(
+    pool: &P,
+    process: usize,
+    ino: Ino,
+    (mapper, n): (Mapper, u64),
+    is_durable: bool,
+) -> Result<()> {
+    let state = pool.state();
+    let v = state.vinode(ino)?;
+    let mut was_last = None;
+    pool.op(|pool| {
+        if mapper == Mapper::Writer && !is_durable && was_last.is_none() {
+            pool.note_stores(ino, v)?;
+        }
+        let take = || state.drop_mappings(process, ino, v, (mapper, n));
+        let was_last = *was_last.get_or_insert_with(take);
+        if was_last && mapper != Mapper::Kernel { pool.all_unmapped(ino, v) } else { Ok(()) }
+    })
+}
+
+/// Takes back all of them. Returns how many counts were looked at.
+pub fn end_all_mappings<P: SharedPool>(pool: &P, process: usize) -> Result<usize> {
+    let mut mapped = Vec::new();
+    let mut note = |ino, mapper, count| mapped.push((ino, (mapper, count)));
+    let words = pool.state().for_each_mapping(process, &mut note);
+    for (ino, counted) in mapped {
+        end_mappings(pool, process, ino, counted, false)?;
+    }
+    Ok(words)
+}
+
+/// Takes back what the last process in a slot held.
+fn clear_process<P: SharedPool>(pool: &P, process: usize) -> Result<()> {
+    /// Counts whose memory a slot may keep: eight pages, which cost less than to be taken away and again.
+    const KEPT: usize = 4096;
+    let state = pool.state();
+    unnamed::end_server(state, process);
+    state.openings().forget_process(&state.arena, process);
+    state.serving()[process].store(0, Release);
+    let of_mappings = end_all_mappings(pool, process)?;
+    let mut held = Vec::new();
+    let of_refs = state.for_each_ref(process, |ino, count| held.push((ino, count)));
+    for (ino, count) in &held {
+        take_back(pool, process, *ino, *count)?;
+    }
+    pool.op(|pool| {
+        if state.pins().forget_process(&state.arena, process) {
+            pool.clear_deferred();
+        }
+        Ok(())
+    })?;
+    let is_damaged = held.iter().any(|(ino, _)| state.vinode(*ino).is_err());
+    if of_mappings + of_refs > KEPT || is_damaged {
+        state.clear_counts(process).map_err(|_| Errno::IO)?;
+    }
+    Ok(())
+}
+
+/// Derives the volatile state anew after a process died inside an operation (sharing-R2–R4).
+pub fn recover<P: SharedPool>(pool: &P) -> Result<()> {
+    let arena = &pool.state().arena;
+    match arena.stop_the_world()? {
+        Some(stopped) if stopped.is_unfinished() || arena.has_died_inside() => {
+            derive_anew(pool, &stopped)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
+    let state = pool.state();
+    let arena = &state.arena;
+    let failed = |_| Errno::IO;
+    // Also those that somebody is about to clear away: that will find nothing left.
+    let census = arena.census(stopped);
+    for process in census.dead() {
+        state.clear_counts(process).map_err(failed)?;
+    }
+    let held = held(state, &census);
+    state.start_over().map_err(failed)?;
+    // Before anything is derived: what is mapped stays where it is.
+    for process in census.living() {
+        state.for_each_mapping(process, |ino, mapper, count| {
+            if let Ok(v) = state.vinode(ino) {
+                let _ = v.mappings.add(mapper, count as u32);
+            }
+        });
+    }
+    if let Some(first) = pool.derive(&held, &census) {
+        tracing::error!(%first, "a process died, and its pool is damaged: check it");
+        state.set_damaged();
+    }
+    for (ino, held) in &held {
+        if let Ok(v) = state.vinode(*ino) {
+            v.refs.store(held.refs, Relaxed);
+            v.executions.store(held.executions, Relaxed);
+        }
+    }
+    arena.free_dead(stopped, &census);
+    arena.count_recovery();
+    Ok(())
+}
+
+/// What the living hold.
+fn held<V: Inode>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held> {
+    let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
+    for process in census.living() {
+        state.for_each_ref(process, |ino, count| {
+            let found = || match state.vinode(ino) {
+                Ok(v) => Held {
+                    refs: 0,
+                    unnamed: v.state.load(Relaxed) & UNNAMED,
+                    executions: v.executions.load(Relaxed),
+                },
+                Err(_) => Held::default(),
+            };
+            all.entry(ino).or_insert_with(found).refs += count;
+        });
+    }
+    all
+}
+
+/// What a recovery knows of a held inode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    refs: u64,
+    /// [`UNNAMED`] or 0.
+    pub unnamed: u32,
+    executions: u32,
+}

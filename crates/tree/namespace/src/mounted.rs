@@ -1,0 +1,693 @@
+//! A mounted pool: how one is opened, and all that front ends want of it.
+
+use crate::derived::{Mapper, PoolEvents, SharedPool as _};
+use crate::fs::Core;
+use crate::layout::BLOCK;
+use crate::scan::ScanOptions;
+use crate::store::Storage;
+use crate::superblock::Format;
+use crate::tables::Memory;
+use arena::{Arena, Attached, Layout, Look, Paused};
+use mounts::{HasMountEvents, MountEvents};
+use pmem::{Domain, Lock, Medium, PmOff, Region};
+use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use vfs::{
+    Attr, Caller, Delegation, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem,
+    Ino, KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+};
+
+/// The medium of an engine.
+pub type MediumOf<F> = <<F as Files>::Storage as Storage>::Medium;
+
+/// An engine that is opened: the operations on contents of files, which use those on names and attributes, and how it
+/// comes to be. Operations run inside ([`crate::derived::SharedPool::op`]).
+pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
+    /// What is below.
+    type Storage: Storage;
+
+    /// The derived state before it has memory.
+    type Plan;
+
+    // --- opening --------------------------------------------------------------------------------
+
+    /// What superblocks say.
+    const FORMAT: Format;
+
+    /// Version of the derived state: whoever has another one cannot share it. No two engines have the same.
+    const STATE_FORMAT: u64;
+
+    /// Plans the derived state of a pool of so many blocks, for one process or several.
+    fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
+
+    /// Where everything is.
+    fn layout(plan: &mut Self::Plan) -> &Layout;
+
+    /// The pool with its derived state in this memory.
+    fn with(medium: MediumOf<Self>, plan: Self::Plan, memory: Memory, o: &MountOptions) -> Self;
+
+    /// Gives the medium back.
+    fn into_medium(self) -> MediumOf<Self>;
+
+    // --- space ----------------------------------------------------------------------------------
+
+    /// Of the free blocks, so many are kept for who gives space back, or keeps what is there.
+    const KEPT_BLOCKS: u64;
+
+    /// Blocks in use: what can be had by making space is free.
+    fn blocks_used(&self) -> u64 {
+        let free = self.tables().free_blocks() + self.reclaimable();
+        self.tables().blocks.len().saturating_sub(free)
+    }
+
+    /// [`FileSystem::statfs`].
+    fn statfs(&self) -> StatFs {
+        let tables = self.tables();
+        let (inodes, free) = tables.inode_counts();
+        let blocks_free =
+            (tables.free_blocks() + self.reclaimable()).saturating_sub(Self::KEPT_BLOCKS);
+        let slots_free = tables.inode_slots().saturating_sub(inodes - free);
+        let inodes_free =
+            free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
+        StatFs {
+            block_size: BLOCK as u32,
+            blocks: tables.blocks.len(),
+            blocks_free,
+            blocks_available: available(blocks_free),
+            // So that the difference is what exists.
+            inodes: inodes - free + inodes_free,
+            inodes_free,
+        }
+    }
+
+    /// Begins to use a pool: one of which nothing is derived yet, or, before anything is changed, one that others use
+    /// (`is_joined`).
+    ///
+    /// # Errors
+    /// [`Error::Unusable`], [`Error::Damaged`]: not so, or not this pool.
+    fn begin_use(&self, _o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
+        Ok(())
+    }
+
+    /// From now on nothing can be changed, in this process.
+    fn refuse_changes(&self);
+
+    /// Ends the use of a pool that nobody else uses, and in which everything was written back: for who opens it next.
+    fn end_use(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// [`Engine::maintain`], inside.
+    fn maintain(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    // --- contents -------------------------------------------------------------------------------
+
+    /// When contents survive a crash, where fences keep their word.
+    const DURABILITY: Durability;
+
+    /// What the kernel may keep.
+    const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
+
+    /// Makes the content of a file durable: nothing to do where that is so on return.
+    fn write_back(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+
+    /// The same for all files.
+    fn write_back_all(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// [`FileSystem::read`].
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// [`FileSystem::write`].
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// [`FileSystem::append`] at an offset to which `check` has no objection, which is asked with the file locked.
+    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
+
+    /// Changes up to a line of 64 bytes of a file, as one and with nothing in between: bytes that it does not have are zeros
+    /// before. Where what is delegated is durable on return.
+    fn update(&self, _ino: Ino, _offset: u64, _len: usize, _to: impl Fn(&mut [u8])) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// [`FileSystem::fallocate`].
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
+
+    /// [`FileSystem::seek`].
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
+
+    /// [`FileSystem::copy_range`].
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// [`FileSystem::map_range`].
+    fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// [`FileSystem::sync_range`].
+    fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a
+    /// hole, of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without
+    /// a copy.
+    fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)>;
+}
+
+impl Memory {
+    fn fresh(arena: Arena, o: &MountOptions) -> Self {
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self::Fresh { arena, seed: o.seed.unwrap_or(seed) }
+    }
+}
+
+/// Words of 8 bytes of a line.
+const LINE_WORDS: u64 = pmem::LINE / 8;
+
+/// Sets bits of words of 8 bytes, little-endian.
+fn set_bits(words: &mut [u8], bits: &Range<u64>) {
+    for bit in bits.clone() {
+        words[bit as usize / 8] |= 1 << (bit % 8);
+    }
+}
+
+/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+///
+/// # Errors
+/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+pub fn place<F: Files>(region: &Region) -> std::result::Result<Place, Error> {
+    pool::place(region, F::FORMAT.info(region)?.uuid, F::STATE_FORMAT)
+}
+
+/// A mounted pool.
+///
+/// Any number of threads may call it. Operations on different inodes run in parallel; readers of
+/// one inode run in parallel; nothing is global but the growth of the inode file and moves between
+/// directories.
+pub struct Pool<F> {
+    files: F,
+    report: MountReport,
+}
+
+/// Plans the derived state of the pool on a medium.
+fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<F::Plan, Error> {
+    Ok(F::plan(is_shared, F::FORMAT.load(medium)?.blocks.get()))
+}
+
+/// Opens a pool that nobody else uses; nothing is derived yet.
+///
+/// # Errors
+/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
+    let mut plan = plan::<F>(&medium, false)?;
+    let arena = Arena::anonymous(F::layout(&mut plan))?;
+    Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
+}
+
+/// What a mount for reading says of a pool in which an operation was interrupted that only a mount for writing can finish.
+pub fn interrupted() -> Error {
+    let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone check --repair` it";
+    Error::Unusable(why.to_owned())
+}
+
+/// Scans the pool into the empty derived state.
+fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountReport, Error> {
+    let start = Instant::now();
+    files.begin_use(o, false)?;
+    let scan = files.scan(&ScanOptions::fresh(o.threads), &|_| {});
+    let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+    let (inodes, names) = (scan.inodes.load(Relaxed), scan.names.load(Relaxed));
+    let problems = scan.into_problems();
+    if !problems.is_empty() && !o.read_only {
+        return Err(Error::Damaged(problems));
+    }
+    if !o.read_only {
+        files.clear_stale(&stale);
+    }
+    Ok(MountReport {
+        inodes,
+        names,
+        blocks_used: files.blocks_used(),
+        stale_cleared: if o.read_only { 0 } else { stale.len() as u64 },
+        problems: problems.len() as u64,
+        scan_us: start.elapsed().as_micros() as u64,
+    })
+}
+
+impl<F: Files> Pool<F> {
+    /// Mounts the pool on `medium`: scans it in parallel and derives the volatile state (§3.3).
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where the scan finds a violated
+    /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
+    pub fn mount(medium: MediumOf<F>, options: &MountOptions) -> std::result::Result<Self, Error> {
+        let files: F = open(medium, options)?;
+        let report = derive(&files, options)?;
+        Ok(Self { files, report })
+    }
+
+    /// Mounts the pool on `medium` together with other processes: the derived state is the one at
+    /// `place`, which the first of them makes by a scan. The medium must be open to all of them
+    /// ([`pmem::Lock::Shared`]).
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount), and [`Error::Shared`].
+    pub fn attach(
+        medium: MediumOf<F>,
+        place: &Place,
+        options: &MountOptions,
+    ) -> std::result::Result<Self, Error> {
+        let mut plan = plan::<F>(&medium, true)?;
+        match crate::derived::attach(&medium, place, F::layout(&mut plan)).map_err(Error::Shared)? {
+            Attached::Joined(arena) => {
+                let files: F = F::with(medium, plan, Memory::Joined(arena), options);
+                files.begin_use(options, true)?;
+                files.join()?;
+                let report =
+                    MountReport { blocks_used: files.blocks_used(), ..MountReport::default() };
+                Ok(Self { files, report })
+            }
+            Attached::Fresh(arena) => {
+                let files = F::with(medium, plan, Memory::fresh(arena, options), options);
+                let report = derive(&files, options)?;
+                files.tables().arena.publish().map_err(Error::Shared)?;
+                Ok(Self { files, report })
+            }
+        }
+    }
+
+    /// As [`pool::Processes::reap_processes`].
+    pub fn reap_processes(&self) -> Result<usize> {
+        self.files.reap_processes(Look::Thorough)
+    }
+
+    /// How often a process died inside an operation, so that the derived state was made anew.
+    pub fn recoveries(&self) -> u32 {
+        self.files.tables().arena.recoveries()
+    }
+
+    /// Does what follows such a death, though nobody has died: for those who test what follows.
+    pub fn rehearse_recovery(&self) -> vfs::Result<()> {
+        self.files.rehearse_recovery()
+    }
+
+    /// As [`Engine::maintain`].
+    ///
+    /// # Errors
+    /// As it.
+    pub fn maintain(&self) -> Result<bool> {
+        self.files.op(|_| self.files.maintain())
+    }
+
+    /// As [`Engine::get_read_buf`], on a medium of any kind: says where the bytes lie (`None` is a hole) and how many they are.
+    /// They stay until [`put_read_buf`](Self::put_read_buf).
+    ///
+    /// # Errors
+    /// As it.
+    pub fn pin_content(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
+        self.files.pin(|| self.files.contiguous(ino, offset, count))
+    }
+
+    /// Gives back what [`pin_content`](Self::pin_content) has pinned, once.
+    pub fn put_read_buf(&self) {
+        self.files.put_read_buf();
+    }
+
+    /// As [`Engine::record_access`].
+    pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
+        self.files.tables().record_access(files, dirs, strictly);
+    }
+
+    /// What mounting found.
+    pub fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    /// The medium.
+    pub fn medium(&self) -> &MediumOf<F> {
+        self.files.medium().0
+    }
+
+    /// `ESTALE` for a delegation that was recalled. Inside (delegations-D1 in `derived`).
+    #[inline]
+    fn check_delegation(&self, by: Delegation) -> Result<()> {
+        let state = self.files.state();
+        if state.delegations().is_valid(&state.arena, by) { Ok(()) } else { Err(Errno::STALE) }
+    }
+
+    /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
+    fn check_medium(&self) -> Result<()> {
+        let medium = self.files.medium().0;
+        if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Ends the use of the pool where this process is the last to use it, and nothing is left to be repaired. That it is the last,
+    /// the lock of the medium tells, which all who share the pool have from before they look at it; it is kept, so
+    /// that nobody joins who would not look again.
+    fn end_use_if_last(&self) -> Result<()> {
+        let (files, arena) = (&self.files, &self.files.tables().arena);
+        if arena.descriptor().is_some() && files.medium().0.lock(Lock::Exclusive).is_err() {
+            // The attempt may have cost the lock that there was.
+            let _ = files.medium().0.lock(Lock::Shared);
+            return self.sync();
+        }
+        self.sync()?;
+        // Of others who have died meanwhile.
+        if arena.has_died_inside() || files.tables().is_damaged() {
+            return Ok(());
+        }
+        files.refuse_changes();
+        files.end_use()
+    }
+
+    /// Ends the mount and gives the medium back, as a process that is killed: what is to be durable was synced, and whether
+    /// the pool says so ([`FileSystem::close`]) is the caller's.
+    pub fn into_medium(self) -> MediumOf<F> {
+        self.files.into_medium()
+    }
+}
+
+impl<F: Files> HasMountEvents for Pool<F> {
+    fn mount_events(&self) -> impl MountEvents {
+        PoolEvents(&*self.files)
+    }
+}
+
+impl<F: Files> FileSystem for Pool<F> {
+    fn root(&self) -> Ino {
+        ROOT
+    }
+    fn durability(&self) -> Durability {
+        match self.files.medium().0.domain() {
+            // Fences can fail, which `fsync` tells.
+            Domain::PageCache => Durability::OnSync,
+            _ => F::DURABILITY,
+        }
+    }
+    fn kernel_cache(&self) -> KernelCache {
+        F::KERNEL_CACHE
+    }
+    fn limits(&self) -> &'static Limits {
+        F::Storage::LIMITS
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        let mut entry = Entry::NONE;
+        self.lookup_into(dir, name, &mut entry)?;
+        Ok(entry)
+    }
+    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
+        self.files.op(|core| core.lookup(dir, name, entry))
+    }
+    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
+        loop {
+            if let Some(seen) = self.files.op(|core| Ok(core.peek(dir, name, attr)))? {
+                return seen;
+            }
+            self.lookup_into(dir, name, attr)?;
+            self.forget(attr.ino, 1);
+            // Without a link the name was removed between the two looks of `lookup`: look again.
+            if attr.nlink > 0 || matches!(name, b"." | b"..") {
+                return Ok(());
+            }
+        }
+    }
+    fn version(&self, ino: Ino) -> Option<u64> {
+        self.files.tables().version(ino)
+    }
+    fn forget(&self, ino: Ino, refs: u64) {
+        self.files.forget(ino, refs);
+    }
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.files.op(|core| core.getattr(ino))
+    }
+    fn setattr(&self, _caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.files.op(|core| core.setattr(ino, set))
+    }
+    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
+        self.files.op(|core| core.create(caller, dir, name, node))
+    }
+    fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
+        self.files.op(|core| core.tmpfile(caller, dir, mode, umask))
+    }
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.files.op(|core| core.readlink(ino))
+    }
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.unlink(dir, name))
+    }
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.rmdir(dir, name))
+    }
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.files.op(|core| core.link(ino, dir, name))
+    }
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.files.op(|core| core.rename(from, to, flags))
+    }
+    fn rename_whiteout(
+        &self,
+        caller: &Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.files.op(|core| core.rename_whiteout(caller, from, to, flags))
+    }
+    fn readdir(
+        &self,
+        dir: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.files.op(|core| core.readdir(dir, cookie, emit))
+    }
+    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files.op(|_| self.files.read(ino, offset, buf))
+    }
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.files.op(|_| self.files.write(ino, offset, data))
+    }
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        self.files.op(|_| self.files.append(ino, data, |_| Ok(())))
+    }
+    fn drop_privileges(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.drop_privileges(ino))
+    }
+    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        self.files.op(|_| self.files.fallocate(ino, mode, offset, len))
+    }
+    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
+        self.files.op(|_| self.files.seek(ino, offset, whence))
+    }
+    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        self.files.op(|_| self.files.copy_range(from, to, len))
+    }
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.getattr(ino).and_then(|_| self.files.write_back(ino)))?;
+        self.check_medium()
+    }
+    fn sync(&self) -> Result<()> {
+        if F::DURABILITY != Durability::OnReturn {
+            self.files.op(|_| self.files.write_back_all())?;
+        }
+        self.check_medium()
+    }
+    fn close(&self) -> Result<()> {
+        if self.files.is_read_only() {
+            return Ok(());
+        }
+        self.reap_processes()?;
+        self.end_use_if_last()
+    }
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.files.op(|core| core.getxattr(ino, name))
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        self.files.op(|core| core.setxattr(ino, name, value, mode))
+    }
+    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        self.files.op(|core| core.listxattr(ino))
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.files.op(|core| core.removexattr(ino, name))
+    }
+    fn statfs(&self) -> StatFs {
+        self.files.statfs()
+    }
+    fn delegate(&self) -> Result<Delegation> {
+        if F::DURABILITY != Durability::OnReturn {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let state = self.files.state();
+        state.delegations().begin(&state.arena)
+    }
+    fn recall(&self, delegation: Option<Delegation>) -> Result<()> {
+        let state = self.files.state();
+        state.delegations().end(&state.arena, delegation)
+    }
+    fn read_delegated(
+        &self,
+        by: Delegation,
+        ino: Ino,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.read(ino, offset, buf)
+        })
+    }
+    fn write_delegated(&self, by: Delegation, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.write(ino, offset, data)
+        })
+    }
+    fn append_delegated(
+        &self,
+        by: Delegation,
+        ino: Ino,
+        within: Range<u64>,
+        data: &[u8],
+    ) -> Result<u64> {
+        let check = |offset: u64| {
+            let room = within.end.saturating_sub(offset);
+            let is_within = within.start <= offset && data.len() as u64 <= room;
+            if is_within { Ok(()) } else { Err(Errno::RANGE) }
+        };
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            self.files.append(ino, data, check)
+        })
+    }
+    fn set_bits_delegated(&self, by: Delegation, ino: Ino, bits: Range<u64>) -> Result<()> {
+        self.files.op(|_| {
+            self.check_delegation(by)?;
+            let mut at = bits.start;
+            while at < bits.end {
+                let first = at / 64;
+                let end = bits.end.min((first / LINE_WORDS + 1) * LINE_WORDS * 64);
+                let (here, len) = (at - first * 64..end - first * 64, end.div_ceil(64) - first);
+                self.files
+                    .update(ino, first * 8, len as usize * 8, |words| set_bits(words, &here))?;
+                at = end;
+            }
+            Ok(())
+        })
+    }
+    fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
+        self.files.op(|_| self.files.map_range(ino, range.clone(), stores))
+    }
+    fn map_again(&self, ino: Ino, stores: bool) -> Result<()> {
+        self.files.op(|core| {
+            let v = core.tables().vinode(ino)?;
+            // Otherwise nobody knows that the blocks are where they were.
+            if !v.mappings.are_direct() {
+                return Err(Errno::OPNOTSUPP);
+            }
+            core.tables().add_mapping(ino, v, Mapper::direct(stores))
+        })
+    }
+    fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
+        if let Ok(process) = self.files.tables().arena.process() {
+            let mapping = (Mapper::direct(stores), 1);
+            // Where that fails, the pool does.
+            let _ = crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
+        }
+    }
+    fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
+        self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
+        self.check_medium()
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
+    fn region(&self) -> &Region {
+        self.files.medium().0
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.files
+            .medium()
+            .0
+            .descriptor()
+            .into_iter()
+            .chain(self.files.tables().arena.descriptor())
+            .collect()
+    }
+
+    fn mount_report(&self) -> &MountReport {
+        &self.report
+    }
+
+    fn free_space(&self) -> FreeSpace {
+        self.files.tables().free_space()
+    }
+
+    fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
+        Self::record_access(self, files, dirs, strictly);
+    }
+
+    fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {
+        Ok(ReadBuf::new(
+            self,
+            self.files.get_read_buf(|| self.files.contiguous(ino, offset, count))?,
+        ))
+    }
+
+    fn maintain(&self) -> Result<bool> {
+        Self::maintain(self)
+    }
+
+    fn put_read_buf(&self) {
+        Self::put_read_buf(self);
+    }
+}
+
+impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
+    fn reap_processes(&self) -> Result<usize> {
+        self.files.reap_processes(Look::Thorough)
+    }
+
+    fn follow_owner(&self) -> io::Result<()> {
+        match place::<F>(self.files.medium().0) {
+            Ok(place) => self.files.tables().arena.follow_owner(&place),
+            Err(Error::Shared(err)) => Err(err),
+            Err(err) => Err(io::Error::other(err)),
+        }
+    }
+
+    fn pause(&self) -> Option<Paused<'_>> {
+        self.files.tables().arena.pause()
+    }
+
+    fn begin_fork(&self) {
+        self.files.tables().arena.begin_fork();
+    }
+
+    fn inherit(&self, ino: Ino) -> Result<()> {
+        // That of the parent keeps it live.
+        self.files.hold_if(ino, |_| true).map(drop)
+    }
+
+    fn end_fork(&self) {
+        self.files.tables().arena.end_fork();
+    }
+}
+
+/// Of free blocks, those that one file can have: a block of pointers leads to 512 others, and a file that grows copies some.
+fn available(free: u64) -> u64 {
+    const POINTERS: u64 = BLOCK / 8;
+    const COPIES: u64 = 16;
+    free.saturating_sub(free.div_ceil(POINTERS - 1) + COPIES)
+}

@@ -1,0 +1,91 @@
+//! Reading, whatever the layout: without the lock where nobody changes the file meanwhile; and without a copy.
+//!
+//! Who holds pointers to where content lies is counted ([`arena::Pins`]), and blocks that are replaced meanwhile wait. What is
+//! pinned may change, as some writes are in place: so it is given as atomics.
+
+use crate::derived::SharedPool as _;
+use crate::fs::Core;
+use crate::layout::BLOCK;
+use crate::store::{Storage, report};
+use crate::tables::VInode;
+use pmem::{Medium as _, PmOff};
+use std::sync::atomic::AtomicU8;
+use vfs::{Errno, Ino, Result};
+
+/// What a hole reads as.
+static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
+
+impl<S: Storage> Core<S> {
+    /// `FileSystem::read` of a file, whose state is `v`: `copy` copies what is asked for of its content, holes as zeros, and
+    /// says how many bytes.
+    #[inline]
+    pub fn read_by(
+        &self,
+        ino: Ino,
+        v: &VInode,
+        mut copy: impl FnMut(&VInode) -> Result<usize>,
+    ) -> Result<usize> {
+        if let Some(ticket) = v.lock.begin_optimistic() {
+            // The content at last: it comes meanwhile.
+            let read = self.live_file(ino).and_then(|v| {
+                let is_recorded = self.is_access_recorded(v);
+                Ok((copy(v)?, is_recorded))
+            });
+            // Only what an unchanged lock vouches for is an answer, errors included.
+            if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
+                return Ok(n);
+            }
+        }
+        let _lock = self.tables().lock_shared(ino)?;
+        let v = self.live_file(ino)?;
+        let n = copy(v).map_err(|e| report(ino, e))?;
+        self.touch_accessed(v);
+        Ok(n)
+    }
+
+    /// As [`pool::Engine::get_read_buf`], of a file of which `contiguous` says where it lies ([`Files::contiguous`]); to be
+    /// followed by [`put_read_buf`](Self::put_read_buf). `EOPNOTSUPP` where the medium is not mapped.
+    ///
+    /// [`Files::contiguous`]: crate::Files::contiguous
+    pub(crate) fn get_read_buf(
+        &self,
+        contiguous: impl Fn() -> Result<(Option<PmOff>, u64)>,
+    ) -> Result<&[AtomicU8]> {
+        let (at, len) = self.pin(contiguous)?;
+        let medium = self.medium().0;
+        match at {
+            Some(at) => medium.lend(at.get(), len).ok_or_else(|| {
+                self.put_read_buf();
+                Errno::OPNOTSUPP
+            }),
+            None => Ok(&ZEROS[..len as usize]),
+        }
+    }
+
+    /// Counts a reader of this process, and says what `contiguous` does; to be followed by
+    /// [`put_read_buf`](Self::put_read_buf).
+    pub(crate) fn pin(
+        &self,
+        contiguous: impl Fn() -> Result<(Option<PmOff>, u64)>,
+    ) -> Result<(Option<PmOff>, u64)> {
+        let tables = self.tables();
+        self.op(|_| {
+            tables.pins().add(&tables.arena)?;
+            contiguous().inspect_err(|_| self.unpin())
+        })
+    }
+
+    /// A reader of this process is done.
+    pub(crate) fn put_read_buf(&self) {
+        let _ = self.op(|_| {
+            self.unpin();
+            Ok(())
+        });
+    }
+
+    fn unpin(&self) {
+        if self.tables().pins().remove(&self.tables().arena) {
+            self.clear_deferred();
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! The scan that derives the volatile state (§3.3), and finds what cannot be: what is about names. Where content lies, the
+//! engine finds.
+//!
+//! It starts where inodes lie and follows what is valid: directories, in parallel, then the inodes that their entries name.
+//! Nothing is believed before it is checked:
+//!
+//! - scan-S3: a directory has one name; the root has none.
+//! - scan-S4: a directory's block is a chain of sound entries, each name appears once.
+//! - scan-S5: what content holds beyond its end is left over from a crash, and so is an entry
+//!   whose inode has not come to be (dir-D4): they are not in use, and are cleared.
+//! - scan-S6: what was read is durable when the scan returns. A process that was killed may have stored a
+//!   commit and not flushed it; others must not build on what a power failure would take back, nor be
+//!   served it. So whatever operations change in place is flushed: where inodes lie and they themselves,
+//!   directories, what says where content lies; all else was durable before something led to it. And as a fence
+//!   completes the flushes of its own thread only, each worker fences.
+
+use crate::derived::{Held, LIVE, REMOVED};
+use crate::dir::Chain;
+use crate::free::FreeRun;
+use crate::fs::Core;
+use crate::index::{Found, Next};
+use crate::layout::*;
+use crate::store::Storage;
+use crate::tables::{EntryPos, MAY_BE_CAPABLE, VInode};
+use pmem::PmOff;
+use pool::Problem;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Condvar, Mutex};
+use vfs::{FileKind, Ino, ROOT, Result};
+
+/// Problems beyond this number are counted, not listed.
+const PROBLEMS_MAX: usize = 10_000;
+
+/// Directories still to be scanned, shared by the workers.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<(Vec<Ino>, usize)>,
+    more: Condvar,
+}
+
+impl Queue {
+    fn push(&self, ino: Ino) {
+        self.state.lock().expect("no worker panics").0.push(ino);
+        self.more.notify_one();
+    }
+
+    /// The next directory; `None` when none is left and nobody is working on one.
+    fn take(&self, finished: bool) -> Option<Ino> {
+        let mut s = self.state.lock().expect("no worker panics");
+        s.1 -= usize::from(finished);
+        loop {
+            if let Some(ino) = s.0.pop() {
+                s.1 += 1;
+                return Some(ino);
+            }
+            if s.1 == 0 {
+                self.more.notify_all();
+                return None;
+            }
+            s = self.more.wait(s).expect("no worker panics");
+        }
+    }
+}
+
+/// How to scan.
+pub struct ScanOptions<'a> {
+    /// Workers, the calling thread among them.
+    pub threads: usize,
+    /// Inodes that are in use though no entry may name them ([`crate::derived`], sharing-R4).
+    pub held: &'a BTreeMap<Ino, Held>,
+}
+
+impl ScanOptions<'_> {
+    /// Of a pool that nobody uses.
+    pub fn fresh(threads: Option<usize>) -> Self {
+        const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
+        Self { threads: pool::scan_threads(threads), held: NONE }
+    }
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Live inodes.
+    pub inodes: AtomicU64,
+    /// Names.
+    pub names: AtomicU64,
+    /// Words that a crash left, and as what they count: as zero, mostly (scan-S5).
+    pub stale: Mutex<Vec<(PmOff, u64)>>,
+    problems: Mutex<Vec<Problem>>,
+    problems_more: AtomicUsize,
+}
+
+impl Scan {
+    /// Notes a word that a crash left and that counts as zero (scan-S5).
+    pub fn note_stale(&self, word: PmOff) {
+        self.note_excess(word, 0);
+    }
+
+    /// Notes a word of which a crash has left more than counts, and what does.
+    pub fn note_excess(&self, word: PmOff, counts: u64) {
+        self.stale.lock().expect("no worker panics").push((word, counts));
+    }
+
+    /// The problems, in the order of their objects.
+    pub fn into_problems(self) -> Vec<Problem> {
+        let mut p = self.problems.into_inner().expect("no worker panics");
+        p.sort_by(|a, b| a.object.cmp(&b.object));
+        let more = self.problems_more.into_inner();
+        if more > 0 {
+            p.push(Problem {
+                object: "pool".into(),
+                what: format!("{more} more problems are not listed"),
+                remedy: None,
+                repaired: false,
+                fix: None,
+            });
+        }
+        p
+    }
+
+    /// Notes a violated invariant; `fix` is the word that repairing stores, and what that means.
+    pub fn problem(
+        &self,
+        object: impl Fn() -> String,
+        what: String,
+        fix: Option<((PmOff, u64), &str)>,
+    ) {
+        let mut list = self.problems.lock().expect("no worker panics");
+        if list.len() == PROBLEMS_MAX {
+            self.problems_more.fetch_add(1, Relaxed);
+            return;
+        }
+        list.push(Problem {
+            object: object(),
+            what,
+            remedy: fix.map(|(_, remedy)| remedy.to_owned()),
+            repaired: false,
+            fix: fix.map(|((at, value), _)| (at.get(), value)),
+        });
+    }
+}
+
+/// What reports call a directory.
+fn directory(dir: Ino) -> String {
+    format!("directory inode {}", dir.0)
+}
+
+/// Whether what is neither a file nor a directory can have this size, and anything this mode: others trust in both.
+fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
+    let may_be = match kind {
+        FileKind::File | FileKind::Dir => true,
+        FileKind::Symlink => (1..=symlink as u64).contains(&size),
+        _ => size == 0,
+    };
+    may_be && mode == kind.mode_bits() | mode & 0o7777
+}
+
+impl<S: Storage> Core<S> {
+    /// Scans the pool; `progress` is told how many inodes were found so far.
+    pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
+        let scan = Scan::default();
+        if self.scan_inodes(&scan) {
+            self.scan_names(&scan, o.threads, progress);
+            o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
+        }
+        // scan-S6.
+        let _ = self.medium().fence();
+        self.tables().count_free_blocks();
+        scan
+    }
+
+    /// Scans what has a name.
+    fn scan_names(&self, scan: &Scan, threads: usize, progress: &(dyn Fn(u64) + Sync)) {
+        let queue = Queue::default();
+        let root = || "the root directory".to_owned();
+        match self.tables().vinode(ROOT) {
+            Ok(v) if ROOT.0 < self.tables().inode_slots() => {
+                let mode = self.load(v, Word::Mode) as u32;
+                if FileKind::from_mode(mode) == Some(FileKind::Dir) {
+                    self.tables().mark_inode(ROOT);
+                    self.adopt_inode(scan, Some(&queue), ROOT, v, 0);
+                } else {
+                    scan.problem(root, format!("its mode {mode:#o} is not a directory's"), None);
+                }
+            }
+            _ => scan.problem(root, "the inode file does not hold it".into(), None),
+        }
+        std::thread::scope(|s| {
+            for _ in 1..threads {
+                s.spawn(|| self.help_scan(scan, &queue, progress));
+            }
+            self.scan_dirs(scan, &queue, progress);
+        });
+    }
+
+    /// Scans directories until none is left.
+    fn scan_dirs(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
+        let mut finished = false;
+        while let Some(dir) = queue.take(finished) {
+            self.scan_dir(scan, queue, dir);
+            progress(scan.inodes.load(Relaxed));
+            finished = true;
+        }
+    }
+
+    /// The same as another worker than the calling thread, which ends here.
+    fn help_scan(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
+        self.scan_dirs(scan, queue, progress);
+        // scan-S6.
+        let _ = self.medium().fence();
+    }
+
+    /// Takes an inode without a name that is in use into the derived state.
+    fn adopt_orphan(&self, scan: &Scan, ino: Ino, held: Held) {
+        let Ok(v) = self.tables().vinode(ino) else { return };
+        if ino.0 >= self.tables().inode_slots() || !self.tables().mark_inode(ino) {
+            return;
+        }
+        match FileKind::from_mode(self.load(v, Word::Mode) as u32) {
+            Some(FileKind::Dir) => self.adopt_inode(scan, None, ino, v, REMOVED),
+            Some(_) => self.adopt_inode(scan, None, ino, v, held.unnamed),
+            None => {
+                scan.problem(|| format!("inode {}", ino.0), "it is in use, but free".into(), None)
+            }
+        }
+    }
+
+    /// Takes an inode into the derived state; a directory that has a name is queued.
+    fn adopt_inode(&self, scan: &Scan, queue: Option<&Queue>, ino: Ino, v: &VInode, flags: u32) {
+        scan.inodes.fetch_add(1, Relaxed);
+        let object = || format!("inode {}", ino.0);
+        let mode = self.load(v, Word::Mode) as u32;
+        let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
+        let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
+        v.begin(kind, flags | may_be_capable);
+        let size = self.load(v, Word::Size);
+        if size > S::LIMITS.file_size || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
+            scan.problem(object, format!("its size {size} is impossible"), None);
+            return;
+        }
+        let mut blocks = 0;
+        if let (FileKind::Dir, Some(queue)) = (kind, queue) {
+            queue.push(ino);
+        } else {
+            blocks += self.scan_content(scan, &object, v, size, &mut |_, _| {});
+        }
+        if self.load(v, Word::Xattr) != 0 {
+            blocks += self.scan_attributes(scan, &object, v);
+        }
+        v.blocks.fetch_add(blocks as i64, Relaxed);
+    }
+
+    fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
+        let Ok(v) = self.tables().vinode(dir) else { return };
+        let object = || directory(dir);
+        let size = self.load(v, Word::Size);
+        let mut leaves = Vec::new();
+        let blocks = self.scan_content(scan, &object, v, size, &mut |block, _| {
+            self.medium().flush(block, BLOCK);
+            leaves.push(block);
+        });
+        v.blocks.fetch_add(blocks as i64, Relaxed);
+        for block in leaves {
+            if self.scan_dir_block(scan, queue, dir, v, block).is_err() {
+                scan.problem(object, "too many directories".into(), None);
+            }
+        }
+    }
+
+    /// Takes a block of a directory into the derived state, and what its entries name. Fails where that
+    /// has no room.
+    fn scan_dir_block(
+        &self,
+        scan: &Scan,
+        queue: &Queue,
+        dir: Ino,
+        v: &VInode,
+        block: PmOff,
+    ) -> Result<()> {
+        let data = self.load_dir_block(block);
+        let handle = self.tables().add_dir_block(v, block)?;
+        let free = &self.tables().dir_block(handle).free;
+        for life in Chain::new(&data).flatten().filter_map(|e| e.life) {
+            self.prefetch_inode(Next::Scan, life.ino);
+        }
+        for e in Chain::new(&data) {
+            let e = match e {
+                Ok(e) => e,
+                Err(off) => {
+                    self.report_broken_chain(scan, dir, block, off);
+                    continue;
+                }
+            };
+            match e.life {
+                None => free.set(e.run(), true),
+                Some(life) if self.is_left_over(life) => {
+                    scan.note_stale(block + e.off);
+                    free.set(e.run(), true);
+                }
+                Some(life) => {
+                    let at = (e.off + DIRENT_HEADER) as usize;
+                    let name = &data[at..at + e.word.name_len];
+                    let found = Found { ino: life.ino, pos: EntryPos::new(handle, e.off) };
+                    self.scan_entry(scan, queue, dir, v, found, name);
+                }
+            }
+        }
+        self.set_run(v, handle, free.best())
+    }
+
+    /// scan-S4 does not hold from here on in a block.
+    fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: PmOff, off: u64) {
+        let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
+        let free = FreeRun { off, len: BLOCK - off };
+        // Both words of the broken header matter; what it names goes first.
+        let at = block + off;
+        let fix = if self.medium().load_u64(at) != 0 {
+            ((at, 0), "drop the broken entry (check again to repair the chain)")
+        } else {
+            ((at + 8, free.word()), "drop what follows in the block")
+        };
+        scan.problem(|| directory(dir), what, Some(fix));
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn scan_entry(
+        &self,
+        scan: &Scan,
+        queue: &Queue,
+        dir: Ino,
+        d: &VInode,
+        found: Found,
+        name: &[u8],
+    ) {
+        let (ino, at) = (found.ino, self.tables().entry_at(found.pos));
+        let object = || {
+            format!("{}, entry {:?} at {at:#x}", directory(dir), name.escape_ascii().to_string())
+        };
+        let bad = |what: String| {
+            scan.problem(object, what, Some(((at, 0), "drop the entry")));
+        };
+        if S::LIMITS.check_name(name).is_err() {
+            return bad("the name is not allowed".into());
+        }
+        if ino.0 >= self.tables().inode_slots() {
+            return bad(format!("it names inode {}, which does not exist", ino.0));
+        }
+        let Ok(v) = self.tables().vinode(ino) else {
+            return bad(format!("it names inode {}, which cannot exist", ino.0));
+        };
+        let mode = self.load(v, Word::Mode) as u32;
+        let Some(kind) = FileKind::from_mode(mode) else {
+            return bad(format!(
+                "it names inode {}, whose mode {mode:#o} is no kind of file",
+                ino.0
+            ));
+        };
+        let size = self.load(v, Word::Size);
+        if !is_possible(kind, mode, size, S::LIMITS.symlink) {
+            return bad(format!(
+                "it names inode {}, which no {kind:?} can be: mode {mode:#o}, size {size}",
+                ino.0
+            ));
+        }
+        // scan-S4.
+        if self.find_name(dir, name).is_some() {
+            return bad("the name appears twice".into());
+        }
+        // scan-S3.
+        let first = self.tables().mark_inode(ino);
+        if !first && kind == FileKind::Dir {
+            return bad(format!("{} has another name", directory(ino)));
+        }
+        if first {
+            self.adopt_inode(scan, Some(queue), ino, v, 0);
+        } else {
+            // Another worker may be adopting it; its links must not be lost.
+            while v.state.load(Acquire) & LIVE == 0 {
+                std::hint::spin_loop();
+            }
+        }
+        if kind == FileKind::Dir {
+            v.parent.store(dir.0 as u32, Relaxed);
+            d.links.fetch_add(1, Relaxed);
+        } else if v.links.fetch_add(1, Relaxed) >= S::LIMITS.links {
+            bad(format!("inode {} has more than {} names", ino.0, S::LIMITS.links));
+        }
+        if self.index_name(dir, name, found).is_err() {
+            bad("too many names".into());
+        }
+        d.entries.fetch_add(1, Relaxed);
+        scan.names.fetch_add(1, Relaxed);
+    }
+
+    /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
+    /// return.
+    pub(crate) fn clear_stale(&self, words: &[(PmOff, u64)]) {
+        for &(at, value) in words {
+            self.medium().store_u64(at, value);
+            self.medium().flush(at, 8);
+        }
+        if !words.is_empty() {
+            let _ = self.medium().fence();
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! One pool, several processes: what [`crate::derived::SharedPool`] wants.
+
+use crate::derived::{Held, SharedPool, State};
+use crate::fs::Core;
+use crate::scan::ScanOptions;
+use crate::store::Storage;
+use crate::tables::VInode;
+use arena::Census;
+use pmem::Medium;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+use vfs::{Ino, Result};
+
+impl<S: Storage> SharedPool for Core<S> {
+    type Inode = VInode;
+
+    #[inline]
+    fn state(&self) -> &State<VInode> {
+        self.tables()
+    }
+
+    #[inline]
+    fn is_lost(&self) -> bool {
+        self.medium().0.is_lost()
+    }
+
+    fn reap_if_unused(&self, ino: Ino, v: &VInode) -> Result<()> {
+        if ino == vfs::ROOT || self.is_read_only() || !v.has_no_name() {
+            return Ok(());
+        }
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() && v.refs.load(Acquire) == 0 && v.has_no_name() {
+            self.reap(ino, v);
+        }
+        Ok(())
+    }
+
+    fn note_stores(&self, ino: Ino, v: &VInode) -> Result<()> {
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() {
+            self.note_unknown_stores(v);
+        }
+        Ok(())
+    }
+
+    fn all_unmapped(&self, ino: Ino, v: &VInode) -> Result<()> {
+        if self.check_writable().is_err() {
+            return Ok(());
+        }
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        if v.is_live() && !v.mappings.are_direct() {
+            self.give_back_preallocated(v)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn clear_deferred(&self) {
+        Storage::clear_deferred(&self.0);
+    }
+
+    fn make_space(&self) -> Result<bool> {
+        Storage::make_space(&self.0)
+    }
+
+    /// By the scan that mounts (scan-S6).
+    fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
+        self.tables().clear();
+        let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
+        self.tables().recover_pins(census);
+        let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
+        let damage = scan.into_problems().first().map(ToString::to_string);
+        if damage.is_none() {
+            self.clear_stale(&stale);
+        }
+        damage
+    }
+}
