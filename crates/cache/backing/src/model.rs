@@ -9,7 +9,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use vfs::model::Model;
-use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, RenameFlags, Result};
+use vfs::{
+    Caller, Delegations, Entry, Errno, FileKind, FileSystem, Ino, Mappings, NewNode, Openings,
+    RenameFlags, Result,
+};
 use vfs::{SetAttr, SetXattr, StatFs};
 
 /// The calls that are counted and can be made to fail.
@@ -311,6 +314,12 @@ impl FileSystem for ModelBacking {
         model.sync()
     }
 }
+
+impl Mappings for ModelBacking {}
+
+impl Openings for ModelBacking {}
+
+impl Delegations for ModelBacking {}
 
 impl Backing for ModelBacking {
     fn identity(&self, ino: Ino) -> Result<Identity> {

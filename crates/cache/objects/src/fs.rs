@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{
-    Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino, KernelCache,
-    Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, Delegations, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
+    SetXattr, StatFs,
 };
 
 /// So many bytes are copied by one call at most.
@@ -551,3 +552,9 @@ impl FileSystem for ObjectFs {
         StatFs { block_size, blocks, blocks_free, blocks_available, ..self.core.tree.statfs() }
     }
 }
+
+impl Mappings for ObjectFs {}
+
+impl Openings for ObjectFs {}
+
+impl Delegations for ObjectFs {}

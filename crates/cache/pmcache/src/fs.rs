@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 use vfs::{
-    Announcement, Attr, Caller, Credit, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
-    Ino, KernelCache, NewNode, RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr, StatFs,
-    Timestamp,
+    Announcement, Attr, Caller, Credit, Delegations, Durability, Entry, Errno, Fallocate, FileKind,
+    FileSystem, Ino, KernelCache, Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr,
+    SetTime, SetXattr, StatFs, Timestamp,
 };
 
 /// Why a file that others have frozen since it was written through the cache is not written back.
@@ -200,24 +200,6 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         state.error.take().map_or(Ok(()), Err)
     }
 
-    fn opened(&self, ino: Ino) {
-        self.count_opening(ino);
-    }
-
-    fn closed(&self, ino: Ino) {
-        if let Some(node) = self.table.find(ino) {
-            node.openings.fetch_sub(1, SeqCst);
-        }
-    }
-
-    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
-        self.mark_delegated(ino, announced)
-    }
-
-    fn is_delegated(&self, ino: Ino) -> bool {
-        self.is_with_programs(ino)
-    }
-
     fn sync(&self) -> Result<()> {
         self.pool.sync()?;
         self.discard_removed()
@@ -269,6 +251,30 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
             state.mode = None;
             below.removexattr(ino, name)
         })
+    }
+}
+
+impl<P: FileSystem, B: Backing> Mappings for Cache<P, B> {}
+
+impl<P: FileSystem, B: Backing> Openings for Cache<P, B> {
+    fn opened(&self, ino: Ino) {
+        self.count_opening(ino);
+    }
+
+    fn closed(&self, ino: Ino) {
+        if let Some(node) = self.table.find(ino) {
+            node.openings.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl<P: FileSystem, B: Backing> Delegations for Cache<P, B> {
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
+        self.mark_delegated(ino, announced)
+    }
+
+    fn is_delegated(&self, ino: Ino) -> bool {
+        self.is_with_programs(ino)
     }
 }
 

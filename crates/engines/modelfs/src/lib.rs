@@ -26,8 +26,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfs::acl::ACL_DEFAULT;
 use vfs::model::Model;
 use vfs::{
-    Attr, Caller, Durability, Entry, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT,
-    RenameFlags, Result, SetAttr, SetXattr, StatFs, Timestamp,
+    Attr, Caller, Delegations, Durability, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
+    NewKind, NewNode, Openings, ROOT, RenameFlags, Result, SetAttr, SetXattr, StatFs, Timestamp,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -134,8 +134,8 @@ impl<M: Medium> Drop for ModelFs<M> {
 }
 
 impl<M: Medium> FileSystem for ModelFs<M> {
-    vfs::forward!(self => self.model; root, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read, seek,
-        getxattr, listxattr);
+    vfs::forward!(self => self.model; root, kernel_cache, limits, lookup, forget, getattr,
+        readlink, readdir, read, seek, getxattr, listxattr);
     vfs::forward!(self => self.shrinking()?; unlink, rmdir, drop_privileges, removexattr);
 
     fn durability(&self) -> Durability {
@@ -215,6 +215,12 @@ impl<M: Medium> FileSystem for ModelFs<M> {
         StatFs { blocks, blocks_free, blocks_available, ..self.model.statfs() }
     }
 }
+
+impl<M: Medium> Mappings for ModelFs<M> {}
+
+impl<M: Medium> Openings for ModelFs<M> {}
+
+impl<M: Medium> Delegations for ModelFs<M> {}
 
 impl<M: Medium> ModelFs<M> {
     /// Bytes of access control that what is made in a directory inherits at most.

@@ -12,7 +12,8 @@ use pmem::Region;
 use pool::{FormatOptions, MountOptions};
 use std::ops::Range;
 use vfs::{
-    Announcement, Caller, Credit, Delegation, FileSystem, Ino, NewKind, NewNode, ROOT, SetXattr,
+    Announcement, Caller, Credit, Delegation, Delegations, FileSystem, Ino, NewKind, NewNode, ROOT,
+    SetXattr,
 };
 
 const POOL: u64 = 2 << 20;

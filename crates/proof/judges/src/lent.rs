@@ -12,7 +12,8 @@ use namespace::{Files, Pool};
 use pmem::{Medium, PmOff};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Caller, Durability, Errno, Fallocate, FileSystem, Ino, RenameFlags, SetAttr, StatFs,
+    Attr, Caller, Delegations, Durability, Errno, Fallocate, FileSystem, Ino, Mappings, Openings,
+    RenameFlags, SetAttr, StatFs,
 };
 
 /// What is atomic under readers, in bytes.
@@ -141,9 +142,9 @@ impl<F: Files, M: Medium> SharingProcess for Lending<'_, F, M> {
 }
 
 impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
-    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, lookup, getattr, readlink, readdir,
-        read, seek, getxattr, listxattr, create, tmpfile, rmdir, link, sync, setxattr, removexattr, map_range, unmap_range,
-        sync_range);
+    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, lookup,
+        getattr, readlink, readdir, read, seek, getxattr, listxattr, create, tmpfile, rmdir, link,
+        sync, setxattr, removexattr);
 
     fn statfs(&self) -> StatFs {
         self.end_readers();
@@ -197,6 +198,14 @@ impl<F: Files, M: Medium> FileSystem for Lending<'_, F, M> {
         self.while_lent(ino, |pool| pool.fsync(ino))
     }
 }
+
+impl<F: Files, M: Medium> Mappings for Lending<'_, F, M> {
+    vfs::forward!(self => self.pool; map_range, unmap_range, sync_range);
+}
+
+impl<F: Files, M: Medium> Openings for Lending<'_, F, M> {}
+
+impl<F: Files, M: Medium> Delegations for Lending<'_, F, M> {}
 
 fn mount<'m, M: Medium, F>(medium: &'m M) -> Result<Mounted<'m>, String>
 where

@@ -2,7 +2,10 @@
 
 use crate::{Engine, PoolFile, attach};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use vfs::{Caller, Delegation, Durability, Errno, FileSystem as _, NewKind, NewNode, ROOT};
+use vfs::{
+    Caller, Delegation, Delegations as _, Durability, Errno, FileSystem as _, NewKind, NewNode,
+    ROOT,
+};
 
 const ROUNDS: usize = 100;
 const LEN: u64 = 40_000;

@@ -17,8 +17,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, Delegation, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem,
-    Ino, KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent, Fallocate,
+    FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result,
+    Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -524,6 +525,38 @@ impl<F: Files> FileSystem for Pool<F> {
     fn statfs(&self) -> StatFs {
         self.files.statfs()
     }
+}
+
+impl<F: Files> Mappings for Pool<F> {
+    fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
+        self.files.op(|_| self.files.map_range(ino, range.clone(), stores))
+    }
+    fn map_again(&self, ino: Ino, stores: bool) -> Result<()> {
+        self.files.op(|core| {
+            let v = core.tables().vinode(ino)?;
+            // Otherwise nobody knows that the blocks are where they were.
+            if !v.mappings.are_direct() {
+                return Err(Errno::OPNOTSUPP);
+            }
+            core.tables().add_mapping(ino, v, Mapper::direct(stores))
+        })
+    }
+    fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
+        if let Ok(process) = self.files.tables().arena.process() {
+            let mapping = (Mapper::direct(stores), 1);
+            // Where that fails, the pool does.
+            let _ = crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
+        }
+    }
+    fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
+        self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
+        self.check_medium()
+    }
+}
+
+impl<F: Files> Openings for Pool<F> {}
+
+impl<F: Files> Delegations for Pool<F> {
     fn delegate(&self) -> Result<Delegation> {
         if F::DURABILITY != Durability::OnReturn {
             return Err(Errno::OPNOTSUPP);
@@ -584,30 +617,6 @@ impl<F: Files> FileSystem for Pool<F> {
             }
             Ok(())
         })
-    }
-    fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
-        self.files.op(|_| self.files.map_range(ino, range.clone(), stores))
-    }
-    fn map_again(&self, ino: Ino, stores: bool) -> Result<()> {
-        self.files.op(|core| {
-            let v = core.tables().vinode(ino)?;
-            // Otherwise nobody knows that the blocks are where they were.
-            if !v.mappings.are_direct() {
-                return Err(Errno::OPNOTSUPP);
-            }
-            core.tables().add_mapping(ino, v, Mapper::direct(stores))
-        })
-    }
-    fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
-        if let Ok(process) = self.files.tables().arena.process() {
-            let mapping = (Mapper::direct(stores), 1);
-            // Where that fails, the pool does.
-            let _ = crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
-        }
-    }
-    fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
-        self.files.op(|_| self.files.sync_range(ino, range.clone(), stores))?;
-        self.check_medium()
     }
 }
 

@@ -21,6 +21,10 @@
 ///     }
 /// }
 ///
+/// impl vfs::Mappings for Careless {}
+/// impl vfs::Openings for Careless {}
+/// impl vfs::Delegations for Careless {}
+///
 /// assert_eq!(Careless(Model::new()).root(), vfs::ROOT);
 /// ```
 #[macro_export]

@@ -32,9 +32,12 @@ pub mod access;
 pub mod acl;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod delegations;
 mod forward;
 mod limits;
+mod mappings;
 pub mod model;
+mod openings;
 pub mod path;
 pub mod rules;
 #[cfg(feature = "script")]
@@ -42,11 +45,12 @@ pub mod script;
 pub mod tree;
 mod types;
 
+pub use delegations::Delegations;
 pub use limits::{Limits, XATTR_NAME_MAX};
+pub use mappings::Mappings;
+pub use openings::Openings;
 pub use rustix::io::Errno;
 pub use types::*;
-
-use std::ops::Range;
 
 /// Result of every call of the contract.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -71,7 +75,7 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// changes an inode otherwise (links included, and for `rename` the inode moved) sets `ctime`.
 /// `read` need not set `atime`. A call that changes nothing (an empty write, a rename between two
 /// names of one inode, an empty [`SetAttr`]) sets none.
-pub trait FileSystem: Send + Sync {
+pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
@@ -258,124 +262,4 @@ pub trait FileSystem: Send + Sync {
 
     /// Space and inodes, total and free.
     fn statfs(&self) -> StatFs;
-
-    /// A number by which other processes that have the same storage may read and write one of its files with
-    /// [`read_delegated`](Self::read_delegated), [`write_delegated`](Self::write_delegated) and
-    /// [`append_delegated`](Self::append_delegated), until it is recalled: who serves the file tells them which, and changes
-    /// nothing of it meanwhile.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` where there are no such processes, or what they write would not be durable on return; `ENOSPC` where there
-    /// are too many delegations.
-    fn delegate(&self) -> Result<Delegation> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Recalls a delegation, or all: when it returns, nobody is at work by it, and nobody begins.
-    ///
-    /// # Errors
-    /// `EAGAIN` where somebody may still be at work; nobody begins then, either.
-    fn recall(&self, _delegation: Option<Delegation>) -> Result<()> {
-        Ok(())
-    }
-
-    /// As [`read`](Self::read), by a delegation.
-    ///
-    /// # Errors
-    /// `ESTALE` where it was recalled; nothing is read then.
-    fn read_delegated(
-        &self,
-        _by: Delegation,
-        _ino: Ino,
-        _offset: u64,
-        _buf: &mut [u8],
-    ) -> Result<usize> {
-        Err(Errno::STALE)
-    }
-
-    /// As [`write`](Self::write), by a delegation.
-    ///
-    /// # Errors
-    /// `ESTALE` where it was recalled; nothing is written then.
-    fn write_delegated(
-        &self,
-        _by: Delegation,
-        _ino: Ino,
-        _offset: u64,
-        _data: &[u8],
-    ) -> Result<()> {
-        Err(Errno::STALE)
-    }
-
-    /// As [`append`](Self::append), by a delegation, where the bytes come to lie `within` this range of the file.
-    ///
-    /// # Errors
-    /// `ESTALE` where it was recalled, `ERANGE` where they would lie elsewhere; nothing is written then.
-    fn append_delegated(
-        &self,
-        _by: Delegation,
-        _ino: Ino,
-        _within: Range<u64>,
-        _data: &[u8],
-    ) -> Result<u64> {
-        Err(Errno::STALE)
-    }
-
-    /// A front end has opened a file for somebody who may map it by the kernel, until [`closed`](Self::closed).
-    fn opened(&self, _ino: Ino) {}
-
-    /// What was [`opened`](Self::opened) is closed, and mapped no more.
-    fn closed(&self, _ino: Ino) {}
-
-    /// Sets bits of a file of bits by a delegation, whoever sets others at the same time: bit `j` of its `i`th word of 8 bytes,
-    /// little-endian, is number 64 `i` + `j`. A crash may leave some of them set.
-    ///
-    /// # Errors
-    /// `ESTALE` where it was recalled; none is set then.
-    fn set_bits_delegated(&self, _by: Delegation, _ino: Ino, _bits: Range<u64>) -> Result<()> {
-        Err(Errno::STALE)
-    }
-
-    /// Makes ready for what a program will write by a delegation, and says which blocks it may mark itself from now on. To be
-    /// called for who may write to the file.
-    ///
-    /// # Errors
-    /// `ENOTTY` where files are not delegated; `ESTALE` where the delegation was recalled, `EINVAL` for no range of blocks, or too
-    /// many at once, `EFBIG` beyond the end of what a file can have, and as [`write`](Self::write).
-    fn announce(&self, _ino: Ino, _announced: &Announcement) -> Result<Credit> {
-        Err(Errno::NOTTY)
-    }
-
-    /// Whether others may change the file now without asking: who asks for its attributes is to remember nothing of them.
-    fn is_delegated(&self, _ino: Ino) -> bool {
-        false
-    }
-
-    /// Counts a mapping of `range` of a file to where it lies, which it says: in order, without gaps, whole blocks. Until the
-    /// mapping is taken back by [`unmap_range`](Self::unmap_range) these blocks stay the file's, and stay where they are: what
-    /// is cut off or punched out is zeroed there, what would shift them gives `EBUSY`. `stores`: bytes may be stored through
-    /// the mapping, so [`fsync`](Self::fsync) makes all of the file durable. `range` begins at a multiple of 4096; what of it is
-    /// not allocated becomes so, also beyond the end of the file, which stays where it is. The caller holds the inode.
-    ///
-    /// # Errors
-    /// `EBUSY` where pages of the kernel's are mapped; `EOPNOTSUPP` where the engine cannot do that, or it is not worth it:
-    /// much would have to be allocated, or the range is in many pieces; `ENOSPC`. Then nothing is counted.
-    fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Counts one more mapping of what this process, or the one that forked it, has mapped. `EOPNOTSUPP` where it has not.
-    fn map_again(&self, _ino: Ino, _stores: bool) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Takes a mapping back that was counted so, when nothing is mapped any more. `is_durable`: what was stored through it
-    /// has been synced.
-    fn unmap_range(&self, _ino: Ino, _stores: bool, _is_durable: bool) {}
-
-    /// Makes durable what was stored through mappings to `range` of a file (`msync`); where it `stores`, that is recorded as a
-    /// change of content.
-    fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
 }

@@ -69,8 +69,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use vfs::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Caller, Delegations, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
+    Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek,
+    SetAttr, SetXattr, StatFs,
 };
 
 /// How a directory is used.
@@ -555,6 +556,12 @@ impl FileSystem for DirFs {
         }
     }
 }
+
+impl Mappings for DirFs {}
+
+impl Openings for DirFs {}
+
+impl Delegations for DirFs {}
 
 impl Backing for DirFs {
     fn identity(&self, ino: Ino) -> Result<Identity> {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::conformance::{compare, gen_ops, scenarios};
 use vfs::script::{Op, When};
-use vfs::{FileKind, FileSystem, Ino, Result, Timestamp};
+use vfs::{Delegations, FileKind, FileSystem, Ino, Mappings, Openings, Result, Timestamp};
 
 /// A directory of its own, removed at the end.
 struct Fresh {
@@ -59,10 +59,10 @@ impl Drop for Fresh {
 }
 
 impl FileSystem for Fresh {
-    vfs::forward!(self => self.fs; root, durability, kernel_cache, limits, forget, readlink, unlink, rmdir,
-        rename, rename_whiteout, readdir,
-        read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr, setxattr, listxattr,
-        removexattr, statfs);
+    vfs::forward!(self => self.fs; root, durability, kernel_cache, limits, forget, readlink,
+        unlink, rmdir, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
+        fallocate, seek, copy_range, fsync, sync, getxattr, setxattr, listxattr, removexattr,
+        statfs);
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<vfs::Entry> {
         self.fs.lookup(dir, name).map(|attr| self.counted(attr))
@@ -98,6 +98,12 @@ impl FileSystem for Fresh {
         self.fs.link(ino, dir, name).map(|attr| self.counted(attr))
     }
 }
+
+impl Mappings for Fresh {}
+
+impl Openings for Fresh {}
+
+impl Delegations for Fresh {}
 
 /// What all have: times end somewhere, and a capability must be one (`tests/it/dirfs.rs` sets real ones).
 const EVERYWHERE: [&str; 4] = [

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use vfs::conformance::{Handles, apply, gen_ops, run_all, run_generated, stress};
 use vfs::tree::{diff, tree};
-use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT, Result};
+use vfs::{
+    Caller, Delegations, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT, Result,
+};
 
 fn fresh(options: Options) -> ObjectFs {
     open(&Faulty::new(), options)
@@ -23,16 +25,22 @@ fn staging_nothing() -> Options {
 struct Syncing(ObjectFs);
 
 impl FileSystem for Syncing {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, append, drop_privileges,
-        fallocate, seek, copy_range, fsync,
-        sync, getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
+        setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
+        read, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr,
+        setxattr, listxattr, removexattr, statfs);
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.0.write(ino, offset, data)?;
         self.0.fsync(ino)
     }
 }
+
+impl Mappings for Syncing {}
+
+impl Openings for Syncing {}
+
+impl Delegations for Syncing {}
 
 #[test]
 fn the_contract_is_kept() {

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::Duration;
 use vfs::conformance::{run_all, run_generated};
 use vfs::{
-    Announcement, Caller, Credit, Delegation, Errno, Fallocate, FileSystem, Ino, ROOT, RenameFlags,
-    SetAttr, SetXattr,
+    Announcement, Caller, Credit, Delegation, Delegations, Errno, Fallocate, FileSystem, Ino,
+    Mappings, Openings, ROOT, RenameFlags, SetAttr, SetXattr,
 };
 
 type Tested = Cache<Bpfs<Region>, Below>;
@@ -151,10 +151,10 @@ impl Programs {
 }
 
 impl FileSystem for Programs {
-    vfs::forward!(self => self.cache; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, drop_privileges, fallocate, seek,
-        copy_range, fsync, sync,
-        getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.cache; root, durability, kernel_cache, limits, lookup, forget,
+        getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
+        readdir, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr, setxattr,
+        listxattr, removexattr, statfs);
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> vfs::Result<usize> {
         if self.draws()
@@ -186,6 +186,12 @@ impl FileSystem for Programs {
         self.cache.close()
     }
 }
+
+impl Mappings for Programs {}
+
+impl Openings for Programs {}
+
+impl Delegations for Programs {}
 
 /// Whatever is done by delegations, and whatever in between by others, it is as if all had gone through the cache; and below is
 /// the same when it was written back.
@@ -346,10 +352,10 @@ fn there_is_no_credit_for_what_has_to_be_prepared() {
 struct Interrupted(Below, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 
 impl FileSystem for Interrupted {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range, sync,
-        getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
+        setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
+        read, write, append, drop_privileges, fallocate, seek, copy_range, sync, getxattr,
+        setxattr, listxattr, removexattr, statfs);
 
     fn fsync(&self, ino: Ino) -> vfs::Result<()> {
         if let Some(call) = self.1.get() {
@@ -358,6 +364,12 @@ impl FileSystem for Interrupted {
         self.0.fsync(ino)
     }
 }
+
+impl Mappings for Interrupted {}
+
+impl Openings for Interrupted {}
+
+impl Delegations for Interrupted {}
 
 impl Backing for Interrupted {
     backing::forward!(self => self.0);
@@ -426,16 +438,22 @@ fn a_write_back_that_is_under_way_is_waited_for() {
 struct Allocating(Below, Arc<Mutex<Vec<Range<u64>>>>);
 
 impl FileSystem for Allocating {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        seek, copy_range, fsync, sync,
-        getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
+        setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
+        read, write, append, drop_privileges, seek, copy_range, fsync, sync, getxattr, setxattr,
+        listxattr, removexattr, statfs);
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> vfs::Result<()> {
         self.1.lock().unwrap().push(offset..offset + len);
         self.0.fallocate(ino, mode, offset, len)
     }
 }
+
+impl Mappings for Allocating {}
+
+impl Openings for Allocating {}
+
+impl Delegations for Allocating {}
 
 impl Backing for Allocating {
     backing::forward!(self => self.0);

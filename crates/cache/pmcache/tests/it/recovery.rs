@@ -6,7 +6,10 @@ use backing::model::{Call, ModelBacking};
 use pmcache::{Cache, Mode};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetTime, Timestamp};
+use vfs::{
+    Caller, Delegations, Errno, FileSystem, Ino, Mappings, Openings, ROOT, SetAttr, SetTime,
+    Timestamp,
+};
 
 /// The file before it is changed, and what is added to it.
 const OLD: &[u8] = &[1; 9000];
@@ -151,9 +154,10 @@ struct AfterSync {
 }
 
 impl FileSystem for AfterSync {
-    vfs::forward!(self => self.below; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
-        create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.below; root, durability, kernel_cache, limits, lookup, forget,
+        getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
+        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn fsync(&self, ino: Ino) -> vfs::Result<()> {
         self.below.fsync(ino)?;
@@ -162,6 +166,12 @@ impl FileSystem for AfterSync {
         Ok(())
     }
 }
+
+impl Mappings for AfterSync {}
+
+impl Openings for AfterSync {}
+
+impl Delegations for AfterSync {}
 
 impl Backing for AfterSync {
     backing::forward!(self => self.below);

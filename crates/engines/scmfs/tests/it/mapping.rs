@@ -5,7 +5,7 @@ use mounts::MountEvents as _;
 use pmem::{Medium as _, Region};
 use scmfs::layout::{BLOCK, EXTENT};
 use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted, resize};
-use vfs::{Errno, Extent, Fallocate, FileSystem as _, Ino, ROOT};
+use vfs::{Errno, Extent, Fallocate, FileSystem as _, Ino, Mappings, ROOT};
 
 type Pool = Fs<Scmfs>;
 

@@ -5,7 +5,7 @@ use pool::Engine as _;
 use rng::Rng;
 use scmfs::layout::{BLOCK, EXTENT};
 use suite::{Engine, FILE, Fs, check_and_remount, content, create, mounted};
-use vfs::{FileSystem as _, Ino, ROOT};
+use vfs::{FileSystem as _, Ino, Mappings, ROOT};
 
 /// Free units of 2 MiB that are whole.
 fn whole<E: Engine>(fs: &Fs<E>) -> u64 {

@@ -1,4 +1,4 @@
-//! What a cache is over: a directory, or a prefix of an object store.
+//! The backing store of a cache: a directory, or a prefix of an object store.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,13 +13,13 @@ use backing::{Backing, DirFs};
 use fuse::MountFlags;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use vfs::{FileSystem, Ino, SetXattr};
+use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, SetXattr};
 
 use super::args::StoreArgs;
 use crate::background;
 use crate::mount::absolute_dir;
 
-/// What a cache is over.
+/// The name of a backing store.
 pub enum Place {
     /// A directory, absolute.
     Dir(PathBuf),
@@ -28,7 +28,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What a user means by DIR.
+    /// Parses the argument DIR.
     pub fn parse(text: &Path) -> Result<Self> {
         match text.to_str().filter(|text| text.contains("://")) {
             Some(url) => Ok(Self::Store(url.to_owned())),
@@ -36,7 +36,7 @@ impl Place {
         }
     }
 
-    /// For messages and command lines.
+    /// Returns the name for messages and command lines.
     pub fn path(&self) -> &Path {
         match self {
             Self::Dir(dir) => dir,
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// Where it is mounted if the user says nothing else.
+    /// Returns the default mount point.
     pub fn mount_point(&self) -> Result<PathBuf> {
         match self {
             Self::Dir(dir) => Ok(dir.clone()),
@@ -54,7 +54,8 @@ impl Place {
         }
     }
 
-    /// Bytes that are read ahead if the user says nothing else: a request to a store takes as long as the transfer of these.
+    /// Returns the default number of bytes to read ahead. For a store, the transfer of these takes
+    /// as long as a request.
     pub fn read_ahead(&self) -> u64 {
         match self {
             Self::Dir(_) => 512 << 10,
@@ -62,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Opens it.
+    /// Opens the backing store.
     pub fn open(&self, store: &StoreArgs) -> Result<Below> {
         let below = match self {
             Self::Dir(dir) => open_dir(dir),
@@ -72,7 +73,8 @@ impl Place {
     }
 }
 
-/// The directory itself, where need be below the mount of a cache whose server has died.
+/// Opens a directory. If a cache whose server has died is mounted over it, opens the directory
+/// below that mount.
 fn open_dir(dir: &Path) -> Result<Below> {
     let options = backing::Options::default();
     let opened = if fuse::is_stale(dir)? {
@@ -88,8 +90,9 @@ fn open_dir(dir: &Path) -> Result<Below> {
     Ok(Below::Dir { dir: Box::new(opened), claim })
 }
 
-/// That no other cache of this user has a directory, by a locked file where no other user can lock one: a lock of the directory
-/// itself every user takes who may read it.
+/// A claim that excludes other caches of this user from a directory: a locked file in a place where
+/// other users cannot lock it. A lock of the directory itself would not do, because every user who
+/// may read the directory can take it.
 pub struct Claim {
     path: PathBuf,
     locked: File,
@@ -112,14 +115,15 @@ impl Claim {
                 }
                 locked => locked.with_context(|| path.display().to_string())?,
             }
-            // The last one removes it.
+            // The previous holder may have removed the file before this lock.
             if is_same_file(&path, &file) {
                 return Ok(Self { path, locked: file });
             }
         }
     }
 
-    /// Removes the file, unless it was removed before and another server has made it again. The lock lasts as long as `self`.
+    /// Removes the file, unless the file at this path belongs to another server now. The lock lasts
+    /// as long as `self`.
     fn remove(&self) {
         if is_same_file(&self.path, &self.locked) {
             let _ = std::fs::remove_file(&self.path);
@@ -127,7 +131,7 @@ impl Claim {
     }
 }
 
-/// Whether a path leads to an open file.
+/// Returns whether a path leads to this open file.
 fn is_same_file(path: &Path, file: &File) -> bool {
     path.metadata()
         .is_ok_and(|found| file.metadata().is_ok_and(|opened| found.ino() == opened.ino()))
@@ -161,22 +165,24 @@ fn open_store(_url: &str, _args: &StoreArgs) -> Result<Below> {
     bail!("this keepstone was built without object stores (its feature `object-store`)")
 }
 
-/// What a cache has below it, whichever it is.
+/// An open backing store of either kind.
 pub enum Below {
     /// A directory of a kernel file system, which this process has claimed.
     Dir {
         /// The directory.
         dir: Box<DirFs>,
-        /// Keeps other caches of this user from it.
+        /// Keeps other caches of this user from the directory.
         claim: Claim,
     },
-    /// A tree in an object store, and whether its operator is trusted with what gives programs privileges.
+    /// A tree in an object store, and whether to trust the operator of the store with attributes
+    /// and modes that give programs privileges.
     #[cfg(feature = "object-store")]
     Store(Box<objects::ObjectFs>, AtomicBool),
 }
 
 impl Below {
-    /// Removes what this process has recorded of its use, before it exits while other threads still have the cache.
+    /// Removes the claim. The process calls this before it exits while other threads still hold the
+    /// cache.
     pub fn end_use(&self) {
         match self {
             Self::Dir { claim, .. } => claim.remove(),
@@ -185,7 +191,8 @@ impl Below {
         }
     }
 
-    /// Flags of the mount that the files lie on. The operator of a store can make set-user-ID and device files.
+    /// Returns the flags of the mount that the files lie on. A store counts as guarded (nosuid,
+    /// nodev), because its operator can make set-user-ID and device files.
     pub fn mount_flags(&self) -> MountFlags {
         match self {
             Self::Dir { dir, .. } => dir.mount_flags(),
@@ -194,7 +201,8 @@ impl Below {
         }
     }
 
-    /// The cache is mounted with these flags: files are not served that are on a mount which forbids more.
+    /// Receives the flags of the cache's mount. Files on mounts with stricter flags are then not
+    /// served.
     pub fn serve_with(&self, flags: MountFlags) {
         match self {
             Self::Dir { dir, .. } => dir.serve_with(flags),
@@ -205,7 +213,8 @@ impl Below {
         }
     }
 
-    /// Whether an extended attribute is not believed: the operator of a store can make any.
+    /// Returns whether to hide an extended attribute. The operator of a store can create any
+    /// attribute, so those that give privileges are hidden unless the operator is trusted.
     #[cfg_attr(not(feature = "object-store"), expect(unused_variables))]
     fn hides(&self, name: &[u8]) -> bool {
         match self {
@@ -228,10 +237,10 @@ impl Below {
 }
 
 impl FileSystem for Below {
-    vfs::forward!(self => self.backing(); root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range,
-        fsync, sync, removexattr, statfs, lookup_into, peek_into, close);
+    vfs::forward!(self => self.backing(); root, durability, kernel_cache, limits, lookup, forget,
+        getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
+        readdir, read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync,
+        removexattr, statfs, lookup_into, peek_into, close);
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> vfs::Result<Vec<u8>> {
         if self.hides(name) { Err(Errno::NODATA) } else { self.backing().getxattr(ino, name) }
@@ -250,6 +259,12 @@ impl FileSystem for Below {
         Ok(names)
     }
 }
+
+impl Mappings for Below {}
+
+impl Openings for Below {}
+
+impl Delegations for Below {}
 
 impl Backing for Below {
     backing::forward!(self => self.backing());

@@ -22,8 +22,8 @@ use fuse::{
 use mounts::{MountEvents, Opening, Requester, Ticket};
 use vfs::model::Model;
 use vfs::{
-    Announcement, Caller, Credit, Delegation, Entry, Errno, FileSystem, Ino, KernelCache, Limits,
-    NewKind, NewNode, RenameFlags, Result,
+    Announcement, Caller, Credit, Delegation, Delegations, Entry, Errno, FileSystem, Ino,
+    KernelCache, Limits, Mappings, NewKind, NewNode, Openings, RenameFlags, Result,
 };
 
 /// A model that counts references and calls to `fsync`, and breaks where it is told to.
@@ -166,10 +166,9 @@ impl Probe {
 }
 
 impl FileSystem for Probe {
-    vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink, unlink, rmdir,
-        rename, rename_whiteout, readdir,
-        read, write, append, drop_privileges, fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr,
-        removexattr, statfs);
+    vfs::forward!(self => self.model; root, durability, limits, getattr, setattr, readlink,
+        unlink, rmdir, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
+        fallocate, seek, copy_range, sync, getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn kernel_cache(&self) -> KernelCache {
         self.kernel_cache
@@ -194,13 +193,20 @@ impl FileSystem for Probe {
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         Ok(self.given(self.model.link(ino, dir, name)?))
     }
-    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
-        self.announced.lock().unwrap().push((ino, announced.clone()));
-        Ok(CREDIT)
-    }
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.fsyncs.fetch_add(1, Relaxed);
         self.model.fsync(ino)
+    }
+}
+
+impl Mappings for Probe {}
+
+impl Openings for Probe {}
+
+impl Delegations for Probe {
+    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
+        self.announced.lock().unwrap().push((ino, announced.clone()));
+        Ok(CREDIT)
     }
 }
 

@@ -16,7 +16,7 @@ use fuse::{
     ServerOptions,
 };
 use vfs::model::Model;
-use vfs::{FileSystem, Ino, Result};
+use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, Result};
 
 /// A file of this size is read when the gate is open.
 const SLOW_BYTES: usize = 7777;
@@ -37,10 +37,10 @@ struct State {
 }
 
 impl FileSystem for Gate {
-    vfs::forward!(self => self.model; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr, create, tmpfile,
-        readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, write, append, drop_privileges,
-        fallocate, seek, copy_range, fsync,
-        sync, getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.model; root, durability, kernel_cache, limits, lookup, forget,
+        getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,
+        readdir, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync,
+        getxattr, setxattr, listxattr, removexattr, statfs);
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if self.model.getattr(ino)?.size == SLOW_BYTES as u64 {
@@ -54,6 +54,12 @@ impl FileSystem for Gate {
         self.model.read(ino, offset, buf)
     }
 }
+
+impl Mappings for Gate {}
+
+impl Openings for Gate {}
+
+impl Delegations for Gate {}
 
 impl Gate {
     fn set_open(&self, is_open: bool) {

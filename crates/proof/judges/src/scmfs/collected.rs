@@ -8,7 +8,7 @@ use crashsim::target::{Meeting, Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
-use vfs::FileSystem;
+use vfs::{Delegations, FileSystem, Mappings, Openings};
 
 /// SCMFS with such a collector.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,11 +27,20 @@ impl<F: Files> Collecting<F> {
 
 impl<F: Files> FileSystem for Collecting<F> {
     // Who looks at what a crash left must not change it.
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup, getattr, readlink,
-        readdir, read, seek, getxattr, listxattr);
-    vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename, rename_whiteout, write, append,
-        drop_privileges, fallocate, copy_range, fsync, sync, setxattr, removexattr, map_range, unmap_range, sync_range);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup,
+        getattr, readlink, readdir, read, seek, getxattr, listxattr);
+    vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename,
+        rename_whiteout, write, append, drop_privileges, fallocate, copy_range, fsync, sync,
+        setxattr, removexattr);
 }
+
+impl<F: Files> Mappings for Collecting<F> {
+    vfs::forward!(self => self.step(); map_range, unmap_range, sync_range);
+}
+
+impl<F: Files> Openings for Collecting<F> {}
+
+impl<F: Files> Delegations for Collecting<F> {}
 
 impl<F: Files> SharingProcess for Collecting<F> {
     fn fs(&self) -> &dyn FileSystem {

@@ -17,7 +17,9 @@ use pool::{MountOptions, Prealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use vfs::script::Op;
-use vfs::{Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Result};
+use vfs::{
+    Delegations, Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Mappings, Openings, Result,
+};
 
 /// SCMFS, stored to so.
 #[derive(Clone, Copy, Debug, Default)]
@@ -171,9 +173,9 @@ fn pieces(extents: &[Extent]) -> impl Iterator<Item = u64> {
 }
 
 impl<F: Files> FileSystem for Mapping<F> {
-    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, statfs, lookup, getattr, readlink, readdir, read,
-        seek, getxattr, listxattr, create, tmpfile, rmdir, link, rename, rename_whiteout, drop_privileges,
-        setxattr, removexattr);
+    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, statfs, lookup,
+        getattr, readlink, readdir, read, seek, getxattr, listxattr, create, tmpfile, rmdir, link,
+        rename, rename_whiteout, drop_privileges, setxattr, removexattr);
 
     fn forget(&self, ino: Ino, refs: u64) {
         if let Some(held) = self.held().get_mut(&ino) {
@@ -247,6 +249,12 @@ impl<F: Files> FileSystem for Mapping<F> {
         self.pool.close()
     }
 }
+
+impl<F: Files> Mappings for Mapping<F> {}
+
+impl<F: Files> Openings for Mapping<F> {}
+
+impl<F: Files> Delegations for Mapping<F> {}
 
 /// But for how it is stored to, as [`Scmfs`].
 impl Target for Mapped {

@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::SYMLINK_PERM;
 use crate::{
-    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    KernelCache, Limits, NewNode, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
-    Timestamp,
+    Attr, Caller, Delegations, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
+    Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek,
+    SetAttr, SetXattr, StatFs, Timestamp,
 };
 use data::{BLOCK_SIZE, Sparse};
 use names::Dir;
@@ -456,3 +456,9 @@ impl FileSystem for Model {
         self.state().statfs()
     }
 }
+
+impl Mappings for Model {}
+
+impl Openings for Model {}
+
+impl Delegations for Model {}

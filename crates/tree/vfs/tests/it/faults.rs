@@ -7,8 +7,8 @@ use vfs::conformance::{Failure, compare, gen_ops, ops, stress};
 use vfs::model::Model;
 use vfs::script::parse;
 use vfs::{
-    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, NewNode, RenameFlags, Result,
-    Seek, SetAttr, SetXattr,
+    Attr, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
+    NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,8 +80,9 @@ impl Faulty {
 }
 
 impl FileSystem for Faulty {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, getattr, readlink, unlink, rmdir, read, append,
-        drop_privileges, copy_range, fsync, sync, getxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, getattr,
+        readlink, unlink, rmdir, read, append, drop_privileges, copy_range, fsync, sync, getxattr,
+        listxattr, removexattr, statfs);
 
     fn forget(&self, ino: Ino, refs: u64) {
         let all = self.1 == Fault::ForgetDropsAll;
@@ -176,6 +177,12 @@ impl FileSystem for Faulty {
         self.0.setxattr(ino, name, if cut { &value[..4096] } else { value }, mode)
     }
 }
+
+impl Mappings for Faulty {}
+
+impl Openings for Faulty {}
+
+impl Delegations for Faulty {}
 
 /// The first failure that a few seeds find.
 fn find(fault: Fault) -> Failure {

@@ -8,7 +8,9 @@ use pmem::{Medium as _, Region};
 use pool::{FormatOptions, MountOptions};
 use std::ops::Deref;
 use std::sync::Arc;
-use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT};
+use vfs::{
+    Caller, Delegations, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT,
+};
 
 /// A backing that a test keeps hold of.
 #[derive(Clone)]
@@ -23,11 +25,17 @@ impl Deref for Below {
 }
 
 impl FileSystem for Below {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr, setattr,
-        create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir, read, write, append, drop_privileges,
-        fallocate, seek, copy_range, fsync, sync,
-        getxattr, setxattr, listxattr, removexattr, statfs);
+    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
+        setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
+        read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr,
+        setxattr, listxattr, removexattr, statfs);
 }
+
+impl Mappings for Below {}
+
+impl Openings for Below {}
+
+impl Delegations for Below {}
 
 impl Backing for Below {
     backing::forward!(self => self.0);

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::model::Model;
 use vfs::{
-    Caller, Errno, Fallocate, FileSystem, Ino, NewKind, NewNode, ROOT, RenameFlags, SetAttr,
-    SetTime, Timestamp,
+    Caller, Delegations, Errno, Fallocate, FileSystem, Ino, Mappings, NewKind, NewNode, Openings,
+    ROOT, RenameFlags, SetAttr, SetTime, Timestamp,
 };
 
 const POOL: u64 = 4 << 20;
@@ -58,12 +58,18 @@ impl Watched {
 }
 
 impl FileSystem for Watched {
-    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, lookup, forget, getattr, readlink, readdir, read,
-        drop_privileges, seek, fsync, sync, getxattr, listxattr, statfs);
-    vfs::forward!(self => self.told(); setattr, create, tmpfile, unlink, rmdir, link, rename, rename_whiteout,
-        write, append, fallocate,
-        copy_range, setxattr, removexattr);
+    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, lookup, forget,
+        getattr, readlink, readdir, read, drop_privileges, seek, fsync, sync, getxattr, listxattr,
+        statfs);
+    vfs::forward!(self => self.told(); setattr, create, tmpfile, unlink, rmdir, link, rename,
+        rename_whiteout, write, append, fallocate, copy_range, setxattr, removexattr);
 }
+
+impl Mappings for Watched {}
+
+impl Openings for Watched {}
+
+impl Delegations for Watched {}
 
 /// Which calls to the store fail.
 #[derive(Default)]
