@@ -55,30 +55,30 @@ demo: build ## a pool in DRAM, mounted; real programs on it while the server is 
 # and would be built twice.
 test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
-	scripts/lib-packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
-	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
+	scripts/lib/packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
+	scripts/lib/cargo-tools.sh $(TOOLS) cargo-nextest
 	$(CARGO) build --workspace --lib --bin keepstone --tests --features keepstone/ublk
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
 	$(CARGO) test --workspace --doc
-	scripts/mount-tests/run.sh all
-	LAYOUT=scmfs scripts/mount-tests/run.sh all
-	scripts/run-tests/run.sh all
-	LAYOUT=scmfs scripts/run-tests/run.sh together
-	LAYOUT=scmfs scripts/run-tests/run.sh pjdfstest
-	scripts/run-tests/run.sh --cache sqlite
-	scripts/run-tests/run.sh --cache rocksdb
-	scripts/run-tests/run.sh --cache copies
-	scripts/run-tests/run.sh --cache backups
-	scripts/run-tests/run.sh --direct all
-	scripts/bdev-tests/run.sh all
-	scripts/security-tests/run.sh all
+	scripts/test/mount/run.sh all
+	LAYOUT=scmfs scripts/test/mount/run.sh all
+	scripts/test/run/run.sh all
+	LAYOUT=scmfs scripts/test/run/run.sh together
+	LAYOUT=scmfs scripts/test/run/run.sh pjdfstest
+	scripts/test/run/run.sh --cache sqlite
+	scripts/test/run/run.sh --cache rocksdb
+	scripts/test/run/run.sh --cache copies
+	scripts/test/run/run.sh --cache backups
+	scripts/test/run/run.sh --direct all
+	scripts/test/bdev/run.sh all
+	scripts/test/security/run.sh all
 
 # Left out of what these packages have: what mounts something, or is another user.
 QUICK := arena bpfs direct engines mounts namespace nbd objects os pmbd pool scmfs vfs
 QUICK_TESTS := not (test(a_full_shm) | test(a_strangers_file)) & (kind(lib) | not package(/^(pmem|posix|crashsim)$$/))
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
 	$(CARGO) fmt --all --check
-	scripts/lib-cargo-tools.sh $(TOOLS) cargo-nextest
+	scripts/lib/cargo-tools.sh $(TOOLS) cargo-nextest
 	$(CARGO) nextest run $(addprefix --package=,$(QUICK)) --package=pmem --package=posix --package=crashsim \
 	    --filterset '$(QUICK_TESTS)'
 
@@ -91,7 +91,7 @@ loom-arena:
 	    CARGO_PROFILE_RELEASE_LTO=off $(CARGO) test --release --package arena --lib
 
 check: ## formatting, lints, documentation, licences, scripts
-	scripts/lib-packages.sh libclang1-14 shellcheck
+	scripts/lib/packages.sh libclang1-14 shellcheck
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
 	$(CARGO) clippy --package keepstone -- -D warnings
@@ -99,13 +99,13 @@ check: ## formatting, lints, documentation, licences, scripts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	scripts/lib-cargo-tools.sh $(TOOLS) cargo-deny
+	scripts/lib/cargo-tools.sh $(TOOLS) cargo-deny
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
-	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/mount-tests/*.sh scripts/run-tests/*.sh scripts/bdev-tests/*.sh scripts/security-tests/*.sh scripts/programs-bench/*.sh
+	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*/*.sh
 
 bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench
-	scripts/lib-peers.sh $(WORK)/peers
+	scripts/lib/peers.sh $(WORK)/peers
 	mkdir -p $(WORK)/bench
 	$(BENCH) traffic --save $(WORK)/bench/traffic.json
 	$(BENCH) engine --save $(WORK)/bench/engine.json
@@ -113,12 +113,12 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 	$(BENCH) direct --save $(WORK)/bench/direct.json
 	$(BENCH) fuse --save $(WORK)/bench/fuse.json
 	$(BENCH) bdev --save $(WORK)/bench/bdev.json
-	scripts/lib-packages.sh nbdkit qemu-utils
+	scripts/lib/packages.sh nbdkit qemu-utils
 	$(BENCH) nbd --save $(WORK)/bench/nbd.json
 	$(BENCH) chell --save $(WORK)/bench/chell.json
 	$(BENCH) cached --dram --save $(WORK)/bench/cached-dram.json
 	$(BENCH) cached --save $(WORK)/bench/cached.json
-	scripts/lib-packages.sh sqlite3
+	scripts/lib/packages.sh sqlite3
 	$(BENCH) sensitivity --save $(WORK)/bench/sensitivity.json
 	$(BENCH) report $(WORK)/bench/traffic.json $(WORK)/bench/engine.json \
 	    $(WORK)/bench/mount.json $(WORK)/bench/direct.json $(WORK)/bench/fuse.json \
@@ -128,7 +128,7 @@ bench: ## measure against peers in the same run; results into docs/PERFORMANCE.m
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(CARGO) build --release --package keepstone --package preload --package bench
-	scripts/lib-peers.sh $(WORK)/peers
+	scripts/lib/peers.sh $(WORK)/peers
 	$(BENCH) traffic
 	$(BENCH) engine --quick
 	$(BENCH) mount --quick
@@ -139,7 +139,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) bdev --quick
 
 bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
-	scripts/lib-packages.sh valgrind
+	scripts/lib/packages.sh valgrind
 	$(CARGO) build --release --package bench
 	mkdir -p $(WORK)/bench
 	for what in $(SCMFS_MEASURED); do \
@@ -147,7 +147,7 @@ bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostM
 	$(BENCH) report $(SCMFS_MEASURED:%=$(WORK)/bench/%.json)
 
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (12 minutes)
-	scripts/programs-bench.sh
+	scripts/bench/programs.sh
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
 	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone
@@ -168,7 +168,7 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 fuzz: ## what strangers send, as bytes: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	if $(CARGO) +nightly --version; then \
-	    scripts/lib-packages.sh g++ && scripts/lib-cargo-tools.sh $(TOOLS) cargo-fuzz && \
+	    scripts/lib/packages.sh g++ && scripts/lib/cargo-tools.sh $(TOOLS) cargo-fuzz && \
 	    $(CARGO) run --release --package fuzzing --bin fuzz-seeds fuzz/corpus && cd fuzz && \
 	    for target in $$($(CARGO) +nightly fuzz list); do \
 	        $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done; \
@@ -185,27 +185,27 @@ crash-score: build ## which planted bugs the crash tests find, of all engines or
 	    $(addprefix --results=,$(SCORE_RESULTS)) --threads $$(nproc)
 
 nvdimm-test: build ## pmem, Chell-Direct on DAX file systems, ublk and the kernel's NBD client, on an emulated machine with an NVDIMM
-	scripts/nvdimm-test.sh
-	scripts/bdev-machine-test.sh
-	scripts/direct-guest-test.sh
+	scripts/machine/nvdimm.sh
+	scripts/machine/bdev.sh
+	scripts/machine/direct.sh
 
 dax-programs-test: build ## real programs on ext4 and XFS with DAX, in the emulated machine (40 minutes)
-	scripts/direct-programs-test.sh
+	scripts/machine/direct-programs.sh
 
 vm-test: build ## boot a virtual machine from a served block device, and kill both ends (half a minute)
-	scripts/vm-boot-test.sh
+	scripts/machine/vm-boot.sh
 
 foreign-tests: build ## the test suites of git, coreutils and CPython on tmpfs and under `keepstone run` (nightly: hours)
-	scripts/foreign-tests.sh
+	scripts/test/foreign.sh
 
 torture: build ## kill the mount's server under databases, commits and builds (two minutes)
-	scripts/torture.sh
-	LAYOUT=scmfs scripts/torture.sh
+	scripts/test/torture.sh
+	LAYOUT=scmfs scripts/test/torture.sh
 
 machine-torture: build ## kill the emulated machine itself, boot it again, verify (10 minutes)
-	scripts/machine-torture.sh
-	LAYOUT=scmfs scripts/machine-torture.sh
-	scripts/bdev-torture.sh
+	scripts/machine/torture.sh
+	LAYOUT=scmfs scripts/machine/torture.sh
+	scripts/machine/bdev-torture.sh
 
 clean: ## remove everything built or fetched
 	$(CARGO) clean

@@ -13,15 +13,15 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# shellcheck source=lib-source.sh
-source "$here/scripts/lib-source.sh"
-# shellcheck source=lib-wait.sh
-source "$here/scripts/lib-wait.sh"
-# shellcheck source=lib-demo.sh
-source "$here/scripts/lib-demo.sh"
+# shellcheck source=lib/source.sh
+source "$here/scripts/lib/source.sh"
+# shellcheck source=lib/wait.sh
+source "$here/scripts/lib/wait.sh"
+# shellcheck source=lib/demo.sh
+source "$here/scripts/lib/demo.sh"
 
 step "Prepare: programs, sources, keepstone itself"
-"$here/scripts/lib-packages.sh" git sqlite3 gcc libc6-dev make tar xz-utils diffutils findutils gawk util-linux fuse3
+"$here/scripts/lib/packages.sh" git sqlite3 gcc libc6-dev make tar xz-utils diffutils findutils gawk util-linux fuse3
 build_keepstone
 make_places
 fetch_source xz-utils "$outside/xz"

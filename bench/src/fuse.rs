@@ -32,7 +32,7 @@ pub struct Programs {
     pub keepstone: PathBuf,
     /// What pools are laid out for.
     pub layout: String,
-    /// The directory with `passthrough_ll` and `passthrough_hp` (`scripts/lib-peers.sh`).
+    /// The directory with `passthrough_ll` and `passthrough_hp` (`scripts/lib/peers.sh`).
     pub peers: PathBuf,
 }
 

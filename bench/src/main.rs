@@ -111,7 +111,7 @@ enum Command {
         /// The keepstone program. Default: the one beside this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
-        /// Where scripts/lib-peers.sh has put passthrough_ll and passthrough_hp.
+        /// Where scripts/lib/peers.sh has put passthrough_ll and passthrough_hp.
         #[arg(long, default_value = ".work/peers")]
         peers: PathBuf,
         /// Let the scheduler place client and servers. Default: all on one CPU.

@@ -3,7 +3,7 @@
 //!
 //! `nvdimm_selftest DOMAIN PATH`: PATH is a file to create, or a devdax device whose first MiB is
 //! overwritten. Prints `ok DOMAIN`; exits with 1 when the domain found is another or bytes differ.
-//! `scripts/nvdimm-test.sh` runs it in a machine that has an NVDIMM.
+//! `scripts/machine/nvdimm.sh` runs it in a machine that has an NVDIMM.
 
 use pmem::{Access, Domain, Guarded, Medium, OpenOptions, Protection, Region, cpu, probe};
 use std::error::Error;

@@ -25,7 +25,7 @@ impl Moto {
     fn start() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap();
         let dir = root.join(".work/moto");
-        let installed = Command::new(root.join("scripts/lib-moto.sh")).arg(&dir).status().unwrap();
+        let installed = Command::new(root.join("scripts/lib/moto.sh")).arg(&dir).status().unwrap();
         assert!(installed.success());
         let mut server = Command::new(dir.join("bin/moto_server"))
             .args(["-H", "127.0.0.1", "-p", "0"])

@@ -349,7 +349,7 @@ fn merges_are_complete() {
 fn promises_of_security_name_tests_that_are_there() {
     let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
     let promises = text.split("\n## ").find(|part| part.starts_with("Promises")).unwrap();
-    let suites = fs::read_to_string(root().join("scripts/security-tests/run.sh")).unwrap();
+    let suites = fs::read_to_string(root().join("scripts/test/security/run.sh")).unwrap();
     let suites = suites.split("\nsuites=(").nth(1).unwrap().split(')').next().unwrap().to_owned();
     let suites: BTreeSet<_> = suites.split_whitespace().collect();
     let has = |path: &str, function: &str| {

@@ -1,0 +1,233 @@
+#!/bin/bash
+# Measures whole programs: on tmpfs, under `keepstone run` on a pool and on tmpfs (loaded), on a cached mount, and on ext4 on a RAM
+# disk, in turn, ROUNDS times.
+#
+#   programs.sh [PROGRAM…]     of: untar find grep du cp rsync git-add git-status git-clone processes gcc make
+#                                    sqlite-delete sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip
+#                                    sort rm (default: all)
+#
+# Prints the best wall time of each in seconds, and ratios: above 1, `run` is faster than tmpfs, or than tmpfs for processes that
+# have loaded the library as well, the mount than tmpfs or ext4. Needs root.
+# Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a
+# file that gets the results, too), LAYOUT, what the pools are laid out for (bpfs, scmfs; default bpfs).
+set -euo pipefail
+# A program that fails has no time.
+shopt -s inherit_errexit
+root=$(cd "$(dirname "$0")/../.." && pwd)
+# What measured programs consist of, beside a line of the shell.
+parts=$root/scripts/bench/programs
+keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+rounds=${ROUNDS:-5}
+# shellcheck source=../lib/servers.sh
+source "$root/scripts/lib/servers.sh"
+# shellcheck source=../lib/ext4.sh
+source "$root/scripts/lib/ext4.sh"
+
+programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete sqlite-wal pgbench mariadb redis
+    rocksdb nginx python perl node java gzip sort rm)
+[ $# -eq 0 ] || programs=("$@")
+
+# What a program needs to be installed.
+need() {
+    case $1 in
+        git-*) "$root/scripts/lib/packages.sh" git ;;
+        rsync | gzip | perl) "$root/scripts/lib/packages.sh" "$1" ;;
+        gcc | make) "$root/scripts/lib/packages.sh" gcc libc6-dev make ;;
+        sqlite-*) "$root/scripts/lib/packages.sh" sqlite3 ;;
+        pgbench) need_server pg_ctlcluster postgresql ;;
+        mariadb) need_server mariadbd mariadb-server ;;
+        redis) need_server redis-server redis-server ;;
+        nginx) need_server nginx nginx-light && "$root/scripts/lib/packages.sh" curl ;;
+        rocksdb) "$root/scripts/lib/packages.sh" rocksdb-tools ;;
+        node) command -v node || "$root/scripts/lib/packages.sh" nodejs ;;
+        java) command -v javac || "$root/scripts/lib/packages.sh" default-jdk-headless ;;
+    esac >/dev/null
+}
+"$root/scripts/lib/packages.sh" python3 e2fsprogs >/dev/null
+for program in "${programs[@]}"; do need "$program"; done
+
+work=$(mktemp -d /dev/shm/bench-programs.XXXXXX)
+# Programs that become another user have to get at all of it.
+chmod 755 "$work"
+install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
+export KEEPSTONE_LIBRARY=$work/libkeepstone.so INPUT=$work/input
+mounted=()
+clean_up() {
+    cd /
+    for dir in "${mounted[@]}"; do "$keepstone" umount "$dir" || true; done
+    umount "$work/ext4" || true
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+mkdir "$work/tmpfs" "$work/loaded" "$work/direct" "$work/cached" "$work/ext4" "$INPUT"
+ext4_in "$work/ext4.image" 2G "$work/ext4"
+for kind in direct cached; do
+    "$keepstone" mkfs "$work/$kind.pool" --layout "${LAYOUT:-bpfs}" --size 2G >/dev/null
+    chmod 666 "$work/$kind.pool"
+    options=()
+    [ "$kind" = cached ] || options=(-o direct)
+    "$keepstone" mount "${options[@]}" "$work/$kind.pool" "$work/$kind" >/dev/null
+    mounted+=("$work/$kind")
+done
+
+# 4650 files of 1 to 20 KB of text in 310 directories, C programs, a project of 60 C files, and lines to sort: the same in
+# every run.
+python3 - "$INPUT" <<'PYTHON'
+import os, random, sys
+top = sys.argv[1]
+draw = random.Random(1)
+words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(4000)]
+for i in range(4650):
+    directory = f"{top}/tree/d{i % 10}/e{i // 10 % 31}"
+    os.makedirs(directory, exist_ok=True)
+    with open(f"{directory}/file{i}.txt", "w") as file:
+        file.write("\n".join(" ".join(draw.choices(words, k=10)) for _ in range(draw.randint(15, 300))))
+with open(f"{top}/lines", "w") as file:
+    for _ in range(600_000):
+        file.write(" ".join(draw.choices(words, k=3)) + "\n")
+for i in range(30):
+    with open(f"{top}/program{i}.c", "w") as file:
+        file.write("#include <stdio.h>\n#include <string.h>\n")
+        for k in range(20):
+            file.write(f"int f{k}(int x) {{ return x * {draw.randint(2, 99)} + {k}; }}\n")
+        file.write('int main(void) { printf("%d\\n", f1(2)); return 0; }\n')
+os.makedirs(f"{top}/project")
+for i in range(60):
+    with open(f"{top}/project/f{i}.c", "w") as file:
+        file.write('#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include "all.h"\n')
+        for k in range(20):
+            file.write(f"static int g{k}(int x) {{ return x * {draw.randint(2, 99)} + {k}; }}\n")
+        file.write(f'int f{i}(int x) {{ return printf("%d\\n", x) + {" + ".join(f"g{k}(x)" for k in range(20))}; }}\n')
+with open(f"{top}/project/all.h", "w") as file:
+    file.writelines(f"int f{i}(int x);\n" for i in range(60))
+with open(f"{top}/project/main.c", "w") as file:
+    file.write('#include "all.h"\nint main(void) { return ' + " + ".join(f"f{i}({i})" for i in range(60)) + "; }\n")
+with open(f"{top}/project/Makefile", "w") as file:
+    file.write("""objects := $(patsubst %.c,obj/%.o,$(filter-out main.c,$(wildcard *.c)))
+program: main.c lib.a
+\tgcc -o $@ $^
+lib.a: $(objects)
+\tar rcs $@ $^
+obj/%.o: %.c | obj
+\tgcc -O1 -MMD -c -o $@ $<
+obj:
+\tmkdir $@
+-include $(objects:.o=.d)
+""")
+PYTHON
+tar cf "$INPUT/tree.tar" -C "$INPUT" tree
+
+# What each program starts from, not measured: `prepare NAME DIR`.
+prepare() {
+    cd "$2"
+    case $1 in
+        untar) ;;
+        find | grep | du | cp | rsync | perl | node | rm) tar xf "$INPUT/tree.tar" ;;
+        git-add) tar xf "$INPUT/tree.tar" && git -C tree init -q ;;
+        git-status | git-clone)
+            tar xf "$INPUT/tree.tar"
+            git -C tree init -q && git -C tree add . && git -C tree -c user.name=n -c user.email=e commit -qm tree
+            ;;
+        processes) echo content >file ;;
+        gcc) cp "$INPUT"/*.c . ;;
+        make) cp "$INPUT"/project/* . ;;
+        pgbench | mariadb) "$parts/$1.sh" prepare ;;
+        sqlite-* | redis | rocksdb | nginx) ;;
+        java)
+            tar xf "$INPUT/tree.tar"
+            [ -e "$INPUT/Zip.class" ] || javac -d "$INPUT" "$parts/Zip.java"
+            ;;
+        python) printf 'import json, http.client, xml.dom.minidom, unittest, asyncio\n' >program.py ;;
+        gzip | sort) cp "$INPUT/lines" . ;;
+    esac
+}
+
+# The measured part, run by bash in the directory.
+# shellcheck disable=SC2016,SC2028  # that shell expands it
+commands() {
+    case $1 in
+        untar) echo 'tar xf "$INPUT/tree.tar"' ;;
+        find) echo 'find tree -printf "%s %p\n" >/dev/null' ;;
+        grep) echo 'grep -r nosuchword tree || true' ;;
+        du) echo 'du -s tree >/dev/null' ;;
+        cp) echo 'cp -a tree copy' ;;
+        rsync) echo 'rsync -a tree/ copy' ;;
+        git-add) echo 'cd tree && git add . && git -c user.name=n -c user.email=e commit -qm tree' ;;
+        git-status) echo 'cd tree && for i in 1 2 3 4 5; do git status >/dev/null; done' ;;
+        git-clone) echo 'git clone -q tree clone' ;;
+        processes) echo 'for i in {1..200}; do cat file; done >/dev/null' ;;
+        gcc) echo 'for i in {0..29}; do gcc -c program$i.c; done' ;;
+        make) echo 'make -s -j2' ;;
+        sqlite-*)
+            echo "(echo 'pragma journal_mode=${1#sqlite-};create table t(a,b);'
+                for i in {1..3000}; do echo \"insert into t values(\$i,'some text of a row');\"; done) | sqlite3 db >/dev/null"
+            ;;
+        pgbench | mariadb | redis | nginx) echo "'$parts/$1.sh'" ;;
+        rocksdb)
+            echo 'db_bench --db="$PWD/db" --benchmarks=fillsync,fillrandom,readrandom,overwrite,compact,readseq \
+                --num=20000 --seed=1 --compression_type=none 2>/dev/null'
+            ;;
+        perl) echo 'find tree -type f -print0 | xargs -0 perl -pi -e "s/a/e/"' ;;
+        node) echo "node '$parts/node.js'" ;;
+        java) echo 'java -cp "$INPUT" Zip' ;;
+        python) echo 'export PYTHONPYCACHEPREFIX=$PWD/cache; for i in 1 2 3 4 5; do python3 program.py; done' ;;
+        gzip) echo 'gzip -1 -c lines >lines.gz && gzip -dc lines.gz >again' ;;
+        sort) echo 'sort -S 8M -T . lines >sorted' ;;
+        rm) echo 'rm -rf tree' ;;
+    esac
+}
+
+# A short call of the program that it is about.
+version() {
+    case $1 in
+        untar) echo tar --version ;;
+        git-*) echo git --version ;;
+        processes) echo cat --version ;;
+        sqlite-*) echo sqlite3 --version ;;
+        pgbench) echo /usr/lib/postgresql/*/bin/postgres --version ;;
+        mariadb) echo mariadbd --version ;;
+        redis) echo redis-server --version ;;
+        rocksdb) echo db_bench --version ;;
+        nginx) echo nginx -v ;;
+        python) echo python3 --version ;;
+        *) echo "$1" --version ;;
+    esac
+}
+
+# once NAME KIND: microseconds.
+once() {
+    local dir=$work/$2/$1 run=()
+    case $2 in direct | loaded) run=("$keepstone" run --) ;; esac
+    mkdir "$dir"
+    (prepare "$1" "$dir") >/dev/null
+    local script start end
+    script=$(commands "$1")
+    # Programs are in memory: what reads them from the disk is not what is measured.
+    (cd "$dir" && "${run[@]}" bash -c "$(version "$1")" </dev/null &>/dev/null)
+    start=$(date +%s%N)
+    (cd "$dir" && "${run[@]}" bash -c "$script" </dev/null >/dev/null)
+    end=$(date +%s%N)
+    rm -rf "$dir"
+    echo $(((end - start) / 1000))
+}
+
+results=$work/results
+printf '%-14s %8s %8s %8s %8s %8s   %s\n' program tmpfs run loaded mount ext4 'tmpfs/run loaded/run tmpfs/mount ext4/mount'
+for program in "${programs[@]}"; do
+    declare -A best=([tmpfs]=999999999 [direct]=999999999 [loaded]=999999999 [cached]=999999999 [ext4]=999999999)
+    for ((round = 0; round < rounds; round++)); do
+        for kind in tmpfs direct loaded cached ext4; do
+            took=$(once "$program" "$kind")
+            [ "$took" -ge "${best[$kind]}" ] || best[$kind]=$took
+        done
+    done
+    awk -v name="$program" -v t="${best[tmpfs]}" -v r="${best[direct]}" -v l="${best[loaded]}" -v c="${best[cached]}" \
+        -v e="${best[ext4]}" -v json="$results" 'BEGIN {
+        printf "%-14s %8.3f %8.3f %8.3f %8.3f %8.3f   ", name, t / 1e6, r / 1e6, l / 1e6, c / 1e6, e / 1e6
+        printf "%9.2f %10.2f %11.2f %10.2f\n", t / r, l / r, t / c, e / c
+        printf "{\"program\":\"%s\",\"tmpfs_us\":%d,\"run_us\":%d,\"loaded_us\":%d,", name, t, r, l >>json
+        printf "\"cached_us\":%d,\"ext4_us\":%d}\n", c, e >>json
+    }'
+done
+[ -z "${JSON:-}" ] || { echo '['; sed '$!s/$/,/' "$results"; echo ']'; } >"$JSON"

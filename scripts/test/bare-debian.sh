@@ -1,0 +1,82 @@
+#!/bin/bash
+# Tries the first commands of a newcomer on a minimal Debian 12: does `make demo` work where nothing else is installed?
+#
+#   scripts/test/bare-debian.sh [--test] [--keep] [DIR]
+#
+# Makes a root file system by debootstrap (variant minbase) in DIR (default .work/bare-debian), with git, make, and gcc,
+# gives it this machine's Rust toolchain, clones the last commit of the checkout into it, and runs `make demo` there, with
+# --test also `make test`. The root has mounts, /dev, /dev/shm and processes of its own. It goes at the end, except with
+# --keep. As root; takes 10 minutes and 3 GB, with --test an hour and 20 GB.
+#
+# Environment: KEEPSTONE, the program to show instead of a release build, with its libkeepstone.so beside it; MIRROR, of
+# Debian's packages (default: that of this machine); BARE_TIMEOUT, the limit of each command in seconds (default 7200).
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+die() {
+    echo "bare-debian.sh: $*" >&2
+    exit 1
+}
+
+if [ "${BARE_INSIDE:-}" = '' ]; then
+    targets=(demo) keep='' root=$here/.work/bare-debian
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --test) targets+=(test) ;;
+            --keep) keep=yes ;;
+            -*) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2 ;;
+            *) root=$(realpath --canonicalize-missing "$1") ;;
+        esac
+        shift
+    done
+    ((EUID == 0)) || die "needs root, for debootstrap and chroot"
+    [ ! -e "$root" ] || die "$root exists; remove it, or name another directory"
+    "$here/scripts/lib/packages.sh" debootstrap util-linux git
+    mirror=${MIRROR:-$(sed -nE 's/^(URIs:|deb)[[:space:]]+(\[[^]]*\][[:space:]]+)?(https?:[^[:space:]]*\/debian)\/?([[:space:]].*)?$/\3/p' \
+        <(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null) | head -n 1)}
+    mirror=${mirror:-http://deb.debian.org/debian}
+    [ "$keep" != '' ] || trap 'rm -rf --one-file-system "$root"' EXIT
+    mkdir -p "${root%/*}"
+    debootstrap --variant=minbase --include=ca-certificates,gcc,git,libc6-dev,make bookworm "$root" "$mirror" ||
+        die "debootstrap from $mirror failed; see $root/debootstrap/debootstrap.log"
+    git -c safe.directory='*' clone --quiet --no-hardlinks "$here" "$root/keepstone"
+    # As a container: names, proxies and certificates of the machine, and no services.
+    cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
+    apt-config dump | grep -iE '^Acquire::https?::Proxy ' >"$root/etc/apt/apt.conf.d/proxy" || true
+    cp --recursive /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
+    chroot "$root" update-ca-certificates >/dev/null 2>&1
+    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+    chmod 755 "$root/usr/sbin/policy-rc.d"
+    # Its mounts and processes end with the shell inside.
+    BARE_INSIDE=$root unshare --mount --pid --fork --kill-child --propagation private "$0" "${targets[@]}"
+    echo "bare-debian.sh: passed: ${targets[*]}"
+    exit
+fi
+
+# Inside: the first process of its own namespaces.
+root=$BARE_INSIDE
+mkdir -p "$root/opt/rust" "$root/opt/cargo/registry" "$root/opt/keepstone"
+mount --bind -o ro "$(rustc --print sysroot)" "$root/opt/rust"
+# Crates that this machine has fetched.
+[ ! -d "${CARGO_HOME:-$HOME/.cargo}/registry" ] ||
+    mount --bind "${CARGO_HOME:-$HOME/.cargo}/registry" "$root/opt/cargo/registry"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+environment=(HOME=/root LANG=C.UTF-8 CARGO_HOME=/opt/cargo
+    PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+if [ "${KEEPSTONE:-}" != '' ]; then
+    mount --bind -o ro "$(dirname "$(realpath "$KEEPSTONE")")" "$root/opt/keepstone"
+    environment+=("KEEPSTONE=/opt/keepstone/$(basename "$KEEPSTONE")")
+fi
+for target; do
+    # `make demo` builds a release even if there is a program to show.
+    command=(make "$target")
+    [ "$target/${KEEPSTONE:-}" = demo/ ] || [ "$target" != demo ] || command=(scripts/demo.sh)
+    status=0
+    chroot "$root" env -i "${environment[@]}" timeout --verbose "${BARE_TIMEOUT:-7200}" \
+        env --chdir=/keepstone "${command[@]}" </dev/null || status=$?
+    ((status == 0)) || die "${command[*]} failed with status $status"
+done
