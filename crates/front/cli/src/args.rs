@@ -11,7 +11,7 @@ use engines::Layout;
 /// Persistent-memory file systems in user space.
 ///
 /// A pool is a formatted region of persistent memory: a file on a DAX file system, a devdax device,
-/// or, where there is none, a file on tmpfs or an ordinary file.
+/// or, without such memory, a file on tmpfs or an ordinary file.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -23,13 +23,13 @@ Example, a file system in memory:
   keepstone umount /mnt
 
 Exit status: 0 done; 1 failed; 2 wrong usage; `check` has its own, see its help.
-KEEPSTONE_LOG sets what is logged to stderr (error, warn, info, debug, trace; default warn)."
+KEEPSTONE_LOG sets the level of logs on stderr (error, warn, info, debug, trace; default warn)."
 )]
 pub struct Cli {
     /// Print one JSON object on stdout instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -60,7 +60,7 @@ everything back before it ends. After a crash, attach it again: what was acknowl
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
     Umount(UmountArgs),
-    /// Say what a pool is: label, size, version, persistence domain.
+    /// Describe a pool: label, size, version, persistence domain.
     #[command(after_help = "Example: keepstone info /dev/shm/pool")]
     Info(PoolArgs),
     /// Verify a pool that is not mounted.
@@ -95,19 +95,20 @@ one before.")]
     Run(RunCommand),
     /// Serve pools as block devices: to other programs over NBD, or to the kernel.
     Bdev {
-        /// What to do.
+        /// The command.
         #[command(subcommand)]
         command: crate::bdev::BdevCommand,
     },
-    /// Look for what this machine lacks and for unsafe set-ups, with the remedies
+    /// Find what this machine lacks and which set-ups are unsafe, with remedies
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
 
-Of a program it says how `keepstone run` would serve it.
+For a program, it shows how `keepstone run` would serve it.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
-    /// Explore what power failures can leave of a pool, and whether each is recovered; lint traces (missing flushes, say).
+    /// Explore the states in which power failures can leave a pool, and check that each recovers.
+    /// Lint traces, for example for missing flushes.
     #[command(after_help = "\
 Example: keepstone crashtest --length 2 --threads 2
          keepstone crashtest --from-trace FILE    lint and crash a recorded trace, of your own program, too
@@ -125,7 +126,8 @@ set of generated traces is compared.")]
     Simulate(crate::simulate::SimulateArgs),
 }
 
-/// The command that starts programs; alone, as to describe all of them takes longer than what it does.
+/// The command that starts programs. It has an enum of its own, because building the parser of all
+/// commands takes longer than the command itself.
 #[derive(Debug, Subcommand)]
 pub enum RunCommand {
     /// Run a program that uses mounted pools without asking their servers.
@@ -147,7 +149,7 @@ output of CMD; notices are objects on stderr.")]
     Run(crate::run::RunArgs),
 }
 
-/// What [`Cli`] is where the command is `run`.
+/// The equivalent of [`Cli`] for the command `run`.
 #[derive(Debug, Parser)]
 #[command(name = "keepstone", version, max_term_width = 100)]
 struct OnlyRun {
@@ -159,10 +161,10 @@ struct OnlyRun {
 }
 
 impl Cli {
-    /// What a command line says.
+    /// Parses a command line.
     ///
     /// # Errors
-    /// What is wrong with it, or the help that it asks for.
+    /// If the command line is wrong, or asks for help.
     pub fn of_words(argv: &[OsString]) -> Result<Self, clap::Error> {
         if argv.get(1).is_some_and(|word| word == "run") {
             let OnlyRun { json, command } = OnlyRun::try_parse_from(argv)?;
@@ -183,15 +185,15 @@ pub struct MkfsArgs {
     /// File system.
     #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,
-    /// Name for people, up to 64 bytes.
+    /// Label for human readers, up to 64 bytes.
     #[arg(long, default_value = "")]
     pub label: String,
-    /// Replace what POOL holds; a pool in use is refused all the same.
+    /// Overwrite the content of POOL. A pool in use is refused even so.
     #[arg(long)]
     pub force: bool,
 }
 
-/// Lists of mount options; an unknown one is wrong usage.
+/// A parser of lists of mount options. An unknown option is wrong usage.
 fn mount_options() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|list| {
         let checked = crate::mount::check_options(&list).map_err(|err| format!("{err:#}"));
@@ -216,28 +218,33 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default), strictatime, nodiratime,
-    /// nosymfollow, sync, dirsync, allow_other (default for root), threads=N, no_cache, emulate=SPEC (with `+` for `,`);
-    /// ask_open: with exclusive, ask the server to open files all the same, which is slower, but lets direct writes
-    /// (O_DIRECT) to one file go at the same time;
-    /// writeback: let the kernel keep writes back until they are synced, where the pool promises no more (one in an ordinary
-    /// file);
-    /// direct: fail unless programs under `keepstone run` can use the pool past the mount. Without it they can where that is
-    /// possible and costs the mount nothing (from Linux 6.6; not with ro or writeback);
-    /// exclusive: have the pool for the mount alone; files are then opened without asking the server.
+    /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default),
+    /// strictatime, nodiratime, nosymfollow, sync, dirsync, allow_other (default for root),
+    /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each
+    /// open to the server even so; slower, but direct writes (O_DIRECT) to one file can run at the
+    /// same time; writeback: let the kernel hold writes back until they are synced, if the pool
+    /// promises no more than that (a pool in an ordinary file); direct: fail unless programs under
+    /// `keepstone run` can bypass the mount. Without this option they can if that costs the mount
+    /// nothing (from Linux 6.6; not with ro or writeback); exclusive: reserve the pool for the
+    /// mount; the kernel then opens files without asking the server.
     ///
-    /// Pools of the layout scmfs: write_policy=auto|cached|through: writes inside files go past the cache where they and
-    /// the file are long, never, or always, and are then durable when they return (a file's attribute user.keepstone.cache says
-    /// otherwise for that file); consistency=metadata|none: with none, nothing is flushed before the pool is unmounted;
-    /// data_flush_interval=SECONDS; past_cache=BYTES, past_cache_file=BYTES: which writes, in files of which length, go past
-    /// the cache (4096, 4194304); collect_every=MS, collect_pause=MS: how often the collector looks, and its pause between
-    /// two steps (1000, 10); prealloc=on|off (default on): set space aside for files that grow, and keep that of removed
-    /// files for new ones; null_files=MIN-MAX: removed files kept so (16-512, at most 1008), null_blocks=N: blocks
-    /// of each (16); prealloc_blocks=MIN-MAX: set aside for a file that is appended to (16-2048); collect_above=PERCENT,
-    /// collect_below=BYTES: when to free it again (80, 1048576), collect_step=N: blocks at once (4096); cold_after=SECONDS:
-    /// files that were not modified for so long come first (60); relocate=PERCENT: empty units of 2 MiB of which no more is
-    /// used (50, 0: never), whole_below=PERCENT: where less of the free space is in whole ones (50); wear=on|off: use all
-    /// space by turns (off). Example: -o prealloc=on,null_files=64-1000,collect_above=90.
+    /// Pools of the layout scmfs: write_policy=auto|cached|through: overwrites bypass the CPU cache
+    /// if both write and file are long (auto), never (cached) or always (through). Writes that
+    /// bypass it are durable when they return; the attribute user.keepstone.cache overrides the
+    /// policy for one file. consistency=metadata|none: with none, nothing is flushed before the
+    /// pool is unmounted. data_flush_interval=SECONDS: as --data-flush-interval. past_cache=BYTES,
+    /// past_cache_file=BYTES: with auto, the shortest write, and the shortest file, that bypass the
+    /// cache (4096, 4194304). collect_every=MS, collect_pause=MS: interval between two runs of the
+    /// collector of free space, and its pause between two steps (1000, 10). prealloc=on|off
+    /// (default on): set space aside for growing files, and keep the space of removed files for new
+    /// ones. null_files=MIN-MAX: number of removed files kept so (16-512, at most 1008);
+    /// null_blocks=N: blocks of each (16). prealloc_blocks=MIN-MAX: blocks set aside for a file
+    /// that is appended to (16-2048). collect_above=PERCENT, collect_below=BYTES: when to free this
+    /// space again (80, 1048576); collect_step=N: blocks freed at once (4096). cold_after=SECONDS:
+    /// files not modified for this time are collected first (60). relocate=PERCENT: empty units of
+    /// 2 MiB that are used up to this share (50, 0: never); whole_below=PERCENT: but only while the
+    /// share of free space in whole free units is smaller (50). wear=on|off: rotate allocation over
+    /// all space (off). Example: -o prealloc=on,null_files=64-1000,collect_above=90.
     #[arg(short, long = "options", value_name = "OPTIONS", value_parser = mount_options())]
     pub options: Vec<String>,
     /// Open the pool read-only; the mount is read-only too.
@@ -246,16 +253,16 @@ pub struct MountArgs {
     /// Threads that answer requests and scan the pool. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Ask the server always: no names, attributes or pages are kept in the kernel.
+    /// Send every request to the server: the kernel caches no names, attributes or pages.
     #[arg(long)]
     pub no_cache: bool,
     /// Emulate slower memory, for example read=2x,write=4x,line=100ns,bandwidth=800MB/s.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<pmem::Emulation>,
-    /// Write back what no program has synced after so many seconds; 0: never. Default: 30.
+    /// Write back data that no program has synced after this many seconds; 0: never. Default: 30.
     #[arg(long, value_name = "SECONDS")]
     pub data_flush_interval: Option<u32>,
-    /// Report readiness on stdout and leave the session (used by `mount` itself).
+    /// Report readiness on stdout and leave the session (`mount` uses this itself).
     #[arg(long, hide = true)]
     pub daemon: bool,
 }
@@ -263,20 +270,21 @@ pub struct MountArgs {
 /// `keepstone umount`
 #[derive(Debug, Args)]
 pub struct UmountArgs {
-    /// Where a pool is mounted; or the pool: its path, UUID=… or LABEL=….
+    /// The mount point of a pool; or the pool: its path, UUID=… or LABEL=….
     pub dir: PathBuf,
-    /// Take the mount out of sight now, end it when its last user is gone; do not wait.
+    /// Hide the mount now, and end it when its last user is gone. Do not wait for that.
     #[arg(long)]
     pub lazy: bool,
-    /// Of a cache: unmount although the object store cannot be reached. Changes of names that only the server has are lost.
+    /// For a cache: unmount although the object store cannot be reached. Changes of names that only
+    /// the server has are lost.
     #[arg(long, conflicts_with = "lazy")]
     pub force: bool,
 }
 
-/// Commands with nothing but a pool.
+/// The argument of commands that take only a pool.
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// The pool: its path, UUID=… or LABEL=…, or where it is mounted.
+    /// The pool: its path, UUID=… or LABEL=…, or its mount point.
     pub pool: PathBuf,
 }
 
@@ -296,25 +304,26 @@ pub struct CheckArgs {
 /// `keepstone stats`
 #[derive(Debug, Args)]
 pub struct StatsArgs {
-    /// Where a pool is mounted.
+    /// The mount point of a pool.
     pub dir: PathBuf,
 }
 
 /// `keepstone top`
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Only these: mount points, pools, devices, sockets, names of exports, process numbers. Default: everything.
+    /// Show only these: mount points, pools, devices, sockets, names of exports, process IDs.
+    /// Default: everything.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// Time between two tables, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     pub interval: Duration,
-    /// End after so many tables; 1: what was done since each server was started, at once.
+    /// End after N tables. With 1, show the totals since each server started, at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }
 
-/// A time between 0.1 s and a day.
+/// Parses a time between 0.1 s and a day.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=86400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "write 0.1 to 86400 seconds".to_owned())
@@ -323,6 +332,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// `keepstone doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A pool, the directory where one is mounted, or a program, to look at it too.
+    /// A pool, the mount point of one, or a program, to examine as well.
     pub target: Option<PathBuf>,
 }

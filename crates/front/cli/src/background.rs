@@ -1,7 +1,7 @@
-//! A server as a process of its own.
+//! A server in a process of its own.
 //!
 //! The command starts itself again with `--daemon`, and waits for one line of JSON on the server's
-//! standard output: that it is ready, or why not.
+//! standard output: the report that it is ready, or the reason why it is not.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -18,19 +18,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// The log of the server of the pool with this UUID.
+/// Returns the path of the log of the server of the pool with this UUID.
 pub fn log_path(uuid: &str) -> PathBuf {
     runtime_dir().join(format!("{uuid}.log"))
 }
 
-/// Takes a log away whose server had nothing to say.
+/// Removes the log of a server if it is empty.
 pub fn remove_if_empty(log: &Path) {
     if std::fs::metadata(log).is_ok_and(|log| log.len() == 0) {
         let _ = std::fs::remove_file(log);
     }
 }
 
-/// What the server sends, once.
+/// The line that the server sends, once.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report<R> {
@@ -64,21 +64,23 @@ pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> 
     }
 }
 
-/// Is the server that [`start`] started: `serve` says when it is ready, and returns at its end.
+/// Runs the server that [`start`] started. `serve` calls its argument when it is ready, and returns
+/// at its end.
 pub fn serve<R: Serialize>(serve: impl FnOnce(&dyn Fn(&R) -> Result<()>) -> Result<()>) {
     // A session of its own, so that no terminal's signals reach it.
     let _ = rustix::process::setsid();
     crate::log::serve();
     let ready = |ready: &R| {
         send(&Report::Ready(ready))?;
-        // Whoever started us is gone now, and so is the other end. No directory is kept from being
+        // The process that started this one ends now, and with it the other end of the pipe. The
+        // server also leaves its working directory, so that it keeps no file system from being
         // unmounted.
         rustix::stdio::dup2_stdout(File::open("/dev/null")?)?;
         Ok(std::env::set_current_dir("/")?)
     };
     if let Err(err) = serve(&ready) {
         output::error(&err, false);
-        // After readiness nobody reads it; the log has it.
+        // After readiness no process reads this line; the log has the error.
         let _ = send(&Report::<()>::Failed(output::in_a_line(&err)));
         std::process::exit(1);
     }
@@ -90,11 +92,11 @@ fn send<R: Serialize>(report: &Report<R>) -> Result<()> {
     Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
 }
 
-/// Where sockets and logs of servers are: `/run/keepstone` for root, for other users below their own
-/// runtime directory.
+/// Returns the directory of the sockets and logs of servers: `/run/keepstone` for root, a directory
+/// in their own runtime directory for other users.
 pub fn runtime_dir() -> PathBuf {
     let user = rustix::process::geteuid();
-    // A relative path is to be ignored (XDG Base Directory Specification).
+    // The XDG Base Directory Specification requires to ignore a relative path.
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute()) {
         _ if user.is_root() => PathBuf::from("/run/keepstone"),
         Some(dir) => dir.join("keepstone"),
@@ -102,11 +104,11 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Makes a directory for this user alone, unless it is there, and whatever is above it.
+/// Creates a directory for this user alone, and its parents, unless they exist.
 ///
 /// # Errors
-/// If it, or [`runtime_dir`] above it, is not a directory of this user in which nobody else may write:
-/// below `/tmp` anybody could have made it.
+/// If it, or [`runtime_dir`] above it, does not belong to this user, or other users may write
+/// there: any user can create a directory in `/tmp`.
 pub fn make_private(dir: &Path) -> Result<()> {
     let base = runtime_dir();
     if dir != base && dir.starts_with(&base) {
@@ -144,8 +146,8 @@ fn open_log(log: &Path) -> Result<File> {
     options.open(log).with_context(|| format!("{}: cannot open the log", log.display()))
 }
 
-/// Takes `step` after step in a thread as long as something is there: after a `pause` where one says that there is more to do,
-/// else after `every`.
+/// Repeats `step` in a thread for as long as `of` exists: after `pause` if the step returned that
+/// there is more to do, else after `every`.
 pub fn maintain<T: ?Sized + Send + Sync + 'static>(
     of: Weak<T>,
     every: Duration,

@@ -1,4 +1,4 @@
-//! Who uses a mount, and who a pool.
+//! The processes that use a mount or a pool.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,28 +11,29 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::locks::Locks;
 use crate::shown;
 
-/// Users named at most.
+/// Most users that a message names.
 const USERS_MAX: usize = 5;
 
-/// The processes that have a lock on `pool`, with what to do about each: servers with the directory where
-/// they have it mounted. Those in other PID namespaces are not seen.
+/// Describes the processes that have a lock on `pool`, with a remedy for each; for servers, also
+/// the mount point. Processes in other PID namespaces are not visible.
 pub fn holders(pool: &Path) -> Vec<String> {
     pids(pool).map(|pid| holder(pid, pool).what).take(USERS_MAX).collect()
 }
 
-/// The one among them that serves a mount of the pool, and goes on doing so.
+/// Describes the process among [`holders`] that serves a mount of the pool, unless it is ending.
 pub fn server(pool: &Path) -> Option<String> {
     let living = pids(pool).filter(|pid| !is_ending(*pid));
     living.map(|pid| holder(pid, pool)).find(|holder| holder.serves).map(|holder| holder.what)
 }
 
-/// Whether a process that has a lock on `pool` is ending: one that was killed keeps it for as long as the kernel takes to take its
-/// memory apart.
+/// Returns whether a process that has a lock on `pool` is ending. A killed process keeps the lock
+/// until the kernel has released its memory.
 pub fn is_about_to_be_free(pool: &Path) -> bool {
     pids(pool).any(is_ending)
 }
 
-/// The processes that have a lock on `pool` and are stopped: whatever they hold of it, others wait for.
+/// Describes the processes that have a lock on `pool` and are stopped. Other processes may wait for
+/// what they hold.
 pub fn stopped(pool: &Path) -> Vec<String> {
     let is_stopped = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -48,7 +49,7 @@ pub fn stopped(pool: &Path) -> Vec<String> {
     pids(pool).filter(is_stopped).map(show).take(USERS_MAX).collect()
 }
 
-/// Whether a process has ended, or is on its way.
+/// Returns whether a process has ended or is ending.
 fn is_ending(pid: u32) -> bool {
     const PF_EXITING: u64 = 4;
     const SIGKILL: u64 = 1 << 8;
@@ -72,7 +73,7 @@ fn is_ending(pid: u32) -> bool {
 struct Holder {
     /// Whether it serves a mount of it.
     serves: bool,
-    /// Who it is, and what to do about it.
+    /// The process, and a remedy.
     what: String,
 }
 
@@ -105,7 +106,7 @@ fn holder(pid: u32, pool: &Path) -> Holder {
     Holder { serves: true, what }
 }
 
-/// The name of a process in `/proc`.
+/// Returns the name of a process in `/proc`.
 fn name(process: &Path) -> String {
     let name = fs::read(process.join("comm")).unwrap_or_default();
     shown::name(String::from_utf8_lossy(&name).trim())
@@ -125,12 +126,12 @@ impl fmt::Display for LoopDevice {
     }
 }
 
-/// Loop devices whose backing file lies on the mount at `dir`.
+/// Finds loop devices whose backing file lies on the mount at `dir`.
 pub fn loop_devices(dir: &Path) -> Vec<LoopDevice> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let read = |device: fs::DirEntry| {
         let file = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        // A file whose last name is gone is used, too.
+        // Includes backing files that have been unlinked.
         let file = file.trim_end_matches('\n').to_owned();
         let name = format!("/dev/{}", device.file_name().to_string_lossy());
         Path::new(&file).starts_with(dir).then_some(LoopDevice { name, file })
@@ -138,8 +139,9 @@ pub fn loop_devices(dir: &Path) -> Vec<LoopDevice> {
     devices.filter_map(read).take(USERS_MAX).collect()
 }
 
-/// Processes with a working directory, an open file or a mapping on the mount at `dir`, as `name (pid)`, and not on what lies
-/// below it by the same name. Only those that this user may look at.
+/// Finds processes with a working directory, an open file or a mapping on the mount at `dir`, as
+/// `name (pid)`. Ignores uses of a mount that lies below it at the same path, and processes that
+/// this user may not inspect.
 pub fn users(dir: &Path) -> Vec<String> {
     let (Ok(processes), Some(mount)) = (fs::read_dir("/proc"), mount_of(dir)) else {
         return Vec::new();
@@ -156,7 +158,7 @@ pub fn users(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The mount that a path leads to. Its server is not asked.
+/// Returns the ID of the mount that a path leads to, without asking its server.
 fn mount_of(path: &Path) -> Option<u64> {
     let how = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = statx(CWD, path, how, StatxFlags::MNT_ID).ok()?;

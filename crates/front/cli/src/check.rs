@@ -11,9 +11,9 @@ use pmem::{Access, Lock, OpenOptions};
 use crate::args::CheckArgs;
 use crate::{output, pool};
 
-/// Problems were found; with `--repair`, all of them were repaired.
+/// Exit status if problems were found and, with `--repair`, all were repaired.
 pub const EXIT_PROBLEMS: u8 = 1;
-/// Problems remain after `--repair`, or the pool could not be checked.
+/// Exit status if problems remain after `--repair`, or the pool could not be checked.
 pub const EXIT_FAILED: u8 = 4;
 
 pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
@@ -26,7 +26,7 @@ pub fn run(args: &CheckArgs, json: bool) -> Result<ExitCode> {
     let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
     let region = pool::open(&path, &options, access)?;
     let options = CheckOptions { repair: args.repair, threads: Some(pool::threads(args.threads)) };
-    // Hidden by itself where stderr is no terminal.
+    // The bar hides itself if stderr is not a terminal.
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} % {eta:>4}")
             .expect("a valid template"),

@@ -28,10 +28,11 @@ use crate::score::{self, Scored};
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// What to test: bpfs or scmfs, the file systems; model, the one for tests, which processes do not share (no --deaths) and
-    /// which loses what was not synced (no --schedules); or pmbd, block devices in all write schemes, raw and with atomic
-    /// blocks: of the options below it heeds --ops, --schedules (24 for each 100), --deaths (all, or 0
-    /// for none), --replay, --semantics and --seed.
+    /// What to test: the file systems bpfs or scmfs; model, the file system for tests, which
+    /// processes do not share (no --deaths) and which loses unsynced data (no --schedules); or
+    /// pmbd, block devices in all write schemes, raw and with atomic blocks. Of the options below,
+    /// pmbd uses --ops, --schedules (24 for each 100), --deaths (all, or 0 for none), --replay,
+    /// --semantics and --seed.
     #[arg(long, value_parser = ENGINES)]
     pub engine: Option<String>,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
@@ -41,58 +42,62 @@ pub struct CrashtestArgs {
     /// Also explore this many operations of random runs, 60 in each.
     #[arg(long, default_value_t = 600, value_name = "N")]
     pub ops: u64,
-    /// Also try this many sequences that evolve toward what was not seen before.
+    /// Also try this many sequences that evolve toward states not seen before.
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub fuzz: u64,
     /// Also explore this many schedules of two and three threads.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub schedules: u64,
-    /// Also let a process die at every step of this many operations, spread evenly over all of them on
-    /// every pool (756), while another goes on, and before another mounts it; some ten seconds each. From 6 on also at
-    /// the last steps of operations that commit in each way, and of a sixth as many beside a process that holds a file
-    /// without a name, or in tall trees; minutes each.
+    /// Also let a process die at every step of this many operations, spread evenly over all
+    /// operations on every pool (756): while another process continues, and before another mounts
+    /// the pool; about ten seconds each. From 6 on, also at the last steps of operations that
+    /// commit in each way, and at every step of a sixth as many operations while another process
+    /// holds an unlinked file, or in tall trees; minutes each.
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub deaths: u64,
-    /// Explore this script instead: operations, one a line, as in the line of a violation.
+    /// Explore this script instead: operations, one per line, as in the line of a violation.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub workload: Option<PathBuf>,
-    /// Show one crash again: the line that a violation printed.
+    /// Reproduce one crash: the line that a violation printed.
     #[arg(long, value_name = "LINE")]
     pub replay: Option<String>,
-    /// Write what the workload (or the replay's) did to memory, to this file.
+    /// Write the trace of memory accesses of the workload (or of the replay) to this file.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Crash what --trace wrote, perhaps changed since (a flush left out, say), and lint it. Of a trace that does not name its
-    /// workload, as other programs record them, only lint is printed: stores that are never flushed, flushes and fences in
-    /// vain, and stores that lean on what another thread may lose.
+    /// Crash a trace that --trace wrote, perhaps edited since (for example without one flush), and
+    /// lint it. A trace of another program names no workload and is only linted: stores that are
+    /// never flushed, redundant flushes and fences, and stores that depend on data which another
+    /// thread may lose.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "workload", "trace"])]
     pub from_trace: Option<PathBuf>,
-    /// What decides which stores persist: adr (x86 as it is), adr-words (without MOVDIR64B), eadr (caches
-    /// survive), msync (an ordinary file).
+    /// Rules that decide which stores persist: adr (x86), adr-words (x86 without MOVDIR64B), eadr
+    /// (caches survive), msync (an ordinary file).
     #[arg(long, default_value = "adr", value_name = "RULES", value_parser = semantics)]
     pub semantics: Semantics,
-    /// At most this many workloads of each family, spread evenly.
+    /// Run at most this many workloads of each family, spread evenly.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Of these, only part K of N of each family: to spread a long exploration over several nights or machines.
+    /// Run only part K of N of each family, to spread a long exploration over several nights or
+    /// machines.
     #[arg(long, value_name = "K/N", value_parser = part)]
     pub part: Option<(u64, u64)>,
-    /// At most this many minutes for each family; its workloads are then spread evenly.
+    /// Spend at most this many minutes on each family; its workloads are then spread evenly.
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the current directory, one at
-    /// a time, and say which are found, by what, and how fast; of the other options it heeds --limit, --threads,
-    /// --engine (all of them without it), --bug and --minutes (of processor time, for each bug).
+    /// Test the tester instead: plant the bugs of the catalogue in a build of the source in the
+    /// current directory, one at a time, and report which are found, by which test, and how fast.
+    /// Of the other options it uses --limit, --threads, --engine (default: all engines), --bug and
+    /// --minutes (of processor time, for each bug).
     #[arg(long, conflicts_with_all = ["replay", "workload"])]
     pub score: bool,
-    /// Of the bugs, only those whose names contain this text.
+    /// Plant only bugs whose names contain this text.
     #[arg(long, value_name = "TEXT", requires = "score")]
     pub bug: Option<String>,
-    /// Append what became of each bug to this file, and do not judge again those that are in it: so a score that was
-    /// interrupted goes on.
+    /// Append the verdict on each bug to this file, and skip bugs that have one there, so that an
+    /// interrupted score can continue.
     #[arg(long, value_name = "FILE", requires = "score")]
     pub results: Option<PathBuf>,
     /// Threads that explore; a state takes some 16 bytes of memory until the end.
@@ -100,10 +105,11 @@ pub struct CrashtestArgs {
     pub threads: u16,
 }
 
-/// The engine that is tested where none is named.
+/// The default engine.
 const DEFAULT_ENGINE: &str = "bpfs";
 
-/// Of so many operations with deaths one is also explored beside surviving processes, which takes several times as long.
+/// One in N operations with deaths is also explored with surviving processes, which takes several
+/// times as long.
 const DEATHS_PER_SURVIVING_PROCESS: u64 = 6;
 
 fn semantics(name: &str) -> Result<Semantics, String> {
@@ -111,25 +117,27 @@ fn semantics(name: &str) -> Result<Semantics, String> {
     known.ok_or_else(|| "use adr, adr-words, eadr or msync".to_owned())
 }
 
-/// Which of how many parts, counted from 1 on command lines.
+/// Parses K/N as part and number of parts. K counts from 1 on command lines and from 0 in the
+/// result.
 fn part(text: &str) -> Result<(u64, u64), String> {
     let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
     let part = numbers.filter(|(k, n): &(u64, u64)| (1..=*n).contains(k));
     part.map(|(k, n)| (k - 1, n)).ok_or_else(|| "write K/N: 1/4 is the first of four".to_owned())
 }
 
-/// What `--json` prints.
+/// The report that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Outcome {
     states_explored: u64,
     violations: u64,
-    /// Lines of source that store what is never flushed.
+    /// Lines of source whose stores are never flushed.
     unflushed: usize,
     families: Vec<Report>,
 }
 
 impl Outcome {
-    /// What is never flushed and not argued for is wrong even where no crash has shown it.
+    /// Returns whether all is well. A store that is never flushed, without an argument for it, is a
+    /// defect even if no crash has shown it.
     fn is_sound(&self) -> bool {
         self.violations == 0 && self.unflushed == 0
     }
@@ -197,7 +205,7 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
     conclude(&again, families, json)
 }
 
-/// Crashes what a trace says, or shows what it says without a crash.
+/// Crashes a trace if it names its workload, and lints it.
 fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
     let at = || file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(at)?;
@@ -228,14 +236,15 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
             vec![("replay", vec![line.parse().map_err(|e| anyhow!("--replay: {e}"))?])]
         }
         None => {
-            // Six requests on each of eight kinds.
+            // Six requests on each of eight kinds of device.
             let runs = args.ops.div_ceil(6 * 8) as usize;
             let mut all = vec![
                 ("pairs", blocks::pairs()),
                 ("rounds", blocks::rounds()),
                 ("random", blocks::random(runs, args.seed)),
             ];
-            // Three programs on each of eight kinds; where one waits for another, the scheduler takes long to see it.
+            // Three programs on each of eight kinds of device. The scheduler takes long to detect
+            // that one thread waits for another, so there are few.
             let seeds = args.seed..args.seed + args.schedules.div_ceil(100);
             all.push(("threads", blocks::schedules(seeds)));
             if args.deaths > 0 {
@@ -257,7 +266,7 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     conclude(&again, families.into_iter().map(run).collect(), json)
 }
 
-/// Prints what families came to; `again` is the command that takes the lines of violations.
+/// Prints the results of families. `again` is the command that takes the lines of violations.
 fn conclude(again: &str, families: Vec<Report>, json: bool) -> Result<ExitCode> {
     let outcome = outcome(families);
     if json {
@@ -278,7 +287,7 @@ fn outcome(families: Vec<Report>) -> Outcome {
     }
 }
 
-/// A bar that shows how far something is.
+/// Returns a progress bar.
 pub fn bar(name: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent:>3} % {msg} {eta:>4}")
         .expect("a valid template");
@@ -287,7 +296,7 @@ pub fn bar(name: &str) -> ProgressBar {
     bar
 }
 
-/// What is told of work under way where no bar is shown, now and then.
+/// A timer for notices about progress if no bar is shown.
 struct News(Mutex<Instant>);
 
 impl Default for News {
@@ -297,7 +306,7 @@ impl Default for News {
 }
 
 impl News {
-    /// Whether it is time to tell; then not again for a while.
+    /// Returns whether a notice is due, and restarts the timer if so.
     fn are_due(&self) -> bool {
         let now = Instant::now();
         let Ok(mut due) = self.0.try_lock() else { return false };
@@ -309,10 +318,10 @@ impl News {
     }
 }
 
-/// How often that is.
+/// Interval between notices.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// Takes the bar away. Where none is shown, as there is no terminal, a line tells what has been done.
+/// Removes the bar. Without a terminal, and so without a bar, prints a summary line.
 fn finish(bar: &ProgressBar, report: &Report) {
     bar.finish_and_clear();
     if bar.is_hidden() {
@@ -347,7 +356,7 @@ fn families_of(
         }
         return Ok(vec![Family::Script(ops)]);
     }
-    // Of triples one pool takes a day.
+    // Sequences of three take a day on one pool.
     let pools = |length| if length < 3 { bases.len() } else { 1 };
     let lengths = 1..=usize::from(args.length);
     let mut families: Vec<Family> =
@@ -376,7 +385,7 @@ fn families_of(
     Ok(families)
 }
 
-/// At most so many workloads of a family.
+/// Returns the limit of workloads of a family.
 fn limit_of(args: &CrashtestArgs, family: &Family) -> Option<u64> {
     let at_most = |n: u64| Some(args.limit.map_or(n, |limit| limit.min(n)));
     match family {
@@ -477,8 +486,8 @@ fn print(again: &str, outcome: &Outcome) {
     );
 }
 
-/// What the traces show without a crash. Flushes and fences are listed where they were always in
-/// vain: elsewhere who makes them cannot know.
+/// Prints what lint finds in the traces. Lists a flush or fence only if it was redundant every
+/// time: otherwise the code there cannot know that it is.
 fn print_lint(lint: &Lint) {
     let mut rows: Vec<String> = Vec::new();
     for (site, n) in &lint.unflushed {

@@ -21,21 +21,24 @@ struct Info {
     info: PoolInfo,
     domain: DomainReport,
     mounted_on: Vec<String>,
-    /// The directory or the object store whose cache it is. Null for other pools, and while a command that cannot be asked uses it.
+    /// The directory or object store that the pool caches. Null for other pools, and while a
+    /// command without a server has the pool open.
     cache_of: Option<String>,
-    /// How free space lies, as the server of a mount says; null where the pool is not mounted, as it takes a scan then.
+    /// Fragmentation of free space, as the server of a mount reports it. Null if the pool is not
+    /// mounted, because that would take a scan.
     free: Value,
 }
 
-/// How long a server may take to answer.
+/// Longest time for a server to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Statistics of the first of the mounts' servers that answers.
+/// Returns the statistics of the first server among the mounts that answers.
 fn first_answer(dirs: Vec<PathBuf>) -> Value {
     stats::ask(dirs, PATIENCE).into_values().flatten().next().unwrap_or_default()
 }
 
-/// The directory whose cache the pool is, from its server, or from the pool itself if nothing has it in use.
+/// Returns the directory that the pool caches: from its server, or from the pool itself if it is
+/// not in use.
 fn cache_of(path: &Path, is_mounted: bool, stats: &Value) -> Option<String> {
     if is_mounted {
         return stats["cache"].is_object().then(|| stats["dir"].as_str().map(str::to_owned))?;

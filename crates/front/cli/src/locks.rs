@@ -1,4 +1,4 @@
-//! Who has a lock on a file: the kernel's table of locks (`proc_locks(5)`).
+//! The processes that have a lock on a file, from the kernel's table of locks (`proc_locks(5)`).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,24 +6,24 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// The table, as it was when it was read.
+/// A copy of the table.
 pub struct Locks(String);
 
 /// An `flock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     pub exclusive: bool,
-    /// 0 in another PID namespace.
+    /// 0 for a process in another PID namespace.
     pub pid: u32,
 }
 
 impl Locks {
-    /// Reads the table; where it cannot be read there are none.
+    /// Reads the table. If that fails, the copy is empty.
     pub fn read() -> Self {
         Self(fs::read_to_string("/proc/locks").unwrap_or_default())
     }
 
-    /// Those that somebody has on a file.
+    /// Returns the locks that processes hold on a file.
     pub fn on(&self, path: &Path) -> Vec<Lock> {
         let Ok(stat) = fs::metadata(path) else { return Vec::new() };
         let file = format!("{:02x}:{:02x}:{}", major(stat.dev()), minor(stat.dev()), stat.ino());
@@ -31,8 +31,8 @@ impl Locks {
     }
 }
 
-/// The `flock` that a line of the table tells of, if it is on `file` and not waited for:
-/// `1: FLOCK  ADVISORY  WRITE 4711 00:19:42 0 EOF`.
+/// Parses the `flock` in a line of the table, if it is on `file` and is held rather than waited
+/// for: `1: FLOCK ADVISORY WRITE 4711 00:19:42 0 EOF`.
 fn lock(line: &str, file: &str) -> Option<Lock> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let is_flock = fields.next()? == "FLOCK";

@@ -1,11 +1,13 @@
-//! The log of this process, on standard error: for a server a file. Anything that others can do may end in a line of it, so it is
-//! bounded here, for all crates.
+//! The log of this process, on standard error; for a server, standard error is a file. Other users
+//! can cause lines in it, so its length is bounded here, for all crates.
 //!
-//! - **log-L1** Of each kind of line (the place in the program that writes it) only [`BURST`] are written at once and
-//!   [`PER_SECOND`] in the long run. The next one that is written names the number of those that were left out.
-//! - **log-L2** A line has no line breaks, nothing in it that acts on a terminal, and at most [`LINE_BYTES_MAX`] bytes.
-//! - **log-L3** The file of a server has at most [`FILE_BYTES_MAX`] bytes and a line. Then it gets the name `.old`, which replaces
-//!   the one before, and a new file is begun.
+//! - **log-L1** Of each kind of line (the place in the program that writes it), at most [`BURST`]
+//!   are written at once and [`PER_SECOND`] in the long run. The next written line of the kind
+//!   reports the number of lines that were left out.
+//! - **log-L2** A line has no line breaks, no terminal sequences, and at most [`LINE_BYTES_MAX`]
+//!   bytes.
+//! - **log-L3** The file of a server has at most [`FILE_BYTES_MAX`] bytes plus one line. Then it is
+//!   renamed to `.old`, which replaces the previous one, and a new file begins.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,10 +33,10 @@ const PER_SECOND: f64 = 2.0;
 const LINE_BYTES_MAX: usize = 4096;
 const FILE_BYTES_MAX: u64 = 8 << 20;
 
-/// The file that standard error is, if that is a server's.
+/// The file behind standard error, for a server.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Begins to write to standard error what `KEEPSTONE_LOG` names, or warnings.
+/// Begins to log to standard error: the levels that `KEEPSTONE_LOG` names, else warnings.
 pub fn init() {
     let filter = EnvFilter::try_from_env("KEEPSTONE_LOG").unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt()
@@ -48,7 +50,8 @@ pub fn init() {
         .init();
 }
 
-/// Bounds the file that standard error is from now on, and lets panics be lines of the log as others are.
+/// Bounds the file behind standard error from now on, and writes panics as ordinary lines of the
+/// log.
 pub fn serve() {
     if let Ok(path) = std::fs::read_link("/proc/self/fd/2")
         && std::fs::metadata(&path).is_ok_and(|found| found.is_file())
@@ -58,7 +61,7 @@ pub fn serve() {
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 
-/// Writes lines that are bounded.
+/// A formatter that bounds lines.
 struct Lines {
     inner: Format,
     limits: Limits,
@@ -89,20 +92,21 @@ where
     }
 }
 
-/// How many lines of each kind there may be (log-L1).
+/// The limits on lines of each kind (log-L1).
 #[derive(Default)]
 struct Limits(Mutex<HashMap<Identifier, Kind>>);
 
 /// Lines of one kind.
 struct Kind {
-    /// How many may be written now.
+    /// Number of lines that may be written now.
     tokens: f64,
     since: Instant,
     left_out: u64,
 }
 
 impl Limits {
-    /// Whether a line may be written; then how many were left out before it.
+    /// Decides whether a line may be written. If so, returns the number of lines left out before
+    /// it.
     fn admit(&self, kind: &Identifier, now: Instant) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let new = Kind { tokens: BURST, since: now, left_out: 0 };
@@ -118,13 +122,13 @@ impl Limits {
     }
 }
 
-/// Standard error, and the file that it may be.
+/// A writer to standard error that replaces the file behind it when that is full.
 #[derive(Default)]
 struct Output;
 
 impl io::Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Where a new file cannot be begun, the old one is written on.
+        // If a new file cannot be created, writing continues in the old one.
         if let Some(path) = FILE.get()
             && let Ok(Some(file)) = successor(rustix::stdio::stderr(), path, FILE_BYTES_MAX)
         {
@@ -138,8 +142,8 @@ impl io::Write for Output {
     }
 }
 
-/// The file to write to from now on, where the one that is written to has more than `len_max` bytes (log-L3). Another process
-/// that writes to it, too, may have begun it already.
+/// Opens the next file if `own` has more than `len_max` bytes (log-L3). Another process that writes
+/// to the same file may have created it already.
 fn successor(own: impl AsFd, path: &Path, len_max: u64) -> io::Result<Option<File>> {
     let own = rustix::fs::fstat(own)?;
     if own.st_size as u64 <= len_max {
@@ -180,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("x.log"), dir.path().join("x.log.old"));
         let open = || OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        // Of two processes.
+        // Descriptors as of two processes.
         let (mut first, mut second) = (open(), open());
         for round in 1..=3 {
             first.write_all(&[b'0' + round; 100]).unwrap();
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
-    /// Metadata of two places in the program.
+    /// Returns the metadata of two places in the program.
     fn kinds() -> [&'static tracing::Metadata<'static>; 2] {
         let of = |span: tracing::Span| span.metadata();
         tracing::subscriber::with_default(tracing_subscriber::registry(), || {

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or gives the help or the version that was asked for.
+/// Reports an error in the command line, or prints the requested help or version.
 fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
     let json = argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     if json && err.kind() == clap::error::ErrorKind::DisplayVersion {
@@ -100,7 +100,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Whether the command may become a server, which outlives whoever reads its output.
+/// Returns whether the command may become a server, which outlives the reader of its output.
 fn is_server(command: &Command) -> bool {
     match command {
         Command::Mount(_) => true,
@@ -110,8 +110,8 @@ fn is_server(command: &Command) -> bool {
     }
 }
 
-/// Lets a server have as many descriptors as it may: what it opens for one user must not keep it from opening something for
-/// another one.
+/// Raises the limit of descriptors as far as allowed, so that files open for one user do not
+/// prevent the server from opening files for another.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -121,7 +121,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Lets `keepstone … | head` end quietly, as other programs do. A server must not.
+/// Lets `keepstone … | head` end quietly by SIGPIPE, as other programs do. A server must not end
+/// so.
 #[allow(unsafe_code)]
 fn end_with_the_pipe() {
     // SAFETY: the default action is no handler, and no other thread runs yet.

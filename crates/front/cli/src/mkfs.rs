@@ -1,8 +1,8 @@
 //! `keepstone mkfs`
 //!
-//! A file or device that exists is formatted in place, as by every other mkfs: it keeps its owner, its mode and its
-//! names. All that can be refused is refused before anything of it is changed, and a file that was to grow is cut
-//! back if that fails.
+//! A file or device that exists is formatted in place, as every other mkfs does: it keeps its
+//! owner, mode and names. The command makes all checks before it changes the file, and if growing a
+//! file fails, it restores the old length.
 
 use std::fs::Metadata;
 use std::io;
@@ -60,12 +60,12 @@ fn format(region: &Region, args: &MkfsArgs) -> Result<PoolInfo> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = FormatOptions { label: args.label.clone(), owner: maker };
     let info = args.layout.format(region, &options)?;
-    // What a file has beyond the pool.
+    // Cuts off the part of the file beyond the pool.
     set_len(region, region.len())?;
     Ok(info)
 }
 
-/// Refuses what no pool can be.
+/// Refuses arguments that no pool can have.
 fn check_args(args: &MkfsArgs) -> Result<()> {
     if args.label.len() > LABEL_MAX {
         bail!("--label: at most {LABEL_MAX} bytes, this one has {}", args.label.len());
@@ -82,7 +82,7 @@ fn check_args(args: &MkfsArgs) -> Result<()> {
     }
 }
 
-/// What lies at the name, or `None` where there is nothing yet.
+/// Returns the metadata of the file at the path; `None` if there is no file yet.
 fn look(pool: &Path) -> Result<Option<Metadata>> {
     let failed = |err| Err(err).with_context(|| pool.display().to_string());
     match std::fs::metadata(pool) {
@@ -99,13 +99,13 @@ fn look(pool: &Path) -> Result<Option<Metadata>> {
     }
 }
 
-/// Opens what exists, if it may be replaced, at the length that the pool is to have. Until the format is stored
-/// it has lost nothing.
+/// Opens an existing file or device, if it may be overwritten, at the length of the new pool. Its
+/// content is intact until the format is stored.
 fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     let is_device = found.file_type().is_char_device();
     let reserve = args.size.filter(|_| !is_device).unwrap_or(0);
     let options = OpenOptions { reserve, may_be_empty: true, ..OpenOptions::default() };
-    // The lock that comes with it shows that nobody uses the pool.
+    // The lock taken here proves that no process uses the pool.
     let mut region = pool::open(&args.pool, &options, Access::ReadWrite)?;
     if !args.force {
         refuse(&args.pool, &region, is_device)?;
@@ -137,7 +137,7 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     Ok(region)
 }
 
-/// Sets the length of a file; a device keeps its own.
+/// Sets the length of a file. A device keeps its length.
 fn set_len(region: &Region, len: u64) -> io::Result<()> {
     match region.descriptor() {
         Some(file) if region.is_file() => Ok(rustix::fs::ftruncate(file, len)?),
@@ -145,7 +145,7 @@ fn set_len(region: &Region, len: u64) -> io::Result<()> {
     }
 }
 
-/// Refuses to overwrite what may be of value to somebody.
+/// Refuses to overwrite data that may be valuable.
 fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
     let holds = match engines::info(region) {
         Ok(info) if info.label.is_empty() => format!("the pool {}", info.uuid),
@@ -153,7 +153,7 @@ fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
         Err(_) => match (signatures::find(region), signatures::first_data(region, is_device)) {
             (Some(found), _) => found.to_owned(),
             (None, Some(at)) => format!("data that is no pool, from byte {at} on"),
-            // A file set aside for a pool, or a device never used.
+            // Only zeros: a file set aside for a pool, or a device never used.
             (None, None) => return Ok(()),
         },
     };

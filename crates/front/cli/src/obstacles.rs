@@ -1,4 +1,5 @@
-//! What keeps `keepstone run` from serving a mount in user space, as far as that is seen without asking its server.
+//! Reasons why `keepstone run` cannot serve a mount in user space, as far as they are visible
+//! without asking its server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use rustix::io::Errno;
 
 use crate::locks::Locks;
 
-/// Why a mount cannot be served, and what helps.
+/// The reason why a mount cannot be served, and a remedy.
 #[derive(Debug)]
 pub struct Obstacle {
-    /// Where the pool is mounted.
+    /// The mount point of the pool.
     pub dir: PathBuf,
-    /// In words.
+    /// The reason, in words.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -27,14 +28,14 @@ impl std::fmt::Display for Obstacle {
     }
 }
 
-/// What keeps each of the pools among `mounts` from being served; nothing of those that can be.
+/// Finds the pools among `mounts` that cannot be served, with the reasons.
 pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
     let locks = Locks::read();
     let pools = mounts.iter().filter(|mount| mount.claims_keepstone() && !mount.is_cache());
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
 
-/// What keeps the mount on `dir` from being served.
+/// Finds the reason why the mount on `dir` cannot be served, if there is one.
 pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     let mounts = fuse::mounts().ok()?;
     let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.claims_keepstone())?;
@@ -87,7 +88,7 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<
         }
         _ => {}
     }
-    // Locks of those in other PID namespaces are not shown, or with number 0.
+    // The table hides locks of processes in other PID namespaces, or shows them with ID 0.
     if !holders.iter().any(|lock| is_in_our_namespaces(lock.pid)) {
         let why = "its server is in another PID or time namespace, or has ended".to_owned();
         let remedy =
@@ -97,7 +98,8 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<
     None
 }
 
-/// Whether a path lies on somebody else's server: that is not looked at.
+/// Returns whether a path lies on the mount of a server. Such a path is not inspected further,
+/// because the server may not answer.
 fn is_on_server(path: &Path, mounts: &[MountEntry]) -> bool {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.dir));
     let above = above.max_by_key(|mount| mount.dir.as_os_str().len());
@@ -105,11 +107,12 @@ fn is_on_server(path: &Path, mounts: &[MountEntry]) -> bool {
     above.is_some_and(|mount| types.iter().any(|name| mount.fs_type.starts_with(name)))
 }
 
-/// Whether processes here and process `pid` know each other by the same numbers. 0 is one of elsewhere.
+/// Returns whether process `pid` is in the PID and time namespaces of this process. The ID 0 is in
+/// another.
 fn is_in_our_namespaces(pid: u32) -> bool {
     let is_same = |kind: &str| {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{kind}"));
-        // Of others' processes, nobody is told.
+        // The links of other users' processes cannot be read; assume that they match.
         of(&pid.to_string()).map_or(true, |there| of("self").is_ok_and(|here| here == there))
     };
     pid > 0 && is_same("pid") && is_same("time")

@@ -1,8 +1,9 @@
-//! What goes to stdout and stderr.
+//! Output to stdout and stderr.
 //!
-//! Nobody need read it: a mount stands although `keepstone mount … | true` has closed the pipe, and a server goes on
-//! although its terminal is gone. So nothing here panics as `println!` does, and only a disk that is full
-//! makes a command fail that has done its work ([`is_lost`]).
+//! The reader may be gone: a mount persists although `keepstone mount … | true` has closed the
+//! pipe, and a server continues although its terminal is gone. So functions here do not panic as
+//! `println!` does. A command that has done its work fails only if its output was lost in another
+//! way, for example because a disk is full ([`is_lost`]).
 
 use std::collections::BTreeSet;
 use std::fmt::{Arguments, Display};
@@ -26,13 +27,13 @@ macro_rules! tell {
     ($($arg:tt)*) => { $crate::output::line_of_stderr(format_args!($($arg)*)) };
 }
 
-/// An error is not longer; it may quote others.
+/// Longest error message, in bytes. It may quote text of others.
 const ERROR_BYTES_MAX: usize = 8192;
 
-/// Whether something was printed that could not be written, though somebody wanted it.
+/// Whether output could not be written although its reader still exists.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// See [`say!`]. Names in the text cannot act on a terminal.
+/// See [`say!`]. Escapes characters that would control a terminal.
 pub fn line(text: Arguments<'_>) {
     line_as_it_is(&shown::lines(&text.to_string()));
 }
@@ -52,7 +53,7 @@ pub fn line_of_stderr(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{}", shown::lines(&text.to_string()));
 }
 
-/// Whether output was lost.
+/// Returns whether output was lost.
 pub fn is_lost() -> bool {
     LOST.load(Relaxed)
 }
@@ -63,7 +64,8 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Prints an error with its causes on one line; with `--json` it is the object on stdout as well.
+/// Prints an error with its causes on one line of stderr; with `--json`, also as an object on
+/// stdout.
 pub fn error(err: &anyhow::Error, json: bool) {
     let text = in_a_line(err);
     if json {
@@ -72,7 +74,7 @@ pub fn error(err: &anyhow::Error, json: bool) {
     notice(shown::line(&text, ERROR_BYTES_MAX));
 }
 
-/// An error and its causes, without those that the text before them says already.
+/// Joins an error and its causes, without causes that the text before them already contains.
 pub fn in_a_line(err: &anyhow::Error) -> String {
     let mut said = BTreeSet::new();
     let mut text = String::new();
@@ -80,7 +82,7 @@ pub fn in_a_line(err: &anyhow::Error) -> String {
         if text.contains(&cause) || !said.insert(cause.clone()) {
             continue;
         }
-        // What begins with the object that has just been named.
+        // Drops a prefix that repeats the text so far.
         let more = cause.strip_prefix(&format!("{text}: ")).unwrap_or(&cause);
         if !text.is_empty() {
             text.push_str(": ");
@@ -90,12 +92,12 @@ pub fn in_a_line(err: &anyhow::Error) -> String {
     text
 }
 
-/// Prints something the user should know although all went well.
+/// Prints a notice for the user of a command that succeeds.
 pub fn notice(text: impl Display) {
     tell!("keepstone: {text}");
 }
 
-/// A value as people read it: text without quotes.
+/// Formats a value for people: text without quotes.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

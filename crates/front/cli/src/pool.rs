@@ -1,4 +1,4 @@
-//! What all commands do with pools.
+//! Functions on pools that all commands use.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use crate::busy;
 use crate::tags::Tag;
 
-/// How long a killed server may take to give its pool back.
+/// Longest time for a killed server to release its pool.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A persistence domain in a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DomainReport {
-    /// Its name.
+    /// The name of the domain.
     pub name: String,
-    /// Whether what is fenced survives a power failure.
+    /// Whether fenced stores survive a power failure.
     pub durable: bool,
-    /// What it means, in a sentence.
+    /// A sentence that explains it.
     pub explanation: String,
 }
 
@@ -42,7 +42,8 @@ impl std::fmt::Display for DomainReport {
     }
 }
 
-/// The absolute path of the pool that `name` is: a path, the directory where it is mounted, `UUID=…` or `LABEL=…`.
+/// Returns the absolute path of the pool with this `name`: a path, its mount point, `UUID=…` or
+/// `LABEL=…`.
 pub fn absolute(name: &Path) -> Result<PathBuf> {
     if let Some(tag) = Tag::parse(name) {
         return tag.find();
@@ -50,7 +51,7 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
     let mounted_at = |dir: &Path| -> Result<Option<MountEntry>> {
         Ok(fuse::mount_at(dir)?.filter(MountEntry::is_keepstone))
     };
-    // By its name first: the server of a mount need not answer.
+    // Compares the unresolved path first, because the server of a mount may not answer.
     if let Some(mount) = mounted_at(&std::path::absolute(name)?)? {
         return Ok(mount.source);
     }
@@ -63,7 +64,8 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
     Ok(mounted_at(&path)?.map_or(path, |mount| mount.source))
 }
 
-/// Opens a pool. Where it is in use, the error names by whom; who is ending is waited for.
+/// Opens a pool. If it is in use, the error names the processes. Waits for a process that is
+/// ending.
 pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region> {
     let deadline = Instant::now() + ENDS_WITHIN;
     loop {
@@ -82,20 +84,20 @@ pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region
     }
 }
 
-/// Opens a pool to look at it, mounted or not.
+/// Opens a pool read-only and without a lock, mounted or not.
 pub fn open_to_look(pool: &Path) -> Result<Region> {
     let options = OpenOptions { lock: Some(Lock::None), ..OpenOptions::default() };
     Ok(options.open(pool, Access::ReadOnly)?)
 }
 
-/// What a pool says about itself; mounted or not.
+/// Reads the description that a pool records of itself, mounted or not.
 pub fn info(pool: &Path) -> Result<(PoolInfo, Domain)> {
     let region = open_to_look(pool)?;
     let info = engines::info(&region).with_context(|| pool.display().to_string())?;
     Ok((info, region.domain()))
 }
 
-/// One per CPU, within reason.
+/// Returns the number of threads: as asked, else one per CPU, within limits.
 pub fn threads(asked: Option<u16>) -> usize {
     match asked {
         Some(n) => n.into(),

@@ -1,4 +1,4 @@
-//! What a program is, as far as it decides how pools are served to it.
+//! The properties of a program that decide whether `keepstone run` can serve it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,30 +11,30 @@ use object::{Endianness, elf};
 /// A program file.
 #[derive(Debug)]
 pub struct Program {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// For a script: what interprets it.
+    /// The interpreter of a script.
     pub interpreter: Option<PathBuf>,
-    /// Whether it runs with other rights than its caller's; the loader ignores `LD_PRELOAD` then.
+    /// Whether it runs with other rights than its caller's; the loader then ignores `LD_PRELOAD`.
     pub privileged: bool,
     kind: Kind,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
-    /// Linked with a loader.
+    /// Dynamically linked.
     Dynamic {
         loader: String,
     },
     Static,
-    /// It calls the kernel by instructions of its own, whatever it is linked with.
+    /// Written in Go: makes system calls without libc, however it is linked.
     Go,
     /// Not an ELF file of this machine.
     Foreign,
 }
 
 impl Program {
-    /// The program that a shell would start by this name.
+    /// Finds the program that a shell would start by this name.
     pub fn find(name: &Path) -> Option<Self> {
         let is_program = |path: &PathBuf| {
             fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
@@ -64,7 +64,7 @@ impl Program {
         Some(Self { path, interpreter, privileged, kind: kind(&content) })
     }
 
-    /// Why the library cannot serve it; `None` where it can.
+    /// Returns why the library cannot serve it; `None` if it can.
     pub fn not_served(&self) -> Option<String> {
         if self.privileged {
             return Some("set-user-ID or set-group-ID, so it loads no library".to_owned());
@@ -81,7 +81,7 @@ impl Program {
     }
 }
 
-/// What the first line of a script names.
+/// Returns the interpreter that the first line of a script names.
 fn interpreter(content: &[u8]) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
     let line = content.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
@@ -109,7 +109,7 @@ fn try_kind(content: &[u8]) -> object::read::Result<Kind> {
     if sections.section_by_name(endian, b".note.go.buildid").is_some() {
         return Ok(Kind::Go);
     }
-    // Who cannot be loaded is no program.
+    // A file whose dynamic section is broken cannot be loaded, so it counts as foreign.
     if let Some((_, strings)) = sections.dynamic(endian, content)? {
         sections.strings(endian, content, strings)?;
     }

@@ -1,4 +1,4 @@
-//! What `keepstone run --stats` and `--explain` print when the program has ended.
+//! The report that `keepstone run --stats` and `--explain` print when the program has ended.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::{shown, size};
 /// Calls of one class.
 #[derive(Debug, Serialize)]
 struct Calls {
-    /// Answered in user space.
+    /// Calls answered in user space.
     served: u64,
-    /// What they have moved, in bytes.
+    /// Bytes that these calls moved.
     served_bytes: u64,
-    /// Made by the kernel, on descriptors and paths of pools.
+    /// Calls on descriptors and paths of pools that the kernel made.
     by_kernel: u64,
-    /// What those have moved, in bytes.
+    /// Bytes that those calls moved.
     by_kernel_bytes: u64,
-    /// What calls in user space took, in nanoseconds; 0 without `--stats`.
+    /// Time of the calls in user space, in nanoseconds; 0 without `--stats`.
     served_ns: u64,
 }
 
@@ -36,17 +36,17 @@ impl From<counters::Tally> for Tally {
     }
 }
 
-/// What the processes of one program have counted.
+/// The counters of the processes of one program.
 #[derive(Debug, Serialize)]
 struct OfProgram {
-    /// What it was executed as.
+    /// The name under which it was executed.
     program: String,
-    /// How many of its processes have used a pool.
+    /// Number of its processes that have used a pool.
     processes: u64,
     served: Tally,
     by_mount: Tally,
     served_percent: ServedPercent,
-    /// Why the rest was not.
+    /// Reasons why the rest was not served.
     reasons: BTreeMap<&'static str, Tally>,
 }
 
@@ -64,7 +64,7 @@ impl From<ProgramSums> for OfProgram {
     }
 }
 
-/// Why calls went through the mount.
+/// A reason why calls went through the mount.
 #[derive(Debug, Serialize)]
 struct Why {
     calls: u64,
@@ -90,41 +90,44 @@ struct Unserved {
     why: String,
 }
 
-/// What is printed.
+/// The printed report.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Exit status of CMD, as a shell counts it.
     status: u8,
-    /// By class; classes without calls are left out.
+    /// Counts by class, without classes that have no calls.
     calls: BTreeMap<&'static str, Calls>,
-    /// By program, those first of which most went through the mounts; those that have not used a pool are left out.
+    /// Counts by program, those with most calls through the mounts first; without programs that
+    /// have not used a pool.
     by_program: Vec<OfProgram>,
-    /// All that was served in user space.
+    /// Total served in user space.
     served: Tally,
-    /// All that went through the mounts, as far as programs with the library know.
+    /// Total through the mounts, as far as programs with the library have counted it.
     by_mount: Tally,
     served_percent: ServedPercent,
-    /// Why the rest was not.
+    /// Reasons why the rest was not served.
     reasons: BTreeMap<&'static str, Why>,
     /// Programs that could not load the library.
     unserved_programs: u64,
-    /// Which those are (`--explain`).
+    /// The names of those programs (`--explain`).
     programs: Vec<Unserved>,
-    /// What went through the mounts (`--explain`).
+    /// The files that went through the mounts (`--explain`).
     files: Vec<File>,
-    /// Requests that reached the server of each mount meanwhile, by mount point and kind. Other
-    /// programs' are among them.
+    /// Requests that reached the server of each mount meanwhile, by mount point and kind. They
+    /// include requests of other programs.
     mounts: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Those among them that only the server serves: their mounts have the pools for themselves.
+    /// Mounts among them that have their pool exclusively, so that only the server serves it.
     not_direct: Vec<String>,
-    /// Mounts whose servers were not asked or did not answer, and why: requests to them are not known.
+    /// Mounts whose servers were not asked or did not answer, with the reason; requests to them are
+    /// unknown.
     not_asked: BTreeMap<String, String>,
 }
 
 /// Statistics from the servers of mounts: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
 type OfServers = (BTreeMap<String, BTreeMap<String, u64>>, Vec<String>, BTreeMap<String, String>);
 
-/// Of calls and of bytes, how much was served in user space, in percent; `None` without calls or without bytes.
+/// Percentages of calls and of bytes that were served in user space; `None` without calls, or
+/// without bytes.
 type ServedPercent = Option<(f64, Option<f64>)>;
 
 fn served_percent(counted: &Counted) -> ServedPercent {
@@ -137,7 +140,7 @@ fn served_percent(counted: &Counted) -> ServedPercent {
 }
 
 impl Report {
-    /// From what was counted, and what servers said.
+    /// Creates a report from counters and from the statistics of servers.
     pub fn new(
         status: u8,
         counters: &Counters,
@@ -175,7 +178,7 @@ impl Report {
         }
     }
 
-    /// On stderr: stdout is CMD's.
+    /// Prints on stderr, because stdout belongs to CMD.
     pub fn print(&self, stats: bool, explain: bool) {
         if stats {
             self.print_calls();
@@ -304,7 +307,7 @@ fn calls(counted: &Counted) -> BTreeMap<&'static str, Calls> {
     .collect()
 }
 
-/// Why calls went through the mounts, without reasons that none had.
+/// Returns the reasons why calls went through the mounts, without reasons that do not occur.
 fn counted_reasons(counted: &Counted) -> impl Iterator<Item = (Reason, counters::Tally)> {
     let named = Reason::ALL.into_iter().zip(counted.reasons);
     named.filter(|(_, tally)| tally.calls + tally.bytes > 0)

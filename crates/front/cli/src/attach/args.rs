@@ -1,4 +1,4 @@
-//! The words of `keepstone attach`.
+//! The command line of `keepstone attach`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use pmcache::Mode;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct AttachArgs {
-    /// What to do with an attached or detached cache.
+    /// The command for an attached or detached cache.
     #[command(subcommand)]
     pub command: Option<AttachCommand>,
     #[command(flatten)]
@@ -19,93 +19,103 @@ pub struct AttachArgs {
     pub store: StoreArgs,
 }
 
-/// What a server needs to know.
+/// The arguments of a server.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// The pool, formatted with `mkfs`, empty or the cache of this directory already: its path, UUID=… or LABEL=….
+    /// The pool: its path, UUID=… or LABEL=…. It is formatted with `mkfs`, and is empty or already
+    /// the cache of this directory.
     pub pool: PathBuf,
-    /// The directory whose files are cached, where they stay; or a prefix of an object store that has nothing but such a
-    /// tree: s3://BUCKET/PREFIX, gs://…, az://….
+    /// The directory whose files are cached; they stay there. Or a prefix of an object store that
+    /// holds only such a tree: s3://BUCKET/PREFIX, gs://…, az://….
     pub dir: PathBuf,
-    /// Where programs see them. Default: DIR itself, so that nobody passes by; an object store needs one.
+    /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
+    /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
-    /// What survives a crash when a write has returned: writeback (Chell-Cache), ordered (PMAL-O) or journal (PMAL): all of
-    /// it, whole.
+    /// What of a write that has returned survives a crash: writeback (Chell-Cache), ordered
+    /// (PMAL-O) or journal (PMAL): all of it, never in part.
     #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
     pub data: Mode,
-    /// A write returns when the file in DIR has it, too.
+    /// Let a write return only when the file in DIR has it, too.
     #[arg(long)]
     pub write_through: bool,
     /// Refuse changes.
     #[arg(long)]
     pub read_only: bool,
-    /// Options of the mount, separated by commas: ro, nosuid, nodev, noexec, nosymfollow. Those of the mount that DIR lies on
-    /// hold as well; root lifts them with suid, dev, exec, symfollow. Over an object store: nosuid and nodev, unless lifted.
+    /// Options of the mount, separated by commas: ro, nosuid, nodev, noexec, nosymfollow. The flags
+    /// of the mount that DIR lies on apply as well; root can lift them with suid, dev, exec,
+    /// symfollow. Over an object store, nosuid and nodev apply unless lifted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub mount_options: Vec<String>,
-    /// Writing back begins where so much is not in DIR yet, in percent of the pool.
+    /// Start writing back when dirty data exceeds this share of the pool, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub high: u64,
-    /// … and goes on until so little is.
+    /// Stop writing back when dirty data falls below this share of the pool, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 12, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub low: u64,
-    /// There is never more; writers wait.
+    /// Limit of dirty data, in percent of the pool; at the limit, writers wait.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=90))]
     pub cap: u64,
-    /// Nothing waits longer for being written back.
+    /// Write dirty data back at the latest after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub max_age: u32,
-    /// For so long a file in DIR is believed to be as it was found; 0: it is looked at each time.
+    /// Trust for this time that a file in DIR is unchanged since the last check; 0: check at each
+    /// use.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
     pub coherence: u32,
-    /// How the kernel tells of what others do in DIR, beside --coherence: notify (changes, at once), permission (the same; and
-    /// who opens a file in DIR waits until it has what the cache has for it, 10 s at most; root only) or off. Default: notify
-    /// where the file system in DIR lets it.
+    /// How the kernel reports changes that others make in DIR, in addition to --coherence: notify
+    /// (changes, at once), permission (the same, and a program that opens a file in DIR waits until
+    /// the cache has written it back, at most 10 s; root only) or off. Default: notify if the file
+    /// system of DIR supports it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
-    /// Who appends gets space in DIR ahead: as much again as the file has, up to so many bytes.
+    /// Reserve space in DIR ahead of appends: as much again as the file has, up to this number of
+    /// bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub reserve: u64,
-    /// A sequential reader gets so many bytes read ahead. Default: 524288, of an object store 8388608.
+    /// Bytes to read ahead of a sequential reader. Default: 524288; for an object store, 8388608.
     #[arg(long, value_name = "BYTES")]
     pub read_ahead: Option<u64>,
-    /// What is read in a row beyond so many bytes is not kept; 0: all is.
+    /// Do not cache the rest of a sequential read after this many bytes; 0: cache all of it.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub bypass: u64,
-    /// Which files leave a full cache first: blended (the paper's), sieve or s3fifo (`keepstone simulate` compares them).
+    /// Replacement policy, which chooses the files that leave a full cache: blended (the paper's),
+    /// sieve or s3fifo (`keepstone simulate` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: eviction::Kind,
     /// Threads that answer requests. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Let other users in (default for root).
+    /// Let other users use the mount (default for root).
     #[arg(long)]
     pub allow_other: bool,
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Report readiness on stdout and leave the session (used by `attach` itself).
+    /// Report readiness on stdout and leave the session (`attach` uses this itself).
     #[arg(long, hide = true)]
     pub daemon: bool,
 }
 
-/// How an object store is used.
+/// Options of an object store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreArgs {
-    /// An option of the object store, as aws_endpoint=http://host:9000; may be repeated. Others, and secrets, are taken from
-    /// the environment: AWS_ACCESS_KEY_ID, AWS_REGION, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ….
+    /// An option of the object store, such as aws_endpoint=http://host:9000; may be repeated.
+    /// Further options, and secrets, come from the environment: AWS_ACCESS_KEY_ID, AWS_REGION,
+    /// GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ….
     #[arg(long = "store-option", value_name = "KEY=VALUE", value_parser = key_and_value)]
     pub options: Vec<(String, String)>,
-    /// Bytes of the objects that hold what files hold, where there is no tree yet: a power of two. Default: 8M.
+    /// Size of the objects that hold the contents of files, in bytes, for a new tree: a power of
+    /// two. Default: 8M.
     #[arg(long, value_name = "BYTES", value_parser = crate::size::parse)]
     pub chunk_size: Option<u64>,
-    /// Another machine may take the tree when this one has not been heard of for so long. Default: 15.
+    /// Seconds without a sign of life after which another machine may take the tree over. Default:
+    /// 15.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub lease: Option<u16>,
 }
 
 impl StoreArgs {
-    /// The same as words of a command line.
+    /// Returns the same options as words of a command line.
     pub fn words(&self) -> impl Iterator<Item = String> {
         let options = self.options.iter();
         let options = options.map(|(key, value)| format!("--store-option={key}={value}"));
@@ -119,45 +129,47 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// What to do with a cache.
+/// The commands for a cache.
 #[derive(Debug, Subcommand)]
 pub enum AttachCommand {
-    /// Say how an attached cache stands: what is dirty, hits, files that need attention.
+    /// Show the state of an attached cache: dirty data, hits, files that need attention.
     Status {
-        /// Where it is mounted.
+        /// The mount point of the cache.
         mount: PathBuf,
-        /// As text for Prometheus.
+        /// Print in Prometheus' text format.
         #[arg(long)]
         metrics: bool,
     },
-    /// Write everything back that a cache has for DIR, without mounting it.
+    /// Write back everything that a cache has for DIR, without mounting it.
     Drain {
         /// The pool.
         pool: PathBuf,
-        /// The directory or object store whose cache it is.
+        /// The directory or object store that the pool caches.
         dir: PathBuf,
         #[command(flatten)]
         store: StoreArgs,
     },
     /// Read files into the cache.
     Warm(FilesArgs),
-    /// Read files into the cache, and keep them there until they are unpinned or removed, also when it is attached again.
+    /// Read files into the cache, and keep them there until they are unpinned or removed, even if
+    /// it is attached again.
     Pin(FilesArgs),
-    /// Let files be evicted like others.
+    /// Let pinned files be evicted again.
     Unpin(FilesArgs),
-    /// Write back what the cache has of files; of the mount point: of all.
+    /// Write back the dirty data of files; of all files, if PATH is the mount point.
     Flush(FilesArgs),
-    /// Write back what the cache has of files, and forget it.
+    /// Write back the dirty data of files, and drop them from the cache.
     Invalidate(FilesArgs),
-    /// Say what the cache has of files.
+    /// Show how much of each file is cached.
     Show(FilesArgs),
-    /// Drop what a cache has for one file and could not write back. The file in DIR stays as it is.
+    /// Drop the data of one file that the cache could not write back. The file in DIR stays as it
+    /// is.
     Discard {
         /// The pool, not attached.
         pool: PathBuf,
-        /// The directory or object store whose cache it is.
+        /// The directory or object store that the pool caches.
         dir: PathBuf,
-        /// The file as `status` names it.
+        /// The file, as `status` names it.
         path: PathBuf,
         #[command(flatten)]
         store: StoreArgs,
@@ -167,7 +179,7 @@ pub enum AttachCommand {
 /// Files of an attached cache.
 #[derive(Debug, Args)]
 pub struct FilesArgs {
-    /// Files below its mount point, and directories: all regular files in them.
+    /// Files below the mount point of the cache; a directory stands for all regular files in it.
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 }

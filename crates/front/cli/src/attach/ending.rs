@@ -1,4 +1,4 @@
-//! The end of a cache: what is written back before the unmount, and a record of what could not be.
+//! The end of a cache: writes back all data before the unmount, and records what remains.
 
 use std::fs;
 use std::io;
@@ -17,17 +17,18 @@ use crate::{background, pool, size, stats};
 
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-/// Flushes before changes of names count as such that the store cannot have.
+/// Attempts to flush, after which changes of names that remain count as impossible to store.
 const FLUSHES: u32 = 50;
 /// Pause between two attempts to reach an object store after the unmount.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// The rest that a cache could not write back. The pool keeps the bytes; changes of names are lost with the server.
+/// Data that a cache could not write back. The pool keeps the bytes; changes of names are lost with
+/// the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remainder {
     /// Bytes that are only in the pool.
     pub dirty_bytes: u64,
-    /// Files that have such bytes, or need attention.
+    /// Files with such bytes, or that need attention.
     pub dirty_files: u64,
     /// Changes of names and attributes that were only in the server's memory.
     pub pending_changes: u64,
@@ -50,7 +51,7 @@ impl Remainder {
         (self.dirty_files, self.dirty_bytes, self.pending_changes) == (0, 0, 0)
     }
 
-    /// The message for the user of a cache of `dir` in `pool`.
+    /// Returns the message for the user of a cache of `dir` in `pool`.
     pub fn message(&self, pool: &str, dir: &str) -> String {
         let mut text = format!(
             "{} of {} files are not in {dir}; {pool} keeps them. `keepstone attach {pool} {dir}` goes on with them, \
@@ -68,10 +69,11 @@ impl Remainder {
     }
 }
 
-/// Writes back all that a mounted cache has, and shows how far that is. Failures are those of single files, which the cache keeps.
+/// Writes back all dirty data of a mounted cache, and shows the progress. The failure of a single
+/// file is no error here: the cache keeps its data.
 ///
 /// # Errors
-/// If only the server has changes of names, which the unmount would lose.
+/// If only the server has some changes of names, which the unmount would lose.
 pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<()> {
     let left = || stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
     let bytes = |status: &Value| status["dirty_bytes"].as_u64().unwrap_or(0);
@@ -80,7 +82,8 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
     bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
     bar.set_message("writing back");
     let mut pending = 0;
-    // Again while the server still writes back what a flush found under way. The status shows what is left, whatever has failed.
+    // Repeats while the server still writes back data that a flush found in progress. The status
+    // shows what is left, even after failures.
     for _ in 0..FLUSHES {
         let is_flushed = std::thread::scope(|scope| {
             let flush = scope.spawn(|| flush(dir));
@@ -107,14 +110,14 @@ pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<(
     Ok(())
 }
 
-/// Writes back all that a mounted cache has; whether it could.
+/// Writes back all dirty data of a mounted cache. Returns whether that succeeded.
 fn flush(dir: &Path) -> bool {
     let flush = Command::Flush.attribute();
     rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty()).is_ok()
 }
 
-/// Waits after the unmount until an object store has all changes of names, as long as the store can have them. A second signal
-/// ends the server.
+/// Retries after the unmount until the object store has all changes of names. A second signal ends
+/// the server.
 pub fn finish(cache: &Attached) {
     let mut was_logged = false;
     while cache.status().pending_changes > 0 && cache.sync_names().is_err() {
@@ -128,7 +131,8 @@ pub fn finish(cache: &Attached) {
     }
 }
 
-/// Records what an unmounted cache could not write back, for the process that waits for its end, and fails then.
+/// Records what an unmounted cache could not write back, and then fails. The process that waits for
+/// the end of the server reads the record.
 pub fn record(cache: &Attached, pool: &Path, names: (&str, &str)) -> Result<()> {
     let left = Remainder::of(&cache.status());
     if left.is_nothing() {
@@ -139,7 +143,7 @@ pub fn record(cache: &Attached, pool: &Path, names: (&str, &str)) -> Result<()> 
     bail!("{}", left.message(names.0, names.1))
 }
 
-/// Takes what the last server of the cache in `pool` has recorded.
+/// Takes the record that the last server of the cache in `pool` left.
 pub fn take(pool: &Path) -> Result<Option<Remainder>> {
     let path = path(pool)?;
     let text = match fs::read(&path) {
@@ -150,7 +154,7 @@ pub fn take(pool: &Path) -> Result<Option<Remainder>> {
     Ok(serde_json::from_slice(&text).ok())
 }
 
-/// The record's file, in a directory of this user alone.
+/// Returns the path of the record, in a directory that only this user can use.
 fn path(pool: &Path) -> Result<PathBuf> {
     let (info, _) = pool::info(pool)?;
     let log = background::log_path(&info.uuid.to_string());

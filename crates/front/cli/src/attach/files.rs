@@ -1,4 +1,4 @@
-//! What is asked of an attached cache for single files, and for all in a directory.
+//! Commands for single files of an attached cache, and for all files in a directory.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use serde::Serialize;
 
 use crate::{mount, output, size};
 
-/// A status in JSON is not longer.
+/// Longest status in JSON, in bytes.
 const STATUS_MAX: usize = 4096;
 
-/// How it stands with a file, after what was asked.
+/// The state of a file after a command.
 #[derive(Serialize)]
 struct Report {
     path: PathBuf,
@@ -69,7 +69,8 @@ pub fn run(command: Command, paths: &[PathBuf], json: bool) -> Result<ExitCode> 
     Ok(if failed == 0 && is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks again for each file how it stands. Whether as much is cached as when each had been read.
+/// Reads the state of each file again. Returns whether as much is cached as right after the files
+/// were read.
 fn is_still_cached(reports: &mut [Report]) -> bool {
     let cached = |reports: &[Report]| -> u64 {
         reports.iter().filter_map(|report| Some(report.status.as_ref()?.cached_bytes)).sum()
@@ -83,7 +84,7 @@ fn is_still_cached(reports: &mut [Report]) -> bool {
     cached(reports) >= before
 }
 
-/// Fails, once and before anything is done, if a path is on no cache.
+/// Fails if a path is not on a cache. Called before anything is done.
 fn require_cache(path: &Path) -> Result<()> {
     let found = path.symlink_metadata().with_context(|| path.display().to_string())?;
     let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
@@ -98,13 +99,14 @@ fn name(command: Command) -> &'static str {
     named.map_or("", |(_, name)| name)
 }
 
-/// Whether a path is where a cache is mounted.
+/// Returns whether a path is the mount point of a cache.
 fn is_whole(path: &Path) -> Result<bool> {
     let mounted = fuse::mount_at(path)?;
     Ok(mounted.is_some_and(|mount| mount.is_keepstone()))
 }
 
-/// The regular files at and below a path, on its file system, with their sizes. Links are not followed.
+/// Collects the regular files at and below a path, on its file system, with their sizes. Does not
+/// follow links.
 fn find(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     let first = path.symlink_metadata()?;
     let mut left = vec![(path.to_owned(), first.clone())];
@@ -126,7 +128,8 @@ fn find(path: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     Ok(())
 }
 
-/// Asks for one file; how it stands then. Of a directory, nothing is known.
+/// Executes a command for one file, and returns its state afterwards. The state of a directory is
+/// empty.
 fn ask(command: Command, path: &Path) -> Result<FileStatus> {
     if !command.only_reads() {
         let attribute = command.attribute();

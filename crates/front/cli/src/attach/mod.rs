@@ -29,7 +29,7 @@ pub use status::show;
 /// A cache that is open.
 type Attached = Cache<Inner, Below>;
 
-/// What the server says once programs can use the mount.
+/// The server's report when programs can use the mount.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ready {
     pool: String,
@@ -42,7 +42,7 @@ struct Ready {
     troubles: usize,
     pid: u32,
     log: Option<PathBuf>,
-    /// What happened on the way that the user should know.
+    /// Notices for the user about the start.
     notices: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
 }
 
 impl AttachArgs {
-    /// Whether it becomes a server.
+    /// Returns whether this command line starts a server.
     pub fn is_server(&self) -> bool {
         self.command.is_none()
     }
@@ -115,7 +115,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The command line that gives the server the same arguments, with absolute paths.
+/// Returns the command line that gives the server the same arguments, with absolute paths.
 fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     let mut words: Vec<OsString> = vec!["attach".into(), "--daemon".into()];
     let mut flag = |is_set: bool, name: &str| {
@@ -151,10 +151,12 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     Ok(words)
 }
 
-/// Opens a cache with the options that `choose` makes of the defaults for the size of the pool, and of what is below.
+/// Opens a cache. `choose` adapts the default options to the size of the pool and to the backing
+/// store.
 ///
 /// # Errors
-/// If a user other than root and the one of this process may write the pool: its records lead to what is written in DIR.
+/// If a user other than root and the user of this process may write the pool: the pool's records
+/// decide what is written in DIR.
 fn open(
     pool: &Path,
     place: &Place,
@@ -246,7 +248,7 @@ fn discard(
     } else {
         say!("{}: {} discarded", path.display(), size::show(bytes));
     }
-    // Other files may keep the rest from being written back.
+    // Problems with other files may keep the rest from being written back.
     match closed {
         Err(err) if others.is_empty() => {
             Err(err).context("discarded, but the rest is not written back")

@@ -18,10 +18,10 @@ use crate::mount::absolute_dir;
 use crate::mount::options::Options;
 use crate::{background, mount, pool};
 
-/// How often to look for what is to be written back or evicted.
+/// Interval between two checks for data to write back or evict.
 const MAINTAIN_EVERY: Duration = Duration::from_millis(200);
 
-/// What the server publishes.
+/// The counters that the server publishes.
 #[derive(Serialize)]
 struct Stats<'a> {
     pool: &'a str,
@@ -38,13 +38,14 @@ struct Stats<'a> {
     cache: pmcache::Status,
 }
 
-/// Attaches, mounts, calls `started`, serves. Returns when it is unmounted and all is written back that can be.
+/// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
+/// can be written back has been.
 pub fn run(
     args: &ServerArgs,
     store: &StoreArgs,
     started: impl FnOnce(&Ready) -> Result<()>,
 ) -> Result<()> {
-    // Before any thread exists, so that all of them leave the signals alone.
+    // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
     let (pool_path, below) = (pool::absolute(&args.pool)?, Place::parse(&args.dir)?);
@@ -53,7 +54,7 @@ pub fn run(
         None => below.mount_point()?,
     };
     let notices = mount::check_place(&place, &pool_path)?;
-    // What lies below is opened before anything is mounted over it.
+    // Opens the backing store before anything is mounted over it.
     let mut asked = Options::default();
     args.mount_options.iter().try_for_each(|list| asked.add(list, false))?;
     asked.for_cache()?;
@@ -68,7 +69,7 @@ pub fn run(
         options.write_through = args.write_through;
         (options.high, options.low, options.cap) =
             (percent(args.high), percent(args.low.min(args.high)), percent(args.cap));
-        // Writes find room beside pinned files.
+        // Pinned files leave room for writes.
         options.pin_max = percent((100 - args.cap) * 4 / 5);
         options.pin_user_max = options.pin_max / 5;
         options.max_age_ns = i64::from(args.max_age) * 1_000_000_000;
@@ -79,7 +80,7 @@ pub fn run(
         options.policy = args.policy;
         Ok(())
     })?);
-    // The pool has what an earlier server left.
+    // Removes the record of an earlier server: the open pool has the data that it describes.
     ending::take(&pool_path)?;
     watch::begin(&cache, args.watch)?;
     let status = cache.status();
@@ -130,7 +131,7 @@ pub fn run(
     let mounted = fuse::mount(server, &place, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
     })?;
-    // Programs join the pool only of a mount of which its server says so.
+    // Programs use a pool directly only if its server has recorded the device of the mount.
     let (major, minor) = mounted.mount_point().device();
     cache.pool().0.begin_serving(rustix::fs::makedev(major, minor))?;
     mount::end_on_signal(stop, mounted.mount_point());
@@ -144,9 +145,9 @@ pub fn run(
     ended
 }
 
-/// Writes back and evicts, in the background, as long as the cache is there.
+/// Writes back and evicts in the background, for as long as the cache exists.
 fn maintain(cache: Weak<Attached>) {
-    // Failures are with their files, and were logged.
+    // The cache has logged failures and recorded them with their files.
     let step = |cache: &Attached| cache.maintain().unwrap_or(false);
     background::maintain(cache, MAINTAIN_EVERY, Duration::ZERO, step);
 }

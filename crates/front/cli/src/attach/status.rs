@@ -29,7 +29,7 @@ pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what the server of a cache says.
+/// Prints the status that the server of a cache reports.
 pub fn show(stats: &Value) {
     let status = &stats["cache"];
     let text = |value: &Value| shown::name(value.as_str().unwrap_or_default());
@@ -65,7 +65,7 @@ pub fn show(stats: &Value) {
     }
 }
 
-/// How a cache notices what others do, beside comparing.
+/// Describes how a cache notices changes by others, in addition to comparing.
 fn watch(status: &Value) -> String {
     let how = match status["watch"].as_str() {
         Some("notify") if status["watch_reach"] == "directories" => {
@@ -87,7 +87,7 @@ pub fn show_troubles(troubles: &[pmcache::Trouble]) {
     }
 }
 
-/// The text format of Prometheus.
+/// Formats the status as Prometheus' text.
 fn prometheus(status: &Value, mount: &str) -> String {
     let label = mount.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut text = String::new();

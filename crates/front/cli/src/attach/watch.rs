@@ -1,4 +1,4 @@
-//! How a cache learns of what others do in its directory, as long as it is served.
+//! Threads of the server that follow changes which others make in the directory of a cache.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -10,10 +10,11 @@ use fuse::Invalidator;
 
 use super::Attached;
 
-/// No thread waits longer before it looks whether the cache is still there.
+/// Longest wait of a thread between two checks that the cache still exists.
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// Begins to watch, before anybody uses the cache: as asked for; where nothing was, as far as it goes.
+/// Begins to watch, before any program uses the cache. If `asked` is `None`, does what the file
+/// system supports, and notes why it cannot do more.
 pub fn begin(cache: &Attached, asked: Option<Watch>) -> Result<()> {
     let begun = cache.watch(asked.unwrap_or(Watch::Notify));
     match (begun, asked) {
@@ -42,7 +43,7 @@ fn reason(errno: rustix::io::Errno) -> String {
     }
 }
 
-/// Follows what others do, in threads of their own, as long as the cache is there.
+/// Starts the threads that follow changes by others, for as long as the cache exists.
 pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
     let forget = move |change: &Change| match change {
         Change::Content(ino) => kernel.content(*ino),
@@ -72,7 +73,8 @@ pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
     Ok(())
 }
 
-/// Takes `step` after step until one says that it was the last. A panic ends one: others wait for these threads.
+/// Starts a thread that repeats `step` until it returns false. A panic ends only the step, because
+/// other processes wait for this thread.
 fn repeat(
     name: &str,
     cache: Weak<Attached>,

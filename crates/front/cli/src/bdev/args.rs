@@ -8,41 +8,45 @@ use serde::{Deserialize, Serialize};
 use super::listen::ListenAddress;
 use super::ublk;
 
-/// How to open pools as block devices.
+/// Options for opening pools as block devices.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
-    /// Create POOL if it does not exist, of --size.
+    /// Create POOL with --size bytes if it does not exist.
     #[arg(long, requires = "size")]
     pub create: bool,
-    /// Size in bytes of what --create makes, or with K, M, G, T (powers of 1024).
+    /// Size of the pool that --create makes, in bytes or with K, M, G, T (powers of 1024).
     #[arg(long, value_parser = crate::size::parse)]
     pub size: Option<u64>,
-    /// What keeps stray writes out of the memory: none; pkey (protection keys: only the thread that stores may);
-    /// chunk (2 MiB are writable around recent stores) or chunk-strict (only during a store); pages (its pages
-    /// are, during a store); window (at an address of its own); pwrite (the kernel stores); auto is pkey where the
-    /// CPU has keys, else chunk. docs/BDEV.md compares them.
+    /// Protection of the memory against stray writes: none; pkey (protection keys: only a thread
+    /// that is storing may write); chunk (2 MiB around recent stores are writable) or chunk-strict
+    /// (the same, only during a store); pages (only the pages of a store are writable, during it);
+    /// window (a store maps them at another address); pwrite (the kernel stores). auto is pkey if
+    /// the CPU has keys, else chunk. docs/BDEV.md compares them.
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub protect: pmem::Protection,
-    /// How bytes become durable: nt (past the cache), clwb, clflush, or wb (at barriers).
+    /// How bytes become durable: nt (stores that bypass the cache), clwb, clflush, or wb (at
+    /// barriers).
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub scheme: pmbd::Scheme,
-    /// Bytes, a power of two from 512 to 16384, that are written whole or not at all, across power
-    /// failures. The pool is made so by --create; one that exists says so itself.
+    /// Size of atomic blocks, a power of two from 512 to 16384 bytes: after a power failure a block
+    /// is written whole or not at all. --create makes such a pool; an existing pool has its own
+    /// size recorded.
     #[arg(long, value_name = "BYTES", value_parser = atomic)]
     pub atomic: Option<u32>,
-    /// Check content when it is read; a block that does not match its checksum gives EIO. Takes a pool
-    /// with atomic blocks.
+    /// Check content when it is read; a block that does not match its checksum gives EIO. Needs a
+    /// pool with atomic blocks.
     #[arg(long)]
     pub checksums: bool,
-    /// Collect writes in N buffers in DRAM, each with a thread that writes them to the pool, and sort them: what
-    /// makes --protect pages bearable. What no flush has covered dies with the server.
+    /// Collect writes in N buffers in DRAM and sort them; each buffer has a thread that writes it
+    /// to the pool. This reduces the cost of --protect pages. If the server is killed, writes that
+    /// no flush has covered are lost.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub buffers: Option<u16>,
-    /// How writes are buffered.
+    /// Options for buffering writes.
     #[command(flatten)]
     pub buffering: BufferingArgs,
-    /// Give the space of what clients discard back to the file system of the pool, and take none before it is
-    /// needed. A server that finds none then dies.
+    /// Return space that clients discard to the file system of the pool, and allocate space only
+    /// when it is needed. If that file system is full then, the server dies.
     #[arg(long, conflicts_with = "atomic")]
     pub thin: bool,
     /// Refuse requests that store.
@@ -53,7 +57,7 @@ pub struct DeviceArgs {
     pub emulate: Option<pmem::Emulation>,
 }
 
-/// What --buffers are like.
+/// Options of --buffers.
 #[derive(Clone, Debug, Args)]
 pub struct BufferingArgs {
     /// Size of all buffers together, in bytes or with K, M, G.
@@ -68,7 +72,7 @@ pub struct BufferingArgs {
 }
 
 impl DeviceArgs {
-    /// The buffers asked for.
+    /// Returns the requested buffers.
     pub fn buffering(&self) -> Option<pmbd::Buffering> {
         let how = &self.buffering;
         Some(pmbd::Buffering {
@@ -81,13 +85,13 @@ impl DeviceArgs {
     }
 }
 
-/// How a server runs.
+/// Options for running a server.
 #[derive(Clone, Debug, Args)]
 pub struct ProcessArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Report readiness on stdout and leave the session (used by the command itself).
+    /// Report readiness on stdout and leave the session (the command uses this itself).
     #[arg(long, hide = true)]
     pub daemon: bool,
 }
@@ -96,27 +100,27 @@ pub struct ProcessArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// Files or devdax devices. Each is an export under its file name; the first also under the
-    /// empty name, which clients ask for if they are not told one.
+    /// empty name, which clients use by default.
     #[arg(required_unless_present = "exports")]
     pub pools: Vec<PathBuf>,
-    /// One more, under a name of your choice.
+    /// A further pool, under a name of your choice.
     #[arg(long = "export", value_name = "NAME=PATH", value_parser = named)]
     pub exports: Vec<(String, PathBuf)>,
-    /// What to tell clients about the export NAME.
+    /// Description of the export NAME for clients.
     #[arg(long = "describe", value_name = "NAME=TEXT", value_parser = described)]
     pub descriptions: Vec<(String, String)>,
     /// Unix socket to listen on. Default, without --listen: one named after the first export, in
     /// /run/keepstone/bdev (users other than root: below their runtime directory).
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// TCP address to listen on: a port such as 10809, for this machine only, :10809 for everybody, or
-    /// localhost:10809; port 0 is any that is free.
+    /// TCP address to listen on: a port such as 10809 (this machine only), :10809 (all addresses of
+    /// this machine), or localhost:10809. Port 0 is any free port.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<ListenAddress>,
-    /// How the pools are opened.
+    /// Options for opening the pools.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Directory with server-cert.pem and server-key.pem: clients may use TLS.
+    /// Directory with server-cert.pem and server-key.pem. With it, clients may use TLS.
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
     /// Turn away clients that do not use TLS.
@@ -125,19 +129,20 @@ pub struct ServeArgs {
     /// Turn away clients without a certificate of the authority in DIR/ca-cert.pem.
     #[arg(long, requires = "tls_certificates")]
     pub tls_verify_peer: bool,
-    /// Clients at the same time.
+    /// Most clients at the same time.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     pub clients: u16,
-    /// Serve by N processes rather than by threads of one: protections that change mappings (all but none, pkey
-    /// and pwrite) then have as many locks of address spaces. A process that dies is replaced.
+    /// Serve with N processes instead of threads of one process. Protections that change mappings
+    /// (all except none, pkey and pwrite) lock the address space, and each process has its own. A
+    /// process that dies is replaced.
     #[arg(long, value_name = "N", conflicts_with = "buffers", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
-    /// How it runs.
+    /// Options for running the server.
     #[command(flatten)]
     pub process: ProcessArgs,
 }
 
-/// Who copies the content of a loop device.
+/// The party that copies the content of a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Through {
@@ -147,11 +152,11 @@ pub enum Through {
     Server,
 }
 
-/// How the kernel gets a device.
+/// The driver by which the kernel gets a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
-    /// ublk, /dev/ublkbN. If its server is killed, requests wait for the next one.
+    /// ublk, /dev/ublkbN. If its server is killed, requests wait for the next server.
     Ublk,
     /// The kernel's NBD client, /dev/nbdN.
     Nbd,
@@ -162,15 +167,15 @@ pub enum Via {
 /// `keepstone bdev attach`
 #[derive(Clone, Debug, Args)]
 pub struct AttachArgs {
-    /// How. Default: what this machine has, said with the reason.
+    /// Driver. Default: the fastest that this machine has; the command prints it with the reason.
     #[arg(long = "by", value_enum)]
     pub via: Option<Via>,
-    /// Requests that the kernel may send to each queue of ublk before one is answered. Each has a buffer of
-    /// 512 KiB.
+    /// Requests that the kernel may send to each queue of ublk before one is answered. Each takes a
+    /// buffer of 512 KiB.
     #[arg(long, value_name = "N", default_value_t = ublk::DEPTH,
           value_parser = clap::value_parser!(u16).range(1..=ublk::DEPTH_MAX))]
     pub queue_depth: u16,
-    /// The rest.
+    /// Further options.
     #[command(flatten)]
     pub kernel: KernelArgs,
 }
@@ -180,24 +185,26 @@ pub struct AttachArgs {
 pub struct KernelArgs {
     /// A file or a devdax device.
     pub pool: PathBuf,
-    /// How the pool is opened.
+    /// Options for opening the pool.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Bytes of a logical block of the device: 512 or 4096. Default: 512, with larger --atomic that.
+    /// Bytes of a logical block of the device: 512 or 4096. Default: 512, or the size of atomic
+    /// blocks if that is larger.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     pub block_size: Option<u32>,
-    /// Who copies content of a loop device. Default: the kernel, where the bytes of POOL are those of the device.
+    /// The party that copies the content of a loop device. Default: the kernel, if the bytes of
+    /// POOL are those of the device.
     #[arg(long, value_enum)]
     pub through: Option<Through>,
     /// Threads that answer the kernel; for ublk its queues, for NBD connections. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// How it runs.
+    /// Options for running the server.
     #[command(flatten)]
     pub process: ProcessArgs,
 }
 
-/// A server.
+/// The name of a server.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
     /// A socket, an address, a pool, a device, an export or a process number, as `keepstone bdev list` shows.
@@ -207,7 +214,7 @@ pub struct NameArgs {
 /// `keepstone bdev stats`
 #[derive(Clone, Debug, Args)]
 pub struct StatsArgs {
-    /// Which server.
+    /// The server.
     #[command(flatten)]
     pub server: NameArgs,
     /// Print in Prometheus' text format.
@@ -221,10 +228,10 @@ pub struct StatsArgs {
 /// `keepstone bdev check`
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
-    /// A file or a devdax device, which nobody serves.
+    /// A file or a devdax device that no server has open.
     pub pool: PathBuf,
-    /// Put the map right. Blocks whose content is there keep it; those whose content is nowhere are given up:
-    /// reading them fails until they are written.
+    /// Repair the map. Blocks whose content still exists keep it. Blocks whose content is lost fail
+    /// to be read until they are written.
     #[arg(long)]
     pub repair: bool,
 }
@@ -232,7 +239,8 @@ pub struct CheckArgs {
 /// `keepstone bdev grow`
 #[derive(Clone, Debug, Args)]
 pub struct GrowArgs {
-    /// An export, or its server, as `keepstone bdev list` shows them; or a pool that nobody serves.
+    /// An export, or its server, as `keepstone bdev list` shows them; or a pool that no server has
+    /// open.
     pub name: String,
     /// Its new size in bytes, or with K, M, G, T (powers of 1024).
     #[arg(long, value_parser = crate::size::parse)]

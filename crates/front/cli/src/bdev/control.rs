@@ -1,8 +1,8 @@
 //! The control socket of a server: one request and one answer, each a line of JSON.
 //!
-//! Every server has one in the runtime directory, named after its process. So whoever looks for a
-//! server asks all of them; there is no list that could be wrong. What a killed server left behind is
-//! removed by the first who finds that nobody answers.
+//! Every server has a socket in the runtime directory, named after its process. A command that
+//! looks for a server asks all of them, so there is no list that could be wrong. The first command
+//! that gets no answer at the socket of a killed server removes that socket.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,30 +21,30 @@ use serde_json::Value;
 use super::server::runtime_dir;
 use crate::background;
 
-/// How long a server may take to answer, and a client to ask.
+/// Longest time for a server to answer, and for a client to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ends the names of control sockets.
+/// Extension of control sockets.
 const SUFFIX: &str = "control";
 
-/// Ends the name of one that does not listen yet. The kernel's table keeps that name.
+/// Extension of a socket that does not listen yet. The kernel's table keeps that name.
 const FRESH: &str = "new";
 
-/// An answer is not longer: a socket of another user may be anybody's.
+/// Longest answer, in bytes. A limit is needed because the socket may belong to any user.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// The kernel's table of sockets.
 const TABLE: &str = "/proc/net/unix";
 
-/// What can be asked of a server.
+/// A request to a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// What it serves, and what it has done.
+    /// Report what is served, and the counters.
     Status,
-    /// Make an export longer.
+    /// Grow an export.
     Grow { export: String, size: u64 },
-    /// End: the process is told to when it has answered that it will.
+    /// End. The server answers first and then sends itself SIGTERM.
     Stop,
 }
 
@@ -62,20 +62,21 @@ pub struct Control {
 }
 
 impl Control {
-    /// Opens the socket of this process.
+    /// Opens the control socket of this process.
     pub fn open() -> Result<Self> {
         let path = runtime_dir()?.join(format!("{}.{SUFFIX}", std::process::id()));
         let fresh = path.with_extension(FRESH);
         let no_socket = || format!("{}: cannot open the control socket", path.display());
-        // One of that name is of a process that had our number before. Who asks all servers must not find one that
-        // refuses, as it does until it listens: that would be taken for a dead server's, and removed.
+        // An existing socket of that name is from an earlier process with the same number. The
+        // socket gets its final name only when it listens: before, it refuses connections, and a
+        // command that asks all servers would take it for a dead server's and remove it.
         let _ = fs::remove_file(&fresh);
         let socket = UnixListener::bind(&fresh).with_context(no_socket)?;
         fs::rename(&fresh, &path).with_context(no_socket)?;
         Ok(Self { socket, path })
     }
 
-    /// Answers requests by `answer`, in a thread of its own, for as long as the process lives.
+    /// Answers requests with `answer`, in a thread of its own, for as long as the process lives.
     pub fn serve(&self, answer: impl Fn(Request) -> Result<Value> + Send + 'static) -> Result<()> {
         let socket = self.socket.try_clone()?;
         std::thread::Builder::new().name("control".into()).spawn(move || {
@@ -86,14 +87,14 @@ impl Control {
         Ok(())
     }
 
-    /// Answers the next request by `answer`, once it comes.
+    /// Waits for the next request and answers it with `answer`.
     pub fn answer_next(&self, answer: impl FnOnce(Request) -> Result<Value>) {
         answer_next(&self.socket, answer);
     }
 }
 
 impl AsFd for Control {
-    /// Becomes readable when somebody asks.
+    /// Becomes readable when a client connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -124,14 +125,15 @@ fn reply(client: &UnixStream, answer: impl FnOnce(Request) -> Result<Value>) -> 
     };
     let told = write_line(client, &answer);
     if stops && matches!(answer, Answer::Done(_)) {
-        // As if somebody had sent the signal; once who asked has been told, as the process may end at once.
+        // Same effect as the signal from outside. Sent after the answer, because the process may
+        // end at once.
         let me = rustix::process::getpid();
         rustix::process::kill_process(me, rustix::process::Signal::TERM)?;
     }
     told
 }
 
-/// Sends a line. Who is gone meanwhile is an error, not the end by SIGPIPE.
+/// Sends a line. Fails if the peer has closed the socket, rather than dying of SIGPIPE.
 fn write_line(stream: &UnixStream, value: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');
@@ -149,28 +151,28 @@ fn write_line(stream: &UnixStream, value: &impl Serialize) -> Result<()> {
 /// A server as its clients see it.
 pub struct Server {
     path: PathBuf,
-    /// Its answer to [`Request::Status`].
+    /// The server's answer to [`Request::Status`].
     pub status: Value,
 }
 
 impl Server {
-    /// The server at a control socket.
+    /// Asks the server at a control socket for its status.
     pub fn at(path: &Path) -> Result<Self> {
         let status = ask(path, &Request::Status)?;
         Ok(Self { path: path.to_owned(), status })
     }
 
-    /// Asks again, or something else.
+    /// Sends a further request.
     pub fn ask(&self, request: &Request) -> Result<Value> {
         ask(&self.path, request)
     }
 
-    /// Its number.
+    /// Returns the process ID.
     pub fn pid(&self) -> Option<u32> {
         self.status["pid"].as_u64()?.try_into().ok()
     }
 
-    /// Where it serves: its addresses, or the kernel's name.
+    /// Returns the addresses at which it serves, and the kernel's name of its device.
     pub fn places(&self) -> String {
         let device = self.status["device"].as_str();
         self.addresses().chain(device).collect::<Vec<_>>().join(" ")
@@ -180,17 +182,18 @@ impl Server {
         self.status["addresses"].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// What it serves.
+    /// Returns the exports.
     pub fn exports(&self) -> impl Iterator<Item = &Value> {
         self.status["exports"].as_array().into_iter().flatten()
     }
 
-    /// Whether `name` means this server, or one of its exports.
+    /// Returns whether `name` means this server, or one of its exports.
     fn is_called(&self, name: &str) -> bool {
         self.is_named(name) || self.exports().any(|export| is_export(name, export))
     }
 
-    /// Whether `name` means this server: its process, its device or where clients come in.
+    /// Returns whether `name` means this server: its process ID, its device or an address for
+    /// clients.
     pub fn is_named(&self, name: &str) -> bool {
         self.pid().is_some_and(|pid| name.parse() == Ok(pid))
             || self.status["device"].as_str().is_some_and(|device| is_device(name, device))
@@ -202,7 +205,8 @@ impl Server {
             })
     }
 
-    /// The name of the export that `name` means: its own, its pool's, or that of a server that has no other.
+    /// Returns the name of the export that `name` means: the export itself, its pool, or the server
+    /// if that has only one export.
     pub fn export_called(&self, name: &str) -> Result<&str> {
         let mut meant: Vec<_> = self.exports().filter(|export| is_export(name, export)).collect();
         if meant.is_empty() {
@@ -219,24 +223,25 @@ impl Server {
     }
 }
 
-/// Whether `name` means an export: by its name, or by the path of its pool.
+/// Returns whether `name` means an export: by its name, or by the path of its pool.
 pub fn is_export(name: &str, export: &Value) -> bool {
     export["name"] == name || export["path"].as_str().is_some_and(|path| is_path(name, path))
 }
 
-/// Whether `name` is a path to what is, or was, at the absolute `path`.
+/// Returns whether the path `name` is the absolute `path`. Neither need exist.
 pub fn is_path(name: &str, path: &str) -> bool {
     let [name, path] = [Path::new(name), Path::new(path)];
     std::path::absolute(name).is_ok_and(|absolute| absolute == path)
         || name.canonicalize().is_ok_and(|canonical| canonical == path)
 }
 
-/// Whether `name` means `device`, such as /dev/loop0: by its path, or without its directory.
+/// Returns whether `name` means `device`, such as /dev/loop0: by its path, or without its
+/// directory.
 pub fn is_device(name: &str, device: &str) -> bool {
     device.strip_prefix("/dev/") == Some(name) || is_path(name, device)
 }
 
-/// The servers that answer.
+/// Returns the servers that answer.
 pub fn servers() -> Result<Vec<Server>> {
     let mut found = Vec::new();
     for path in sockets_in(&runtime_dir()?)? {
@@ -252,17 +257,17 @@ pub fn servers() -> Result<Vec<Server>> {
     Ok(found)
 }
 
-/// The control sockets of all users: those in this user's runtime directory, and those that the kernel's table names, which
-/// has the sockets of this network namespace.
+/// Returns the control sockets of all users: those in this user's runtime directory, and those in
+/// the kernel's table, which lists the sockets of this network namespace.
 pub fn sockets() -> BTreeSet<PathBuf> {
     let own = sockets_in(&background::runtime_dir().join("bdev")).unwrap_or_default();
-    // Paths need not be UTF-8; those of ours are told by their ends.
+    // Paths need not be UTF-8; the comparison needs only the last components.
     let table = fs::read(TABLE).unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
     own.into_iter().chain(table.lines().filter_map(listed)).collect()
 }
 
-/// The control sockets in a directory.
+/// Returns the control sockets in a directory.
 fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -272,8 +277,8 @@ fn sockets_in(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The control socket that a line of the table tells of:
-/// `0000000000000000: 00000002 00000000 00010000 0001 01 4711 /run/keepstone/bdev/42.new`.
+/// Returns the control socket that a line of the table lists: `0000000000000000: 00000002 00000000
+/// 00010000 0001 01 4711 /run/keepstone/bdev/42.new`.
 fn listed(line: &str) -> Option<PathBuf> {
     let mut rest = line;
     for _ in 0..7 {
@@ -289,13 +294,13 @@ fn listed(line: &str) -> Option<PathBuf> {
     found.then(|| path.with_extension(SUFFIX))
 }
 
-/// The one server that `name` means.
+/// Finds the server that `name` means.
 pub fn find(name: &str) -> Result<Server> {
     let none = || format!("{name}: no such server; `keepstone bdev list` shows those that run");
     try_find(name)?.with_context(none)
 }
 
-/// The one server that `name` means, if there is one.
+/// Finds the server that `name` means, if one runs. Fails if several servers match.
 pub fn try_find(name: &str) -> Result<Option<Server>> {
     let mut called: Vec<_> = servers()?.into_iter().filter(|s| s.is_called(name)).collect();
     match called.len() {
@@ -316,7 +321,7 @@ fn ask(path: &Path, request: &Request) -> Result<Value> {
     }
 }
 
-/// Whether there is no server any more.
+/// Returns whether an error means that the server is gone.
 pub fn is_gone(err: &anyhow::Error) -> bool {
     let kind = err.downcast_ref().map(std::io::Error::kind);
     matches!(kind, Some(ErrorKind::ConnectionRefused | ErrorKind::NotFound))

@@ -16,25 +16,25 @@ use super::holder;
 use crate::pool::{self, DomainReport};
 use crate::size;
 
-/// What does not change while a device is open.
+/// Facts about a device that do not change while it is open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// Of the export.
+    /// Name of the export.
     pub name: String,
     pub description: String,
-    /// Of the pool.
+    /// Path of the pool.
     pub path: String,
     pub domain: DomainReport,
     pub protection: String,
     pub scheme: String,
-    /// Bytes that are never torn; 0 where there are none.
+    /// Size of atomic blocks in bytes; 0 without atomic blocks.
     pub atomic: u32,
     pub checksums: bool,
     pub read_only: bool,
     pub emulation: Option<String>,
-    /// Of writes, in DRAM.
+    /// Write buffers in DRAM.
     pub buffers: Option<String>,
-    /// Whether what is discarded gives its space back.
+    /// Whether discarding blocks frees their space.
     pub thin: bool,
 }
 
@@ -42,17 +42,18 @@ pub struct DeviceReport {
 pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     pub report: DeviceReport,
-    /// The file, if it was created for it.
+    /// The file, if this command created it.
     pub created: Option<Created>,
-    /// What its user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// A file that is removed when this is dropped, unless it was kept: nobody wants what a command made that then failed.
+/// A new file, which is removed on drop unless [`keep`](Self::keep) was called: a command that
+/// fails leaves no pool behind.
 pub struct Created(Cell<Option<PathBuf>>);
 
 impl Created {
-    /// All went well.
+    /// Keeps the file.
     pub fn keep(&self) {
         self.0.take();
     }
@@ -66,7 +67,7 @@ impl Drop for Created {
     }
 }
 
-/// Opens `path`; creates it, if that is asked for and it is not there.
+/// Opens `path`. Creates it first if `args` ask for that and it does not exist.
 pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Result<Opened> {
     let created = match args.size.filter(|_| args.create && !path.exists()) {
         None => None,
@@ -86,7 +87,8 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     }
     let region = pool::open_to_look(&path)?;
     let domain = region.domain();
-    // Who shares a pool lets others in who only read; they would see it change.
+    // A pool with a file system must not change while it is served. A shared lock would admit its
+    // mount, so this one is exclusive.
     let alone = args.read_only && Layout::of(&region).is_some();
     drop(region);
     let device = open_as(&path, &pmbd::Options { alone, ..options(args) })?;
@@ -111,7 +113,7 @@ pub fn open(name: &str, description: &str, path: &Path, args: &DeviceArgs) -> Re
     Ok(Opened { device, report, created, warnings: warnings.into_iter().collect() })
 }
 
-/// What to tell whoever wants `size` bytes created where there is a pool already.
+/// Returns a warning if `--create` asks for `size` bytes and an existing pool has another size.
 fn other_size(path: &Path, device: &dyn BlockDevice, size: u64) -> Option<String> {
     let block = u64::from(device.block_sizes().atomic.max(1));
     let (has, wanted) = (device.size(), size.div_ceil(block).saturating_mul(block));
@@ -122,13 +124,13 @@ fn other_size(path: &Path, device: &dyn BlockDevice, size: u64) -> Option<String
     })
 }
 
-/// Opens what has been open before, until a process died in it.
+/// Opens a device again after a process has died that had it open.
 pub fn open_after_death(report: DeviceReport, args: &DeviceArgs) -> Result<Opened> {
     let device = open_as(Path::new(&report.path), &options(args))?;
     Ok(Opened { device, report, created: None, warnings: Vec::new() })
 }
 
-/// Fails where `path` is a pool with a file system; `why` says what to do instead.
+/// Fails if `path` is a pool with a file system. `why` is the reason and the remedy.
 pub fn refuse_pool(path: &Path, why: &str) -> Result<()> {
     ensure!(
         Layout::of(&pool::open_to_look(path)?).is_none(),
@@ -138,7 +140,7 @@ pub fn refuse_pool(path: &Path, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// The devices under their names.
+/// Returns the devices as exports under their names.
 pub fn exports(opened: &[Opened]) -> Result<Exports> {
     let export = |Opened { device, report, .. }: &Opened| {
         Export::new(&*report.name, &*report.description, device.clone(), report.read_only)
@@ -173,14 +175,14 @@ fn open_as(path: &Path, options: &pmbd::Options) -> Result<Arc<dyn BlockDevice>>
     told(path, pmbd::open(path, options), "cannot be opened as a block device")
 }
 
-/// What was done with a pool. An error says what could not be done, and who has the pool if somebody else does.
+/// Adds context to a failed operation on a pool: what failed, and which process has the pool open.
 pub fn told<T>(path: &Path, done: Result<T, pmbd::Error>, what: &str) -> Result<T> {
     let shown = path.display();
     done.map_err(|err| {
         let in_use = matches!(err, pmbd::Error::Region(pmem::Error::InUse(_)));
         match in_use.then(|| holder::of(path)).flatten() {
             Some(who) => anyhow!("{shown}: {what}: it is in use by {who}"),
-            // These name it.
+            // The text of these errors names the pool.
             None if matches!(err, pmbd::Error::Region(_) | pmbd::Error::Mismatch { .. }) => {
                 err.into()
             }
@@ -189,7 +191,7 @@ pub fn told<T>(path: &Path, done: Result<T, pmbd::Error>, what: &str) -> Result<
     })
 }
 
-/// Makes a pool longer that nobody serves; its size then.
+/// Grows a pool that no server has open. Returns its new size in bytes.
 pub fn grow(path: &Path, size: u64) -> Result<u64> {
     let path = path.canonicalize().with_context(|| {
         let shown = path.display();
@@ -201,14 +203,14 @@ pub fn grow(path: &Path, size: u64) -> Result<u64> {
     told(&path, pmbd::grow(&path, size), "cannot be made longer")
 }
 
-/// The path of a pool that is there.
+/// Returns the absolute path of an existing pool.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     path.canonicalize().with_context(|| {
         format!("{}: no such pool; --create --size 1G makes one there", path.display())
     })
 }
 
-/// What the kernel is told when a request fails.
+/// Returns the error number for the kernel when a request fails.
 pub fn errno(err: &pmbd::Error) -> i32 {
     match err {
         pmbd::Error::OutOfRange { .. } => libc::ENOSPC,

@@ -1,8 +1,8 @@
 //! A loop device on a [file system of one file](super::onefile).
 //!
-//! Nobody else sees that file: its mount is taken out of sight at once and lives for as long as the
-//! loop device uses it. So the server ends when the device goes, whoever lets it go (`losetup -d` too),
-//! and a server that is killed leaves nothing but a device whose requests fail.
+//! No other process sees that file: its mount is detached at once and lives for as long as the loop
+//! device uses it. So the server ends when the device is released, by any program (`losetup -d`,
+//! for example). A killed server leaves only a device whose requests fail.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -50,8 +50,8 @@ pub fn attach(args: &KernelArgs, opened: &Opened, block: u32, threads: usize) ->
     })
 }
 
-/// The pool, for the kernel to use itself, where that comes to the same: its bytes are those of the
-/// device, and nothing has to be done for each request.
+/// Opens the pool for the kernel to use directly, if the result is the same: the bytes of the pool
+/// are those of the device, and requests need no processing.
 fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
     let DeviceArgs { emulate, buffers, .. } = &args.device;
     let plain = report.atomic == 0 && emulate.is_none() && buffers.is_none();
@@ -69,7 +69,7 @@ fn passable(args: &KernelArgs, report: &DeviceReport) -> Result<Option<File>> {
     Ok(Some(OpenOptions::new().read(true).write(!report.read_only).open(path)?))
 }
 
-/// Mounts by itself, because a session that `fuser` has mounted wants to unmount it at the end too.
+/// Mounts with `mount(2)`, because a session that `fuser` mounts also unmounts at its end.
 fn mount(file: OneFile, dir: &Path, threads: usize) -> Result<Session<OneFile>> {
     let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     let fuse = fuse.context("/dev/fuse: cannot be opened; `keepstone doctor` may know why")?;

@@ -1,4 +1,4 @@
-//! Who has a pool open: for messages.
+//! The process that has a pool open, for messages.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::control;
 use crate::locks::Locks;
 
-/// Who has locked the file at `path`, in words, as far as this process may know.
+/// Describes the process that has locked the file at `path`, as far as this process can see it.
 pub fn of(path: &Path) -> Option<String> {
     let pid = Locks::read().on(path).first()?.pid;
     Some(described(pid, path).unwrap_or_else(|| "a process of another container".to_owned()))

@@ -1,4 +1,4 @@
-//! `keepstone bdev loop` and `attach`: a device of the kernel's on a pool.
+//! `keepstone bdev loop` and `attach`: a block device of the kernel on a pool.
 
 use std::io;
 use std::path::Path;
@@ -22,54 +22,54 @@ use crate::{background, output, pool};
 
 /// A device that the kernel has.
 pub struct Attached {
-    /// How it got it.
+    /// The kind of device.
     pub kind: &'static str,
     /// Such as /dev/loop0.
     pub path: String,
-    /// Who copies content, where there is a choice.
+    /// The party that copies content, if there is a choice.
     pub through: Option<Through>,
-    /// Whether it was another server's before, which was killed.
+    /// Whether the device was taken over from a killed server.
     pub taken_over: bool,
-    /// Takes it back: at once, or when the last who has it open closes it.
+    /// Releases the device: at once, or when the last process that has it open closes it.
     pub release: Box<dyn FnOnce() -> Result<()> + Send>,
-    /// Hears when it has gone.
+    /// Receives the result when the device is gone.
     pub end: Receiver<io::Result<()>>,
 }
 
-/// What the server says once the device can be used.
+/// The server's report when the device can be used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
     pid: u32,
     /// Such as /dev/loop0.
     device: String,
     via: Via,
-    /// Why, where nobody said so.
+    /// The reason for the driver, if the user did not choose it.
     why: Option<String>,
     export: DeviceReport,
     size_bytes: u64,
-    /// Who copies content, where there is a choice.
+    /// The party that copies content, if there is a choice.
     through: Option<Through>,
-    /// Whether it was another server's before, which was killed.
+    /// Whether the device was taken over from a killed server.
     taken_over: bool,
-    /// What its user should know.
+    /// Warnings for the user.
     warnings: Vec<String>,
 }
 
-/// By which driver the kernel gets a device.
+/// The driver by which the kernel gets a device.
 struct Driver {
     via: Via,
-    /// Why, where nobody said so.
+    /// The reason for the driver, if the user did not choose it.
     why: Option<String>,
     /// Requests in each queue of ublk.
     depth: u16,
 }
 
-/// By a loop device.
+/// Attaches a pool as a loop device.
 pub fn run_loop(args: &KernelArgs, json: bool) -> Result<()> {
     run(args, Driver { via: Via::Loop, why: None, depth: ublk::DEPTH }, "loop", json)
 }
 
-/// By whatever the machine has.
+/// Attaches a pool by the given driver, or by the fastest that the machine has.
 pub fn run_attach(args: &AttachArgs, json: bool) -> Result<()> {
     let (via, why) = match args.via {
         Some(via) => (via, None),
@@ -78,7 +78,7 @@ pub fn run_attach(args: &AttachArgs, json: bool) -> Result<()> {
     run(&args.kernel, Driver { via, why, depth: args.queue_depth }, "attach", json)
 }
 
-/// Takes a device back, also one whose server was killed.
+/// Takes a device back from the kernel, even if its server was killed.
 pub fn detach(name: &str, json: bool) -> Result<()> {
     if ublk::let_go(name)? {
         return stats::stopped(name, json);
@@ -95,7 +95,7 @@ pub fn detach(name: &str, json: bool) -> Result<()> {
     stats::stop(name, json)
 }
 
-/// The fastest driver that the machine has.
+/// Returns the fastest driver that the machine has, and the reason.
 fn choose() -> (Via, Option<String>) {
     let (via, why) = match ublk::missing() {
         None => (Via::Ublk, "by ublk, which the kernel has".to_owned()),
@@ -144,14 +144,14 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Serves until the device is let go.
+/// Serves until the device is released.
 fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
     if driver.via == Via::Ublk
         && let Some(why) = ublk::missing()
     {
         bail!("{why}");
     }
-    // Before any thread exists, so that all of them leave the signals alone.
+    // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     let name = args.pool.file_name().context("a pool has a file name")?.to_string_lossy();
     let mut opened = devices::open(&name, "", &args.pool, &args.device)?;
@@ -222,7 +222,7 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
     });
     let served = attached.end.recv().context("the thread that serves the kernel died")?;
     drop(control);
-    // What nobody has asked to be durable is made so all the same.
+    // Makes even those writes durable that no barrier has covered.
     opened.device.barrier()?;
     served.context("the session with the kernel broke")
 }

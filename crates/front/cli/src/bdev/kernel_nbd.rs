@@ -1,6 +1,7 @@
 //! The kernel's own NBD client, `/dev/nbdN`, on a server in this process.
 //!
-//! Both ends of each connection are ours: one is served, the other, after negotiation, is the kernel's.
+//! This process creates both ends of each connection. It serves one, and passes the other to the
+//! kernel after negotiation.
 
 #![allow(unsafe_code)]
 
@@ -31,13 +32,13 @@ mod request {
     pub const SET_FLAGS: u64 = 0xab0a;
 }
 
-/// Devices that are tried.
+/// Number of devices to try.
 const DEVICES: usize = 64;
 
-/// How long the kernel may take to hang up.
+/// Longest time for the kernel to close its connections.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Whether the kernel has such devices.
+/// Returns whether the kernel has such devices.
 pub fn is_there() -> bool {
     Path::new("/dev/nbd0").exists()
 }
@@ -65,7 +66,7 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
     let (ended, end) = channel();
     std::thread::Builder::new().name("nbd".into()).spawn(move || {
         let done = ioctl(&file, request::DO_IT, 0).or_else(|err| match err.raw_os_error() {
-            // How it says that somebody has hung up.
+            // The kernel reports a closed connection with these errors.
             Some(libc::EPIPE | libc::ECONNRESET) => Ok(()),
             _ => Err(err),
         });
@@ -86,7 +87,7 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
     })
 }
 
-/// A device that nobody uses, open.
+/// Opens a device that no client uses.
 fn free_device() -> Result<(File, String)> {
     ensure!(
         is_there(),
@@ -105,7 +106,7 @@ fn free_device() -> Result<(File, String)> {
     bail!("all /dev/nbdN are in use")
 }
 
-/// A connection for the kernel, past negotiation, and what the export can do.
+/// Returns a connection for the kernel, after negotiation, and the flags of the export.
 fn connect(server: &Arc<Server>) -> Result<(UnixStream, u16)> {
     let (mut ours, theirs) = UnixStream::pair()?;
     server.welcome(Some(theirs.into()))?;
@@ -113,7 +114,7 @@ fn connect(server: &Arc<Server>) -> Result<(UnixStream, u16)> {
     Ok((ours, begun.flags | export::CAN_MULTI_CONN))
 }
 
-/// The device has its size once the kernel has taken the connections.
+/// Waits until the kernel has taken the connections: then the device has its size.
 fn wait_until_ready(path: &str) -> Result<()> {
     let pid = format!("/sys/block/{}/pid", path.trim_start_matches("/dev/"));
     for _ in 0..500 {

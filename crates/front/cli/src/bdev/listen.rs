@@ -1,4 +1,4 @@
-//! Where `--listen` says that clients come in, and who can.
+//! The addresses of `--listen`, and warnings if other machines can reach them.
 
 use std::fmt;
 use std::io;
@@ -9,10 +9,10 @@ use nbd::Listener;
 
 use super::args::ServeArgs;
 
-/// `10809` (this machine only), `:10809` (all addresses), or `HOST:10809`; port 0 is any that is free.
+/// `10809` (this machine only), `:10809` (all addresses), or `HOST:10809`; port 0 is any free port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A port that is reached from this machine only.
+    /// A port that only this machine can reach.
     Loopback(u16),
     /// A port of all addresses.
     Any(u16),
@@ -55,11 +55,11 @@ impl fmt::Display for ListenAddress {
 }
 
 impl ListenAddress {
-    /// Listens at the first of its addresses that there is.
+    /// Listens at the first of the addresses that exists on this machine.
     pub fn listen(&self) -> io::Result<Listener> {
         let addresses: Vec<SocketAddr> = match self {
             Self::Loopback(port) => vec![(Ipv4Addr::LOCALHOST, *port).into()],
-            // That of IPv6 takes clients of both, where there is IPv6.
+            // With IPv6, the first address accepts clients of both protocols.
             Self::Any(port) => {
                 vec![(Ipv6Addr::UNSPECIFIED, *port).into(), (Ipv4Addr::UNSPECIFIED, *port).into()]
             }
@@ -77,7 +77,7 @@ impl ListenAddress {
     }
 }
 
-/// What to tell whoever starts a server that others than this machine can reach.
+/// Returns warnings for listeners that other machines can reach.
 pub fn warnings(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
     let who = "whoever can connect to it may use the exports";
     let (danger, remedy) = match (args.tls_required, args.tls_verify_peer) {

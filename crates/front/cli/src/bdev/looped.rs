@@ -17,17 +17,18 @@ use linux_raw_sys::loop_device::{
 use super::onefile;
 use super::server::runtime_dir;
 
-/// How often to try when others take the device that was free a moment ago.
+/// Attempts, because another process may take the device that was free.
 const TRIES: usize = 16;
 
-/// A loop device that this process has set up. It is not kept open, which would keep it from going.
+/// A loop device that this process has set up. This process does not keep it open, so that it can
+/// be released.
 pub struct Loop {
     path: String,
 }
 
 impl Loop {
-    /// A device on `backing`, with direct I/O and blocks of `block` bytes,
-    /// that shows `pool`.
+    /// Sets up a device on `backing`, with direct I/O and blocks of `block` bytes. Notes that it
+    /// shows `pool`.
     pub fn new(backing: BorrowedFd<'_>, block: u32, read_only: bool, pool: &str) -> Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control");
         let control = control.context("/dev/loop-control: no loop devices; `modprobe loop`?")?;
@@ -70,18 +71,19 @@ impl Loop {
         bail!("others keep taking the loop devices")
     }
 
-    /// Its name.
+    /// Returns the path of the device.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Lets it go: now, or when the last who has it open closes it.
+    /// Releases the device: now, or when the last process that has it open closes it.
     pub fn release(&self) -> Result<()> {
         release(&self.path)
     }
 }
 
-/// Where it is noted who serves a device, and which pool, so that it is known when the server was killed.
+/// Returns the path of the note that records the server and the pool of a device. It shows later
+/// whether the server was killed.
 fn note(device: &str) -> Result<PathBuf> {
     let name = device.trim_start_matches("/dev/");
     Ok(runtime_dir()?.join(format!("{name}.{NOTE}")))
@@ -92,13 +94,13 @@ fn release(path: &str) -> Result<()> {
     let file = open(path)?;
     // SAFETY: takes no argument.
     match check(unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CLR_FD.into()) }) {
-        // It has gone already.
+        // The device is already released.
         Err(err) if err.raw_os_error() == Some(libc::ENXIO) => Ok(()),
         result => result.map(|_| ()).with_context(|| format!("{path}: is not let go")),
     }
 }
 
-/// A loop device of ours whose server was killed. Its requests fail.
+/// A loop device of this program whose server was killed. Its requests fail.
 pub struct Orphan {
     /// Such as /dev/loop0.
     pub device: String,
@@ -107,17 +109,17 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// Lets it go.
+    /// Releases the device.
     pub fn release(&self) -> Result<()> {
         ensure!(!is_in_use(&self.device), "{}: in use; unmount what is on it first", self.device);
         release(&self.device)
     }
 }
 
-/// Ends the names of notes.
+/// Extension of notes.
 const NOTE: &str = "pool";
 
-/// The loop devices whose servers were killed.
+/// Finds the loop devices whose servers were killed.
 pub fn orphans() -> Result<Vec<Orphan>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(runtime_dir()?)? {
@@ -126,7 +128,8 @@ pub fn orphans() -> Result<Vec<Orphan>> {
         let Some(name) = name.filter(|_| note.extension().is_some_and(|end| end == NOTE)) else {
             continue;
         };
-        // A note of a device that was let go otherwise means nothing, also where another one has its name now.
+        // Another program may have released the device, and its name may have been reused. The note
+        // is then obsolete.
         let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
         if file.is_ok_and(|file| file.trim_end() == format!("/{}", onefile::NAME)) {
             let text = fs::read_to_string(note)?;
@@ -143,7 +146,7 @@ pub fn orphans() -> Result<Vec<Orphan>> {
     Ok(found)
 }
 
-/// Whether a process of this number lives and is this program.
+/// Returns whether the process with this ID lives and runs this program.
 fn is_server(pid: &str) -> bool {
     // `proc_pid_stat(5)`: number, name in parentheses, state.
     let stat = |of: &str| fs::read_to_string(format!("/proc/{of}/stat")).unwrap_or_default();
@@ -153,7 +156,7 @@ fn is_server(pid: &str) -> bool {
     !ended && name(&other).is_some_and(|other| Some(other) == name(&own))
 }
 
-/// Whether something is mounted on the device, or holds it for itself in another way.
+/// Returns whether the device is mounted, or open exclusively in another way.
 pub fn is_in_use(path: &str) -> bool {
     let alone = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
     alone.is_err_and(|err| err.kind() == io::ErrorKind::ResourceBusy)

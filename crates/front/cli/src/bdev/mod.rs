@@ -1,8 +1,8 @@
 //! `keepstone bdev`: persistent memory as block devices.
 //!
 //! A server is a process that holds devices and serves them, over NBD or to the kernel. In the
-//! background it is another run of this program (`--daemon`), as with `keepstone mount`. What it does
-//! is asked over its [control socket](control).
+//! background it is another run of this program (`--daemon`), as with `keepstone mount`. Other
+//! commands query it over its [control socket](control).
 
 mod args;
 mod check;
@@ -46,14 +46,16 @@ By four processes, which are replaced when one dies, and whose pool takes only t
 
 Started by a systemd socket unit, it serves the sockets of that unit, in the foreground.")]
     Serve(args::ServeArgs),
-    /// Give the kernel a pool as /dev/loopN, for its file systems; returns when it can be used.
+    /// Attach a pool to the kernel as /dev/loopN, for its file systems; returns when it can be
+    /// used.
     #[command(after_help = "\
 Example, an ext4 on it (as root):
   keepstone bdev loop /dev/shm/disk --create --size 1G
   mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
   umount /mnt && keepstone bdev detach /dev/loop0")]
     Loop(args::KernelArgs),
-    /// Give the kernel a pool by what this machine has: ublk, its NBD client, or else a loop device.
+    /// Attach a pool to the kernel by the fastest driver of this machine: ublk, the NBD client, or
+    /// a loop device.
     #[command(after_help = "\
 Example, by whatever there is, and by ublk with queues for four CPUs:
   keepstone bdev attach /dev/shm/disk --create --size 1G
@@ -65,7 +67,7 @@ Example, by whatever there is, and by ublk with queues for four CPUs:
     /// List the servers of this machine.
     #[command(after_help = "Example: keepstone bdev list --json")]
     List,
-    /// Show what a server has done.
+    /// Show the counters of a server.
     #[command(after_help = "\
 Example: keepstone bdev stats /run/disk.sock --watch
 
@@ -78,20 +80,20 @@ Example: keepstone bdev check /dev/shm/disk
 Exit status: 0 nothing is wrong; 1 something is, or was and has been dealt with; 4 something is left after --repair,
 or the check failed.")]
     Check(args::CheckArgs),
-    /// Make an export longer, or a pool that nobody serves.
+    /// Grow an export, or a pool that no server has open.
     #[command(after_help = "\
 Example: keepstone bdev grow disk --size 2G
 
 Clients that connect from now on see the new size. Those already connected go on with the old one,
 which NBD has no means to change; a request of theirs beyond it is served.")]
     Grow(args::GrowArgs),
-    /// End a server: requests in flight are answered, everything is made durable.
+    /// Stop a server: it answers requests in flight and makes everything durable.
     #[command(after_help = "Example: keepstone bdev stop /run/disk.sock")]
     Stop(args::NameArgs),
 }
 
 impl BdevCommand {
-    /// Whether it may become a server.
+    /// Returns whether the command may become a server.
     pub fn is_server(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Loop(_) | Self::Attach(_))
     }

@@ -1,8 +1,8 @@
-//! A file system of one file, the content of a device: what a loop device can be put on.
+//! A file system of one file, the content of a device, on which a loop device can be set up.
 //!
-//! The kernel keeps none of its pages, so that content is in memory once, and a barrier of the file
-//! system above is one of the device. What is punched out reads as zeros, as `fallocate(2)` promises
-//! and the loop device relies on.
+//! The kernel caches no pages of the file, so content is in memory only once. A barrier of the file
+//! system on the loop device becomes a barrier of the pool's device. Punched holes read as zeros,
+//! as `fallocate(2)` promises; the loop device relies on that.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -32,10 +32,10 @@ const REQUEST_BYTES: u32 = 1 << 20;
 /// Requests that the kernel may send before one is answered.
 const BACKGROUND_MAX: u16 = 256;
 
-/// Block size for who asks, and granularity of discarding.
+/// Block size that `stat` and `statfs` report, and granularity of discarding.
 const BLOCK: u32 = 4096;
 
-/// The kernel may believe what it heard for ever: nothing changes.
+/// How long the kernel may cache names and attributes: for ever, because they never change.
 const ALWAYS: Duration = Duration::from_secs(1 << 30);
 
 thread_local! {
@@ -45,7 +45,7 @@ thread_local! {
 /// The file system.
 pub struct OneFile {
     device: Arc<dyn BlockDevice>,
-    /// What the kernel may use itself, and whether it does.
+    /// The pool that the kernel may use directly, and whether it does.
     pool: Option<File>,
     passed: Arc<AtomicBool>,
     /// The kernel's name for `pool`, for as long as the file is open.
@@ -53,13 +53,13 @@ pub struct OneFile {
 }
 
 impl OneFile {
-    /// The file holds `device`, whose bytes are those of `pool`, if there is one. `passed` will say
-    /// whether the kernel uses that itself.
+    /// Creates a file with the content of `device`. If there is a `pool`, its bytes are those of
+    /// the device, and `passed` becomes true if the kernel uses it directly.
     pub fn new(device: Arc<dyn BlockDevice>, pool: Option<File>, passed: Arc<AtomicBool>) -> Self {
         Self { device, pool, passed, backing: Mutex::default() }
     }
 
-    /// Lets the kernel use the pool itself, if it can.
+    /// Lets the kernel use the pool directly (passthrough), if it can.
     fn pass(&self, reply: &ReplyOpen) -> Option<MutexGuard<'_, Option<BackingId>>> {
         let mut backing = self.backing.lock().ok()?;
         if backing.is_none() {
@@ -70,7 +70,7 @@ impl OneFile {
         Some(backing)
     }
 
-    /// Makes everything durable, also what the kernel has copied itself.
+    /// Makes everything durable, including content that the kernel has copied directly.
     fn barrier(&self) -> Result<(), pmbd::Error> {
         if let Some(pool) = self.pool.as_ref().filter(|_| self.passed.load(Ordering::Relaxed)) {
             pool.sync_data()?;
@@ -108,7 +108,7 @@ impl OneFile {
         }
     }
 
-    /// Zeros, in requests that the device takes.
+    /// Writes zeros, in requests of a size that the device accepts.
     fn zero(&self, mut off: u64, len: u64, how: Zeroing) -> Result<(), pmbd::Error> {
         let end = off.saturating_add(len).min(self.device.size());
         let most = u64::from(self.device.block_sizes().maximum);
@@ -203,7 +203,8 @@ impl Filesystem for OneFile {
         }
     }
 
-    /// There is nothing to do at a `close(2)`, and no attribute: the kernel need not ask again.
+    /// Does nothing at a `close(2)`. `ENOSYS` tells the kernel not to ask again. The same holds for
+    /// extended attributes.
     fn flush(
         &self,
         _req: &Request,

@@ -21,16 +21,16 @@ use super::worker::Numbers;
 use super::workers::Supervisor;
 use crate::{background, output};
 
-/// How long clients may take to fetch their replies when the server is told to stop.
+/// Longest time for clients to fetch their replies when the server stops.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// What the server says once clients can connect.
+/// The server's report when clients can connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
     pid: u32,
     addresses: Vec<String>,
     exports: Vec<ExportReady>,
-    /// What its user should know.
+    /// Warnings for the user.
     warnings: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What is served, and where.
+/// The served devices and the addresses.
 pub struct Served {
     pub opened: Vec<Opened>,
     addresses: Vec<String>,
@@ -126,13 +126,13 @@ impl Served {
     }
 }
 
-/// Serves until it is told to stop.
+/// Serves until a signal or a request stops the server.
 fn serve(
     args: &ServeArgs,
     activated: Vec<Listener>,
     ready: &dyn Fn(&Ready) -> Result<()>,
 ) -> Result<()> {
-    // Before any thread exists, so that all of them leave the signals alone.
+    // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     let mut opened = open(args)?;
     let created: Vec<_> = opened.iter_mut().filter_map(|opened| opened.created.take()).collect();
@@ -160,7 +160,7 @@ fn serve(
     }
 }
 
-/// Serves by threads of this process.
+/// Serves with threads of this process.
 fn serve_here(
     served: Served,
     options: ServerOptions,
@@ -186,7 +186,7 @@ fn serve_here(
     ready(&told)?;
     wait_for_signal(stop);
     server.stop(STOP_GRACE).context("cannot make everything durable")?;
-    // Sockets and files lose their names here.
+    // This removes the sockets' files.
     drop(accepting.join().map_err(|_| anyhow::anyhow!("the thread that takes clients died"))??);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The process of a server: how it is started, where it keeps its sockets, how it is ended.
+//! The process of a server: its start, the directory of its sockets, and its end.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::background;
 
-/// Starts this command line again as a server, and waits until it is ready. `command` is the word that
-/// `--daemon` follows.
+/// Starts this command line again as a server, and waits until it is ready. Inserts `--daemon`
+/// after the word `command`.
 pub fn start<R: DeserializeOwned>(command: &str) -> Result<R> {
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let at = args.iter().position(|word| word == command).context("the command is not there")?;
@@ -18,7 +18,7 @@ pub fn start<R: DeserializeOwned>(command: &str) -> Result<R> {
     background::start(args, &runtime_dir()?.join("servers.log"))
 }
 
-/// Waits until the process is told to end. The next time, it ends at once.
+/// Waits for a signal to end. The next signal ends the process at once.
 pub fn wait_for_signal(stop: StopSignals) {
     let (signal, sender) = stop.wait();
     tracing::info!("signal {signal} from process {sender}: stopping");
@@ -29,7 +29,7 @@ pub fn wait_for_signal(stop: StopSignals) {
     });
 }
 
-/// Where sockets and logs of these servers are.
+/// Returns the directory of the sockets and logs of these servers.
 pub fn runtime_dir() -> Result<PathBuf> {
     let dir = background::runtime_dir().join("bdev");
     background::make_private(&dir)?;

@@ -1,4 +1,4 @@
-//! Asking servers: `keepstone bdev list`, `stats`, `grow` and `stop`.
+//! Commands that query servers: `keepstone bdev list`, `stats`, `grow` and `stop`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::{devices, looped};
 use crate::output::{self, text};
 use crate::size;
 
-/// How long a server may take to end.
+/// Longest time for a server to end, in seconds.
 const END_SECONDS_MAX: i64 = 60;
 
 /// Time between two lines of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// What `--watch` shows, of a device's numbers.
+/// The counters of a device that `--watch` shows.
 const RATES: [&str; 5] = ["reads", "bytes_read", "writes", "bytes_written", "barriers"];
 
 pub fn list(json: bool) -> Result<()> {
@@ -98,7 +98,7 @@ pub fn stop(name: &str, json: bool) -> Result<()> {
     stopped(name, json)
 }
 
-/// Tells that something was stopped.
+/// Reports that a server was stopped.
 pub fn stopped(name: &str, json: bool) -> Result<()> {
     if json { output::json(&json!({ "stopped": name })) } else { Ok(()) }
 }
@@ -142,7 +142,7 @@ fn show(server: &Server) {
     }
 }
 
-/// Requests and bytes per second, one line for each export and second.
+/// Prints requests and bytes per second, one line for each export and second.
 fn watch(server: &Server, json: bool) -> Result<()> {
     let mut before = server.ask(&Request::Status)?;
     let mut then = Instant::now();
@@ -177,7 +177,7 @@ fn watch(server: &Server, json: bool) -> Result<()> {
     }
 }
 
-/// Prometheus' text format: every number of every export is a counter of its own.
+/// Formats a status as Prometheus' text. Every number of every export is a counter of its own.
 fn prometheus(status: &Value) -> String {
     let mut out = String::new();
     if let Some(clients) = status["clients"].as_u64() {
@@ -211,7 +211,7 @@ fn prometheus(status: &Value) -> String {
     out
 }
 
-/// The numbers of an object, those of objects within it under joined names.
+/// Collects the numbers of an object. Numbers of nested objects get joined names.
 fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
     let fields = object.as_object().into_iter().flatten();
     fields

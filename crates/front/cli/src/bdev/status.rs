@@ -1,4 +1,4 @@
-//! What servers tell about themselves.
+//! The status that servers report.
 
 use anyhow::Result;
 use pmbd::BlockDevice;
@@ -8,26 +8,26 @@ use serde_json::Value;
 use super::devices::DeviceReport;
 use crate::size;
 
-/// A server.
+/// The status of a server.
 #[derive(Serialize)]
 pub struct Status<'a> {
-    /// How it serves.
+    /// The kind of server.
     pub kind: &'static str,
     pub pid: u32,
     pub version: &'static str,
     pub uptime_s: u64,
-    /// Where clients come in.
+    /// Addresses for clients.
     pub addresses: &'a [String],
-    /// What the kernel calls it.
+    /// The kernel's name of the device.
     pub device: Option<&'a str>,
     pub clients: Option<usize>,
-    /// Where processes of their own serve.
+    /// Worker processes, if the server has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersStatus>,
     pub exports: Vec<ExportStatus<'a>>,
 }
 
-/// One of the devices that it serves.
+/// The status of a device that the server serves.
 #[derive(Serialize)]
 pub struct ExportStatus<'a> {
     #[serde(flatten)]
@@ -37,28 +37,28 @@ pub struct ExportStatus<'a> {
     pub numbers: ExportNumbers,
 }
 
-/// What has been done with a device.
+/// The counters of a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportNumbers {
-    /// What clients asked for: [`nbd::Counts`].
+    /// Requests of clients: [`nbd::Counts`].
     pub requests: Option<Value>,
-    /// What that came to: [`pmbd::Stats`].
+    /// The resulting accesses to the device: [`pmbd::Stats`].
     pub device: Value,
 }
 
 impl ExportNumbers {
-    /// Of an export.
+    /// Returns the counters of an export.
     pub fn of(export: &nbd::Export) -> Result<Self> {
         let requests = Some(serde_json::to_value(export.counters.snapshot())?);
         Ok(Self { requests, ..Self::of_device(&**export.device())? })
     }
 
-    /// Of a device that is no export.
+    /// Returns the counters of a device that is not an export.
     pub fn of_device(device: &dyn BlockDevice) -> Result<Self> {
         Ok(Self { requests: None, device: serde_json::to_value(device.stats())? })
     }
 
-    /// Adds those of another process that has the same device.
+    /// Adds the counters of another process that has the same device.
     pub fn add(&mut self, other: &Self) {
         if let (Some(sum), Some(more)) = (&mut self.requests, &other.requests) {
             add(sum, more);
@@ -67,7 +67,7 @@ impl ExportNumbers {
     }
 }
 
-/// Adds numbers, and those of objects within by their names.
+/// Adds numbers; in objects, those of the same name.
 fn add(sum: &mut Value, more: &Value) {
     match (sum, more) {
         (Value::Object(sum), Value::Object(more)) => {
@@ -83,22 +83,22 @@ fn add(sum: &mut Value, more: &Value) {
     }
 }
 
-/// Processes that serve for a supervisor.
+/// The worker processes of a supervisor.
 #[derive(Serialize)]
 pub struct WorkersStatus {
     pub processes: Vec<WorkerStatus>,
-    /// How often all had to be started anew, because one had died. Numbers begin anew then.
+    /// How often all workers were restarted because one had died. A restart resets the counters.
     pub restarts: u32,
 }
 
-/// One of them.
+/// The status of a worker.
 #[derive(Serialize)]
 pub struct WorkerStatus {
     pub pid: i32,
     pub clients: usize,
 }
 
-/// Tells a user what is served.
+/// Prints what is served.
 pub fn announce_device(device: &DeviceReport, size_bytes: u64) {
     let read_only = if device.read_only { ", read-only" } else { "" };
     say!("{}: {}{read_only}, {}", device.name, size::show(size_bytes), device.path);

@@ -1,7 +1,8 @@
-//! A worker of `keepstone bdev serve --workers`: a process that serves the clients it is given, and the channel
-//! over which its supervisor gives them.
+//! A worker of `keepstone bdev serve --workers`: a process that serves clients, and the channel
+//! over which its supervisor passes them.
 //!
-//! An order is one byte, with the descriptor of the client where there is one; an answer is a line of JSON.
+//! An order is one byte, with the descriptor of the client if the order has a client. An answer is
+//! a line of JSON.
 
 use std::io::{BufRead as _, BufReader, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -21,14 +22,14 @@ use super::devices::{self, Opened};
 use super::serve::STOP_GRACE;
 use super::status::ExportNumbers;
 
-/// What a supervisor can ask for.
+/// An order from the supervisor.
 #[derive(Debug)]
 pub enum Order {
     /// Serve this client.
     Serve(OwnedFd),
-    /// Say what has been done: [`Numbers`].
+    /// Report the counters: [`Numbers`].
     Tell,
-    /// Answer what was asked, make everything durable, and end.
+    /// Answer requests in progress, make everything durable, and end.
     Stop,
 }
 
@@ -36,23 +37,23 @@ const SERVE: u8 = b'c';
 const TELL: u8 = b't';
 const STOP: u8 = b's';
 
-/// What a worker has done.
+/// The counters of a worker.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Clients at this moment.
+    /// Clients that are connected now.
     pub clients: usize,
-    /// Of each export.
+    /// Counters of each export.
     pub exports: Vec<ExportNumbers>,
 }
 
 impl Numbers {
-    /// Of a server in this process.
+    /// Returns the counters of a server in this process.
     pub fn of(server: &Server) -> Result<Self> {
         let exports = server.exports().iter().map(|export| ExportNumbers::of(export));
         Ok(Self { clients: server.clients(), exports: exports.collect::<Result<_>>()? })
     }
 
-    /// With those of another process that serves the same.
+    /// Adds the counters of another process that serves the same exports.
     pub fn plus(mut self, other: Self) -> Self {
         self.clients += other.clients;
         for (sum, more) in self.exports.iter_mut().zip(&other.exports) {
@@ -62,7 +63,7 @@ impl Numbers {
     }
 }
 
-/// Sends an order. What is given along is the worker's from then on.
+/// Sends an order. Its descriptor then belongs to the worker.
 pub fn order(channel: &UnixStream, order: Order) -> Result<()> {
     let (code, client) = match order {
         Order::Serve(client) => (SERVE, Some(client)),
@@ -87,7 +88,7 @@ pub fn ask(channel: &UnixStream) -> Result<Numbers> {
     serde_json::from_str(&line).context("a worker gave no answer")
 }
 
-/// The next order; `None` if there will not be one.
+/// Receives the next order; `None` if the supervisor has closed the channel.
 fn next(channel: &UnixStream) -> Result<Option<Order>> {
     let mut code = [0];
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -112,14 +113,15 @@ fn next(channel: &UnixStream) -> Result<Option<Order>> {
     })
 }
 
-/// Is a worker, forked by `supervisor`, until it is told to stop.
+/// Runs a worker, forked by `supervisor`, until an order stops it.
 pub fn work(
     channel: &UnixStream,
     opened: &[Opened],
     options: ServerOptions,
     supervisor: Pid,
 ) -> Result<()> {
-    // Nobody would start the others anew when one of them dies.
+    // workers-S4: without a supervisor, no process would restart the other workers when one of them
+    // dies.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(supervisor) {
         return Ok(());

@@ -1,18 +1,21 @@
-//! `keepstone bdev serve --workers`: a supervisor, and processes that serve.
+//! `keepstone bdev serve --workers`: a supervisor and the processes that serve.
 //!
-//! The supervisor opens the devices, which processes forked later share, takes clients and gives each to the worker
-//! that has the fewest. Protection by `mmap` and `mprotect` takes a lock of the address space; workers have one
-//! each.
+//! The supervisor opens the devices, which the workers that it forks then share. It accepts
+//! clients, and passes each to the worker that has the fewest. Protection by `mmap` and `mprotect`
+//! locks the address space; each worker has its own.
 //!
-//! - **workers-S1** The supervisor has one thread of its own, and starts none by what it does to devices: so what it forks
-//!   finds no lock taken. It waits for everything at once.
-//! - **workers-S2** It stores nothing to devices, so what it forks finds no window open.
-//! - **workers-S3** When a worker has died, none of the others goes on: they may be waiting for the dead one's requests or
-//!   locks. All are ended, the devices are closed and opened anew, which derives what is known beside the
-//!   medium afresh, and what was confirmed is made durable before new workers start. Clients connect again.
-//! - **workers-S4** Workers die with the supervisor.
+//! - **workers-S1** The supervisor has one thread of its own, and its operations on devices start
+//!   no others, so a forked worker finds no lock taken. That thread waits for all events in one
+//!   `poll`.
+//! - **workers-S2** The supervisor stores nothing to devices, so a forked worker finds no window
+//!   open.
+//! - **workers-S3** When a worker has died, the supervisor ends all others, because they may wait
+//!   for its requests or locks. It closes the devices and opens them again, which derives the state
+//!   in DRAM again. It makes confirmed writes durable before it starts new workers. Clients connect
+//!   again.
+//! - **workers-S4** The workers die with the supervisor.
 //!
-//! What a stray write costs is thus a moment, not the service.
+//! A stray write thus interrupts the service only for a moment.
 
 #![allow(unsafe_code)]
 
@@ -37,33 +40,33 @@ use super::serve::Served;
 use super::status::{WorkerStatus, WorkersStatus};
 use super::worker::{self, Numbers, Order};
 
-/// A worker that does not answer for so long is as good as dead.
+/// A worker that does not answer within this time counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Workers that die at once are not started anew more often than that.
+/// Shortest time between two starts of the workers, in case they die at once.
 const LIVES_MIN: Duration = Duration::from_millis(200);
 
-/// How long all of them may take to end, their own grace included.
+/// Longest time for all workers to end, including their own grace period.
 const END_MAX: Duration = Duration::from_secs(30);
 
 /// A process that serves.
 struct Worker {
     pid: Pid,
-    /// Becomes readable when it ends.
+    /// Becomes readable when the process ends.
     end: OwnedFd,
     channel: UnixStream,
 }
 
-/// Who holds sockets and devices.
+/// The process that holds sockets and devices.
 pub struct Supervisor<'a> {
-    /// How the devices are opened.
+    /// Options for opening the devices.
     args: &'a DeviceArgs,
     options: ServerOptions,
     served: Served,
-    /// As many as `count` says, unless they could not be started anew.
+    /// `count` workers, unless a restart failed.
     workers: Vec<Worker>,
     count: usize,
-    /// When the workers were started, and how often they had been before.
+    /// Time of the last start of the workers, and the number of restarts.
     started: Instant,
     restarts: u32,
 }
@@ -89,7 +92,7 @@ impl<'a> Supervisor<'a> {
         Ok(supervisor)
     }
 
-    /// Serves until a signal says to stop.
+    /// Serves until a signal to stop.
     pub fn run(
         &mut self,
         stop: &StopSignals,
@@ -130,7 +133,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Gives a client to the worker that has the fewest.
+    /// Passes a client to the worker that has the fewest.
     fn take_client(&mut self, listener: &Listener) -> Result<()> {
         let Some(client) = listener.accept()? else { return Ok(()) };
         let numbers = self.numbers()?;
@@ -139,7 +142,8 @@ impl<'a> Supervisor<'a> {
         worker::order(&worker.channel, Order::Serve(client))
     }
 
-    /// What each worker has done. One that does not answer is dead, or as good as that.
+    /// Returns the counters of each worker. If a worker does not answer, restarts all and asks
+    /// again.
     fn numbers(&mut self) -> Result<Vec<Numbers>> {
         match self.ask_all() {
             Err(err) => {
@@ -176,7 +180,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Starts as many workers as there were, on devices opened anew (workers-S3).
+    /// Ends all workers, opens the devices again and starts the same number of workers
+    /// (workers-S3).
     fn start_anew(&mut self) -> Result<()> {
         self.end_workers();
         std::thread::sleep(LIVES_MIN.saturating_sub(self.started.elapsed()));
@@ -185,7 +190,7 @@ impl<'a> Supervisor<'a> {
         self.fork_all()
     }
 
-    /// Opens the devices as they are after a death, and makes durable what was confirmed.
+    /// Opens the devices as they are after a death, and makes confirmed writes durable.
     fn open_anew(&mut self) -> Result<()> {
         // Closed first: a region has one owner.
         let reports: Vec<_> = self.served.opened.drain(..).map(|opened| opened.report).collect();
@@ -215,11 +220,11 @@ impl<'a> Supervisor<'a> {
         match unsafe { libc::fork() } {
             0 => {
                 drop(channel);
-                // A worker turns away by itself what is more than its part.
+                // Each worker rejects clients beyond its share of the limit.
                 let clients_max = self.options.clients_max.div_ceil(self.count);
                 let options = ServerOptions { clients_max, ..self.options.clone() };
                 let work = || worker::work(&theirs, &self.served.opened, options, supervisor);
-                // Nothing of this process's callers is the child's to clean up.
+                // Exits here, so that the child does not run the callers' cleanup.
                 std::process::exit(match catch_unwind(AssertUnwindSafe(work)) {
                     Ok(Ok(())) => 0,
                     Ok(Err(err)) => {
@@ -238,7 +243,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Says how workers have ended, and kills those that are still there.
+    /// Logs how workers have ended, and kills the others.
     fn end_workers(&mut self) {
         self.workers.retain(|worker| {
             let Some(status) = worker.ended() else { return true };
@@ -257,7 +262,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Lets the workers end in good order; if one does not, does what it should have done.
+    /// Stops the workers in good order. If one fails to, makes confirmed writes durable in its
+    /// place.
     pub fn stop(mut self) -> Result<()> {
         for worker in &self.workers {
             let _ = worker::order(&worker.channel, Order::Stop);
@@ -269,8 +275,8 @@ impl<'a> Supervisor<'a> {
         self.open_anew().context("cannot make everything durable")
     }
 
-    /// Waits for the end of all workers until `deadline`, or until one ends otherwise than it was told to: others
-    /// may be waiting for it (workers-S3).
+    /// Waits until all workers have ended, `deadline` has passed, or a worker ends with a failure:
+    /// others may wait for that worker (workers-S3). Returns whether all ended well.
     fn all_end_well(&mut self, deadline: Instant) -> bool {
         while !self.workers.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -292,7 +298,7 @@ impl<'a> Supervisor<'a> {
 }
 
 impl Worker {
-    /// How it has ended, if it has; to be asked until then.
+    /// Returns how the process has ended, if it has. Do not call it again after that.
     fn ended(&self) -> Option<WaitStatus> {
         let ended = waitpid(Some(self.pid), WaitOptions::NOHANG);
         ended.ok().flatten().map(|(_, status)| status)

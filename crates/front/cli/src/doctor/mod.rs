@@ -1,4 +1,5 @@
-//! `keepstone doctor`: what this machine has, what it lacks, what is unsafe, and what to do about it.
+//! `keepstone doctor`: reports what this machine has, what it lacks and what is unsafe, with
+//! remedies.
 
 mod safety;
 
@@ -14,7 +15,7 @@ use crate::args::DoctorArgs;
 use crate::program::Program;
 use crate::{busy, mount, obstacles, output, pool, run, size, stats};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
@@ -33,7 +34,7 @@ struct Finding {
     subject: &'static str,
     level: Level,
     found: String,
-    /// What to do; empty where there is nothing.
+    /// The remedy; empty if there is none.
     remedy: String,
 }
 
@@ -165,7 +166,8 @@ fn huge_pages(report: &mut Report) {
     }
 }
 
-/// Below this, programs beside a mount with many files may find no room for what they share.
+/// Free bytes below which processes that share a mounted pool with many files may run out of space
+/// for the shared state.
 const SHM_BYTES_MIN: u64 = 256 << 20;
 
 fn shared_state(report: &mut Report) {
@@ -192,7 +194,7 @@ fn shared_state(report: &mut Report) {
     }
 }
 
-/// What the front end uses if it is there, and what is lost without it.
+/// Capabilities of the kernel that the front end uses, and the effect of lacking each.
 const CAPABILITIES: &[(&str, &str)] = &[
     ("FUSE_DO_READDIRPLUS", "listing with attributes asks for each file"),
     ("FUSE_PARALLEL_DIROPS", "operations in one directory wait for each other"),
@@ -233,10 +235,12 @@ fn fuse_of_kernel(report: &mut Report) {
     }
 }
 
-/// How long an idle processor of this virtual machine looks for work before it gives itself back to the host, in ns.
+/// Time in ns for which an idle processor of this virtual machine polls for work before it yields
+/// to the host.
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 
-/// Each request through a mount wakes the server, and then the program that waits for it.
+/// Checks how idle processors wait, because each request through a mount wakes the server, and then
+/// the program that waits for it.
 fn idle_processors(report: &mut Report) {
     let driver = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver");
     if !driver.is_ok_and(|driver| driver.trim() == "haltpoll") {
@@ -278,7 +282,7 @@ fn fuse_of_user(report: &mut Report) {
     }
 }
 
-/// How `keepstone run` would serve a program.
+/// Reports how `keepstone run` would serve a program.
 fn served_program(report: &mut Report, program: &Program) {
     let mut found = program.path.display().to_string();
     if let Some(interpreter) = &program.interpreter {
@@ -335,7 +339,7 @@ fn pool_file(report: &mut Report, path: &Path) {
     }
 }
 
-/// Whether this user's programs can use a pool past its mount, and who else may open it.
+/// Reports whether this user's programs can bypass the mount of a pool.
 fn direct_access(report: &mut Report, dir: &Path, is_direct: bool) {
     let obstacle = obstacles::of_dir(dir);
     match obstacle {
@@ -355,7 +359,7 @@ fn direct_access(report: &mut Report, dir: &Path, is_direct: bool) {
     }
 }
 
-/// Who may open a pool, and so is served past its mount.
+/// Reports which users may open a pool, so that their programs can bypass its mount.
 fn users_of_pool(report: &mut Report, path: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(meta) = fs::metadata(path) else { return };

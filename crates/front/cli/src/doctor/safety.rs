@@ -1,7 +1,7 @@
 //! Set-ups that let other users do more than they should (SECURITY.md).
 //!
-//! Each check takes what it looks at: a table of mounts, a directory, a command line. [`of_machine`] and [`of_pool`] give them this
-//! machine's.
+//! Each check takes its object as an argument: a table of mounts, a directory, a command line.
+//! [`of_machine`] and [`of_pool`] pass those of this machine.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -17,15 +17,15 @@ use crate::background;
 
 const FUSE_CONF: &str = "/etc/fuse.conf";
 const SHM: &str = "/dev/shm";
-/// Where units of systemd and the files of variables that they read lie.
+/// Directories of systemd units and of the files of variables that they read.
 const UNITS: [&str; 3] = ["/etc/systemd/system", "/etc/default", "/etc/sysconfig"];
 /// Parts of names of variables and options whose values are secrets.
 const SECRETS: [&str; 6] =
     ["SECRET", "SESSION_TOKEN", "ACCOUNT_KEY", "SAS_TOKEN", "ACCESS_TOKEN", "PASSWORD"];
-/// A unit is no larger, in bytes.
+/// Largest unit file that is read, in bytes.
 const UNIT_MAX: u64 = 1 << 20;
 
-/// Looks at the machine. Asks no server, so that none can hold it up.
+/// Checks the machine. Asks no server, so that no server can delay it.
 pub fn of_machine(report: &mut Report) {
     fuse_conf(report, &fs::read_to_string(FUSE_CONF).unwrap_or_default());
     mounted(report, &fs::read(fuse::TABLE).unwrap_or_default());
@@ -39,17 +39,19 @@ pub fn of_machine(report: &mut Report) {
     }
 }
 
-/// The mode that keeps a file from others, for a message.
+/// Describes the owner, group and mode of a file, for a message.
 fn mode_of(meta: &Metadata) -> String {
     format!("owner {}, group {}, mode {:03o}", meta.uid(), meta.gid(), meta.mode() & 0o7777)
 }
 
-/// A path whose name a stranger may have chosen: it makes no lines and no terminal sequences.
+/// Escapes a path that a stranger may have chosen, so that it adds no lines and no terminal
+/// sequences.
 fn shown(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 
-/// The users besides root and the owner who may write a file; `None` if there are no others.
+/// Describes the users other than root and this one that may write a file; `None` if there are
+/// none.
 fn other_writers(meta: &Metadata) -> Option<String> {
     let mut others = Vec::new();
     if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
@@ -79,7 +81,7 @@ fn fuse_conf(report: &mut Report, text: &str) {
     }
 }
 
-/// Mounts of Keepstone's types, and FUSE mounts of users that let others in.
+/// Checks mounts of Keepstone's types, and FUSE mounts of users that admit others.
 fn mounted(report: &mut Report, table: &[u8]) {
     let own = rustix::process::geteuid().as_raw();
     for line in table.split(|&byte| byte == b'\n').filter_map(Line::parse) {
@@ -117,7 +119,7 @@ fn mounted(report: &mut Report, table: &[u8]) {
     }
 }
 
-/// A pool that others may write, and what its mount then lets them do.
+/// Checks whether other users may write a mounted pool, and what its mount then allows them.
 fn mounted_pool(report: &mut Report, dir: &Path, pool: &Path, is_cache: bool, options: &[u8]) {
     let Ok(meta) = fs::metadata(pool) else { return };
     let Some(others) = other_writers(&meta) else { return };
@@ -147,7 +149,7 @@ fn mounted_pool(report: &mut Report, dir: &Path, pool: &Path, is_cache: bool, op
     }
 }
 
-/// A pool that is not looked at by its mount.
+/// Checks the mode of a pool.
 pub fn of_pool(report: &mut Report, pool: &Path) {
     let Ok(meta) = fs::metadata(pool) else { return };
     if !meta.is_file() {
@@ -186,8 +188,8 @@ pub fn of_pool(report: &mut Report, pool: &Path) {
     }
 }
 
-/// Entries in /dev/shm that other users have made with names of Keepstone's. The directory `keepstone-UID` of user UID is what its
-/// own pools need.
+/// Checks entries in /dev/shm that other users have made under Keepstone's names. The directory
+/// `keepstone-UID` of user UID is normal: that user's own pools need it.
 fn shared_memory(report: &mut Report, dir: &Path) {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -216,7 +218,7 @@ fn shared_memory(report: &mut Report, dir: &Path) {
     }
 }
 
-/// Where servers have their sockets and logs.
+/// Checks the directory of the sockets and logs of servers.
 fn runtime_dir(report: &mut Report, dir: &Path) {
     let own = rustix::process::geteuid().as_raw();
     let Ok(meta) = dir.symlink_metadata() else { return };
@@ -248,7 +250,8 @@ fn runtime_dir(report: &mut Report, dir: &Path) {
     }
 }
 
-/// All that is not a directory in a directory and those below it. Symbolic links are not followed.
+/// Returns everything in a directory and below that is not a directory. Does not follow symbolic
+/// links.
 fn files_below(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
     while let Some(dir) = dirs.pop() {
@@ -264,8 +267,8 @@ fn files_below(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     files
 }
 
-/// Files below a directory of units that carry secrets of object stores, and that others may read. Systemd shows variables of
-/// `Environment=` to every user.
+/// Finds files below a directory of units that contain secrets of object stores and that other
+/// users may read. Systemd shows variables of `Environment=` to every user.
 fn units(report: &mut Report, dir: &Path) {
     for (path, meta) in files_below(dir) {
         if meta.is_file()
@@ -313,7 +316,7 @@ fn unit(report: &mut Report, path: &Path, text: &str, meta: &Metadata) {
     }
 }
 
-/// Whether text gives a value to a name that is a secret's.
+/// Returns whether text assigns a value to the name of a secret.
 fn names_secret(text: &str) -> bool {
     let assigned = text.split(|c: char| c.is_whitespace() || c == '"' || c == '\'');
     assigned.filter_map(|word| word.split_once('=')).any(|(name, value)| {
@@ -325,12 +328,13 @@ fn names_secret(text: &str) -> bool {
 /// A running process of this program.
 struct ServerProcess {
     pid: u32,
-    /// Its program, as the kernel names it.
+    /// The path of its program, as the kernel reports it.
     program: PathBuf,
     args: Vec<String>,
 }
 
-/// The servers of root and of this user. Paths in the arguments of others may lead to a mount that never answers.
+/// Finds the servers of root and of this user only. Paths in the arguments of other users' servers
+/// may lead to a mount that never answers.
 fn servers() -> Vec<ServerProcess> {
     let own = rustix::process::geteuid().as_raw();
     let is_believed = |meta: &Metadata| meta.uid() == 0 || meta.uid() == own;
@@ -383,7 +387,7 @@ fn server_process(report: &mut Report, server: &ServerProcess) {
     }
 }
 
-/// The private key of a directory of certificates.
+/// Checks the private key in a directory of certificates.
 fn tls_key(report: &mut Report, dir: &Path) {
     let key = TlsFiles::in_dir(dir, false).key;
     if let Ok(meta) = fs::metadata(&key)
@@ -403,7 +407,7 @@ mod tests {
     use std::fs::{Permissions, set_permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
-    /// The subjects of what a check finds unsafe.
+    /// Returns the subjects of the unsafe findings of a check.
     fn unsafe_in(check: impl FnOnce(&mut Report)) -> Vec<&'static str> {
         let mut report = Report::default();
         check(&mut report);
@@ -415,7 +419,7 @@ mod tests {
         findings.filter(|finding| is_unsafe(finding.level)).map(|finding| finding.subject).collect()
     }
 
-    /// A file of a mode in a directory.
+    /// Creates a file with a mode in a directory.
     fn file(dir: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
         let path = dir.join(name);
         fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! The server of a mount as a process of its own.
+//! The server of a mount in a process of its own.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -17,14 +17,14 @@ pub fn start(plan: &Plan) -> Result<Ready> {
     Ok(Ready { log: Some(log), ..ready })
 }
 
-/// The log that the last server of a pool has left, if it had something to say.
+/// Returns the path of the log that the last server of a pool has left, unless it is empty.
 pub fn log_of(pool: &Path) -> Option<PathBuf> {
     let (info, _) = pool::info(pool).ok()?;
     let log = background::log_path(&info.uuid.to_string());
     log.metadata().is_ok_and(|log| log.len() > 0).then_some(log)
 }
 
-/// Is the server that [`start`] started. Does not return before the mount ends.
+/// Runs the server that [`start`] started. Does not return before the mount ends.
 pub fn serve(plan: &Plan) {
     let log = OnceCell::new();
     background::serve(|ready| {
@@ -36,7 +36,7 @@ pub fn serve(plan: &Plan) {
     let _ = log.get().map(|log| background::remove_if_empty(log));
 }
 
-/// The command line that gives the server the same plan.
+/// Returns the command line that gives the server the same plan.
 fn arguments(plan: &Plan) -> Vec<OsString> {
     let options = &plan.options;
     let mut args: Vec<OsString> = vec!["mount".into(), "--daemon".into()];

@@ -1,8 +1,9 @@
-//! What a server does at SIGBUS: the kernel has no page for an address that is mapped.
+//! The handler of SIGBUS in a server: the kernel has no page for a mapped address.
 //!
-//! In the state that processes share, room is made (`arena`, room-O2). In a pool that was truncated, or whose memory is
-//! broken, zeros take the place of what is gone (`pmem`, lost-G1), and operations that meet it fail. Either way the server
-//! goes on. Elsewhere there is nothing to go on with: the server says so and ends; what was durable stays so.
+//! If the address is in the state that processes share, the handler makes room (`arena`, room-O2).
+//! If it is in a pool that was truncated, or whose memory is broken, the handler maps zeros there
+//! (`pmem`, lost-G1), and operations on the pool fail. In both cases the server continues. At any
+//! other address the server reports the fault and ends; durable data stays durable.
 
 #![allow(unsafe_code)]
 
@@ -14,9 +15,10 @@ use libc::{c_void, siginfo_t};
 const LAST_WORDS: &[u8] = b"SIGBUS: memory is broken, or /dev/shm is full; \
 the server ends. What was durable stays so: mount again, and run `keepstone doctor`\n";
 
-/// Takes SIGBUS over.
+/// Installs the handler of SIGBUS.
 pub fn handle() -> io::Result<()> {
-    // SAFETY: the action is zeros but for a handler of its type, which makes system calls only.
+    // SAFETY: the action is zeros except for a handler of the right type, which only makes system
+    // calls.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -27,8 +29,9 @@ pub fn handle() -> io::Result<()> {
 }
 
 extern "C" fn handler(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel passes what a handler with SA_SIGINFO gets; an action of zeros is the default one. The signal
-    // raised here ends the process when the handler returns, also where nothing would be executed again.
+    // SAFETY: the kernel passes the arguments of a handler with SA_SIGINFO; an action of zeros is
+    // the default action. The signal raised here ends the process when the handler returns, even if
+    // the faulting instruction would not be executed again.
     unsafe {
         if pool::handle_fault((*info).si_addr() as usize) {
             return;

@@ -1,9 +1,10 @@
-//! Flags that a mount has beside those asked for.
+//! Flags that a mount gets in addition to the requested flags.
 //!
 //! - **flags-F1** A mount honours set-user-ID and device files only if no user but root may write its pool, or the options `suid`
 //!   and `dev` ask for it: a user who writes the pool could make such a file.
-//! - **flags-F2** If the owner or the mode of the pool changes later, the server sets the flags then. It leaves flags that
-//!   were asked for by name, and those that root sets after that (`mount -o remount,suid`).
+//! - **flags-F2** If the owner or the mode of the pool changes later, the server sets the flags
+//!   then. It does not change flags that were requested by name, or that root sets later (`mount -o
+//!   remount,suid`).
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -22,13 +23,13 @@ use crate::trust;
 /// Flags that flags-F1 sets.
 pub const GUARDED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// How long to wait for a change of the pool before looking for one.
+/// Longest wait for a notification of a change before the pool is checked without one.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The flags that a mount of `pool` gets, and what its user should know of them.
+/// Returns the flags of a mount of `pool`, and a notice for the user if they were not requested.
 ///
 /// # Errors
-/// If `suid` or `dev` are asked for by another user than root: the kernel lets such a mount have neither.
+/// If a user other than root requests `suid` or `dev`: the kernel allows neither on such a mount.
 pub fn of_mount(pool: &Path, options: &Options) -> Result<(MountFlags, Option<String>)> {
     let asked = options.flags & !MountFlags::SILENT;
     if !rustix::process::geteuid().is_root() {
@@ -49,11 +50,11 @@ pub fn of_mount(pool: &Path, options: &Options) -> Result<(MountFlags, Option<St
     }
 }
 
-/// The flags of the mount of a cache whose files lie on a mount with the flags `below`. These hold, unless root
-/// lifts them.
+/// Returns the flags of the mount of a cache whose files lie on a mount with the flags `below`.
+/// Those flags apply as well, unless root lifts them.
 ///
 /// # Errors
-/// If another user than root would lift something.
+/// If a user other than root tries to lift a flag.
 pub fn of_cache(below: MountFlags, options: &Options) -> Result<MountFlags> {
     let forbidden = below & (LIFTABLE | MountFlags::RDONLY);
     if rustix::process::geteuid().is_root() {
@@ -65,7 +66,7 @@ pub fn of_cache(below: MountFlags, options: &Options) -> Result<MountFlags> {
     Ok(options.flags | forbidden | GUARDED)
 }
 
-/// Follows the pool as long as its engine is there: flags-F2.
+/// Follows changes of the pool's owner and mode for as long as its engine exists: flags-F2.
 pub fn follow(pool: PathBuf, mount_point: MountPoint, options: &Options, fs: Weak<dyn Engine>) {
     let guarded = GUARDED - options.lifted;
     if guarded.is_empty() || !rustix::process::geteuid().is_root() {
@@ -93,7 +94,8 @@ pub fn follow(pool: PathBuf, mount_point: MountPoint, options: &Options, fs: Wea
     });
 }
 
-/// Reports changes of the owner and the mode of a file, if the kernel can; otherwise the file is looked at once a second.
+/// Starts to watch the owner and mode of a file. `None` if the kernel cannot: then the file is only
+/// checked once a second.
 fn watch(pool: &Path) -> Option<OwnedFd> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let events = inotify::init(flags).ok()?;

@@ -1,14 +1,17 @@
-//! Contents that nobody syncs are written back all the same, now and then (SCMFS §3.6).
+//! Periodic write-back of contents that no program syncs (SCMFS §3.6).
 //!
-//! A round is a sync: where nothing was stored since the last one, the engine looks at one word; else it takes one file after the
-//! other, shared with those who read it. It serves programs beside the mount as well, as what is not durable is known to all.
+//! A round is a sync. If nothing was stored since the last one, the engine only reads one word.
+//! Otherwise it syncs file after file, each under a lock shared with its readers. Write-back also
+//! covers programs with direct access, because all processes share the record of what is not
+//! durable.
 
 use std::sync::Weak;
 use std::time::Duration;
 
 use ::pool::Engine;
 
-/// Writes back every so many seconds, in the background, as long as somebody uses `fs`; never if 0.
+/// Starts a thread that writes back every `interval_s` seconds, for as long as `fs` exists; none if
+/// 0.
 pub fn begin(fs: Weak<dyn Engine>, interval_s: u32) {
     if interval_s == 0 {
         return;

@@ -1,8 +1,8 @@
 //! The helper of `mount(8)`: `mount -t fuse.keepstone POOL DIR -o …`, and lines of fstab.
 //!
-//! It is this program under the name `mount.fuse.keepstone` in `/sbin`, called as
-//! `mount.fuse.keepstone POOL DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The exit status is
-//! that of `mount(8)`: 0 done, 1 wrong usage, 32 failed.
+//! The helper is this program under the name `mount.fuse.keepstone` in `/sbin`, called as
+//! `mount.fuse.keepstone POOL DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The exit status
+//! is that of `mount(8)`: 0 done, 1 wrong usage, 32 failed.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::{output, stats};
 const EXIT_USAGE: u8 = 1;
 const EXIT_FAILED: u8 = 32;
 
-/// Acts as the helper if called by its name.
+/// Acts as the helper if called by that name.
 pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(argv.first()?).file_name()?.to_str()?;
     if !name.starts_with("mount.") {
@@ -94,9 +94,9 @@ impl Request {
             notice.iter().for_each(output::notice);
             fuse::remount(&dir, flags)
                 .with_context(|| format!("{}: cannot remount", dir.display()))?;
-            // When the server has answered, the programs that use the pool beside it keep to the new
-            // flags, too. Where it does not (a user's own mount, a dead server), they have changed all
-            // the same.
+            // Once the server has answered, programs with direct access follow the new flags, too.
+            // If it does not answer (a user's own mount, a dead server), the flags have changed
+            // nevertheless.
             let _ = stats::ask_one(&dir);
             return Ok(());
         }
@@ -107,8 +107,8 @@ impl Request {
     }
 }
 
-/// Fails where the server has the pool for reading only, which no flag of the mount changes. One that cannot be
-/// asked is not in the way.
+/// Fails if the server has opened the pool read-only, which no flag of the mount can change.
+/// Succeeds if the server does not answer.
 fn check_writable(dir: &Path) -> Result<()> {
     if stats::ask_one(dir).is_ok_and(|stats| stats["read_only"] == true) {
         bail!(

@@ -1,7 +1,8 @@
-//! `keepstone mount`, and the same as a helper of `mount(8)`.
+//! `keepstone mount`, also as a helper of `mount(8)`.
 //!
 //! In the background, the server is another run of this program (`--daemon`): no process is forked
-//! once threads exist. It reports readiness, or why not, on its standard output.
+//! once threads exist. The server reports on its standard output that it is ready, or why it is
+//! not.
 
 mod background;
 mod faults;
@@ -29,7 +30,7 @@ pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
 pub use serve::{end_on_signal, reap, remove_abandoned};
 
-/// Everything that a mount needs to know.
+/// The parameters of a mount.
 #[derive(Debug)]
 struct Plan {
     pool: PathBuf,
@@ -37,7 +38,7 @@ struct Plan {
     options: Options,
 }
 
-/// What the server says once programs can use the mount.
+/// The server's report when programs can use the mount.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ready {
     pool: String,
@@ -48,12 +49,12 @@ struct Ready {
     size_bytes: u64,
     read_only: bool,
     domain: DomainReport,
-    /// Emulated speed, where it is.
+    /// Emulated speed, if any.
     emulation: Option<String>,
     pid: u32,
-    /// Where the server writes what it has to say, in the background.
+    /// The log of a server in the background.
     log: Option<PathBuf>,
-    /// What happened on the way that the user should know.
+    /// Notices for the user about the start.
     notices: Vec<String>,
 }
 
@@ -86,10 +87,10 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether a list of `mount -o` is understood.
+/// Checks a list of `mount -o`.
 ///
 /// # Errors
-/// With the option that is not.
+/// Names the first option that is unknown or malformed.
 pub fn check_options(list: &str) -> Result<()> {
     Options::default().add(list, false)
 }
@@ -114,8 +115,9 @@ impl Plan {
     }
 }
 
-/// Refuses where a mount of ours is alive; gives what the user should know about a dead one, whose pool is `pool`. That stays
-/// until the new one takes its place, so that nobody meanwhile uses the directory below.
+/// Fails if a living mount of Keepstone is at `dir`. Returns a notice if a dead mount of `pool` is
+/// there. The dead mount stays until the new one replaces it, so that no program uses the directory
+/// below meanwhile.
 pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
     if fuse::is_stale(dir)? {
         let log = background::log_of(pool);
@@ -132,9 +134,9 @@ pub fn check_place(dir: &Path, pool: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// The absolute path of a mount point, stale or not.
+/// Returns the absolute path of a mount point, stale or not.
 pub fn absolute_dir(dir: &Path) -> Result<PathBuf> {
-    // By its name first: the server of a mount need not answer.
+    // Compares the unresolved path first, because the server of a mount may not answer.
     let named = std::path::absolute(dir)?;
     if fuse::mount_at(&named)?.is_some_and(|mount| mount.claims_keepstone()) {
         return Ok(named);

@@ -1,4 +1,4 @@
-//! The words of `mount -o`.
+//! The options of `mount -o`.
 
 use ::pool::{Consistency, PastCache, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -10,59 +10,61 @@ use super::prealloc;
 /// Whether other processes may use the pool directly while it is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Where that is possible, and costs the mount nothing.
+    /// Allowed if it is possible and costs the mount nothing.
     #[default]
     Possible,
-    /// Or else it is not mounted (`direct`).
+    /// Required: without it the mount fails (`direct`).
     Required,
-    /// Not (`exclusive`).
+    /// Not allowed (`exclusive`).
     Refused,
 }
 
-/// What `-o` asked for.
+/// The options that `-o` has set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Flags for the kernel.
     pub flags: MountFlags,
-    /// Flags that were asked by name not to be set, of those that the mount may get unasked ([`LIFTABLE`]).
+    /// Flags among [`LIFTABLE`] that the user has cleared by name, so that the mount does not get
+    /// them by default.
     pub lifted: MountFlags,
-    /// Who may use the mount; `None`: everybody if root mounts it, else its owner.
+    /// Users that may use the mount; `None`: all if root mounts it, else only its owner.
     pub access: Option<Access>,
     /// Threads; `None`: one per CPU.
     pub threads: Option<u16>,
-    /// Whether the kernel may keep nothing.
+    /// Whether the kernel may cache nothing.
     pub no_cache: bool,
-    /// Whether the server is asked to open files, although it would be the only writer.
+    /// Whether the kernel asks the server to open files even if the mount is the only writer.
     pub ask_open: bool,
-    /// Whether the kernel may keep writes back until they are synced.
+    /// Whether the kernel may hold writes back until they are synced.
     pub writeback: bool,
-    /// Whether other processes may use the pool directly meanwhile.
+    /// Whether other processes may use the pool directly.
     pub sharing: Sharing,
     /// Emulated speed.
     pub emulation: Option<pmem::Emulation>,
-    /// How space is pre-allocated.
+    /// Settings of pre-allocation.
     pub prealloc: Prealloc,
-    /// How writes inside files reach the medium.
+    /// How overwrites reach the medium.
     pub write_policy: WritePolicy,
-    /// Which writes go past the cache, where nobody has chosen.
+    /// The shortest write and file for which `auto` bypasses the CPU cache.
     pub past_cache: PastCache,
-    /// How often the server looks for what may wait until somebody has time, in milliseconds.
+    /// Interval between two checks for deferred work, in milliseconds.
     pub collect_every_ms: u64,
-    /// Its pause between two steps of that, in milliseconds.
+    /// Pause between two steps of deferred work, in milliseconds.
     pub collect_pause_ms: u64,
     /// Whether names and attributes are consistent after a power failure.
     pub consistency: Consistency,
-    /// After how many seconds to write back what nobody has synced; 0: never.
+    /// Seconds after which unsynced contents are written back; 0: never.
     pub data_flush_interval: u32,
-    /// Whether an existing mount is to change its flags.
+    /// Whether to change the flags of an existing mount.
     pub remount: bool,
 }
 
-/// What was not synced is written back after so many seconds: as old as the kernel lets dirty pages become
-/// (`vm.dirty_expire_centisecs`), so that programs lose no more than on other file systems (SCMFS §3.6).
+/// Default interval of write-back, in seconds. It equals the age at which the kernel writes back
+/// dirty pages (`vm.dirty_expire_centisecs`), so that programs lose no more than on other file
+/// systems (SCMFS §3.6).
 pub const FLUSH_INTERVAL_S: u32 = 30;
 
-/// The collector is asked once a second unless told otherwise, and waits for 10 ms between two steps.
+/// By default the collector runs once a second, and waits for 10 ms between two steps.
 const COLLECT_EVERY_MS: u64 = 1000;
 const COLLECT_PAUSE_MS: u64 = 10;
 
@@ -119,17 +121,17 @@ const FLAGS: &[(&str, bool, MountFlags)] = &[
     ("loud", false, MountFlags::SILENT),
 ];
 
-/// Flags that a mount may get unasked, unless they are lifted.
+/// Flags that a mount may get by default, unless the user lifts them.
 pub const LIFTABLE: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC)
     .union(MountFlags::NOSYMFOLLOW);
 
-/// Flags of which one holds.
+/// Flags that exclude each other.
 const ACCESS_TIMES: MountFlags =
     MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
 
-/// Options of fstab that concern `mount(8)`, `systemd` or nobody here.
+/// Options of fstab that concern only `mount(8)` or `systemd`, or have no effect here.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -142,7 +144,7 @@ const IGNORED: &[&str] = &[
     "nofail",
     "_netdev",
     "default_permissions",
-    // What `/proc/mounts` shows, and `mount -o remount` gives back.
+    // `/proc/mounts` shows these, and `mount -o remount` passes them on.
     "user_id",
     "group_id",
     "max_read",
@@ -150,8 +152,8 @@ const IGNORED: &[&str] = &[
 ];
 
 impl Options {
-    /// Adds a list of options. A later one outweighs an earlier one. `sloppy` tolerates unknown
-    /// ones.
+    /// Adds a list of options. A later option overrides an earlier one. `sloppy` tolerates unknown
+    /// options.
     pub fn add(&mut self, list: &str, sloppy: bool) -> Result<()> {
         list.split(',').try_for_each(|option| self.add_one(option, sloppy))
     }
@@ -171,7 +173,7 @@ impl Options {
             "allow_other" => self.access = Some(Access::All),
             "no_cache" => self.no_cache = true,
             "ask_open" => self.ask_open = true,
-            // What is so without it.
+            // The default.
             "no_open" => self.ask_open = false,
             "writeback" => self.writeback = true,
             "direct" => self.sharing = Sharing::Required,
@@ -200,7 +202,7 @@ impl Options {
         Ok(())
     }
 
-    /// The list that [`add`](Self::add) turns into the same options.
+    /// Returns the list that [`add`](Self::add) turns into the same options.
     pub fn to_list(&self) -> String {
         let is_asked = |set: bool, flag| if set { self.flags } else { self.lifted }.contains(flag);
         let asked = FLAGS.iter().filter(|(_, set, flag)| is_asked(*set, *flag));
@@ -229,7 +231,7 @@ impl Options {
         words.join(",")
     }
 
-    /// The words of options that only pools of SCMFS have, as far as they were chosen.
+    /// Returns the options that only pools of SCMFS have and that differ from the defaults.
     pub fn of_scmfs(&self) -> Vec<String> {
         let mut words = Vec::new();
         if self.write_policy != WritePolicy::default() {
@@ -254,7 +256,7 @@ impl Options {
         words
     }
 
-    /// Fails unless all that was asked for are flags that the mount of a cache can have.
+    /// Fails if an option was requested that the mount of a cache cannot have.
     pub fn for_cache(&self) -> Result<()> {
         let flags = Self { flags: self.flags, lifted: self.lifted, ..Self::default() };
         if *self != flags || !(LIFTABLE | MountFlags::RDONLY).contains(self.flags) {
@@ -270,18 +272,18 @@ impl Options {
         self.flags.set(MountFlags::RDONLY, asked || self.is_read_only());
     }
 
-    /// Whether the mount is to be read-only.
+    /// Returns whether the mount will be read-only.
     pub fn is_read_only(&self) -> bool {
         self.flags.contains(MountFlags::RDONLY)
     }
 }
 
-/// One of the values that an option has.
+/// Parses the value of an option with a fixed set of values.
 fn chosen<T: std::str::FromStr<Err = String>>(option: &str, value: &str) -> Result<T> {
     value.parse().map_err(|why| anyhow!("option `{option}`: {why}"))
 }
 
-/// A number of milliseconds for which something can wait.
+/// Parses a number of milliseconds above zero.
 fn milliseconds(name: &str, value: &str) -> Result<u64> {
     let found = prealloc::number(name, value).ok().filter(|n| *n > 0);
     found.with_context(|| format!("option `{name}={value}`: needs a number of milliseconds"))

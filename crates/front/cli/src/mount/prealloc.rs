@@ -1,15 +1,15 @@
-//! The words of `mount -o` that are about pre-allocation ([`pool::Prealloc`]).
+//! The options of `mount -o` for pre-allocation ([`pool::Prealloc`]).
 
 use anyhow::{Context as _, Result};
 use pool::Prealloc;
 
-/// Sets what a word says; whether it is one of these.
+/// Sets an option. Returns false if it is not an option for pre-allocation.
 pub fn set(p: &mut Prealloc, name: &str, value: &str) -> Result<bool> {
     match name {
         "prealloc" => p.enabled = on_or_off(name, value)?,
         "null_files" => (p.null_min, p.null_max) = range(name, value)?,
         "null_blocks" => p.null_blocks = number(name, value)?,
-        // By its former name as well.
+        // Also accepted under its former name.
         "prealloc_blocks" | "spare_blocks" => (p.blocks_min, p.blocks_max) = range(name, value)?,
         "collect_above" => p.collect_above = percent(name, value)?,
         "collect_below" => p.collect_below = number(name, value)?,
@@ -23,7 +23,7 @@ pub fn set(p: &mut Prealloc, name: &str, value: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The words that [`set`] turns into the same settings.
+/// Returns the options that [`set`] turns into the same settings.
 pub fn to_words(p: &Prealloc) -> Vec<String> {
     let switch = |is_on: bool| if is_on { "on" } else { "off" };
     let all = |p: &Prealloc| {
@@ -53,7 +53,7 @@ fn on_or_off(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// The number that a word says.
+/// Parses the number of an option.
 pub fn number(name: &str, value: &str) -> Result<u64> {
     let is_small = |n: &u64| *n <= u64::MAX >> 12;
     let found = value.parse().ok().filter(is_small);

@@ -1,4 +1,4 @@
-//! Opening the pool, mounting it, serving it until it is unmounted.
+//! Opens the pool, mounts it, and serves it until it is unmounted.
 
 use std::io;
 use std::path::Path;
@@ -20,15 +20,16 @@ use super::{Plan, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool};
 
-/// How often to look for programs that died.
+/// Interval between two checks for programs that died.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
-/// How long programs get to close their files when the server is told to stop.
+/// Longest time for programs to close their files when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// Mounts, calls `started`, serves. Returns when the file system is unmounted and the pool closed.
+/// Mounts, calls `started`, and serves. Returns when the file system is unmounted and the pool
+/// closed.
 pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
-    // Before any thread exists, so that all of them leave the signals alone.
+    // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     super::faults::handle()?;
     raise_address_space();
@@ -83,7 +84,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
 
     record_access(&*fs, plan.options.flags);
     let counters = Arc::new(OpCounters::default());
-    // Set where programs may use the pool beside the mount.
+    // Set if programs may use the pool by direct access.
     let changes = Arc::new(OnceLock::new());
     let server = Server::new(
         fs.clone(),
@@ -96,7 +97,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     .with_context(|| format!("{}: mount option", ready.pool))?;
     let server = if is_shared { server.shared(fs.clone()) } else { server };
     let is_behind = fs.durability() != Durability::OnReturn;
-    // The server holds the engine; it goes when the server does.
+    // Only the server holds the engine from here on, so the engine ends with the server.
     let reaped = Arc::downgrade(&fs);
     drop(fs);
     if !read_only {
@@ -133,7 +134,8 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
     Ok(())
 }
 
-/// Raises the limit on address space as far as this user may: what a server maps takes addresses, hardly memory.
+/// Raises the limit on address space as far as this user may: mappings of a server need addresses,
+/// but hardly any memory.
 fn raise_address_space() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::As);
@@ -145,9 +147,9 @@ fn raise_address_space() {
 /// A pool that is open.
 struct Opened {
     fs: Arc<dyn Engine>,
-    /// Whether programs may use it past the mount.
+    /// Whether programs may bypass the mount.
     is_shared: bool,
-    /// Why they may not, where that is not what was asked for.
+    /// The reason why they may not, if the options allow it.
     notice: Option<String>,
 }
 
@@ -156,7 +158,8 @@ fn open(plan: &Plan, mounting: &::pool::MountOptions) -> Result<Opened> {
     let context = || plan.pool.display().to_string();
     let mut refused = None;
     if is_to_be_shared(options) {
-        // Neither of two mounts is cached.
+        // A second mount of a pool needs an explicit `-o direct`, because the kernel could cache
+        // nothing of either.
         if options.sharing == Sharing::Possible
             && let Some(who) = busy::server(&plan.pool)
         {
@@ -185,8 +188,9 @@ fn open(plan: &Plan, mounting: &::pool::MountOptions) -> Result<Opened> {
     }
 }
 
-/// Whether programs are to use the pool past the mount. Where it is read-only nobody changes anything, and a reader needs no
-/// company. Unless it was asked for, it is to cost nothing: the kernel keeps as much as it would without, while there are none.
+/// Returns whether programs may bypass the mount. A read-only mount excludes writers instead.
+/// Unless the user requires direct access, it must cost nothing: while no program uses it, the
+/// kernel must cache as much as without it.
 fn is_to_be_shared(options: &Options) -> bool {
     match options.sharing {
         _ if options.is_read_only() => false,
@@ -198,28 +202,29 @@ fn is_to_be_shared(options: &Options) -> bool {
     }
 }
 
-/// `noatime`, `nodiratime` and `strictatime`: times are the engine's, and the kernel leaves them to it.
+/// Passes `noatime`, `nodiratime` and `strictatime` to the engine, because the kernel leaves times
+/// to it.
 fn record_access(fs: &dyn Engine, flags: MountFlags) {
     let files = !flags.contains(MountFlags::NOATIME);
     let dirs = files && !flags.contains(MountFlags::NODIRATIME);
     fs.record_access(files, dirs, flags.contains(MountFlags::STRICTATIME));
 }
 
-/// The same for the flags that the mount has now.
+/// Passes the current flags of the mount to the engine.
 fn follow_flags(fs: &dyn Engine, dir: &Path) {
     let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
     let has = |name: &str| mount.has_option(name);
     let flags = [
         (has("noatime"), MountFlags::NOATIME),
         (has("nodiratime"), MountFlags::NODIRATIME),
-        // The kernel names the other two.
+        // The table shows the other two modes by name, so without them it is strictatime.
         (!has("noatime") && !has("relatime"), MountFlags::STRICTATIME),
     ];
     let set = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
     record_access(fs, set.collect());
 }
 
-/// Gives back the memory in which pools without a living user were shared.
+/// Removes the shared state of pools that no living process uses.
 pub fn remove_abandoned() {
     match engines::remove_abandoned() {
         Ok(0) => {}
@@ -228,19 +233,19 @@ pub fn remove_abandoned() {
     }
 }
 
-/// Tells the programs beside the mount when it is remounted, or something is mounted in it.
+/// Notifies programs with direct access when the mount is remounted, or something is mounted in it.
 struct Changes {
     watch: MountWatch,
     fs: Weak<dyn Engine>,
 }
 
 impl Changes {
-    /// Announces what has changed before this call; whether the mount is still there.
+    /// Announces changes before this call. Returns whether the mount still exists.
     fn look(&self) -> io::Result<bool> {
         self.watch.look(|| self.fs.upgrade().iter().for_each(|fs| fs.announce_mount_change()))
     }
 
-    /// Announces what changes as long as the mount is there.
+    /// Announces changes for as long as the mount exists.
     fn follow(&self) -> io::Result<()> {
         while self.look()? {
             self.watch.wait()?;
@@ -249,7 +254,7 @@ impl Changes {
     }
 }
 
-/// Announces changes as they come, in the background.
+/// Starts a thread that announces changes.
 fn follow(changes: Arc<OnceLock<Changes>>) {
     std::thread::spawn(move || {
         if let Some(Err(err)) = changes.get().map(Changes::follow) {
@@ -258,8 +263,8 @@ fn follow(changes: Arc<OnceLock<Changes>>) {
     });
 }
 
-/// Clears away what programs left that have ended, now and then, and lets those into the shared state who may open the
-/// pool meanwhile.
+/// Starts a thread that cleans up after programs that have ended, and updates the permissions of
+/// the shared state when those of the pool change.
 pub fn reap(fs: Weak<dyn Engine>) {
     std::thread::spawn(move || {
         while let Some(fs) = fs.upgrade() {
@@ -275,7 +280,7 @@ pub fn reap(fs: Weak<dyn Engine>) {
     });
 }
 
-/// Does what the engine has left for when there is time, a step at a time.
+/// Starts a thread that does the engine's deferred work, step by step.
 fn maintain(fs: Weak<dyn Engine>, options: &Options) {
     let (every, pause) = (options.collect_every_ms, options.collect_pause_ms);
     let (every, pause) = (Duration::from_millis(every), Duration::from_millis(pause));
@@ -289,7 +294,7 @@ fn maintain(fs: Weak<dyn Engine>, options: &Options) {
 
 fn caching(options: &Options, is_shared: bool) -> Caching {
     let writeback = options.writeback;
-    // What the kernel keeps back others do not see.
+    // Programs with direct access do not see writes that the kernel holds back.
     if options.no_cache || is_shared && writeback {
         return Caching { writeback, ..Caching::NONE };
     }
@@ -299,7 +304,7 @@ fn caching(options: &Options, is_shared: bool) -> Caching {
 fn open_region(plan: &Plan, lock: Option<pmem::Lock>) -> Result<Region> {
     let options = OpenOptions { emulation: plan.options.emulation, ..OpenOptions::default() };
     if plan.options.is_read_only() {
-        // Others may read it at the same time; nobody may write.
+        // Other processes may read the pool at the same time; none may write.
         let options = OpenOptions { lock: Some(pmem::Lock::Shared), ..options };
         return pool::open(&plan.pool, &options, pmem::Access::ReadOnly);
     }
@@ -333,7 +338,7 @@ fn stats(
         let Some(fs) = fs.upgrade() else {
             return Vec::new();
         };
-        // Whoever remounts waits for this answer (`mount::helper`).
+        // A remount waits for this answer (`mount::helper`), so announce changes first.
         let _ = changes.get().map(Changes::look);
         follow_flags(&*fs, Path::new(&pool.dir));
         let stats = ServerStats {
@@ -349,8 +354,8 @@ fn stats(
     })
 }
 
-/// Unmounts at the first signal, waiting for programs to finish; exits at the second. Either way
-/// the pool is whole: it always is.
+/// Unmounts at the first signal, waiting for programs to finish; exits at the second. The pool is
+/// consistent in both cases, as it always is.
 pub fn end_on_signal(stop: StopSignals, mount_point: MountPoint) {
     std::thread::spawn(move || {
         let (signal, sender) = stop.wait();

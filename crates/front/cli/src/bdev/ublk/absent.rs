@@ -1,4 +1,4 @@
-//! What there is where the program was built without the feature.
+//! Stubs for a build without the feature `ublk`.
 
 use std::path::Path;
 
@@ -10,25 +10,25 @@ use crate::bdev::kernel::Attached;
 const REMEDY: &str =
     "this keepstone has no ublk: build it with `cargo build --release --features ublk`";
 
-/// Why this program cannot use ublk.
+/// Returns why this program cannot use ublk.
 pub fn missing() -> Option<&'static str> {
     Some(REMEDY)
 }
 
-/// Does not exist.
+/// A type without values: such a device cannot exist.
 pub enum LeftBehind {}
 
-/// None.
+/// Finds no device.
 pub fn left_behind(_pool: &Path) -> Result<Option<LeftBehind>> {
     Ok(None)
 }
 
-/// There is none.
+/// Releases no device.
 pub fn let_go(_device: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// Fails.
+/// Always fails.
 pub fn attach(
     _opened: &Opened,
     _block: u32,

@@ -1,11 +1,12 @@
-//! A device of the kernel's, with a thread for each of its queues.
+//! A device of the kernel, with a thread for each of its queues.
 //!
-//! - **ublk-U1** The device outlives its server: when that is killed, requests wait, those under way too, and the next
-//!   server of the same pool is given them again. Serving a request twice is harmless: nobody has heard of the
-//!   first time.
-//! - **ublk-U2** Only a server that has the pool's lock takes over, so two never serve one device.
-//! - **ublk-U3** With write buffers a killed server loses what it has answered, and nobody may go on as if it had not: then
-//!   the device goes with its server.
+//! - **ublk-U1** The device outlives its server. If the server is killed, requests wait, including
+//!   those in progress, and the kernel sends them to the next server of the same pool. Serving a
+//!   request twice is harmless, because the first time was never answered.
+//! - **ublk-U2** Only a server that has the pool's lock takes over a device, so two servers never
+//!   serve one device.
+//! - **ublk-U3** With write buffers, a killed server loses writes that it has confirmed, so users
+//!   of the device must see errors. The device then ends with its server.
 
 use std::fs;
 use std::io;
@@ -33,13 +34,14 @@ const REQUEST_BYTES: u32 = 512 << 10;
 /// Where the kernel lists devices, each as `ublkcN`.
 const DEVICES: &str = "/sys/class/ublk-char";
 
-/// Devices that wait for another server, and give it again what the last one had not answered (ublk-U1).
+/// Flags of devices that wait for another server, and send it the requests that the last one had
+/// not answered (ublk-U1).
 const OUTLIVES_SERVER: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
-/// Under what name `libublk` keeps the pool for us, in its file about the device.
+/// The key under which `libublk` stores the pool's identity in its file about the device.
 const POOL: &str = "keepstone_pool";
 
-/// Why this machine cannot use ublk.
+/// Returns why this machine cannot use ublk.
 pub fn missing() -> Option<&'static str> {
     let there = Path::new("/dev/ublk-control").exists();
     (!there)
@@ -49,7 +51,8 @@ pub fn missing() -> Option<&'static str> {
 /// A device whose server was killed.
 pub struct LeftBehind(sys::ublksrv_ctrl_dev_info);
 
-/// The device on `pool` whose server was killed, if there is one. Whoever asks has the pool's lock (ublk-U2).
+/// Finds the device on `pool` whose server was killed, if there is one. The caller holds the pool's
+/// lock (ublk-U2).
 pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
     private_files()?;
     let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
@@ -65,13 +68,14 @@ pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
         if u32::from(info.state) != sys::UBLK_S_DEV_DEAD && info.flags & OUTLIVES_SERVER != 0 {
             return Ok(Some(LeftBehind(info)));
         }
-        // Nobody waits for it.
+        // A device that cannot be taken over.
         control.del_dev().map_err(as_io)?;
     }
     Ok(None)
 }
 
-/// Takes the device `/dev/ublkbN` of a server that was killed from those who wait. False if it is none.
+/// Deletes the device `/dev/ublkbN` of a killed server; waiting requests fail. Returns false if it
+/// is not such a device.
 pub fn let_go(device: &str) -> Result<bool> {
     let number = device.strip_prefix("/dev/ublkb").and_then(|number| number.parse().ok());
     let Some((control, _)) = number.and_then(orphan) else { return Ok(false) };
@@ -79,33 +83,33 @@ pub fn let_go(device: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// A device of ours without a server, and the identity of its pool.
+/// Returns a device of this program without a server, and the identity of its pool.
 fn orphan(number: u32) -> Option<(UblkCtrl, Value)> {
-    // Those that go meanwhile, or are of other users, are none of ours.
+    // Fails for a device that has been deleted meanwhile, or belongs to another user.
     let control = UblkCtrl::new_simple(number.try_into().ok()?).ok()?;
     let pool = control.get_target_data_from_json()?.get(POOL)?.clone();
     let info = control.dev_info();
     let live = u32::from(info.state) == sys::UBLK_S_DEV_LIVE;
-    // For a moment, the kernel does not know that the server is gone.
+    // For a moment the kernel reports a device as live although its server is gone.
     let served = live && Path::new(&format!("/proc/{}", info.ublksrv_pid)).exists();
     (!served).then_some((control, pool))
 }
 
-/// Sees to it that nobody else writes the files in which `libublk` keeps what devices are. It would make their
-/// directory for everybody.
+/// Creates the directory of `libublk`'s files about devices so that no other user may write there.
+/// `libublk` would create it for all users.
 fn private_files() -> Result<()> {
     let dir = UblkCtrl::run_dir();
     background::make_private(Path::new(&dir))
 }
 
-/// What tells a pool from another one that comes to be in its place.
+/// Returns the identity of a pool. Another pool at the same path has another identity.
 fn identity(pool: &Path) -> Result<Value> {
     let file = pool.metadata().with_context(|| pool.display().to_string())?;
     Ok(json!({ "device": file.dev(), "inode": file.ino() }))
 }
 
-/// Gives the kernel `opened` as a device with logical blocks of `block` bytes, or as the one that was left behind,
-/// which stays as it is.
+/// Gives the kernel `opened` as a device with logical blocks of `block` bytes. If there is a device
+/// `left` behind, takes that over unchanged.
 pub fn attach(
     opened: &Opened,
     block: u32,
@@ -151,19 +155,20 @@ pub fn attach(
     Ok(Attached { kind: "ublk", path, through: None, taken_over, release: Box::new(release), end })
 }
 
-/// What a device shall be.
+/// The parameters of a device.
 struct Setup {
     device: Arc<dyn BlockDevice>,
     pool: Value,
     block: u32,
     queues: u16,
     depth: u16,
-    /// Whether it stays when its server is killed (ublk-U3).
+    /// Whether it outlives a killed server (ublk-U3).
     outlives: bool,
     left: Option<LeftBehind>,
 }
 
-/// Makes the device, says its number and name when it can be used, and serves until it is let go.
+/// Creates the device, sends its number and name when it can be used, and serves until it is
+/// deleted.
 fn serve(setup: Setup, starts: Sender<(i32, String)>) -> Result<(), UblkError> {
     let control = setup.control()?;
     let device = setup.device.clone();
@@ -183,7 +188,7 @@ fn serve(setup: Setup, starts: Sender<(i32, String)>) -> Result<(), UblkError> {
 }
 
 impl Setup {
-    /// A new device, or the one left behind.
+    /// Creates a device, or takes over the one left behind.
     fn control(&self) -> Result<UblkCtrl, UblkError> {
         let builder = UblkCtrlBuilder::default().name("keepstone");
         let Some(LeftBehind(info)) = &self.left else {
@@ -203,7 +208,7 @@ impl Setup {
             .ctrl_flags(OUTLIVES_SERVER)
             .dev_flags(UblkFlags::UBLK_DEV_F_RECOVER_DEV)
             .build()?;
-        // It waits until the kernel knows that the server is gone.
+        // Waits until the kernel knows that the old server is gone.
         control.start_user_recover()?;
         Ok(control)
     }
@@ -229,7 +234,8 @@ impl Setup {
     }
 }
 
-/// Serves the requests of a queue in their order, as they come: it takes less time than to hand them on.
+/// Serves the requests of a queue in the order in which they come: handing them to other threads
+/// would take longer.
 fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
     let mut content: Vec<IoBuf<u8>> = dev.alloc_queue_io_bufs();
     let queue = UblkQueue::new(number, dev)
@@ -238,7 +244,7 @@ fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
         Ok(queue) => queue,
         Err(err) => {
             tracing::error!("queue {number}: {}", as_io(err));
-            // The start fails, rather than wait for this queue.
+            // Lets the start fail, instead of waiting for this queue.
             return dev.notify_buffer_registration_complete(true);
         }
     };
@@ -253,7 +259,7 @@ fn serve_queue(number: u16, dev: &UblkDev, device: &dyn BlockDevice) {
     });
 }
 
-/// With the error number, which the library's own words leave out.
+/// Converts an error to one that shows the error number, which the library's text leaves out.
 fn as_io(err: UblkError) -> io::Error {
     match err {
         UblkError::UringIOError(number) | UblkError::OtherError(number) => {

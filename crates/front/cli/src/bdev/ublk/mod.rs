@@ -1,6 +1,6 @@
-//! ublk, `/dev/ublkbN`: block devices whose requests the kernel hands to a process by io_uring.
+//! ublk, `/dev/ublkbN`: block devices whose requests the kernel sends to a process by io_uring.
 //!
-//! It takes the feature `ublk`, off by default: building the crate `libublk` takes libclang.
+//! It needs the feature `ublk`, off by default: the crate `libublk` needs libclang to build.
 
 #[cfg(not(feature = "ublk"))]
 mod absent;

@@ -1,18 +1,19 @@
-//! Requests of the kernel as requests to a device.
+//! Translates requests of the kernel to requests to a device.
 
 use libublk::sys;
 use pmbd::{BlockDevice, Durability, Error, Zeroing};
 
 use crate::bdev::devices::errno;
 
-/// Bytes of a sector, the kernel's unit whatever the block size.
+/// Bytes of a sector, the kernel's unit for any block size.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a request does is in the low bits of its first word, how in the others.
+/// Number of low bits in the first word of a request that hold the operation. The other bits hold
+/// its flags.
 const OPERATION_BITS: u32 = 8;
 
-/// Serves `request`, whose content is at the start of `content`, or shall be. The answer is for the kernel: how
-/// many bytes, or an error number below zero.
+/// Serves `request`, with its payload at the start of `content`. Returns the answer for the kernel:
+/// the number of bytes, or a negative error number.
 pub fn answer(device: &dyn BlockDevice, request: &sys::ublksrv_io_desc, content: &mut [u8]) -> i32 {
     match serve(device, request, content) {
         Ok(len) => len,
@@ -43,11 +44,12 @@ fn serve(
         }
         _ => return Err(Error::NotSupported),
     }
-    // Of requests without content the kernel only asks whether they failed.
+    // For requests without payload the kernel only checks for failure.
     Ok(len.try_into().unwrap_or(0))
 }
 
-/// The first `len` bytes. The kernel has agreed not to ask for more than there are.
+/// Returns the first `len` bytes. The kernel does not ask for more than the limits that it was
+/// given.
 fn part(content: &mut [u8], len: u64) -> Result<&mut [u8], Error> {
     let len = usize::try_from(len).map_err(|_| Error::NotSupported)?;
     content.get_mut(..len).ok_or(Error::NotSupported)
