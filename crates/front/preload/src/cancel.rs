@@ -1,13 +1,15 @@
 //! Threads that are cancelled (`pthread_cancel`).
 //!
-//! libc ends such a thread by unwinding it, which must not happen in the middle of the engine.
+//! libc ends such a thread by unwinding it. That must not happen in the middle of the engine.
 //!
-//! - **cancel-X1** A thread that may be cancelled at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled
-//!   at cancellation points only while it is in a function of ours.
-//! - **cancel-X2** What is served is a cancellation point where libc's function is one ([`test`]), before anything
-//!   is done. A thread that waits for a lock of records waits in libc's function, and is cancelled there.
-//! - **cancel-X3** While the thread is inside ([`crate::guard`]) there is no cancellation point: our code makes
-//!   system calls itself, or calls functions that we export.
+//! - **cancel-X1** A thread that may be cancelled at any instruction
+//!   (`PTHREAD_CANCEL_ASYNCHRONOUS`) is cancelled only at cancellation points while it is in a
+//!   function of the library.
+//! - **cancel-X2** A call that is served is a cancellation point if libc's function is a
+//!   cancellation point ([`test`]), before it does anything. A thread that waits for a lock of
+//!   records waits in libc's function, and is cancelled there.
+//! - **cancel-X3** While the thread is inside ([`crate::guard`]), it meets no cancellation point:
+//!   the library makes system calls itself, or calls functions that it exports.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +28,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Makes a call without being cancelled in it. Owns nothing, so that the thread may be unwound from `call` by something else.
+/// Makes a call during which the thread cannot be cancelled. Owns nothing, so that another cause
+/// may unwind the thread from `call`.
 pub fn not_here<T>(call: impl FnOnce() -> T) -> T {
     let mut state = 0;
     // SAFETY: room for the old state.
@@ -37,8 +40,9 @@ pub fn not_here<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Makes a call of a thread that is inside (cancel-X3), or may be cancelled at any instruction (cancel-X1). Owns nothing,
-/// so that the thread may be unwound from anywhere outside of `call`.
+/// Makes a call for a thread that is inside (cancel-X3), or that may be cancelled at any
+/// instruction (cancel-X1). Owns nothing, so that the thread may be unwound from any place outside
+/// of `call`.
 #[cold]
 #[inline(never)]
 pub fn careful<T>(call: impl FnOnce() -> T) -> T {
@@ -56,7 +60,7 @@ pub fn careful<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ends the thread here if it is cancelled (cancel-X2); not within our own code.
+/// Ends the thread here if it is cancelled (cancel-X2), but not within the library's own code.
 #[inline]
 pub fn test() {
     if !guard::is_inside() {
@@ -71,7 +75,8 @@ pub fn test() {
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int {
-    // Before the thread can be cancelled anywhere, and after it no longer can.
+    // Sets the flag before the thread can be cancelled anywhere, and clears it after that is no
+    // longer possible.
     let is_asynchronous = kind == ASYNCHRONOUS;
     if is_asynchronous {
         guard::set_asynchronous(true);
@@ -85,7 +90,8 @@ pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, old: *mut c_i
 }
 
 export! {
-    // A cancellation point of libc. The standard library and the engines ask it for random numbers while the thread is inside.
+    // A cancellation point of libc. The standard library and the engines call it for random numbers
+    // while the thread is inside.
     fn getrandom (buf: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
         real::getrandom(buf, len, flags)
     }

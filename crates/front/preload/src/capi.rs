@@ -1,7 +1,7 @@
 //! The C interface: a pool without a mount, by handles (`include/keepstone.h`).
 //!
-//! It speaks to the engine directly; what it shares with programs that use the pool otherwise is the
-//! pool. Whoever may open the pool may do everything in it: permission bits are kept and not asked.
+//! It calls the engine directly, and shares only the pool with programs that use it otherwise. A
+//! user that may open the pool may do everything in it: permission bits are stored and not checked.
 
 #![allow(unsafe_code)]
 
@@ -50,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// Runs `f` on the directory and last name of a path.
+    /// Calls `f` with the directory and last name of a path.
     fn at<T>(
         &self,
         path: &[u8],
@@ -122,7 +122,7 @@ impl File {
         Ok(data.len())
     }
 
-    /// Runs `f` with the offset, which moves by what it returns.
+    /// Calls `f` with the offset, and advances that by the result.
     fn move_by(&self, f: impl FnOnce(&mut u64) -> Result<usize>) -> Result<usize> {
         let mut offset = self.offset.lock().map_err(|_| Errno::IO)?;
         let moved = f(&mut offset)?;
@@ -131,7 +131,7 @@ impl File {
     }
 }
 
-/// The error number for a pool that cannot be opened.
+/// Returns the error number for a pool that cannot be opened.
 fn why_not_open(err: &(dyn std::error::Error + 'static)) -> Errno {
     let of = |err: &std::io::Error| Errno::from_io_error(err).unwrap_or(Errno::IO);
     if let Some(err) = err.downcast_ref::<pmem::Error>() {
@@ -149,7 +149,7 @@ fn why_not_open(err: &(dyn std::error::Error + 'static)) -> Errno {
     }
 }
 
-/// Runs our own code; a panic is `EIO`.
+/// Runs the library's own code; a panic is `EIO`.
 fn call<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     guard::run(f).unwrap_or(Err(Errno::IO))
 }
@@ -158,7 +158,7 @@ fn call_c<T: Returned>(f: impl FnOnce() -> Result<T>) -> T::C {
     to_c(call(f))
 }
 
-/// Gives a handle out.
+/// Returns a handle.
 fn handle<T>(made: Result<T>) -> *mut T {
     match made {
         Ok(value) => Box::into_raw(Box::new(value)),

@@ -1,5 +1,5 @@
-//! Calls after which the process layer has to look again: who the process is, what it may, and where
-//! its paths lead.
+//! Calls after which the process layer has to read its state again: the credentials of the process,
+//! its limits, and the start of its paths.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,8 @@ use crate::serve::{fail, give_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process};
 use crate::{direct, fork, guard, real};
 
-/// Tells the process layer after a call that succeeded. It only notes the change, so a signal handler may do that, too.
+/// Notifies the process layer after a call that succeeded. It only notes the change, so a signal
+/// handler may do that, too.
 fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
     if result == 0
         && let Some(process) = process()
@@ -23,8 +24,8 @@ fn then(result: c_int, tell: impl FnOnce(&Process)) -> c_int {
     result
 }
 
-/// After a call that may have changed the calling thread's credentials, and those of no other: libc changes all threads by
-/// most of its functions, the kernel one.
+/// Notes after a call that the calling thread's credentials may have changed, and those of no other
+/// thread. Most functions of libc change all threads, the system calls change one.
 fn then_thread<T>(result: T) -> T {
     if let Some(process) = process() {
         process.thread_credentials_changed();
@@ -32,7 +33,8 @@ fn then_thread<T>(result: T) -> T {
     result
 }
 
-/// Makes open files of the pool the kernel's for good, before IDs get another meaning (user namespaces).
+/// Makes open files of the pool the kernel's for good, before IDs get another meaning (user
+/// namespaces).
 fn leave_user_namespace() {
     fork::delegate_all();
     open_by_kernel();
@@ -48,8 +50,8 @@ pub unsafe fn by_number(number: c_long, arguments: [c_long; 6]) -> c_long {
     then_thread(unsafe { real::syscall(number, a, b, c, d, e, f) })
 }
 
-/// After a call by which a thread has restricted itself (Landlock, seccomp): what it may still open, only
-/// the kernel knows. What is open already stays as it is, as with the kernel.
+/// Notes that a thread has restricted itself (Landlock, seccomp): only the kernel knows what it may
+/// still open. Open files stay as they are, as with the kernel.
 pub fn restricted(result: c_long) -> c_long {
     if result >= 0
         && let Some(process) = process()
@@ -59,7 +61,7 @@ pub fn restricted(result: c_long) -> c_long {
     result
 }
 
-/// After a call that may have changed limits.
+/// Notes that limits may have changed.
 fn limits_changed(result: c_int) -> c_int {
     direct::tell(Direct::limits_changed);
     then(result, Process::limits_changed)
@@ -68,13 +70,13 @@ fn limits_changed(result: c_int) -> c_int {
 /// `fsconfig` remounts.
 const FSCONFIG_CMD_RECONFIGURE: c_uint = 7;
 
-/// `nftw` is to change the working directory as it goes.
+/// Flag: `nftw` changes the working directory as it goes.
 const FTW_CHDIR: c_int = 4;
-/// `fts_open` is not to.
+/// Flag: `fts_open` does not change the working directory.
 const FTS_NOCHDIR: c_int = 4;
 
-/// libc is about to walk a tree. If it changes the working directory on the way, without asking us,
-/// relative paths are the kernel's from now on.
+/// Notes that libc is about to walk a tree. If it changes the working directory on the way, in
+/// system calls of its own, relative paths are the kernel's from now on.
 fn walks(changing_directory: bool) {
     if let Some(process) = process().filter(|_| changing_directory) {
         process.namespace_changed();
@@ -140,7 +142,7 @@ export! {
         let result = real::prctl(option, a, b, c, d);
         match option {
             libc::PR_SET_SECCOMP => restricted(result.into()) as c_int,
-            // It decides what `access` asks about.
+            // It changes the permissions that `access` checks.
             libc::PR_SET_SECUREBITS => then_thread(result),
             _ => result,
         }
@@ -234,7 +236,7 @@ export! {
     fn fsconfig (
         fd: c_int, command: c_uint, key: *const c_char, value: *const c_void, aux: c_int
     ) -> c_int {
-        // Some commands take a descriptor there.
+        // Some commands take a descriptor in `aux`.
         if let Err(err) = give_to_kernel(&[aux]) {
             return fail::<()>(err);
         }

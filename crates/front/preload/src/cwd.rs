@@ -1,6 +1,6 @@
-//! The working directory, where the kernel has changed it without the process layer: by paths and
-//! descriptors that are not a pool's. It may lie in a pool all the same, or paths may lead into one from
-//! there: the process layer finds that out when the first relative path comes.
+//! The working directory, after the kernel has changed it without the process layer: by a path or
+//! descriptor that is not a pool's. It may lie in a pool all the same, or paths may lead from it
+//! into a pool. The process layer checks that at the first relative path.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use posix::Process;
 
 use crate::guard;
 
-/// After a `chdir` or `fchdir` that the kernel alone has made, and that gave `result`.
+/// Notes a `chdir` or `fchdir` that the kernel alone has made; returns `result`.
 pub fn changed_by_kernel(process: Option<&Process>, result: c_int) -> c_int {
     if let Some(process) = process.filter(|_| result == 0) {
         guard::run(|| process.left_pool());

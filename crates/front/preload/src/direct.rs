@@ -1,10 +1,10 @@
-//! Files of kernel DAX and tmpfs file systems, and of caches (Chell-Direct): what stands behind the exported
-//! functions for descriptors that are the kernel's.
+//! Files of kernel DAX and tmpfs file systems, and of caches (Chell-Direct): the functions that the
+//! exported ones call for descriptors of the kernel.
 //!
-//! Each function here is libc's of the same name, done by a copy where [`::direct`] can, and tells
-//! it what happens to descriptors, names, times and locks otherwise. `KEEPSTONE_DIRECT` names the
-//! directories, separated by colons; without them, and without caches, each function costs one
-//! load more than libc's.
+//! Each function has the name of libc's. It does the call by a copy if [`::direct`] can; else it
+//! reports to that crate what happens to descriptors, names, times and locks. `KEEPSTONE_DIRECT`
+//! names the directories, separated by colons. Without them, and without caches, each function
+//! costs one load more than libc's.
 
 #![allow(unsafe_code)]
 
@@ -20,29 +20,29 @@ use crate::stats::{self, Class, Reason};
 use crate::{engine, environment, guard, inherited, later, memory, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
-/// The same, also as long as there is nothing to serve ([`later`]).
+/// The same, but set even while there is nothing to serve ([`later`]).
 static MADE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What serves such files, if any are to be.
+/// Returns the state that serves such files, if any are to be served.
 #[inline]
 pub fn direct() -> Option<&'static Direct> {
     // SAFETY: null, or a box that is never dropped.
     unsafe { DIRECT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The same, also where it is not used yet: another thread may begin to at any time.
+/// Returns the state even before it is used: another thread may begin to use it at any time.
 pub fn made() -> Option<&'static Direct> {
     // SAFETY: as above.
     unsafe { MADE.load(Ordering::Acquire).as_ref() }
 }
 
-/// What serves such files, if one of the descriptors may be of one.
+/// Returns the state that serves such files, if one of the descriptors may be of such a file.
 #[inline]
 fn watching(fds: &[c_int]) -> Option<&'static Direct> {
     direct().filter(|direct| fds.iter().any(|&fd| direct.watches(fd)))
 }
 
-/// Whether a descriptor may be of such a file.
+/// Checks whether a descriptor may be of such a file.
 #[inline]
 pub fn watches(fd: c_int) -> bool {
     watching(&[fd]).is_some()
@@ -70,12 +70,13 @@ unsafe fn is_there(at: *const u8, len: usize, is_stored_to: bool) -> bool {
     there == Ok(len)
 }
 
-/// A number from the environment, for tests.
+/// Reads a number from the environment, for tests.
 fn number(name: &std::ffi::CStr) -> Option<u32> {
     environment::variable(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Serves files of caches, where there are any or will be, and below the directories that the environment says.
+/// Begins to serve files of caches, if there are or may come any, and files below the directories
+/// in the environment.
 pub fn start(are_caches: bool, is_over: bool) {
     let dirs = match environment::variable(c"KEEPSTONE_DIRECT") {
         None if is_over => return,
@@ -84,7 +85,7 @@ pub fn start(are_caches: bool, is_over: bool) {
     let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
     let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
     (config.open_pool, config.is_there) = (engine::attach_cache, is_there);
-    // How soon it pays is not what tests are about.
+    // Tests set these bounds lower: they do not test when a mapping pays.
     if let Some(calls) = number(c"KEEPSTONE_DIRECT_AFTER") {
         (config.look_after, config.map_after) = (calls, calls.max(1));
     }
@@ -101,16 +102,16 @@ pub fn start(are_caches: bool, is_over: bool) {
     if is_used { begin() } else { later::wait() }
 }
 
-/// Uses what was made, from now on.
+/// Begins to use the state that `start` made.
 pub fn begin() {
     if let Some(direct) = made() {
-        // What it was not told of (later-L1).
+        // It was not notified of these changes before (later-L1).
         direct.limits_changed();
         DIRECT.store(std::ptr::from_ref(direct).cast_mut(), Ordering::Release);
     }
 }
 
-/// From now on looks at no descriptors; not for what our own code does.
+/// Stops looking at descriptors. The library's own calls do not count.
 pub fn stop() {
     tell_made(|direct| {
         later::nothing_comes();
@@ -118,7 +119,7 @@ pub fn stop() {
     });
 }
 
-/// Lets a descriptor's call be done by a copy; `by_kernel` where it is not ours to do.
+/// Does a descriptor's call by a copy, or by `by_kernel` if a copy cannot do it.
 #[inline]
 fn serve<T: Returned>(
     class: Class,
@@ -152,7 +153,7 @@ fn serve<T: Returned>(
         }
         Some(Answer::Kernel) | None => {
             let result = by_kernel();
-            // Before a descriptor is looked at, nobody else counts its calls.
+            // Until Chell-Direct looks at a descriptor, nothing else counts its calls.
             if stats::is_timed() && direct.is_of_cache(fd) {
                 let moved = if class.moves_bytes() { T::number(&result) } else { 0 };
                 stats::made_by_kernel(class, fd, Reason::Direct, moved.try_into().unwrap_or(0));
@@ -162,18 +163,18 @@ fn serve<T: Returned>(
     }
 }
 
-/// Nothing is left to be synced, or else that is the kernel's to do.
+/// Reports whether nothing is left to be synced; else the kernel has to sync.
 fn synced(direct: &Direct, fd: c_int) -> Answer<()> {
     if direct.is_synced(fd) { Answer::Copied(()) } else { Answer::Kernel }
 }
 
-/// Tells of something; not of what our own code does.
+/// Reports an event, unless the library's own code caused it.
 #[inline]
 pub fn tell(f: impl FnOnce(&Direct)) {
     tell_one(direct(), f);
 }
 
-/// The same, also as long as there is nothing to serve.
+/// Reports an event even while there is nothing to serve.
 pub fn tell_made(f: impl FnOnce(&Direct)) {
     tell_one(made(), f);
 }
@@ -185,7 +186,7 @@ fn tell_one(direct: Option<&'static Direct>, f: impl FnOnce(&Direct)) {
     }
 }
 
-/// Tells of a descriptor.
+/// Reports an event of a descriptor.
 #[inline]
 fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
     if watching(&[fd]).is_some() {
@@ -193,12 +194,12 @@ fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
     }
 }
 
-/// A file is about to be mapped by the kernel.
+/// Reports that the kernel is about to map a file.
 pub fn mapping(fd: c_int) {
     tell_of(fd, |direct| direct.mapping(fd));
 }
 
-/// Tells of a descriptor when a call on it has succeeded.
+/// Reports an event of a descriptor after a call on it has succeeded.
 fn then(result: c_int, fd: c_int, f: impl FnOnce(&Direct)) -> c_int {
     if result >= 0 {
         tell_of(fd, f);
@@ -206,7 +207,7 @@ fn then(result: c_int, fd: c_int, f: impl FnOnce(&Direct)) -> c_int {
     result
 }
 
-/// Times have been looked at, or attributes changed.
+/// Reports that the program has read times or changed attributes.
 #[inline]
 pub fn times_seen() {
     if let Some(direct) = direct() {
@@ -214,19 +215,19 @@ pub fn times_seen() {
     }
 }
 
-/// Names are about to change.
+/// Reports that names are about to change.
 pub fn names_change() {
     tell(Direct::names_change);
 }
 
-/// Leaves a descriptor to code that we do not see.
+/// Leaves a descriptor to code that the library does not see.
 pub fn forget(fd: c_int) {
     tell_of(fd, |direct| direct.forget(fd));
 }
 
 /// Makes a call that uses the kernel's offsets of descriptors.
 ///
-/// Signals wait meanwhile, as for all that others wait for.
+/// Signals are held back meanwhile, as other processes may wait for these offsets.
 pub fn with_offsets<T>(fds: [c_int; 2], call: impl FnOnce() -> T) -> T {
     let Some(direct) = watching(&fds) else { return call() };
     let _inside = guard::Inside::enter();
@@ -236,8 +237,8 @@ pub fn with_offsets<T>(fds: [c_int; 2], call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// SAFETY of what follows: the functions stand for libc's, whose manual pages say what callers answer
-/// for; buffers are the program's as `Direct` demands, and `signals` asks `recover`.
+/// SAFETY of what follows: the functions stand for libc's, whose manual pages list the obligations
+/// of callers; buffers are the program's as `Direct` demands, and `signals` asks `recover`.
 macro_rules! stands_for_libc {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {
         $(
@@ -321,7 +322,7 @@ stands_for_libc! {
         match (flags, offset) {
             (0, -1) => writev(fd, list, count),
             (0, _) => pwritev(fd, list, count, offset),
-            // What is written to a pool is durable.
+            // A write to a pool is durable when it returns.
             _ if flags & !(libc::RWF_SYNC | libc::RWF_DSYNC) == libc::RWF_APPEND => {
                 let at = (offset != -1).then_some(offset);
                 serve(Class::Write, fd, |direct| direct.append_once(fd, list, count, at), || {
@@ -379,7 +380,8 @@ stands_for_libc! {
     }
 
     fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-        // The other side may be a socket, which is waited for with signals coming in: so not lent.
+        // The other side may be a socket, which the call waits for with signals let in: so the
+        // offset is not lent.
         forget_unless_null(from, offset);
         forget(out);
         tell_of(from, |direct| direct.read_by_kernel(from));
@@ -497,19 +499,20 @@ stands_for_libc! {
     }
 }
 
-/// A lock of records counts from the offset, if it says so. It may wait, so nothing is lent.
+/// Makes a lock of records that counts from the offset, if it is of that kind. It may wait, so no
+/// offset is lent.
 unsafe fn relative_lock(fd: c_int, command: c_int, argument: c_long) -> c_int {
     offset_known(fd);
     // SAFETY: the caller's.
     unsafe { real::fcntl(fd, command, argument) }
 }
 
-/// Tells the kernel the offset of a descriptor.
+/// Stores the offset of a descriptor in the kernel.
 pub fn offset_known(fd: c_int) {
     with_offsets([fd, -1], || ());
 }
 
-/// Leaves a descriptor to the kernel where a call moves its offset.
+/// Leaves a descriptor to the kernel if a call moves its offset.
 fn forget_unless_null(fd: c_int, offset: *mut off_t) {
     if offset.is_null() {
         forget(fd);
@@ -528,7 +531,8 @@ fn opened(fd: c_int, flags: c_int, path: *const c_char) -> c_int {
     fd
 }
 
-/// libc has opened a stream, by which descriptors are of interest where that is seen.
+/// Notes that libc has opened a stream. Its descriptor is of interest if the stream's calls come to
+/// the library.
 pub fn stream_opened(fd: c_int, flags: c_int, is_seen: impl FnOnce() -> bool) {
     later::look();
     if direct().is_some() && is_seen() {

@@ -1,4 +1,4 @@
-//! Attaching a pool, and keeping other threads out of it while the process image goes.
+//! Attaches pools, and keeps other threads out of them while the process image is replaced.
 
 #![allow(unsafe_code)]
 
@@ -20,11 +20,11 @@ use crate::start::{debug, process};
 use crate::stats::{self, Reason};
 use crate::{calls, fork, mounts};
 
-/// Pools that are attached, as many as the process layer takes.
+/// Attached pools, as many as the process layer takes.
 static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 16];
 
-/// What the process layer has to know of a mount.
+/// Returns what the process layer has to know of a mount.
 pub fn spec(mount: PoolMount) -> MountSpec {
     let dev = mounts::device_number(&mount);
     let is_believed = mount.is_by(&mounts::believed_users());
@@ -47,7 +47,7 @@ pub fn spec(mount: PoolMount) -> MountSpec {
     MountSpec { mountpoint, dev, look: Box::new(look), attach: Box::new(attach) }
 }
 
-/// Why a pool cannot be attached.
+/// Returns the reason that a pool cannot be attached.
 fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
     if err.is::<Foreign>() {
         return Reason::Foreign;
@@ -68,8 +68,9 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
     }
 }
 
-/// Joins the processes that use the pool of a cache that is mounted as this device, whose server is one of them. What it gives
-/// stays open. `None` where it cannot be joined, or others than root or this user have mounted it: they could name any pool.
+/// Joins the processes that use the pool of a cache that is mounted as this device; its server is
+/// one of them. The pool stays open. `None` if it cannot be joined, or if a user other than root
+/// and this one has mounted it: that user could name any pool.
 pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSystem> {
     let table = mounts::read(c"/proc/self/mountinfo").ok()?;
     let users = mounts::believed_users();
@@ -91,25 +92,25 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
     }
 }
 
-/// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
-/// has the pool for itself then.
+/// Joins the processes that use the pool. Fails if the mount has the pool for itself (`-o
+/// exclusive`).
 fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
     let (fs, hidden) = join(pool, device)?;
     let file = pool_file(&*fs, hidden);
     let forking = fs.clone();
     let on_fork = Box::new(move |step| match step {
         Fork::Begins => forking.begin_fork(),
-        // It fails where the pool does, and then every call.
+        // It fails only if the pool does, and then every call fails.
         Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
     });
     Ok(Attached { events: fs.clone(), fs, file, on_fork })
 }
 
-/// Why a pool is not attached.
+/// The reason that a pool is not attached.
 type Refused = Box<dyn std::error::Error>;
 
-/// A mount is not of the pool that it names, as far as this process can know.
+/// An error: as far as this process knows, the mount is not of the pool that it names.
 #[derive(Debug)]
 struct Foreign;
 
@@ -125,7 +126,8 @@ impl std::error::Error for Foreign {}
 const LOOKS: usize = 50;
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Whether the pool's own server serves the mount of this device. It announces that when it has mounted.
+/// Checks whether the pool's own server serves the mount of this device. The server announces that
+/// after it has mounted.
 fn is_served_at(fs: &dyn Engine, device: u64) -> bool {
     (0..LOOKS).any(|look| {
         if look > 0 {
@@ -135,14 +137,15 @@ fn is_served_at(fs: &dyn Engine, device: u64) -> bool {
     })
 }
 
-/// Opens a pool for good that is mounted as this device, and the first of its descriptors.
+/// Opens a pool for good that is mounted as this device; returns it and the first of its
+/// descriptors.
 fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Refused> {
     let fs = open(pool)?;
     if !is_served_at(&*fs, device) {
         return Err(Foreign.into());
     }
-    // Out of the program's sight. The descriptors that the engine remembers are only closed with it, and
-    // it is never dropped.
+    // Hides them from the program. The descriptors that the engine remembers are only closed with
+    // it, and it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
     let hidden = process.hide_all(&descriptors)?;
@@ -152,7 +155,7 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
         slot.compare_exchange(null, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     if !ATTACHED.iter().any(|slot| free(&slot)) {
-        // SAFETY: made above, and nobody has it.
+        // SAFETY: made above, and not shared yet.
         drop(unsafe { Box::from_raw(address) });
         return Err("too many pools".into());
     }
@@ -161,7 +164,8 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
     Ok((fs, hidden.first().copied()))
 }
 
-/// What the pool lies in, to be mapped by this descriptor, the first that the engine keeps.
+/// Describes the file of the pool, to be mapped by this descriptor, the first that the engine
+/// keeps.
 pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
     let region = fs.region();
     region.descriptor()?;
@@ -169,7 +173,7 @@ pub fn pool_file(fs: &dyn Engine, fd: Option<RawFd>) -> Option<PoolFile> {
     Some(PoolFile { fd: fd?, flags: region.map_flags(), is_persistent })
 }
 
-/// Opens a pool together with others.
+/// Opens a pool that other processes use, too.
 pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     let lock = Some(pmem::Lock::Shared);
     let options = pmem::OpenOptions { lock, ..pmem::OpenOptions::default() };
@@ -184,7 +188,8 @@ pub fn open(pool: &Path) -> Result<Arc<dyn Engine>, Refused> {
     Ok(fs)
 }
 
-/// Whether what is mapped by now leaves the program less than half of a limit on its address space.
+/// Checks whether the current mappings leave the program less than half of its limit on address
+/// space.
 fn takes_too_much() -> bool {
     let Some(limit) = ::mounts::address_space_limit() else { return false };
     let statm = mounts::read(c"/proc/self/statm").unwrap_or_default();
@@ -193,13 +198,13 @@ fn takes_too_much() -> bool {
     pages * rustix::param::page_size() as u64 > limit / 2
 }
 
-/// Keeps the other threads of this process out of its pools for good: it is about to end, which
-/// would stop them anywhere.
+/// Keeps the other threads of this process out of its pools for good: the process is about to end,
+/// which would stop them at any instruction.
 pub fn leave() {
     for_each(|fs| std::mem::forget(fs.pause()));
 }
 
-/// Runs `f` while the other threads of this process are outside of its pools: it may replace the
+/// Calls `f` while the other threads of this process are outside of its pools: `f` may replace the
 /// process image.
 pub fn while_others_wait<T>(f: impl FnOnce() -> T) -> T {
     let mut paused = Vec::new();

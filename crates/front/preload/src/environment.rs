@@ -1,7 +1,8 @@
 //! Variables of the environment that the library reads.
 //!
-//! A program with other rights than its caller's (`AT_SECURE`: set-user-ID, capabilities of its file) is asked nothing: the
-//! caller chose the environment. The loader ignores `LD_PRELOAD` there, but programs are also linked with the library.
+//! In a program with other rights than its caller's (`AT_SECURE`: set-user-ID, capabilities of its
+//! file) no variable is read: the caller chose the environment. The loader ignores `LD_PRELOAD`
+//! there, but programs are also linked with the library.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +12,8 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
-/// A variable of the environment, for use before the program changes it; `None` in a privileged program.
+/// Reads a variable of the environment, before the program changes it; `None` in a privileged
+/// program.
 pub fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: 1. the name is a string; 2. no thread changes the environment this early; 3. what is returned is null or a
     // string that stays while nothing changes the environment.
@@ -21,7 +23,7 @@ pub fn variable(name: &CStr) -> Option<&'static CStr> {
     }
 }
 
-/// Whether the variable is set, as far as [`variable`] sees it.
+/// Checks whether the variable is set, as [`variable`] sees it.
 pub fn is_set(name: &CStr) -> bool {
     variable(name).is_some()
 }

@@ -1,7 +1,8 @@
 //! New programs in this process, and new processes with other programs.
 //!
-//! A program finds only kernel descriptors open, so the kernel is given what it inherits of ours
-//! first. The environment that `keepstone run` made is put back where the caller has scrubbed it.
+//! A new program finds only descriptors of the kernel open, so first the kernel gets the library's
+//! descriptors that it inherits. If the caller has removed variables that `keepstone run` set, they
+//! are put back into the environment.
 
 #![allow(unsafe_code)]
 
@@ -17,17 +18,18 @@ use crate::{direct, engine, environment, guard, real, stats};
 
 type Strings = *const *const c_char;
 
-/// `NAME=` of what belongs to us.
+/// `NAME=` of the library's own entries.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const OURS: &[u8] = b"KEEPSTONE_";
-/// Options of AddressSanitizer, and the one that lets programs start which load its runtime behind this library.
+/// Options of AddressSanitizer, and the one by which programs start that load its runtime behind
+/// this library.
 const ASAN_OPTIONS: &[u8] = b"ASAN_OPTIONS=";
 const ASAN_ANY_ORDER: &[u8] = b"verify_asan_link_order=0";
 
-/// What libc executes for `system` and `popen`.
+/// The program that libc executes for `system` and `popen`.
 const SHELL: &CStr = c"/bin/sh";
 
-/// What `keepstone run` put into the environment: whole entries, and last the library's path.
+/// The entries that `keepstone run` put into the environment, and the library's path.
 #[derive(Debug)]
 struct Inherited {
     entries: Vec<&'static CStr>,
@@ -40,13 +42,13 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Remembers what `keepstone run` (recognised by `KEEPSTONE_RUN`, the path of this library) put into
-/// the environment.
+/// Remembers the entries that `keepstone run` put into the environment. `KEEPSTONE_RUN`, the path
+/// of this library, marks them.
 pub fn start() {
     if !environment::is_set(c"KEEPSTONE_RUN") {
         return;
     }
-    // SAFETY: `environ` is a list of strings that nobody changes this early.
+    // SAFETY: `environ` is a list of strings that no thread changes this early.
     let entries = unsafe { strings(environ) };
     let run = entries.iter().find_map(|e| e.to_bytes().strip_prefix(b"KEEPSTONE_RUN="));
     let Some(library) = run.map(<[u8]>::to_vec) else {
@@ -59,7 +61,7 @@ pub fn start() {
     INHERITED.store(Box::into_raw(inherited), Ordering::Release);
 }
 
-/// Whether the program was started by `keepstone run`, or by a program of one.
+/// Checks whether `keepstone run`, or a program that it started, has started this program.
 pub fn is_run() -> bool {
     !INHERITED.load(Ordering::Acquire).is_null()
 }
@@ -81,20 +83,20 @@ unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {
     found
 }
 
-/// An environment with what belongs to us put back.
+/// An environment with the library's entries put back.
 struct Environment {
     pointers: Vec<*const c_char>,
     /// Entries that pointers may point to.
     _made: Vec<Vec<u8>>,
 }
 
-/// The value of the variable whose `NAME=` this is.
+/// Returns the value of the variable whose `NAME=` this is.
 fn value<'a>(entries: &[&'a CStr], name: &[u8]) -> Option<&'a [u8]> {
     entries.iter().find_map(|entry| entry.to_bytes().strip_prefix(name))
 }
 
-/// The entry of `LD_PRELOAD` with the library last: what else the program preloads sees its calls before us. `None` where
-/// the list is so.
+/// Makes the entry of `LD_PRELOAD` with the library last: other preloaded libraries see the
+/// program's calls first. `None` if the list is like that already.
 fn with_library(list: &[u8], library: &[u8]) -> Option<Vec<u8>> {
     let libraries = list.split(|b| matches!(b, b':' | b' ')).filter(|path| !path.is_empty());
     if libraries.clone().next_back() == Some(library) {
@@ -104,7 +106,8 @@ fn with_library(list: &[u8], library: &[u8]) -> Option<Vec<u8>> {
     Some([PRELOAD, &all.join(&b':'), b"\0"].concat())
 }
 
-/// The entry of `ASAN_OPTIONS` with the last word on the order of libraries. `None` where it has that.
+/// Makes the entry of `ASAN_OPTIONS` that ends with the option for any order of libraries. `None`
+/// if it ends so already.
 fn with_any_order(options: &[u8]) -> Option<Vec<u8>> {
     if options.ends_with(ASAN_ANY_ORDER) {
         return None;
@@ -157,7 +160,7 @@ impl Environment {
     }
 }
 
-/// Gives the kernel what a new program finds open.
+/// Gives the kernel the descriptors that a new program finds open.
 fn give_inherited_to_kernel() -> Result<(), Errno> {
     direct::tell(::direct::Direct::before_exec);
     match process().filter(|_| !guard::is_inside()) {
@@ -166,7 +169,7 @@ fn give_inherited_to_kernel() -> Result<(), Errno> {
     }
 }
 
-/// Runs `f` with the environment that the new program is to have, its descriptors given to the kernel.
+/// Calls `f` with the environment for the new program, after giving its descriptors to the kernel.
 ///
 /// # Safety
 /// `given` as for [`strings`].
@@ -177,7 +180,7 @@ unsafe fn with_environment<T>(given: Strings, f: impl FnOnce(Strings) -> T) -> R
     Ok(f(restored.as_ref().map_or(given, |environment| environment.pointers.as_ptr())))
 }
 
-/// For the functions that set `errno`.
+/// Converts a result for the functions that set `errno`.
 fn or_errno(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|err| {
         set_errno(err);
@@ -185,7 +188,7 @@ fn or_errno(result: Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// For the functions that return the error number.
+/// Converts a result for the functions that return the error number.
 fn or_fd(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|err| err.raw_os_error())
 }
@@ -284,7 +287,7 @@ export! {
     }
 
     fn posix_spawn_file_actions_adddup2 (actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-        // The new process makes the duplicate, without us.
+        // The new process makes the duplicate, without the library.
         match give_to_kernel(&[fd]) {
             Ok(()) => real::posix_spawn_file_actions_adddup2(actions, fd, new),
             Err(err) => err.raw_os_error(),
@@ -317,8 +320,8 @@ export! {
     }
 }
 
-/// The arguments of a variadic call, as they lie on the stack of a trampoline: six registers, then,
-/// above the trampoline's return address, the rest.
+/// The arguments of a variadic call, as they lie on the stack of a trampoline: six registers first.
+/// The rest follows above the trampoline's return address.
 struct Variadic {
     registers: *const *const c_char,
 }
@@ -336,7 +339,8 @@ impl Variadic {
         unsafe { *self.registers.add(word) }
     }
 
-    /// The list from the second argument to the null pointer, and the index of that.
+    /// Returns the list from the second argument to the null pointer, and the index of that
+    /// pointer.
     ///
     /// # Safety
     /// The call ends its list with a null pointer.
@@ -385,7 +389,7 @@ macro_rules! variadic {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() -> c_int {
-            // Lays the registers out as `Variadic` wants them.
+            // Lays the registers out as `Variadic` expects them.
             std::arch::naked_asm!(
                 "sub rsp, 8",
                 "push r9",

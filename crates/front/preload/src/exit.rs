@@ -1,7 +1,8 @@
 //! The end of the process.
 //!
-//! Whoever shares a pool has to repair what a thread leaves half-done, so other threads are kept out
-//! of the engine before the process ends. What it held is taken back by the others.
+//! If a thread dies in the middle of an operation, the other processes of the pool have to repair
+//! it. So other threads are kept out of the engine before the process ends. The other processes
+//! then take back what it held.
 
 #![allow(unsafe_code)]
 
@@ -10,10 +11,10 @@ use std::ffi::c_int;
 use crate::start::process;
 use crate::{engine, fork, guard, real, stats};
 
-/// Registers with libc: `exit` runs what was registered first last.
+/// Registers with libc, whose `exit` runs the handlers in reverse order of registration.
 pub fn start() {
     extern "C" fn leave_at_exit() {
-        // First: who forks may have to go inside.
+        // First: a thread that forks may have to enter the engine.
         fork::end();
         leave();
     }

@@ -1,9 +1,10 @@
 //! New processes that share this one's memory image.
 //!
-//! `fork` of libc runs [`before`], [`in_parent`] and [`in_child`] itself (`pthread_atfork`), whoever
-//! calls it. In the child the engine's own handler has to come first, so ours is registered again
-//! after it, when a pool is attached. `vfork` is `fork`: its child would run our code in its parent's
-//! memory. The child of a `clone` gets only kernel descriptors and is not served. (preload-P5.)
+//! `fork` of libc itself runs [`before`], [`in_parent`] and [`in_child`] (`pthread_atfork`),
+//! whichever function calls it. In the child the engine's own handler has to come first, so the
+//! library registers its handler again, after that one, when a pool is attached. `vfork` does the
+//! same as `fork`: its child would run the library's code in its parent's memory. The child of a
+//! `clone` gets only descriptors of the kernel and is not served. (preload-P5.)
 
 #![allow(unsafe_code)]
 
@@ -20,18 +21,19 @@ use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves,
 use crate::{cwd, guard, real, stats};
 
 thread_local! {
-    /// Whether the thread is in a function of this module that tells the process layer how a fork went.
+    /// Whether the thread is in a function of this module that reports the result of a fork to the
+    /// process layer.
     static TELLS: Cell<bool> = const { Cell::new(false) };
-    /// Whether the thread ends the process.
+    /// Whether the thread is ending the process.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Forks that are under way.
 static FORKING: AtomicU32 = AtomicU32::new(0);
-/// Whether a thread ends the process by `exit`.
+/// Whether a thread is ending the process by `exit`.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Whether a pool is attached, and with it the handler that comes late enough.
+/// Whether a pool is attached, and so the handler that runs after the engine's is registered.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
 
 /// Registers with libc.
@@ -40,7 +42,7 @@ pub fn start() {
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child_first)) };
 }
 
-/// The engine has registered its handler.
+/// Registers the handler for the child, after the engine has registered its own.
 pub fn attached() {
     if !ATTACHED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler is a function that stays.
@@ -76,7 +78,7 @@ extern "C" fn in_child() {
 
 extern "C" fn in_parent() {
     if !TELLS.get() {
-        // The child is somebody else's to know; 0 is nobody.
+        // The function that forked knows the child; 0 stands for no child.
         tell(0);
     }
 }
@@ -90,13 +92,13 @@ fn tell(child: pid_t) {
     }
 }
 
-/// Forks by a function that runs the handlers, and tells the parent about the child.
+/// Forks by a function that runs the handlers, and reports the child to the process layer.
 fn fork_by(f: impl FnOnce() -> pid_t) -> pid_t {
     begin();
     let outer = TELLS.replace(true);
     let child = f();
     if child == 0 {
-        // Other threads that were forking are not here.
+        // The child does not have the other threads that were forking.
         FORKING.store(0, Ordering::SeqCst);
     } else {
         tell(child);
@@ -106,7 +108,7 @@ fn fork_by(f: impl FnOnce() -> pid_t) -> pid_t {
     child
 }
 
-/// Announces a fork; if the process is ending, it ends first.
+/// Announces a fork. If the process is ending, waits for its end instead.
 fn begin() {
     FORKING.fetch_add(1, Ordering::SeqCst);
     if ENDING.load(Ordering::SeqCst) && !ENDS.get() {
@@ -118,8 +120,8 @@ fn begin() {
     }
 }
 
-/// Waits until no other thread forks, and none does from now on: libc forgets our handlers when the library is
-/// finalised by `exit`, and aborts in a thread that is about to call them.
+/// Waits until no other thread forks, and keeps later forks out. When `exit` finalises the library,
+/// libc forgets its handlers, and aborts in a thread that is about to call them.
 pub fn end() {
     ENDS.set(true);
     ENDING.store(true, Ordering::SeqCst);
@@ -143,20 +145,21 @@ export! {
     fn forkpty (
         master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
     ) -> pid_t {
-        // In the child libc makes the terminal its streams.
+        // In the child, libc makes the terminal its standard streams.
         delegate_streams();
         fork_by(|| real::forkpty(master, name, terminal, window))
     }
 
     fn daemon (keep_directory: c_int, keep_streams: c_int) -> c_int {
-        // Only the child returns; libc has changed its directory and its streams without asking us.
+        // Only the child returns. libc has changed its directory and its streams by calls of its
+        // own.
         delegate_streams();
         let result = fork_by(|| real::daemon(keep_directory, keep_streams));
         if keep_directory == 0 { cwd::changed_by_kernel(process(), result) } else { result }
     }
 
     fn login_tty (fd: c_int) -> c_int {
-        // libc makes it the streams, and closes it.
+        // libc makes it the standard streams, and closes it.
         delegate_streams();
         match delegate(fd) {
             Ok(()) => real::login_tty(fd),
@@ -169,7 +172,7 @@ export! {
         argument: *mut c_void, parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t
     ) -> c_int {
         if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_FILES == 0 {
-            // The child's descriptors are its own, but our tables are not.
+            // The child's descriptors are its own, but the tables here are not.
             direct::stop();
         }
         before_thread(flags as u64);
@@ -187,7 +190,7 @@ export! {
     }
 }
 
-/// In the parent, after what [`before_clone`] was called for.
+/// In the parent, ends what [`before_clone`] began.
 pub fn after_clone(flags: u64) {
     if flags & libc::CLONE_VM as u64 == 0
         && let Some(process) = process()
@@ -196,8 +199,9 @@ pub fn after_clone(flags: u64) {
     }
 }
 
-/// Gives every descriptor to the kernel, for a child that is not served. One that shares the table, but not the memory
-/// that says what is in it, may put anything there: from then on, the table is the kernel's alone.
+/// Gives every descriptor to the kernel, for a child that is not served. A child that shares the
+/// table of descriptors, but not the memory with its contents, may put anything there. From then
+/// on, the table is the kernel's alone.
 pub fn before_clone(flags: u64) {
     let shared = (libc::CLONE_FILES | libc::CLONE_VM) as u64;
     let is_lost = flags & shared == libc::CLONE_FILES as u64;
@@ -220,14 +224,15 @@ pub fn before_clone(flags: u64) {
     }
 }
 
-/// Makes each descriptor of the process layer's the kernel's for good.
+/// Makes each descriptor of the process layer the kernel's for good.
 pub fn delegate_all() {
     if let Some(process) = process() {
         for_each_owned(process, delegate);
     }
 }
 
-/// Where that fails, calls on the descriptor are answered as before.
+/// Calls `give` for each descriptor of the process layer. If it fails, calls on the descriptor are
+/// answered as before.
 fn for_each_owned(process: &Process, give: impl Fn(c_int) -> Result<(), posix::Errno>) {
     // SAFETY: no preconditions.
     let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
@@ -237,7 +242,8 @@ fn for_each_owned(process: &Process, give: impl Fn(c_int) -> Result<(), posix::E
     });
 }
 
-/// Before a `clone` with these flags: a thread that libc does not count has credentials, and maybe a `umask`, of its own.
+/// Notes before a `clone` with these flags that a thread unknown to libc has its own credentials,
+/// and maybe its own `umask`.
 pub fn before_thread(flags: u64) {
     if flags & libc::CLONE_VM as u64 != 0
         && let Some(process) = process()
@@ -249,7 +255,7 @@ pub fn before_thread(flags: u64) {
     }
 }
 
-/// What the child of a `clone` is to do.
+/// The function that the child of a `clone` is to call.
 struct Start {
     function: extern "C-unwind" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
@@ -264,8 +270,8 @@ unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
     function(argument)
 }
 
-/// `vfork` of libc: as `fork` where pools are served, libc's own elsewhere. That one returns twice
-/// into the frame of its caller, so it is jumped to.
+/// `vfork` of libc. Does the same as `fork` if pools are served; else jumps to libc's function,
+/// which returns twice into the frame of its caller.
 ///
 /// # Safety
 /// As libc's.

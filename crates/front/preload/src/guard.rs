@@ -1,9 +1,11 @@
-//! What a thread is in the middle of.
+//! Marks threads that are in the middle of a call.
 //!
-//! While a call is served (the engine holds locks, our own code runs), the thread is *inside*:
+//! While a call is served (the engine holds locks, the library's own code runs), the thread is
+//! *inside*:
 //!
-//! - calls that our own code makes to functions that we export go straight to libc;
-//! - signal handlers of the program wait until the thread is outside again (see [`crate::signals`]).
+//! - calls that the library's code makes to functions that it exports go straight to libc;
+//! - signal handlers of the program wait until the thread is outside again (see
+//!   [`crate::signals`]).
 
 #![allow(unsafe_code)]
 
@@ -19,7 +21,7 @@ pub type Mask = u64;
 /// A signal that came while its thread was inside.
 struct Waiting {
     info: UnsafeCell<MaybeUninit<siginfo_t>>,
-    /// What the thread blocked before.
+    /// The mask of the thread before.
     mask: Cell<Mask>,
     present: Cell<bool>,
 }
@@ -33,7 +35,7 @@ struct Thread {
 }
 
 os::thread_bytes! {
-    /// Where the calling thread's [`Thread`] is.
+    /// Returns the address of the calling thread's [`Thread`].
     fn place, "ks_guard_thread", 160
 }
 
@@ -46,13 +48,13 @@ fn thread() -> &'static Thread {
     unsafe { &*place().cast() }
 }
 
-/// Whether this thread is serving a call.
+/// Checks whether this thread is serving a call.
 #[inline]
 pub fn is_inside() -> bool {
     thread().depth.get() > 0
 }
 
-/// Whether the thread is inside, or may be cancelled at any instruction.
+/// Checks whether the thread is inside, or may be cancelled at any instruction.
 #[inline(always)]
 pub fn is_careful() -> bool {
     let thread = thread();
@@ -64,7 +66,7 @@ pub fn set_asynchronous(asynchronous: bool) {
     thread().asynchronous.set(asynchronous.into());
 }
 
-/// The thread is inside until this is dropped.
+/// A token: the thread is inside until this is dropped.
 pub struct Inside(());
 
 impl Inside {
@@ -92,29 +94,30 @@ impl Drop for Inside {
 
 impl Waiting {
     fn take(&self) -> (siginfo_t, Mask) {
-        // SAFETY: `keep` wrote it before it set `present`, on this thread; all signals are blocked
-        // since, so nobody writes now.
+        // SAFETY: `keep` wrote it before it set `present`, on this thread. All signals are blocked
+        // since, so it is not written now.
         let info = unsafe { (*self.info.get()).assume_init() };
         self.present.set(false);
         (info, self.mask.get())
     }
 }
 
-/// Keeps a signal for when the thread is outside (preload-P3); `false` where one is kept already. The caller
-/// blocks all signals of the interrupted code, so that nothing follows.
+/// Keeps a signal until the thread is outside (preload-P3); `false` if one is kept already. The
+/// caller blocks all signals of the interrupted code, so that no other follows.
 pub fn keep(info: &siginfo_t, blocked_before: Mask) -> bool {
     let waiting = &thread().waiting;
     if waiting.present.get() {
         return false;
     }
-    // SAFETY: only this thread uses the place, and `present` says that nothing is in it.
+    // SAFETY: only this thread uses the place, and it is empty, as `present` is false.
     unsafe { (*waiting.info.get()).write(*info) };
     waiting.mask.set(blocked_before);
     waiting.present.set(true);
     true
 }
 
-/// Runs our own code: inside, and without letting a panic into the program (preload-P4). `None` after one.
+/// Runs the library's own code: inside, and without letting a panic into the program (preload-P4).
+/// `None` after a panic.
 #[inline]
 pub fn run<T>(f: impl FnOnce() -> T) -> Option<T> {
     let _inside = Inside::enter();

@@ -1,7 +1,9 @@
-//! Files of pools that the program finds open when it starts: what a shell has redirected, or another program has left open.
+//! Files of pools that the program finds open when it starts: those that a shell has redirected, or
+//! another program has left open.
 //!
-//! - **inherited-I1** They are served like others as soon as that pays. To attach a pool takes as long as some calls of the
-//!   kernel's, so the first are left to it, unless the program uses the pool anyway.
+//! - **inherited-I1** They are served like others as soon as that pays. Attaching a pool takes as
+//!   long as several calls to the kernel, so the first calls are left to the kernel, unless the
+//!   program uses the pool anyway.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -11,22 +13,23 @@ use posix::Process;
 use crate::stats::{Class, Reason};
 use crate::{guard, stats, streams};
 
-/// Numbers that are looked at when the program starts: shells redirect single digits.
+/// Descriptors that are checked when the program starts: shells redirect single digits.
 const NUMBERS: c_int = 10;
 
-/// A pool is attached for the sake of them at this call: to attach takes 0.3 ms, and a call of the mount's 0.02.
+/// Calls after which a pool is attached for inherited files: attaching takes 0.3 ms, a call of the
+/// mount 0.02 ms.
 const WORTH: u32 = 16;
 
-/// Those of files in pools that are not served yet: a bit for each.
+/// The inherited descriptors in pools that are not served yet: a bit for each.
 static FOUND: AtomicU32 = AtomicU32::new(0);
 
-/// So much in one call is worth it, in bytes.
+/// Bytes in one call after which the pool is attached.
 const WORTH_BYTES: u32 = 1 << 16;
 
 /// Calls that were left to the kernel; large ones count for several.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-/// Looks what the program has found open.
+/// Looks for files of pools that the program has found open.
 pub fn start(process: &Process) {
     let found = (0..NUMBERS).filter(|fd| process.is_in_pool(*fd)).fold(0, |all, fd| all | 1 << fd);
     FOUND.store(found, Relaxed);
@@ -34,12 +37,13 @@ pub fn start(process: &Process) {
         .filter(|fd| found & 1 << fd != 0)
         .for_each(|fd| stats::mark(fd, Some(Reason::FirstCalls)));
     if found & 0b111 != 0 {
-        // libc has streams on these already.
+        // libc has streams on the standard descriptors already.
         streams::are_served();
     }
 }
 
-/// Whether a call on a descriptor that is not served is to be served from now on. One load where nothing was found.
+/// Decides whether a descriptor that is not served is served from this call on. Costs one load if
+/// the program inherited none.
 #[inline]
 pub fn is_served_now(process: &Process, class: Class, fd: c_int) -> bool {
     FOUND.load(Relaxed) != 0
@@ -47,7 +51,7 @@ pub fn is_served_now(process: &Process, class: Class, fd: c_int) -> bool {
         && look(process, class, fd)
 }
 
-/// The kernel has moved bytes by one of these calls.
+/// Counts bytes that the kernel has moved by one of these calls.
 #[inline]
 pub fn moved(bytes: i64) {
     if FOUND.load(Relaxed) != 0 {
@@ -62,12 +66,13 @@ fn look(process: &Process, class: Class, fd: c_int) -> bool {
     if FOUND.load(Relaxed) & bit == 0 || guard::is_inside() {
         return false;
     }
-    // inherited-I1. What copies files copies them whole.
+    // inherited-I1. A program that copies a file copies all of it.
     let is_worth = class == Class::Copy || CALLS.fetch_add(1, Relaxed) >= WORTH;
     if !is_worth && !process.is_attached(fd) {
         return false;
     }
-    // Tried once: what cannot be served now is the kernel's. Another thread may be at it.
+    // Tried once: a file that cannot be served now stays the kernel's. Another thread may be trying
+    // it.
     let is_first = FOUND.fetch_and(!bit, Relaxed) & bit != 0;
     let is_served = is_first && guard::run(|| process.recognize(fd)).unwrap_or(false);
     if is_first {

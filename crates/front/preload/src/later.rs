@@ -1,12 +1,13 @@
 //! Caches that are attached while the program runs.
 //!
-//! Under `keepstone run`, what serves files of caches is made when the program starts, as signals, forks and threads have to find
-//! it there. As long as there is no cache it is not used, and calls cost what they cost without it; only an opening looks at the
-//! clock, from time to time whether a mount has come, and if so whether it is one of a cache. The file that is opened is served
-//! then, and what is opened after it.
+//! Under `keepstone run`, the state that serves files of caches is made when the program starts, as
+//! signals, forks and threads have to find it there. While there is no cache it is not used, and
+//! calls cost what they cost without it. Only an opening reads the clock, checks from time to time
+//! whether a mount has come, and if so whether it is a cache's. The file that is opened is served
+//! then, and so are all files opened later.
 //!
-//! - **later-L1** It is used from some moment on, for good. Descriptors that were open by then are the kernel's, so nothing that it
-//!   was not told before could have changed what it knows.
+//! - **later-L1** From some moment on it is used, for good. Descriptors that were open by then are
+//!   the kernel's, so events that it was not notified of before could not have changed its state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -14,25 +15,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{direct, guard, mounts};
 
-/// So often an opening looks whether a mount has come, in ns.
+/// Period at which openings check for a new mount, in ns.
 const PERIOD_NS: u64 = 100_000_000;
 
 /// Whether a cache may come.
 static WAITS: AtomicBool = AtomicBool::new(false);
-/// When to look again, by the coarse clock.
+/// Time of the next check, by the coarse clock.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Looks for caches from now on.
+/// Starts to look for caches.
 pub fn wait() {
     WAITS.store(true, Relaxed);
 }
 
-/// Whatever is attached, it is not served.
+/// Stops looking: caches attached later are not served.
 pub fn nothing_comes() {
     WAITS.store(false, Relaxed);
 }
 
-/// The kernel has opened something.
+/// Checks for a new cache if it is time, after the kernel has opened a file.
 #[inline]
 pub fn look() {
     if WAITS.load(Relaxed) && !guard::is_inside() {

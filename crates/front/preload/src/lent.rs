@@ -1,7 +1,8 @@
 //! Memory of the pool that the C interface lends: any range of a file as one slice.
 //!
-//! Where a range lies together, it is lent where the pool is mapped. Else its blocks are mapped behind each other in a *window*
-//! ([`vfs::FileSystem::map_range`]); that for reading stays for the next who asks.
+//! A contiguous range is lent in the pool's own mapping. Otherwise its blocks are mapped behind
+//! each other in a *window* ([`vfs::FileSystem::map_range`]). A window for reading stays for later
+//! readers.
 
 #![allow(unsafe_code)]
 
@@ -17,12 +18,13 @@ use crate::engine::pool_file;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// A bound for windows that map all of a file, in bytes: address space costs little, but mapping it takes time.
+/// Size up to which a window maps all of a file, in bytes: address space costs little, but mapping
+/// it takes time.
 const WHOLE_MAX: u64 = 1 << 30;
-/// What ranges that are mapped begin at multiples of.
+/// Alignment of mapped ranges, in bytes.
 const BLOCK: u64 = 4096;
 
-/// A range of a file that is mapped as one. Counted by the engine until [`end`](Self::end).
+/// A range of a file that is mapped as one. The engine counts it until [`end`](Self::end).
 struct Window {
     range: Range<u64>,
     addr: usize,
@@ -57,7 +59,7 @@ impl Window {
         self.addr + (offset - self.range.start) as usize
     }
 
-    /// Nobody uses it any more, and what was stored is durable.
+    /// Unmaps a window that is no longer used, and whose stores are durable.
     fn end(self, fs: &dyn Engine, ino: Ino) {
         if self.is_own {
             // SAFETY: what was lent of it has been given back.
@@ -72,18 +74,18 @@ fn file_of(fs: &dyn Engine) -> Result<PoolFile> {
     pool_file(fs, fd).ok_or(Errno::OPNOTSUPP)
 }
 
-/// What is lent of one file.
+/// The memory that is lent of one file.
 #[derive(Default)]
 pub struct Lent(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// How often it is lent for reading.
+    /// Number of loans for reading.
     readers: usize,
-    /// The window that serves who reads, and those before it that somebody may still read.
+    /// The window that serves new readers, and former ones that may still be read.
     window: Option<Window>,
     former: Vec<Window>,
-    /// What is lent for writing.
+    /// Loans for writing.
     writes: Vec<Write>,
 }
 
@@ -92,7 +94,7 @@ struct Write {
     range: Range<u64>,
 }
 
-/// What of `count` bytes from `offset` on is inside the file.
+/// Returns the part of `count` bytes from `offset` on that lies inside the file.
 fn inside(fs: &dyn Engine, ino: Ino, offset: u64, count: usize) -> Result<Range<u64>> {
     let size = fs.getattr(ino)?.size;
     let end = offset.saturating_add(count as u64).min(size);
@@ -100,7 +102,8 @@ fn inside(fs: &dyn Engine, ino: Ino, offset: u64, count: usize) -> Result<Range<
 }
 
 impl Lent {
-    /// Lends bytes for reading; where they are, and how many: fewer where the engine cannot map them as one.
+    /// Lends bytes for reading; returns their address and number, which is smaller if the engine
+    /// cannot map them as one.
     pub fn read(
         &self,
         fs: &dyn Engine,
@@ -122,7 +125,7 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Takes back what was lent for reading, once.
+    /// Takes back one loan for reading.
     pub fn end_read(&self, fs: &dyn Engine, ino: Ino) -> Result<()> {
         let mut state = self.0.lock().map_err(|_| Errno::IO)?;
         fs.put_read_buf();
@@ -133,7 +136,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Lends bytes for writing: none beyond the end of the file.
+    /// Lends bytes for writing, none of them beyond the end of the file.
     pub fn write(
         &self,
         fs: &dyn Engine,
@@ -152,7 +155,7 @@ impl Lent {
         Ok(lent)
     }
 
-    /// Takes back what was lent for writing at this address, and makes it durable.
+    /// Takes back the loan for writing at this address, and makes it durable.
     pub fn end_write(&self, fs: &dyn Engine, ino: Ino, addr: usize) -> Result<()> {
         let mut state = self.0.lock().map_err(|_| Errno::IO)?;
         let is_meant = |write: &Write| write.window.at(write.range.start) == addr;
@@ -163,13 +166,13 @@ impl Lent {
         synced
     }
 
-    /// The file is closed: what is lent of it is not used any more.
+    /// Ends all loans of a file that is closed.
     pub fn close(&mut self, fs: &dyn Engine, ino: Ino) {
         let Ok(state) = self.0.get_mut() else { return };
         let windows = state.window.take().into_iter().chain(state.former.drain(..));
         windows.for_each(|window| window.end(fs, ino));
         for Write { window, range } in state.writes.drain(..) {
-            // Whoever did not give it back cannot be told.
+            // The borrower did not give it back, so there is no caller to report an error to.
             let _ = fs.sync_range(ino, range, true);
             window.end(fs, ino);
         }
@@ -177,7 +180,7 @@ impl Lent {
 }
 
 impl State {
-    /// The bytes in the window, made anew where it does not cover them.
+    /// Returns the bytes in the window, after making a new window if it does not cover them.
     fn window(&mut self, fs: &dyn Engine, ino: Ino, range: &Range<u64>) -> Result<(usize, usize)> {
         if !self.window.as_ref().is_some_and(|window| window.covers(range)) {
             let size = fs.getattr(ino)?.size;

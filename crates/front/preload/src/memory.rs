@@ -1,13 +1,14 @@
-//! The program's memory, which may not be there.
+//! Access to the program's memory, which may not be mapped.
 //!
-//! A bad buffer must give `EFAULT`, as from the kernel, and not end the program in the middle of the
-//! engine. So every page of a buffer is touched before the engine sees it, by the few instructions
-//! between `ks_probe_begin` and `ks_probe_end`; a fault there is sent on to `ks_probe_fault` by our
-//! handler of SIGSEGV and SIGBUS ([`recover`]), which the program's own handlers cannot displace
-//! because they are wrapped. Memory that another thread unmaps between probe and use is beyond this.
+//! A bad buffer must give `EFAULT`, as from the kernel, and not end the program in the middle of
+//! the engine. So every page of a buffer is touched before the engine uses it, by the few
+//! instructions between `ks_probe_begin` and `ks_probe_end`. On a fault there, the library's
+//! handler of SIGSEGV and SIGBUS ([`recover`]) continues at `ks_probe_fault`. The program's own
+//! handlers cannot displace it, because they are wrapped. Memory that another thread unmaps between
+//! probe and use is not protected.
 //!
-//! As in Linux, a buffer that begins well is used up to where it goes bad; values need not be aligned; and
-//! what a call only reads may lie in memory that cannot be written.
+//! As in Linux, a buffer is used up to its first inaccessible byte; values need not be aligned; and
+//! a buffer that a call only reads may lie in memory that cannot be written.
 
 #![allow(unsafe_code)]
 
@@ -17,13 +18,13 @@ use libc::{c_void, iovec, ucontext_t};
 use posix::{Errno, Served, Unaligned};
 use smallvec::SmallVec;
 
-/// What Linux transfers in one call at most (`MAX_RW_COUNT`), in bytes.
+/// Bytes that Linux transfers in one call at most (`MAX_RW_COUNT`).
 pub const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
-/// The end of what a process can map on x86-64 with four levels of page tables.
+/// End of the addresses that a process can map on x86-64 with four levels of page tables.
 const ADDRESS_END: usize = 1 << 47;
 const PAGE_BYTES: usize = 4096;
 
-// All: rdi = address, rsi = length in bytes; rax = how many bytes from the address on are there.
+// All: rdi = address, rsi = length in bytes; rax = number of accessible bytes from the address on.
 std::arch::global_asm!(
     ".hidden ks_probe_begin",
     ".hidden ks_probe_end",
@@ -82,7 +83,7 @@ unsafe extern "C" {
     fn ks_probe_stores_alone(address: usize, len: usize) -> usize;
 }
 
-/// If the interrupted instruction is one of a probe, lets it end there with what it has found.
+/// If a probe was interrupted, ends it there with the number of bytes that it has found.
 pub fn recover(context: &mut ucontext_t) -> bool {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let probe = (&raw const ks_probe_begin as i64)..(&raw const ks_probe_end as i64);
@@ -109,12 +110,12 @@ fn probe(
     }
 }
 
-/// Whether a process can have anything there. The kernel looks at that before it looks at files.
+/// Checks whether a process can map this address. The kernel checks that before it looks at files.
 pub fn may_be_mapped(at: *const c_void) -> bool {
     (at as usize) < ADDRESS_END
 }
 
-/// `len` bytes to read from, or those that are there. `EFAULT` where the first is not.
+/// Returns `len` bytes to read from, or the accessible part. `EFAULT` if the first is inaccessible.
 pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     let len = probe(data as usize, len.min(TRANSFER_BYTES_MAX), ks_probe_loads)?;
     if len == 0 {
@@ -124,9 +125,10 @@ pub fn readable<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> 
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// `len` bytes to write to, or those that are there. `EFAULT` where the first is not.
+/// Returns `len` bytes to write to, or the accessible part. `EFAULT` if the first is inaccessible.
 pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
-    // A locked instruction keeps what other threads store meanwhile, but waits for all stores before it.
+    // A locked instruction keeps concurrent stores of other threads, but waits for all stores
+    // before it.
     let walk = if os::threads::is_only_one() { ks_probe_stores_alone } else { ks_probe_stores };
     let len = probe(buf as usize, len.min(TRANSFER_BYTES_MAX), walk)?;
     if len == 0 {
@@ -136,7 +138,7 @@ pub fn writable<'a>(buf: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno>
     Ok(unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) })
 }
 
-/// Reads a value, wherever it lies. `EFAULT` where not all of it is there.
+/// Reads a value at any alignment. `EFAULT` if a byte of it is inaccessible.
 pub fn load<T: Copy>(at: *const T) -> Result<T, Errno> {
     if readable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
         return Err(Errno::FAULT);
@@ -145,13 +147,13 @@ pub fn load<T: Copy>(at: *const T) -> Result<T, Errno> {
     Ok(unsafe { at.read_unaligned() })
 }
 
-/// As [`load`], of a value that a null pointer leaves out.
+/// Reads a value as [`load`] does; a null pointer gives `None`.
 pub fn load_optional<T: Copy>(at: *const T) -> Result<Option<T>, Errno> {
     if at.is_null() { Ok(None) } else { load(at).map(Some) }
 }
 
-/// Where a value can be stored, wherever it lies. It is not read. `EFAULT` where there is not room for
-/// all of it.
+/// Returns the place to store a value at any alignment, without reading it. `EFAULT` if a byte of
+/// it is inaccessible.
 pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
     if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
         return Err(Errno::FAULT);
@@ -161,19 +163,20 @@ pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
     Ok(unsafe { &mut *at.cast() })
 }
 
-/// Stores a value, wherever it is to lie. `EFAULT` where there is not room for all of it.
+/// Stores a value at any alignment. `EFAULT` if a byte of it is inaccessible.
 pub fn store<T>(at: *mut T, value: T) -> Result<(), Errno> {
     place(at).map(|place| *place = Unaligned(value))
 }
 
-/// All of `len` bytes to read from. `EFAULT` where one is not there.
+/// Returns all of `len` bytes to read from. `EFAULT` if one is inaccessible.
 pub fn readable_whole<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     readable(data, len)
         .and_then(|there| if there.len() < len { Err(Errno::FAULT) } else { Ok(there) })
 }
 
-/// Lets `fill` store in a buffer of `len` bytes and say how many. Like calls for which the kernel has a
-/// buffer of its own: `EFAULT` where what is stored is not to be put there, whatever the rest is like.
+/// Calls `fill` with a buffer of `len` bytes; it returns how many it has stored. Behaves like calls
+/// for which the kernel has a buffer of its own: `EFAULT` only if the bytes that were stored do not
+/// fit into the accessible part.
 pub fn fill(
     buf: *mut c_void,
     len: usize,
@@ -192,8 +195,8 @@ pub fn fill(
     filled
 }
 
-/// A string without its NUL. `EFAULT` where it is not there, `ENAMETOOLONG` where no NUL comes within
-/// `PATH_MAX`.
+/// Returns a string without its NUL. `EFAULT` if it is inaccessible, `ENAMETOOLONG` if no NUL comes
+/// within `PATH_MAX`.
 pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
     let mut len = 0;
     while len < libc::PATH_MAX as usize {
@@ -211,8 +214,8 @@ pub fn string<'a>(at: *const c_char) -> Result<&'a [u8], Errno> {
     Err(Errno::NAMETOOLONG)
 }
 
-/// The buffers of a vectored call. Like the kernel: `EINVAL` for a bad count; what does not fit
-/// into one transfer is cut off, and so is what follows the first bad byte.
+/// Returns the buffers of a vectored call. Like the kernel: `EINVAL` for a bad count; bytes that
+/// exceed one transfer are cut off, and so are bytes after the first inaccessible one.
 fn vector(
     list: *const iovec,
     count: c_int,
@@ -248,7 +251,7 @@ fn vector(
     Ok(())
 }
 
-/// Buffers to read from.
+/// Returns buffers to read from.
 pub fn sources<'a>(
     list: *const iovec,
     count: c_int,
@@ -262,7 +265,7 @@ pub fn sources<'a>(
     Ok(slices)
 }
 
-/// Buffers to write to.
+/// Returns buffers to write to.
 pub fn targets<'a>(
     list: *const iovec,
     count: c_int,

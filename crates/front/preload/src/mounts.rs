@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::environment;
 
-/// Devices of the pools that are served, set once.
+/// Devices of the pools that are served. Set once.
 static SERVED: AtomicPtr<Vec<u64>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Remembers which pools are served.
@@ -18,23 +18,24 @@ pub fn serve(devices: Vec<u64>) {
     SERVED.store(Box::into_raw(Box::new(devices)), Ordering::Release);
 }
 
-/// Whether `st_dev` is that of a pool's mount.
+/// Checks whether `st_dev` is that of a pool's mount.
 pub fn is_served_device(dev: u64) -> bool {
     // SAFETY: null, or a box that is never dropped.
     unsafe { SERVED.load(Ordering::Acquire).as_ref() }.is_some_and(|served| served.contains(&dev))
 }
 
-/// The newest mount when the table was looked at last; 0 where the kernel does not say.
+/// The newest mount when the table was read last; 0 if the kernel does not report it.
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
-/// What is mounted when the process starts.
+/// The mounts that exist when the process starts.
 pub struct Found {
     pub pools: Vec<PoolMount>,
     /// Whether there are caches.
     pub caches: bool,
 }
 
-/// Finds them: where `keepstone run` has found them, if no mount has come since, else in the kernel's table.
+/// Finds the mounts: takes the list of `keepstone run` if it made one, else reads the kernel's
+/// table.
 pub fn find() -> Found {
     is_another_newest();
     let announced = environment::variable(c"KEEPSTONE_MOUNTS").map(CStr::to_bytes);
@@ -45,23 +46,25 @@ pub fn find() -> Found {
     }
 }
 
-/// The users whose mounts are believed: root and this one. Any other could name any pool.
+/// Returns the users whose mounts are believed: root and this one. Any other user could name any
+/// pool.
 pub fn believed_users() -> [u32; 2] {
     [0, rustix::process::geteuid().as_raw()]
 }
 
-/// Whether there is a cache, where a mount has come since this was asked last.
+/// Checks whether there is a cache, if a mount was made since the last call.
 pub fn has_cache_come() -> bool {
     is_another_newest() && is_cache_in_table()
 }
 
-/// Whether the newest mount is another one than when this was asked last, or the kernel does not say.
+/// Checks whether the newest mount is another one than at the last call, or unknown to the kernel.
 fn is_another_newest() -> bool {
     let newest = ::mounts::newest_mount().unwrap_or(0);
     NEWEST.swap(newest, Ordering::Relaxed) != newest || newest == 0
 }
 
-/// Whether the table has a cache. Enters no heap: the program may be in the middle of it.
+/// Checks whether the table lists a cache. Does not use the heap: the program may be in the middle
+/// of an allocation.
 fn is_cache_in_table() -> bool {
     // Paths have no spaces there.
     const TYPE: &[u8] = b" - fuse.keepstone-cache ";
@@ -86,19 +89,20 @@ fn in_table() -> Vec<PoolMount> {
     read(c"/proc/self/mountinfo").map(|table| PoolMount::find(&table)).unwrap_or_default()
 }
 
-/// Flags of a pool's mount now, and what is mounted below; `None` where paths do not lead to that mount any more.
+/// Returns the flags of a pool's mount now, and the mounts below it; `None` if paths do not lead to
+/// that mount any more.
 pub fn state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let in_table =
         || in_table().into_iter().find(|mount| mount.dir == dir && mount.device == device);
     ::mounts::mount_state(dir, device).or_else(|| Some(in_table()?.state))
 }
 
-/// `st_dev` of what is in a mount.
+/// Returns the `st_dev` of files in a mount.
 pub fn device_number(mount: &PoolMount) -> u64 {
     rustix::fs::makedev(mount.device.0, mount.device.1)
 }
 
-/// Reads a file of `/proc`, past the program's libc.
+/// Reads a file of `/proc`, bypassing libc.
 pub fn read(path: &CStr) -> rustix::io::Result<Vec<u8>> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut content = vec![0; 4096];

@@ -1,14 +1,16 @@
-//! Symbols of the objects behind this library, all of them by one walk.
+//! Finds the symbols of the objects behind this library, all by one walk.
 //!
-//! `dlsym(RTLD_NEXT, …)` takes 0.4 µs; for each of the functions that stand behind ours, that was the largest part of
-//! the library's start. Here the objects that the loader would search are listed once, and their hash tables are read
-//! as it does.
+//! `dlsym(RTLD_NEXT, …)` takes 0.4 µs. The library asks for hundreds of functions, and that was the
+//! largest part of its start. Here the objects that the loader would search are listed once, and
+//! their hash tables are read as the loader reads them.
 //!
-//! - **next-N1** What is found is what `dlsym(RTLD_NEXT, …)` finds. That searches the program's objects in the order in
-//!   which they were loaded, from the one behind this library on. So they are listed only up to libc, and only where libc
-//!   comes behind this library: it does where the library was loaded with the program, as all up to libc were, and nothing
-//!   that is opened later comes between. What is not found among them, or has to be asked which function it is
-//!   (`STT_GNU_IFUNC`), is left to `dlsym`; so is everything where one of them lacks the table (`DT_GNU_HASH`).
+//! - **next-N1** The walk finds the symbols that `dlsym(RTLD_NEXT, …)` finds. That searches the
+//!   program's objects in the order in which they were loaded, from the one behind this library on.
+//!   So objects are listed only up to libc, and only if libc comes behind this library. That holds
+//!   if the library was loaded with the program, as all objects up to libc were; an object that is
+//!   opened later never comes between. `dlsym` is left the symbols that are not found among them,
+//!   and those of a function that chooses an address (`STT_GNU_IFUNC`). It is left all symbols if
+//!   one object lacks the table (`DT_GNU_HASH`).
 
 #![allow(unsafe_code)]
 
@@ -17,9 +19,10 @@ use std::ffi::{CStr, c_int, c_void};
 use libc::{Elf64_Addr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 use smallvec::SmallVec;
 
-/// What libc calls itself (`DT_SONAME`).
+/// The name of libc (`DT_SONAME`).
 const LIBC: &CStr = c"libc.so.6";
-/// The kernel's own object. It defines functions by names of libc, and `dlsym` does not search it.
+/// The kernel's own object. It defines functions under names of libc, and `dlsym` does not search
+/// it.
 const VDSO: &CStr = c"linux-vdso.so.1";
 
 // Tags of a dynamic section.
@@ -29,13 +32,13 @@ const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 
-// Kinds of symbols, and where they are.
+// Kinds of symbols, and their places.
 const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STB_GLOBAL: u8 = 1;
 const STB_WEAK: u8 = 2;
 const SHN_UNDEF: u16 = 0;
-/// In a symbol's version: it is not the default one.
+/// Bit of a symbol's version: the version is not the default one.
 const HIDDEN: u16 = 0x8000;
 
 /// An entry of a dynamic section.
@@ -45,7 +48,7 @@ struct Dynamic {
     value: u64,
 }
 
-/// The hash of a symbol's name (`DT_GNU_HASH`).
+/// Computes the hash of a symbol's name (`DT_GNU_HASH`).
 pub const fn hash(name: &CStr) -> u32 {
     let name = name.to_bytes();
     let (mut hash, mut at) = (5381_u32, 0);
@@ -56,40 +59,40 @@ pub const fn hash(name: &CStr) -> u32 {
     hash
 }
 
-/// An object that is loaded, with the tables that say what it defines. They stay while it is loaded: preloaded libraries
-/// and libc are never unloaded.
+/// A loaded object, with the tables of its symbols. They stay while it is loaded: preloaded
+/// libraries and libc are never unloaded.
 #[derive(Clone, Copy)]
 struct Object {
     base: usize,
     symbols: *const Elf64_Sym,
     strings: *const libc::c_char,
-    /// A version for each symbol; null where it has none.
+    /// A version for each symbol; null if the object has no versions.
     versions: *const u16,
-    /// How many buckets, the first symbol that is hashed, how many words of the filter, its second shift.
+    /// Number of buckets, first symbol that is hashed, words of the filter, its second shift.
     counts: [u32; 4],
     filter: *const u64,
     buckets: *const u32,
-    /// For each symbol that is hashed: its hash, with the lowest bit set in the last one of a bucket.
+    /// For each symbol that is hashed: its hash. The lowest bit is set in the last one of a bucket.
     chain: *const u32,
     is_libc: bool,
     is_vdso: bool,
 }
 
 impl Object {
-    /// What the dynamic section of an object says; `None` where something lacks.
+    /// Reads the dynamic section of an object; `None` if a table is missing.
     ///
     /// # Safety
     /// As `dl_iterate_phdr` describes it.
     unsafe fn of(info: &dl_phdr_info) -> Option<Self> {
         let base = info.dlpi_addr as usize;
-        // SAFETY: the loader has mapped what it describes, and closed the section by an entry of zeros.
+        // SAFETY: the loader has mapped the section, and ends it by an entry of zeros.
         unsafe {
             let mut entry = dynamic_section(info)?;
             let (mut symbols, mut strings, mut versions, mut hashed) = (0, 0, 0, 0);
             let mut soname = None;
             while (*entry).tag != 0 {
                 let value = (*entry).value as usize;
-                // glibc adds the base where the section can be written, other loaders do not.
+                // glibc adds the base if the section is writable, other loaders do not.
                 let address = if value < base { value.wrapping_add(base) } else { value };
                 match (*entry).tag {
                     DT_SYMTAB => symbols = address,
@@ -124,7 +127,8 @@ impl Object {
         }
     }
 
-    /// The symbol of this name that the loader would take: global, and of the default version.
+    /// Finds the symbol of this name that the loader would take: global, and of the default
+    /// version.
     ///
     /// # Safety
     /// The object is loaded.
@@ -133,7 +137,8 @@ impl Object {
         if buckets == 0 || words == 0 {
             return None;
         }
-        // SAFETY: the tables are as large as they say, and an object's own are to be believed as its code is.
+        // SAFETY: the tables have the sizes in their headers; an object's own tables are as trusted
+        // as its code.
         unsafe {
             let word = *self.filter.add((hash / 64 % words) as usize);
             let bits = 1 << (hash % 64) | 1 << ((hash >> shift) % 64);
@@ -164,7 +169,7 @@ impl Object {
     }
 }
 
-/// Whether a string is this one: compared byte by byte, as names are short.
+/// Compares a string with a name, byte by byte, as names are short.
 ///
 /// # Safety
 /// `at` is a string.
@@ -174,7 +179,7 @@ unsafe fn is_string(at: *const libc::c_char, name: &CStr) -> bool {
     name.to_bytes_with_nul().iter().copied().enumerate().all(is)
 }
 
-/// Where the dynamic section of an object is.
+/// Returns the address of an object's dynamic section.
 ///
 /// # Safety
 /// As [`Object::of`].
@@ -188,7 +193,7 @@ fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
     unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
 
-/// Whether an address lies in an object.
+/// Checks whether an address lies in an object.
 fn contains(info: &dl_phdr_info, address: Elf64_Addr) -> bool {
     headers(info).iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
         let start = info.dlpi_addr + header.p_vaddr;
@@ -196,10 +201,10 @@ fn contains(info: &dl_phdr_info, address: Elf64_Addr) -> bool {
     })
 }
 
-/// The objects behind this library, up to libc; none where they cannot be listed (next-N1).
+/// The objects behind this library, up to libc; empty if they cannot be listed (next-N1).
 pub struct Next(SmallVec<[Object; 8]>);
 
-/// What a listing has come to.
+/// The state of a listing.
 #[derive(Default)]
 struct Listing {
     is_behind: bool,
@@ -208,7 +213,7 @@ struct Listing {
 }
 
 impl Next {
-    /// Lists them.
+    /// Lists the objects.
     pub fn list() -> Self {
         let mut listing = Listing::default();
         // SAFETY: the callback gets the listing back.
@@ -216,12 +221,12 @@ impl Next {
         Self(if listing.is_complete { listing.objects } else { SmallVec::new() })
     }
 
-    /// Whether nothing could be listed.
+    /// Checks whether no object could be listed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The address of a function (or of data); `None` where `dlsym` is to be asked.
+    /// Returns the address of a function (or of data); `None` if `dlsym` has to find it.
     pub fn find(&self, name: &CStr, hash: u32) -> Option<*mut c_void> {
         // SAFETY: they are loaded.
         let found =
@@ -233,8 +238,8 @@ impl Next {
     }
 }
 
-/// Whether an object that is loaded defines one of these functions. Asked when the program starts, where all objects are
-/// global: `dlsym(RTLD_DEFAULT, …)` would find it.
+/// Checks whether a loaded object defines one of these functions. Called when the program starts:
+/// all objects are global then, and `dlsym(RTLD_DEFAULT, …)` would find the function.
 pub fn is_any_defined(names: &[&CStr]) -> bool {
     let mut search = Search { names, is_found: false };
     // SAFETY: the callback gets the search back.
@@ -255,7 +260,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: usize, search: *mut c_void
     search.is_found = unsafe {
         match Object::of(info) {
             Some(object) => search.names.iter().any(|name| object.find(name, hash(name)).is_some()),
-            // The loader reads the older table.
+            // The loader reads the older table of this object.
             None => search
                 .names
                 .iter()

@@ -1,4 +1,4 @@
-//! libc's own functions: what stands behind ours.
+//! libc's own functions, which the exported ones call.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,17 @@ use libc::{
 use crate::next::{self, Next};
 use crate::serve::set_errno;
 
-/// What stands in for a function that this libc does not have.
+/// Replaces a function that this libc does not have.
 extern "C" fn missing() -> c_long {
     set_errno(posix::Errno::NOSYS);
     -1
 }
 
-/// A function of liburing, where something has loaded that for itself: it is not behind this library then.
+/// Returns a function of liburing, if an object has loaded that library for itself, so that it is
+/// not behind this one.
 fn in_liburing(name: &CStr) -> *mut c_void {
     let libraries = [c"liburing.so.2", c"liburing.so.1"];
-    // SAFETY: the names are strings; what is loaded is held, not loaded anew.
+    // SAFETY: the names are strings; a loaded library is only referenced again.
     libraries
         .iter()
         .find_map(|library| unsafe {
@@ -52,8 +53,8 @@ fn address(index: usize) -> *mut c_void {
     if known.is_null() { resolve(index) } else { known }
 }
 
-/// Looks all of them up, so that no call has to: it may be one in a signal handler. Only those that this libc lacks are
-/// looked for when somebody calls them.
+/// Looks all functions up, so that later calls do not: a call may come from a signal handler. Only
+/// a function that is not found here is looked up when it is first called.
 pub fn start() {
     let next = Next::list();
     for (index, (name, hash)) in NAMES.iter().zip(HASHES).enumerate() {
@@ -65,7 +66,7 @@ pub fn start() {
     }
 }
 
-/// Hashes of the names, in their order.
+/// Hashes of the names, in the same order.
 static HASHES: [u32; NAMES.len()] = {
     let mut hashes = [0; NAMES.len()];
     let mut index = 0;
@@ -76,7 +77,7 @@ static HASHES: [u32; NAMES.len()] = {
     hashes
 };
 
-/// A name as C wants it.
+/// Returns a name as C expects it.
 pub const fn name(with_nul: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(name) => name,
@@ -95,7 +96,7 @@ macro_rules! originals {
         const NAMES: [&CStr; [$(Index::$jump as usize,)* $(Index::$name as usize),*].len()] =
             [$(name(concat!(stringify!($jump), "\0")),)* $(name(concat!(stringify!($name), "\0"))),*];
 
-        /// The addresses of functions that are jumped to.
+        /// Addresses of functions that trampolines jump to.
         pub mod address_of {
             $(
                 #[doc = concat!("The address of libc's `", stringify!($jump), "`.")]
@@ -112,7 +113,7 @@ macro_rules! originals {
             #[doc = concat!("libc's `", stringify!($name), "`.")]
             ///
             /// # Safety
-            /// As its manual page says.
+            /// As on its manual page.
             #[inline]
             #[allow(clippy::too_many_arguments, non_snake_case)]
             pub unsafe fn $name($($argument: $type),*) -> $result {

@@ -1,4 +1,4 @@
-//! How an exported function becomes a call of the process layer, or of libc.
+//! Turns an exported function into a call of the process layer, or of libc.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::{cancel, direct, guard, inherited, memory, stats};
 /// `fn name | alias (arguments) -> type { body }`.
 ///
 /// They unwind, because a thread may be cancelled within libc's function; their frames own nothing
-/// then. All are `unsafe` as the functions of C they stand for: the body may use every pointer as
+/// then. All are `unsafe` like the functions of C they stand for: the body may use every pointer as
 /// the manual page of the function allows.
 macro_rules! export {
     ($(fn $name:ident $(| $alias:ident)* ($($arguments:tt)*) -> $result:ty $body:block)*) => {
@@ -36,10 +36,11 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(clippy::undocumented_unsafe_blocks, clippy::diverging_sub_expression)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-            // Not inlined: cancellation at any instruction (`cancel`, cancel-X1) needs a frame that owns nothing.
+            // Not inlined: cancellation at any instruction (`cancel`, cancel-X1) needs a frame that
+            // owns nothing.
             #[inline(never)]
             unsafe extern "C-unwind" fn called($($argument: $type),*) -> $result {
-                // SAFETY: what the function may do is what its caller answers for.
+                // SAFETY: the caller answers for the obligations of the function.
                 #[allow(unused_unsafe)]
                 unsafe { $body }
             }
@@ -64,17 +65,17 @@ macro_rules! export {
     };
 }
 
-/// What a call returns in C.
+/// The result of a call, and its form in C.
 pub trait Returned {
-    /// Its type there.
+    /// The type in C.
     type C;
-    /// The value that says: see `errno`.
+    /// The value of a failure, with the error in `errno`.
     const FAILED: Self::C;
     /// The value of a success.
     fn to_c(self) -> Self::C;
-    /// The same as a number: how much was moved, for calls that return that, in bytes.
+    /// Returns the same as a number: the bytes moved, for calls that return them.
     fn number(value: &Self::C) -> i64;
-    /// How much a successful call has moved, in bytes, if its class moves any.
+    /// Returns the bytes that a successful call has moved, if its class moves any.
     fn moved(&self) -> u64;
 }
 
@@ -119,7 +120,7 @@ pub fn fail<T: Returned>(err: Errno) -> T::C {
     T::FAILED
 }
 
-/// A result in C.
+/// Converts a result to C.
 pub fn to_c<T: Returned>(result: Result<T, Errno>) -> T::C {
     match result {
         Ok(value) => value.to_c(),
@@ -127,7 +128,8 @@ pub fn to_c<T: Returned>(result: Result<T, Errno>) -> T::C {
     }
 }
 
-/// Lets the process layer answer. `None`: libc has to (preload-P1), and then the kernel has the descriptors in `fds`.
+/// Lets the process layer answer. `None`: libc has to do the call (preload-P1), and the kernel has
+/// the descriptors in `fds`.
 #[inline]
 pub fn answer<T>(
     process: &Process,
@@ -138,7 +140,7 @@ pub fn answer<T>(
     answer_moving(process, class, fds, |_| 0, f)
 }
 
-/// As [`answer`], for calls that move bytes: `moved` says how many.
+/// As [`answer`], for calls that move bytes: `moved` returns their number.
 #[inline]
 pub fn answer_moving<T>(
     process: &Process,
@@ -174,7 +176,7 @@ fn promote(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> 
     Ok(())
 }
 
-/// A call on a descriptor. `None`: it is not ours (any more), libc has to answer.
+/// Answers a call on a descriptor. `None`: it is not ours (any more), and libc has to answer.
 #[inline]
 pub fn on_fd<T: Returned>(
     class: Class,
@@ -190,7 +192,7 @@ pub fn on_fd<T: Returned>(
     answer_moving(process, class, &[fd], moved, f).map(to_c)
 }
 
-/// A call with a path, relative to `dirfd`. `None`: libc has to answer.
+/// Answers a call with a path, relative to `dirfd`. `None`: libc has to answer.
 pub fn on_path<T: Returned>(
     class: Class,
     dirfd: c_int,
@@ -200,7 +202,7 @@ pub fn on_path<T: Returned>(
     on_path_for(class, dirfd, path, f).map(to_c)
 }
 
-/// As [`on_path`], with the result as it is.
+/// As [`on_path`], without converting the result.
 pub fn on_path_for<T>(
     class: Class,
     dirfd: c_int,
@@ -211,13 +213,13 @@ pub fn on_path_for<T>(
     if guard::is_inside() {
         return None;
     }
-    // What cannot be read, or is too long, libc refuses.
+    // If the path cannot be read or is too long, libc refuses it.
     let path = memory::string(path).ok()?;
     if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
         return promote(process, class, &[fd]).err().map(Err);
     }
     let answered = answer(process, class, &[dirfd], |process| f(process, path));
-    // What is opened is looked at when it is.
+    // An opening is counted when the kernel has opened the file.
     if answered.is_none() && class != Class::Open && process.leaves_to_kernel() {
         path_by_kernel(process, class, dirfd, path);
     }
@@ -233,7 +235,7 @@ fn path_by_kernel(process: &Process, class: Class, dirfd: c_int, path: &[u8]) {
     }
 }
 
-/// A call with two paths. `None`: libc has to answer.
+/// Answers a call with two paths. `None`: libc has to answer.
 pub fn on_paths<T: Returned>(
     class: Class,
     from: (c_int, *const c_char),
@@ -246,7 +248,7 @@ pub fn on_paths<T: Returned>(
     }
     let (from_path, to_path) = match (memory::string(from.1), memory::string(to.1)) {
         (Ok(from_path), Ok(to_path)) => (from_path, to_path),
-        // libc would begin with the other, below a placeholder.
+        // libc would begin with the other path, relative to a placeholder.
         (Err(err), _) | (_, Err(err)) if process.owns(from.0) || process.owns(to.0) => {
             return Some(fail::<T>(err));
         }
@@ -255,14 +257,14 @@ pub fn on_paths<T: Returned>(
     answer(process, class, &[from.0, to.0], |process| f(process, from_path, to_path)).map(to_c)
 }
 
-/// The descriptor of this process that a path of `/proc` or `/dev` names. The kernel would find the
-/// placeholder there.
+/// Returns the descriptor of this process that a path of `/proc` or `/dev` names. The kernel would
+/// find the placeholder there.
 fn names_descriptor(path: &[u8]) -> Option<c_int> {
     posix::proc_fd(path).filter(|(_, rest)| rest.is_empty()).map(|(fd, _)| fd)
 }
 
-/// Before the kernel gives the program a descriptor: it has to know which are free. One load more where
-/// none is parked.
+/// Closes parked descriptors before the kernel gives the program a descriptor, as the kernel has to
+/// know which numbers are free. Costs one load if none is parked.
 #[inline]
 pub fn before_fd() {
     if let Some(process) = process().filter(|process| process.has_parked())
@@ -272,7 +274,8 @@ pub fn before_fd() {
     }
 }
 
-/// After the kernel has closed a descriptor without the process layer, or several from there on.
+/// Notes that the kernel has closed a descriptor without the process layer, or several from there
+/// on.
 #[inline]
 pub fn fd_freed(fd: c_int) {
     if let Some(process) = process() {
@@ -280,13 +283,13 @@ pub fn fd_freed(fd: c_int) {
     }
 }
 
-/// Lets the kernel have descriptors before a call that only it can make. They are served as before.
+/// Gives descriptors to the kernel before a call that only it can make. They are served as before.
 pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     fds.iter().for_each(|&fd| direct::forget(fd));
     give_pool_files_to_kernel(fds)
 }
 
-/// As [`give_to_kernel`], where the offset of others is known to the kernel anyway.
+/// As [`give_to_kernel`], for calls that need no offset of a file outside pools.
 pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     match process() {
         Some(process) if !guard::is_inside() => promote(process, Class::Other, fds),
@@ -307,9 +310,9 @@ pub fn delegate(fd: c_int) -> Result<(), Errno> {
     }
 }
 
-/// As [`delegate`], of standard input, output and error, before libc puts something else there.
+/// As [`delegate`], for standard input, output and error, before libc replaces them.
 pub fn delegate_streams() {
-    // Where that fails, calls on them are answered as before.
+    // If that fails, calls on them are answered as before.
     for fd in 0..=2 {
         let _ = delegate(fd);
     }

@@ -1,13 +1,13 @@
 //! Signal handlers of the program, wrapped.
 //!
-//! `read`, `write`, `open` and their like may be called in a signal handler, and a handler may leave
-//! by `siglongjmp`. Neither is allowed in the middle of the engine. So the kernel knows only our
-//! handler. It calls the program's one at once where the thread is outside; where it is inside, it
-//! keeps what it was told, blocks all signals in the interrupted code, and the thread sends the
-//! signal to itself again when it comes out ([`send_again`]).
+//! A signal handler may call `read`, `write`, `open` and the like, and may leave by `siglongjmp`.
+//! Neither is allowed in the middle of the engine. So the kernel knows only the library's handler.
+//! If the thread is outside, that calls the program's handler at once. If the thread is inside, it
+//! keeps the signal's description and blocks all signals in the interrupted code. When the thread
+//! comes out, it sends the signal to itself again ([`send_again`]).
 //!
-//! SIGSEGV and SIGBUS are always ours, because [`crate::memory`] probes buffers; the program is told
-//! what it set itself.
+//! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers.
+//! `sigaction` returns to the program the handler that it set itself.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ use crate::{memory, real};
 /// Signals are 1 to 64.
 const SIGNALS: usize = 65;
 
-/// What the program wants done about a signal.
+/// The program's handler of a signal.
 struct Disposition {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -35,18 +35,18 @@ static DISPOSITIONS: [Disposition; SIGNALS] =
     [const { Disposition { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } };
         SIGNALS];
 
-/// Raised by an instruction, which would be executed again.
+/// Signals of an instruction, which would be executed again.
 const SYNCHRONOUS: [c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-/// Always handled here.
+/// Signals that the library always handles.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// All signals that can wait.
+/// Returns the mask of all signals that can wait.
 fn deferrable() -> Mask {
     SYNCHRONOUS.iter().fold(Mask::MAX, |mask, signal| mask & !(1 << (signal - 1)))
 }
 
-/// Takes SIGSEGV and SIGBUS over.
+/// Installs the library's handler of SIGSEGV and SIGBUS.
 pub fn start() {
     for signal in FAULTS {
         // SAFETY: a null action is a question, and `old` is ours to write.
@@ -63,7 +63,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     let (told, interrupted) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };
     let by_instruction = SYNCHRONOUS.contains(&signal) && told.si_code > 0;
     if by_instruction {
-        // SAFETY: the kernel says an address with the signals that instructions raise.
+        // SAFETY: the kernel passes an address with the signals that instructions raise.
         let lacked_room = || pool::handle_fault(unsafe { told.si_addr() } as usize);
         if FAULTS.contains(&signal)
             && (signal == libc::SIGBUS && lacked_room()
@@ -73,7 +73,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
             return;
         }
     } else if guard::is_inside() {
-        // The kernel's set has 8 bytes; those of libc's type that follow belong to the frame.
+        // The kernel's set has 8 bytes; the rest of libc's type belongs to the frame.
         let blocked = (&raw mut interrupted.uc_sigmask).cast::<Mask>();
         // SAFETY: the frame has a set of signals there.
         if guard::keep(told, unsafe { blocked.read() }) {
@@ -119,7 +119,7 @@ fn restore_default(signal: c_int) {
     }
 }
 
-/// Sends a signal that was kept to this thread, then blocks what was blocked when it came.
+/// Sends a kept signal to this thread again, then restores the mask of the time when it came.
 pub fn send_again(info: &siginfo_t, mask: Mask) {
     // SAFETY: system calls on our own thread; `info` and `mask` are valid for reads.
     unsafe {
@@ -134,7 +134,7 @@ pub fn send_again(info: &siginfo_t, mask: Mask) {
     }
 }
 
-/// `sigaction` with our handler in the place of the program's.
+/// Calls `sigaction` with the library's handler in the place of the program's.
 unsafe fn install(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     let disposition = &DISPOSITIONS[signal as usize];
     let before = disposition.handler.load(Ordering::Acquire);
@@ -165,12 +165,12 @@ unsafe fn install(signal: c_int, new: *const libc::sigaction, old: *mut libc::si
     }
 }
 
-/// Whether the handler of `signal` is to be wrapped.
+/// Checks whether the handler of `signal` has to be wrapped.
 fn wraps(signal: c_int) -> bool {
     serves() && (1..SIGNALS as c_int).contains(&signal)
 }
 
-/// What `signal` and its like return: the handler before.
+/// Sets a handler as `signal` and its variants do; returns the one before.
 unsafe fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     // SAFETY: plain data.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };

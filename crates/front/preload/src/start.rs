@@ -1,9 +1,10 @@
 //! From loading the library to the first call that touches a pool.
 //!
-//! A process outside of `keepstone run` that sees no mount of a pool and no cache gets no [`Process`], and, if it is given no
-//! directories, no [`Direct`](::direct::Direct); each function then costs one load more than libc's. Under `keepstone run` a cache
-//! may come later ([`crate::later`]). A process that sees a mount pays for a look at `/proc/self/mountinfo`; it attaches the pool
-//! when it first uses a path below the mount point.
+//! A process outside of `keepstone run` that sees no mount of a pool and no cache gets no
+//! [`Process`]. If it is given no directories, it gets no [`Direct`](::direct::Direct) either; each
+//! function then costs one load more than libc's. Under `keepstone run` a cache may come later
+//! ([`crate::later`]). A process that sees a mount pays for a reading of `/proc/self/mountinfo`; it
+//! attaches the pool when it first uses a path below the mount point.
 
 #![allow(unsafe_code)]
 
@@ -19,20 +20,21 @@ use crate::{
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The process layer; `None` where libc serves everything.
+/// Returns the process layer; `None` if libc serves everything.
 #[inline]
 pub fn process() -> Option<&'static Process> {
     // SAFETY: null, or a box that is never dropped.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether anything is served in this process.
+/// Checks whether anything is served in this process.
 #[inline]
 pub fn serves() -> bool {
     process().is_some() || direct().is_some()
 }
 
-/// Leaves everything to libc: in a child that `clone` has made, and the process layer does not know.
+/// Leaves everything to libc, in a child that `clone` has made and that the process layer does not
+/// know.
 pub fn serve_no_more(clone_flags: u64) {
     direct::serve_no_more();
     let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
@@ -47,23 +49,26 @@ pub fn serve_no_more(clone_flags: u64) {
     }
 }
 
-/// In a process that shares the table of descriptors of a served one, but not its memory: that one's process layer.
+/// The process layer of a served process, in one that shares its table of descriptors, but not its
+/// memory.
 static TABLE: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The process layer whose descriptors this process must leave open, though it is not served.
+/// Returns the process layer whose descriptors this process must leave open, though it is not
+/// served.
 #[inline]
 pub fn table() -> Option<&'static Process> {
     // SAFETY: as of `process`.
     unsafe { TABLE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether a descriptor is the library's own, of the process whose table of descriptors this one shares.
+/// Checks whether a descriptor is the library's own, in the process whose table of descriptors this
+/// one shares.
 #[inline]
 pub fn is_hidden_in_table(fd: std::ffi::c_int) -> bool {
     table().is_some_and(|process| process.hides(fd))
 }
 
-/// The table of descriptors is this process's own.
+/// Notes that the table of descriptors is now this process's own.
 pub fn forget_table() {
     TABLE.store(std::ptr::null_mut(), Ordering::Release);
 }
@@ -73,7 +78,7 @@ pub fn forget_table() {
 static START: extern "C" fn() = {
     extern "C" fn start() {
         real::start();
-        // Whatever goes wrong here, libc serves everything.
+        // If anything fails here, libc serves everything.
         guard::run(begin);
     }
     start
@@ -99,7 +104,7 @@ fn begin() {
         return;
     }
     if !debugging() {
-        // The program's stderr is not ours.
+        // The program's stderr is not for the library's messages.
         std::panic::set_hook(Box::new(|_| {}));
     }
     choose_descriptors();
@@ -115,21 +120,22 @@ fn begin() {
     }
 }
 
-/// Mounts of other users that calls are counted on.
+/// Number of other users' mounts on which calls are counted.
 const FOREIGN_MAX: usize = 4;
 
-/// The process layer for the pools that are mounted; `None` where there is none, and there are no caches to come.
+/// Makes the process layer for the mounted pools; `None` if there are none, and no caches to come.
 fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
-    // Of those that are read-only, the server has its own view.
+    // A read-only mount's server has a view of its own.
     mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
-    // Those of other users are left to the kernel, and there are places for a few: only to say so.
+    // Mounts of other users are left to the kernel. A few get a place, so that reports can name the
+    // reason.
     let users = mounts::believed_users();
     let (mut believed, mut others): (Vec<_>, Vec<_>) =
         mounts.into_iter().partition(|mount| mount.is_by(&users));
     others.truncate(FOREIGN_MAX);
     believed.append(&mut others);
     let mounts = believed;
-    // Pools of caches have descriptors to hide, too.
+    // The pools of caches have descriptors to hide, too.
     if mounts.is_empty() && is_over {
         return None;
     }
@@ -148,24 +154,25 @@ fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
 /// Whether every descriptor is the kernel's from the start (`--fds real`).
 static DESCRIPTORS_ARE_REAL: AtomicBool = AtomicBool::new(false);
 
-/// Whether files are opened here. A program that hands descriptors to the kernel behind libc's back (a ring of io_uring that it
-/// fills itself) gets those of the mount.
+/// Checks whether files are opened here. A program that gives descriptors to the kernel unseen by
+/// libc (in a ring of io_uring that it fills itself) gets those of the mount.
 pub fn opens_in_user_space() -> bool {
     !DESCRIPTORS_ARE_REAL.load(Ordering::Relaxed)
 }
 
-/// From now on, the kernel opens.
+/// Lets the kernel open all files from now on.
 pub fn open_by_kernel() {
     DESCRIPTORS_ARE_REAL.store(true, Ordering::Relaxed);
     direct::stop();
 }
 
-/// Decides as `KEEPSTONE_FDS` says. The kernel changes files behind Chell-Direct where requests are submitted to it.
+/// Sets the kind of descriptors according to `KEEPSTONE_FDS`. Stops Chell-Direct if the program may
+/// submit requests to the kernel, which then changes files unseen.
 fn choose_descriptors() {
     if environment::variable(c"KEEPSTONE_FDS") == Some(c"real") {
         open_by_kernel();
     } else {
-        // Looked for only where something is served by Chell-Direct.
+        // Searched only if Chell-Direct serves anything.
         direct::tell(|direct| {
             if next::is_any_defined(&[c"io_uring_queue_init", c"io_submit"]) {
                 direct.stop();
@@ -174,12 +181,12 @@ fn choose_descriptors() {
     }
 }
 
-/// Whether the user wants to know why a pool is not served here (`KEEPSTONE_DEBUG=1`).
+/// Checks whether the user wants to know why a pool is not served here (`KEEPSTONE_DEBUG=1`).
 pub fn debugging() -> bool {
     environment::is_set(c"KEEPSTONE_DEBUG")
 }
 
-/// Says something on stderr, if the user wants to know.
+/// Prints a message on stderr, if the user wants to know.
 pub fn debug(message: std::fmt::Arguments<'_>) {
     if debugging() {
         let line = format!("keepstone[{}]: {message}\n", rustix::process::getpid());

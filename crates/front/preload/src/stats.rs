@@ -1,8 +1,8 @@
-//! What was served, and what went through the mount, counted over all programs of a `keepstone run`, and for the one that this
-//! process executes ([`counters`]).
+//! Counts calls that were served and calls through the mount, over all programs of a `keepstone
+//! run`, and for the one that this process executes ([`counters`]).
 //!
-//! Calls on files of pools that the kernel has opened are counted, too, where that is known: by a byte for each descriptor
-//! ([`mark`]).
+//! Calls on files of pools that the kernel has opened are counted, too, if that is known: a byte
+//! for each descriptor records it ([`mark`]).
 
 #![allow(unsafe_code)]
 
@@ -16,32 +16,34 @@ use rustix::fd::BorrowedFd;
 use crate::start::{opens_in_user_space, process};
 use crate::{environment, guard, real, streams};
 
-/// Numbers that can be marked are below this one.
+/// Descriptors below this number can be marked.
 const NUMBERS: usize = 1024;
 
 static COUNTERS: AtomicPtr<Counters> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The program that this process counts for ([`ProgramIndex::to_word`]), once it does.
+/// The program that this process counts for ([`ProgramIndex::to_word`]), once it counts.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the process is ending: slots of its own would not be given back.
+/// Whether the process is ending: a slot of its own would not be given back any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Of descriptors that the kernel has on files of pools, and nobody here serves: the reason, and 1; else 0.
+/// Marks of descriptors that the kernel has on files of pools and that are not served here: the
+/// reason plus 1; else 0.
 static MARKED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];
 
-/// Why pools are left to the kernel in this process, if they are.
+/// The reason that pools are left to the kernel in this process, if they are.
 static WHY: AtomicU8 = AtomicU8::new(Reason::Namespace as u8);
 
-/// In the first program: a duplicate of its stderr, which it may close before it ends; else -1.
+/// A duplicate of the first program's stderr, as that may close its own before it ends; -1 in other
+/// programs.
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
 os::thread_cell! {
-    /// Where the calling thread counts ([`SlotIndex::to_word`]).
+    /// Returns the slot in which the calling thread counts ([`SlotIndex::to_word`]).
     fn slot_word -> u32, "ks_stats_slot", 16
 }
 
-/// Maps the file, if the environment names one. Without it nothing is counted.
+/// Maps the file that the environment names. Without it nothing is counted.
 pub fn start() {
     let Some(path) = environment::variable(c"KEEPSTONE_STATS") else { return };
     let Some(counters) = Counters::inherited(path) else { return };
@@ -49,8 +51,9 @@ pub fn start() {
     COUNTERS.store(std::ptr::from_ref(counters).cast_mut(), Relaxed);
 }
 
-/// What this program was executed as, without directories: the kernel's name of the process, not cut off after 15 bytes, and
-/// without a system call. Of a script it is the script's. Where a descriptor was executed, it is the file's.
+/// Returns the name by which this program was executed, without directories. It is the kernel's
+/// name of the process, but not cut off after 15 bytes, and costs no system call. For a script it
+/// is the script's name, for an executed descriptor the file's.
 fn program_name(buf: &mut [u8; 512]) -> &[u8] {
     // SAFETY: no preconditions; what it returns is a string that stays, or null.
     let executed = unsafe {
@@ -83,7 +86,7 @@ fn own_slot(counters: &Counters) -> SlotIndex {
     SlotIndex::from_word(slot_word().get()).unwrap_or_else(|| first_slot(counters))
 }
 
-/// The calling thread counts for the first time.
+/// Takes a slot when the calling thread counts for the first time.
 #[cold]
 fn first_slot(counters: &Counters) -> SlotIndex {
     let program = program(counters);
@@ -96,7 +99,7 @@ fn first_slot(counters: &Counters) -> SlotIndex {
     slot
 }
 
-/// The program that this process executes, which takes a place when it first counts.
+/// Returns the program that this process executes; registers it when it first counts.
 fn program(counters: &Counters) -> ProgramIndex {
     if let Some(program) = ProgramIndex::from_word(PROGRAM.load(Relaxed)) {
         return program;
@@ -108,13 +111,13 @@ fn program(counters: &Counters) -> ProgramIndex {
     program
 }
 
-/// In the child of a fork: it counts in a slot of its own, and is not the first program.
+/// Makes the child of a fork count in a slot of its own, and not as the first program.
 pub fn forked(process: Option<&posix::Process>) {
     slot_word().set(0);
     PROGRAM.store(0, Relaxed);
     let stderr = STDERR.swap(-1, Relaxed);
     if stderr >= 0 {
-        // Who waits for the end of what is written there does not wait for children.
+        // A reader that waits for the end of the program's stderr must not wait for its children.
         match process {
             Some(process) => process.unhide(stderr),
             // SAFETY: the library's own descriptor.
@@ -125,22 +128,23 @@ pub fn forked(process: Option<&posix::Process>) {
     }
 }
 
-/// When a call began, where calls are counted: 1 where it is not measured.
+/// Start time of a call, in ns, if calls are counted: 1 if it is not measured, 0 if calls are not
+/// counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(u64);
 
-/// A call begins.
+/// Begins a call.
 #[inline]
 pub fn begin() -> Begun {
     Begun(counters().map_or(0, |counters| if counters.flags() & TIMED == 0 { 1 } else { now_ns() }))
 }
 
-/// Whether a report is wanted that may cost calls to the kernel.
+/// Checks whether the user wants a report that may cost calls to the kernel.
 pub fn is_timed() -> bool {
     counters().is_some_and(|counters| counters.flags() & TIMED != 0)
 }
 
-/// The call has been served in user space.
+/// Counts a call that was served in user space.
 #[inline]
 pub fn served(class: Class, begun: Begun, bytes: u64) {
     if begun.0 == 0 {
@@ -157,19 +161,19 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A call on a descriptor of a pool's file goes to the kernel.
+/// Counts a call on a descriptor of a pool's file that goes to the kernel.
 #[cold]
 pub fn left_to_kernel(class: Class, fd: c_int, reason: Reason) {
     count(class, fd, reason, 1, 0);
 }
 
-/// The kernel has made a call on a descriptor, which has moved so many bytes.
+/// Counts a call that the kernel has made on a descriptor, with the bytes it has moved.
 #[cold]
 pub fn made_by_kernel(class: Class, fd: c_int, reason: Reason, bytes: u64) {
     count(class, fd, reason, 1, bytes);
 }
 
-/// A call on a path in a pool goes to the kernel.
+/// Counts a call on a path in a pool that goes to the kernel.
 #[cold]
 pub fn path_by_kernel(class: Class, path: &[u8]) {
     if let Some(counters) = counters() {
@@ -194,12 +198,12 @@ fn count(class: Class, fd: c_int, reason: Reason, calls: u64, bytes: u64) {
     }
 }
 
-/// Why pools are left to the kernel from now on.
+/// Sets the reason that pools are left to the kernel from now on.
 pub fn set_why(reason: Reason) {
     WHY.store(reason as u8, Relaxed);
 }
 
-/// Why pools are left to the kernel in this process, where they are.
+/// Returns the reason that pools are left to the kernel in this process, if they are.
 pub fn why() -> Reason {
     if !opens_in_user_space() {
         return Reason::KernelDescriptors;
@@ -213,7 +217,8 @@ fn marked(fd: c_int) -> Option<Reason> {
     Reason::from_number(mark.checked_sub(1)?)
 }
 
-/// A descriptor is the kernel's on a file of a pool, for this reason; `None`: it is not, or served.
+/// Marks a descriptor that the kernel has on a file of a pool, with the reason; `None`: it is not
+/// of a pool, or is served.
 pub fn mark(fd: c_int, reason: Option<Reason>) {
     if let Some(place) = MARKED.get(fd.cast_unsigned() as usize)
         && counters().is_some()
@@ -222,7 +227,7 @@ pub fn mark(fd: c_int, reason: Option<Reason>) {
     }
 }
 
-/// The marks of the descriptors from `first` to `last` are gone.
+/// Removes the marks of the descriptors from `first` to `last`.
 pub fn unmark(first: c_int, last: c_int) {
     let (first, last) = (first.max(0) as usize, last.max(0) as usize);
     MARKED
@@ -232,7 +237,7 @@ pub fn unmark(first: c_int, last: c_int) {
         .for_each(|place| place.store(0, Relaxed));
 }
 
-/// The kernel has put what `old` is onto `new`, or failed (-1).
+/// Copies the mark of `old` to `new`, a duplicate that the kernel has made; -1: it failed.
 pub fn duplicated(old: c_int, new: c_int) -> c_int {
     if counters().is_some() && new >= 0 {
         mark(new, marked(old));
@@ -240,7 +245,7 @@ pub fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
-/// The kernel has opened a file, or failed (-1): if it may be one of a pool, it is looked at.
+/// Marks a file that the kernel has opened, if it is in a pool; -1: it failed.
 pub fn opened_by_kernel(fd: c_int) -> c_int {
     if counters().is_some() && fd >= 0 && !guard::is_inside() {
         let is_left =
@@ -251,14 +256,14 @@ pub fn opened_by_kernel(fd: c_int) -> c_int {
         mark(fd, is_in_pool.then(why));
         if is_in_pool {
             count(Class::Open, fd, why(), 1, 0);
-            // What streams transfer passes our functions, to be counted.
+            // The library's functions for streams then count the bytes that streams transfer.
             streams::are_served();
         }
     }
     fd
 }
 
-/// The kernel is about to make a call on a descriptor that is not served.
+/// Counts a call that the kernel is about to make on a descriptor that is not served.
 #[inline]
 pub fn unserved(class: Class, fd: c_int) {
     if let Some(reason) = marked(fd) {
@@ -266,7 +271,7 @@ pub fn unserved(class: Class, fd: c_int) {
     }
 }
 
-/// The kernel has moved bytes from or to one of these descriptors.
+/// Counts bytes that the kernel has moved from or to one of these descriptors.
 #[inline]
 pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
     if bytes > 0 && counters().is_some() {
@@ -281,7 +286,8 @@ pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
     }
 }
 
-/// A program is to be executed by `f`, which says whether that failed.
+/// Executes a program by `f`, and counts that. `failed` tells from the result of `f` whether that
+/// failed.
 pub fn executing<T>(path: *const c_char, f: impl FnOnce() -> T, failed: impl Fn(&T) -> bool) -> T {
     let Some(counters) = counters() else { return f() };
     counters.executes();
@@ -297,12 +303,12 @@ pub fn executing<T>(path: *const c_char, f: impl FnOnce() -> T, failed: impl Fn(
     result
 }
 
-/// Whether this process is to say at its end what was served.
+/// Checks whether this process has to report at its end what was served.
 fn is_to_close(counters: &Counters) -> bool {
     counters.flags() & CLOSING_LINE != 0 && counters.is_root(own_pid())
 }
 
-/// Keeps stderr for the closing line, out of the program's sight.
+/// Keeps a duplicate of stderr for the closing line, hidden from the program.
 pub fn keep_stderr(process: Option<&posix::Process>) {
     if !counters().is_some_and(is_to_close) {
         return;
@@ -316,7 +322,8 @@ pub fn keep_stderr(process: Option<&posix::Process>) {
     STDERR.store(hidden.and_then(|fds| fds.first().copied()).unwrap_or(copy), Relaxed);
 }
 
-/// The process ends: others of its program count where it has counted. The first program says what was served.
+/// Ends counting: other processes of the program may use this one's slots. The first program
+/// reports what was served.
 pub fn end() {
     let Some(counters) = counters() else { return };
     ENDED.store(true, Relaxed);

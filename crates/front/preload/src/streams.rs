@@ -1,13 +1,18 @@
 //! Streams of libc on files that are served here.
 //!
-//! A stream (`FILE`) transfers by functions that a table names: read, write, seek, close and stat. glibc exports the tables of
-//! streams on files, so they are data that can be changed: the five places get functions of ours, which ask the process layer
-//! where the stream's descriptor is one of its, Chell-Direct where it is of a file that that may serve, and libc's function else.
+//! A stream (`FILE`) transfers by functions that a table names: read, write, seek, close and stat.
+//! glibc exports the tables of streams on files, so the library can change them. The five places
+//! get functions of the library. These call the process layer if the stream's descriptor belongs to
+//! that, Chell-Direct if it may be of a file that Chell-Direct serves, and libc's function
+//! otherwise.
 //!
-//! - **streams-S1** The tables are changed only where all is as it is known: the five places hold libc's functions of these
-//!   names, and a stream that libc has made lies in memory as expected. Elsewhere streams get the kernel's descriptors.
-//! - **streams-S2** They are changed before the first stream has a descriptor of ours, and stay so.
-//! - **streams-S3** Closing a stream is no cancellation point: a thread that ends there could not end it again.
+//! - **streams-S1** The tables are changed only if their contents are the expected ones: the five
+//!   places hold libc's functions of these names, and a stream that libc has made lies in memory as
+//!   expected. Otherwise streams get the kernel's descriptors.
+//! - **streams-S2** They are changed before the first stream has a descriptor of ours, and stay
+//!   changed.
+//! - **streams-S3** Closing a stream is no cancellation point: a thread that ends there could not
+//!   end it again.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +30,8 @@ use crate::start::process;
 use crate::stats::Class;
 use crate::{calls, cancel, direct, inherited, real, stats};
 
-/// A stream as all of glibc's versions on this machine have it in memory: what of it is used here.
+/// A stream as all known versions of glibc lay it out in memory, with the fields that are used
+/// here.
 #[repr(C)]
 struct Stream {
     flags: c_int,
@@ -33,7 +39,7 @@ struct Stream {
     fd: c_int,
     flags2: c_int,
     other: [usize; 3],
-    /// Where the descriptor's offset is known to be; negative: it is not.
+    /// The descriptor's offset, if it is known; negative: it is not.
     offset: off_t,
     more: [usize; 8],
     table: *const Table,
@@ -43,9 +49,9 @@ const _: () = assert!(std::mem::offset_of!(Stream, fd) == 112);
 const _: () = assert!(std::mem::offset_of!(Stream, offset) == 144);
 const _: () = assert!(std::mem::offset_of!(Stream, table) == 216);
 
-/// Of `flags`: an error was met.
+/// Bit of `flags`: an error was met.
 const ERROR_SEEN: c_int = 0x20;
-/// Of `flags2`: transfers are no cancellation points.
+/// Bit of `flags2`: transfers are no cancellation points.
 const NOT_CANCELLED: c_int = 2;
 
 /// The operations of a kind of stream.
@@ -58,11 +64,11 @@ struct Table {
 
 const PLACES: usize = 5;
 
-/// What stands in the five places.
+/// libc's functions in the five places.
 const THEIRS: [&CStr; PLACES] =
     [c"_IO_file_read", c"_IO_file_write", c"_IO_file_seek", c"_IO_file_close", c"_IO_file_stat"];
 
-/// Of streams, and of those that have wide characters.
+/// Tables of streams, and of those that have wide characters.
 const TABLES: [&CStr; 2] = [c"_IO_file_jumps", c"_IO_wfile_jumps"];
 
 type Read = unsafe extern "C-unwind" fn(*mut FILE, *mut c_void, ssize_t) -> ssize_t;
@@ -71,7 +77,7 @@ type Seek = unsafe extern "C-unwind" fn(*mut FILE, off_t, c_int) -> off_t;
 type Close = unsafe extern "C-unwind" fn(*mut FILE) -> c_int;
 type Stat = unsafe extern "C-unwind" fn(*mut FILE, *mut c_void) -> c_int;
 
-/// libc's functions, once the tables have ours.
+/// libc's functions, once the tables have the library's.
 static ORIGINALS: [AtomicPtr<c_void>; PLACES] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; PLACES];
 
@@ -80,7 +86,8 @@ const SERVED: u8 = 1;
 const IMPOSSIBLE: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether streams can have descriptors of ours from now on (streams-S1, streams-S2).
+/// Makes streams able to have descriptors of ours from now on; returns whether that is possible
+/// (streams-S1, streams-S2).
 pub fn are_served() -> bool {
     match STATE.load(Acquire) {
         UNKNOWN => {
@@ -93,8 +100,8 @@ pub fn are_served() -> bool {
     }
 }
 
-/// Makes a stream of a descriptor of ours. `mode` is one of `r`, `w`, `a`, with or without `+`. `None`: it cannot be made, and
-/// the descriptor is as it was.
+/// Makes a stream of a descriptor of ours. `mode` is `r`, `w` or `a`, with or without `+`. `None`:
+/// it cannot be made, and the descriptor is as it was.
 pub fn make(fd: c_int, mode: &CStr) -> Option<NonNull<FILE>> {
     if !are_served() {
         return None;
@@ -102,7 +109,8 @@ pub fn make(fd: c_int, mode: &CStr) -> Option<NonNull<FILE>> {
     // SAFETY: two strings.
     let made = NonNull::new(unsafe { real::fopen(c"/dev/null".as_ptr(), mode.as_ptr()) })?;
     let stream = made.cast::<Stream>().as_ptr();
-    // SAFETY: nobody else has it; that it is as expected is what is looked at.
+    // SAFETY: the stream is not shared yet; `is_known` checks its layout before the fields are
+    // used.
     unsafe {
         if !is_known(made) {
             real::fclose(made.as_ptr());
@@ -114,13 +122,13 @@ pub fn make(fd: c_int, mode: &CStr) -> Option<NonNull<FILE>> {
     Some(made)
 }
 
-/// Whether a stream may have a descriptor of ours.
+/// Checks whether a stream may have a descriptor of ours.
 #[inline]
 pub fn have_ours() -> bool {
     STATE.load(Acquire) == SERVED
 }
 
-/// Whether a stream that libc makes on this descriptor, if it is one of ours, is served.
+/// Checks whether a stream that libc makes on this descriptor is served.
 pub fn are_served_at(fd: c_int) -> bool {
     process().is_some_and(|process| process.owns(fd)) && are_served()
 }
@@ -144,7 +152,8 @@ fn change_tables() -> Option<()> {
     }
     let mut tables = Vec::with_capacity(TABLES.len());
     for name in TABLES {
-        // SAFETY: glibc's object of that name is a table of operations, never freed; what is in it is compared.
+        // SAFETY: glibc's object of that name is a table of operations, never freed; its contents
+        // are compared.
         let table = unsafe { symbol(name)?.cast::<Table>().as_ref()? };
         let mut places = table.places.iter().zip(ORIGINALS.iter().zip(ours));
         let is_known = places.all(|(place, (original, ours))| {
@@ -159,8 +168,8 @@ fn change_tables() -> Option<()> {
     tables.into_iter().try_for_each(|table| change(table, &ours))
 }
 
-/// Changes a table, which lies in memory that is protected once its object is loaded. (If it lay elsewhere, it would not be
-/// known what else is in these pages.)
+/// Changes a table. It must lie in memory that is protected once its object is loaded. (Anywhere
+/// else, the other contents of its pages would be unknown.)
 fn change(table: &'static Table, ours: &[*mut c_void; PLACES]) -> Option<()> {
     let start = std::ptr::from_ref(table) as usize;
     let pages = pages_of(start..start + size_of::<Table>());
@@ -168,7 +177,8 @@ fn change(table: &'static Table, ours: &[*mut c_void; PLACES]) -> Option<()> {
         return None;
     }
     let protect = |flags| {
-        // SAFETY: pages of libc's tables, which nobody executes or unmaps; they end up as they are.
+        // SAFETY: pages of libc's tables, which no thread executes or unmaps; at the end they are
+        // protected as before.
         unsafe { mprotect(pages.start as *mut c_void, pages.len(), flags) }.ok()
     };
     protect(MprotectFlags::READ | MprotectFlags::WRITE)?;
@@ -183,12 +193,13 @@ fn pages_of(bytes: Range<usize>) -> Range<usize> {
     bytes.start / page * page..bytes.end.next_multiple_of(page)
 }
 
-/// Whether pages are among those that the loader has made read-only when it was done with an object (`PT_GNU_RELRO`).
+/// Checks whether pages are among those that the loader made read-only after it had relocated an
+/// object (`PT_GNU_RELRO`).
 fn is_protected(pages: &Range<usize>) -> bool {
     unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, pages: *mut c_void) -> c_int {
         // SAFETY: the loader passes an object's description, and what is passed below.
         let (info, pages) = unsafe { (&*info, &*pages.cast::<Range<usize>>()) };
-        // SAFETY: the headers that it tells.
+        // SAFETY: the headers that the description names.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let holds = headers.iter().filter(|h| h.p_type == PT_GNU_RELRO).any(|h| {
             let start = (info.dlpi_addr + h.p_vaddr) as usize;
@@ -199,24 +210,24 @@ fn is_protected(pages: &Range<usize>) -> bool {
         holds.into()
     }
     let pages: *const Range<usize> = pages;
-    // SAFETY: the function takes what is passed, and ends with the call.
+    // SAFETY: the function takes the pointer that is passed, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), pages.cast_mut().cast()) != 0 }
 }
 
-/// The function that stood in a place.
+/// Returns the function that stood in a place.
 ///
 /// # Safety
 /// `F` is its type.
 unsafe fn original<F: Copy>(place: usize) -> F {
     let address = ORIGINALS[place].load(Acquire);
-    // SAFETY: the tables have ours, so it was stored before; its type is the caller's word.
+    // SAFETY: the tables have ours, so it was stored before; the caller answers for its type.
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// The descriptor of a stream, if a call of this class is served here.
+/// Returns the descriptor of a stream, if a call of this class is served here.
 ///
 /// # Safety
-/// The stream is one.
+/// `stream` is a stream.
 pub unsafe fn served(stream: *mut FILE, class: Class) -> Option<c_int> {
     // SAFETY: streams-S1.
     let fd = unsafe { (*stream.cast::<Stream>()).fd };
@@ -225,40 +236,40 @@ pub unsafe fn served(stream: *mut FILE, class: Class) -> Option<c_int> {
     (process().is_some_and(is_ours) || direct::watches(fd)).then_some(fd)
 }
 
-/// Whether what is done with a stream that libc has opened comes here, its end included: then its descriptor may be one that
-/// [`crate::direct`] serves.
+/// Checks whether the library sees all that is done with a stream that libc has opened, its closing
+/// included. [`crate::direct`] may then serve its descriptor.
 pub fn is_seen(stream: NonNull<FILE>) -> bool {
-    // SAFETY: streams-S1, of which the table tells whether it holds.
+    // SAFETY: streams-S1, which the state of the tables confirms.
     are_served() && unsafe { is_known(stream) }
 }
 
-/// Whether a stream lies in memory as expected, and has one of the tables.
+/// Checks whether a stream lies in memory as expected, and has one of the tables.
 ///
 /// # Safety
-/// The stream is one, and nobody else uses it now.
+/// `stream` is a stream that no other thread uses now.
 unsafe fn is_known(stream: NonNull<FILE>) -> bool {
     let fields = stream.cast::<Stream>().as_ptr();
-    // SAFETY: memory of a stream, which has as many bytes; that it is as expected is what is looked at.
+    // SAFETY: memory of a stream, which has at least this size; this function compares its layout.
     unsafe {
         libc::fileno(stream.as_ptr()) == (*fields).fd
             && TABLES.iter().any(|name| symbol(name) == Some((*fields).table.cast_mut().cast()))
     }
 }
 
-/// Makes a call as a cancellation point, unless the stream is none.
+/// Makes a call as a cancellation point, unless the stream's transfers are no cancellation points.
 ///
 /// # Safety
-/// The stream is one.
+/// `stream` is a stream.
 unsafe fn transfer<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     // SAFETY: streams-S1.
     let flags = unsafe { (*stream.cast::<Stream>()).flags2 };
     if flags & NOT_CANCELLED == 0 { call() } else { cancel::not_here(call) }
 }
 
-/// Makes a call that is libc's, counted if it is on what the kernel has opened of a pool.
+/// Makes a call of libc's, and counts it if the kernel has opened the file in a pool.
 ///
 /// # Safety
-/// The stream is one.
+/// `stream` is a stream.
 unsafe fn counted(stream: *mut FILE, class: Class, call: impl FnOnce() -> ssize_t) -> ssize_t {
     // SAFETY: streams-S1.
     let fd = unsafe { (*stream.cast::<Stream>()).fd };
@@ -281,7 +292,7 @@ unsafe extern "C-unwind" fn read(stream: *mut FILE, buf: *mut c_void, count: ssi
     }
 }
 
-/// Writes all, or up to an error, which is noted in the stream; returns how much.
+/// Writes all bytes, or up to an error, which it notes in the stream; returns the bytes written.
 unsafe extern "C-unwind" fn write(
     stream: *mut FILE,
     data: *const c_void,

@@ -1,27 +1,30 @@
-//! The unwinder, which is loaded when something first unwinds.
+//! The unwinder, which is loaded at the first unwinding.
 //!
-//! Rust's standard library wants the functions of libgcc_s: for panics, which become errors here, and for backtraces.
-//! Linked as usual, it would be loaded into every process that is started, for 0.1 ms each. So the functions stand
-//! here, each as a jump, and the first one that is called loads the library, as glibc does where a thread is cancelled;
-//! who unwinds through frames of ours by that one finds the same in use here. They are hidden: a program's own go to
-//! its libgcc_s as before.
+//! Rust's standard library uses the functions of libgcc_s: for panics, which become errors here,
+//! and for backtraces. Linked as usual, libgcc_s would be loaded into every process that is
+//! started, for 0.1 ms each. So the functions are defined here as jumps. The first one that is
+//! called loads the library. glibc loads the same one when a thread is cancelled, so an unwinding
+//! through frames of this library uses the same unwinder. The jumps are hidden: a program's own
+//! calls go to its libgcc_s as before.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// Where they are; null: not loaded yet.
+/// Addresses of the functions; null before they are loaded.
 static ADDRESSES: [AtomicPtr<c_void>; NAMES.len()] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; NAMES.len()];
 
-/// What stands in where there is no libgcc_s: whoever raises is told that nobody catches, and gives up.
+/// Replaces a function if there is no libgcc_s: it reports that no frame catches, so that raising
+/// gives up.
 extern "C" fn nobody_catches() -> c_int {
     const URC_END_OF_STACK: c_int = 5;
     URC_END_OF_STACK
 }
 
-/// Loads the library, once or several times to the same effect; returns the address of one function.
+/// Loads the library, once or several times to the same effect; returns the address of one
+/// function.
 extern "C" fn load(index: usize) -> *mut c_void {
     // SAFETY: names are strings; loading libgcc_s runs nothing but its own constructor.
     let library = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };

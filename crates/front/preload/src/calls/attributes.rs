@@ -11,7 +11,7 @@ use crate::serve::{on_fd, on_path, on_path_for, to_c};
 use crate::stats::Class;
 use crate::{direct, memory, real};
 
-/// Stores what a call found. The place is probed first: what is bad gives `EFAULT`.
+/// Stores what a call found. Probes the destination first; a bad one gives `EFAULT`.
 fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
     match found {
         Served::Done(Ok(value)) => Served::Done(memory::store(to, value)),
@@ -221,7 +221,7 @@ fn chown_at(
     })
 }
 
-/// Access time and modification time; `None`: now.
+/// Access time and modification time; `None` sets both to now.
 type Times = Option<[timespec; 2]>;
 
 fn times_at(
@@ -233,7 +233,7 @@ fn times_at(
     direct::times_seen();
     on_path_for(Class::Attributes, dirfd, path, |process: &Process, path| match times() {
         Ok(times) => process.utimens(dirfd, path, times, flags),
-        // In the order of the kernel, which reads the times before it looks at the path.
+        // As in the kernel, which reads the times before it looks at the path.
         Err(err) => Served::Done(Err(err)),
     })
     .map(to_c)

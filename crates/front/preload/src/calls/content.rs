@@ -1,4 +1,4 @@
-//! What is in files: reading, writing, sizes, durability.
+//! Contents of files: reading, writing, sizes, durability.
 
 #![allow(unsafe_code)]
 
@@ -14,11 +14,12 @@ use crate::start::process;
 use crate::stats::Class;
 use crate::{direct, guard, inherited, real};
 
-/// From where on the length of a read is first compared with the file, in bytes: probing a buffer
-/// touches its pages, those too that the read would not fill. Programs read small files by 128 KiB (`cat`, `cp`).
+/// Length in bytes from which a read is first compared with the file's size. Probing a buffer
+/// touches its pages, including those that the read would not fill. Programs read small files by
+/// 128 KiB (`cat`, `cp`).
 const LARGE_BYTES: usize = 1 << 17;
 
-/// How much of a buffer a read can fill at most.
+/// Returns how much of a buffer a read can fill at most.
 fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
     if count < LARGE_BYTES {
         return count;
@@ -29,7 +30,8 @@ fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
     }
 }
 
-/// What a write with a bad buffer comes to: the error that it gives without any, if it does.
+/// Returns the result of a write with a bad buffer: the error it would give without any bytes, else
+/// `err`.
 #[cold]
 fn refuse(without: Served<usize>, err: Errno) -> Served<usize> {
     match without {
@@ -38,8 +40,8 @@ fn refuse(without: Served<usize>, err: Errno) -> Served<usize> {
     }
 }
 
-/// What a read into a bad buffer comes to: a directory is none to read, and at the end of a file there
-/// is nothing to store.
+/// Returns the result of a read into a bad buffer. A directory gives its own error; at the end of a
+/// file there is nothing to store, so the read succeeds.
 #[cold]
 fn refuse_read(
     process: &posix::Process,
@@ -66,7 +68,7 @@ fn refuse_read(
     }
 }
 
-/// Tries, in a closure that answers [`Served`].
+/// Unwraps a result, or returns its error from a closure that answers [`Served`].
 macro_rules! served {
     ($result:expr) => {
         match $result {
@@ -272,7 +274,8 @@ export! {
             let len = len.min(TRANSFER_BYTES_MAX);
             let copied =
                 process.copy_file_range(from, from_at.as_mut(), to, to_at.as_mut(), len, flags);
-            // As the kernel: where the offsets cannot be told, the bytes have been copied all the same.
+            // As the kernel does: if the new offsets cannot be stored, the bytes have been copied
+            // all the same.
             if matches!(copied, Served::Done(Ok(1..))) {
                 served!(store_offset(from_offset, from_at));
                 served!(store_offset(to_offset, to_at));
@@ -307,14 +310,15 @@ export! {
     }
 }
 
-/// Whether one of these descriptors is served, or is from now on.
+/// Checks whether one of these descriptors is served, or is from now on.
 fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
     let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
-    // Each is looked at, also behind one that is: a look is what serves it.
+    // Asks for each descriptor, even after one that is served: the question is what starts serving
+    // it.
     fds.iter().fold(false, |any, &fd| any | is_served(fd))
 }
 
-/// Tells the program where a copy that began at an offset of its own has ended.
+/// Stores where a copy that began at an offset of its own has ended.
 fn store_offset(to: *mut off_t, at: Option<off_t>) -> Result<(), Errno> {
     at.map_or(Ok(()), |at| memory::store(to, at))
 }

@@ -1,4 +1,4 @@
-//! Calls that only the kernel can make on a descriptor, which it is given first.
+//! Calls that only the kernel can make on a descriptor. The descriptor becomes the kernel's first.
 
 #![allow(unsafe_code)]
 
@@ -80,7 +80,7 @@ export! {
 /// Called by the trampolines of the functions that print to a descriptor.
 extern "C" fn about_to_print(fd: c_int) {
     if !streams::are_served_at(fd) {
-        // Where it fails, the placeholder gives EBADF.
+        // If it fails, the placeholder gives EBADF.
         let _ = give_to_kernel(&[fd]);
     }
 }
@@ -94,7 +94,7 @@ macro_rules! printing {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            // Every register that can hold an argument is kept; then libc's function is jumped to.
+            // Saves every register that can hold an argument, then jumps to libc's function.
             std::arch::naked_asm!(
                 "push rdi",
                 "push rsi",

@@ -148,11 +148,11 @@ export! {
                     }
                 })
             }
-            // How long data will live: there is nobody to tell.
+            // A hint how long data will live. No layer below uses it.
             F_SET_RW_HINT | F_SET_FILE_RW_HINT => {
                 on_fd(Class::Descriptor, fd, |_| Served::Done(Ok(())))
             }
-            // Nobody would be told of what is opened beside the mount.
+            // A lease would miss files that other processes open by direct access.
             libc::F_SETLEASE => on_fd(Class::Descriptor, fd, |process| {
                 Served::<c_int>::Done(Err(wrong_kind(process, fd, Errno::INVAL)))
             }),
@@ -221,7 +221,8 @@ export! {
     }
 
     fn ioctl (fd: c_int, request: c_ulong, argument: c_long) -> c_int {
-        // Most `cp`s ask for a clone first: what is answered here needs nobody's description.
+        // Most versions of `cp` ask for a clone first. A request answered here needs no description
+        // of the kernel's.
         on_fd(Class::Other, fd, |process| control(process, fd, request, argument))
             .unwrap_or_else(|| match give_argument(request, argument) {
                 Ok(()) => direct::ioctl(fd, request, argument),
@@ -270,8 +271,8 @@ const F_SET_RW_HINT: c_int = 1036;
 const F_GET_FILE_RW_HINT: c_int = 1037;
 const F_SET_FILE_RW_HINT: c_int = 1038;
 
-/// What those hear who take what is no file of a pool for one: `what`, unless the descriptor is closed, or
-/// stands for a path only.
+/// Returns the error for a call that takes this file for another kind: `what`, unless the
+/// descriptor is closed or stands for a path only.
 fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
     match process.fcntl(fd, libc::F_GETFL, 0) {
         Served::Done(Err(err)) => err,
@@ -280,7 +281,8 @@ fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
     }
 }
 
-/// What those hear who take a file of a pool for something else; `None` where it is not a pool's.
+/// Returns the error for a call that takes a file of a pool for another kind; `None` if the file is
+/// not a pool's.
 pub(super) fn refusal(fd: c_int, what: Errno) -> Option<Errno> {
     let process = process().filter(|process| process.owns(fd) && !guard::is_inside())?;
     guard::run(|| wrong_kind(process, fd, what))
@@ -294,13 +296,13 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
     let process = process().filter(|process| process.owns(old) || process.owns(new))?;
     let answered = answer(process, Class::Descriptor, &[old, new], f)?;
     if answered.is_ok() {
-        // What it was before may have been served otherwise.
+        // The number may have belonged to a file that Chell-Direct serves.
         direct::tell(|direct| direct.opened(new, libc::O_PATH, None));
     }
     Some(standard_stream(to_c(answered)))
 }
 
-/// A descriptor that is served from now on: if libc has a stream there, that is served, too.
+/// Serves the stream that libc has on a standard descriptor, now that the descriptor is served.
 fn standard_stream(fd: c_int) -> c_int {
     if (0..=2).contains(&fd) {
         streams::are_served();
@@ -308,8 +310,9 @@ fn standard_stream(fd: c_int) -> c_int {
     fd
 }
 
-/// `close_range` of a process that is not served, but shares the table of descriptors of one that is: the library's own
-/// stay. `None`: libc has to do it, also where the table is to be this process's own before.
+/// Closes a range for a process that is not served, but shares the table of descriptors with a
+/// served one. The library's own descriptors stay open. `None`: libc has to do it, also if the
+/// process unshares the table first.
 fn close_range_in_table(first: c_uint, last: c_uint, flags: c_int) -> Option<Result<(), Errno>> {
     let unshares = flags as c_uint & libc::CLOSE_RANGE_UNSHARE != 0;
     if unshares {
@@ -319,7 +322,8 @@ fn close_range_in_table(first: c_uint, last: c_uint, flags: c_int) -> Option<Res
     Some(process.close_range_in_kernel(first, last, flags as u32))
 }
 
-/// What a lock that cannot be read comes to: no lock can be on a descriptor of `O_PATH` anyway.
+/// Returns the error for a lock that cannot be read: no descriptor of `O_PATH` can be locked
+/// anyway.
 #[cold]
 fn refuse_lock(process: &Process, fd: c_int, err: Errno) -> Served<()> {
     match process.fcntl(fd, libc::F_GETFL, 0) {
@@ -330,8 +334,8 @@ fn refuse_lock(process: &Process, fd: c_int, err: Errno) -> Served<()> {
     }
 }
 
-/// A lock of records. One that has to wait is for libc to make, on the kernel's description: a cancellation point, which
-/// signals interrupt.
+/// Sets or tests a lock of records. If it has to wait, libc makes the call on the kernel's
+/// description: that is a cancellation point, and signals interrupt it.
 fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::flock) -> Served<()> {
     let at_once = match command {
         libc::F_SETLKW => libc::F_SETLK,
@@ -344,8 +348,9 @@ fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::fl
     }
 }
 
-/// Makes the descriptors that an `ioctl` is given as its argument the kernel's: of files to copy from or to
-/// compare with, and of what is to be a loop device. What cannot be read, the kernel refuses.
+/// Gives the kernel the descriptors inside the argument of an `ioctl`: files to copy from or to
+/// compare with, and the file for a loop device. If the argument cannot be read, the kernel refuses
+/// the call.
 fn give_argument(request: c_ulong, argument: c_long) -> Result<(), Errno> {
     // linux/loop.h
     const LOOP_SET_FD: c_ulong = 0x4c00;
@@ -353,7 +358,8 @@ fn give_argument(request: c_ulong, argument: c_long) -> Result<(), Errno> {
     const LOOP_CONFIGURE: c_ulong = 0x4c0a;
     // linux/fs.h
     const FIDEDUPERANGE: c_ulong = 0xc018_9436;
-    // `struct file_dedupe_range`: the count of its items, where they begin, their length.
+    // `struct file_dedupe_range`: offset of the number of its items, offset of the items, length of
+    // each.
     const COUNT_AT: usize = 16;
     const ITEMS_AT: usize = 24;
     const ITEM_BYTES: usize = 32;
@@ -376,7 +382,7 @@ fn give_argument(request: c_ulong, argument: c_long) -> Result<(), Errno> {
     }
 }
 
-/// What a file or directory answers to `ioctl` without asking the file system.
+/// Answers an `ioctl` on a file or directory without asking the file system.
 fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> Served<c_int> {
     /// The letter of requests to terminals.
     const TERMINAL: c_ulong = 0x54;

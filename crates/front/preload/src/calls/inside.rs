@@ -1,5 +1,5 @@
-//! Functions of libc that make calls on names inside, where nobody sees them (preload-P2): done here, by the exported
-//! functions.
+//! Functions of libc that make calls on names internally, where the library cannot intercept them
+//! (preload-P2). They are implemented here, by the exported functions.
 
 #![allow(unsafe_code)]
 
@@ -16,9 +16,9 @@ use crate::serve::set_errno;
 use crate::start::process;
 use crate::{memory, real};
 
-/// What a path may have, with the zero at its end, in bytes.
+/// Size of a path at most, in bytes, with the zero at its end.
 const PATH_BYTES: usize = libc::PATH_MAX as usize;
-/// So many links may be followed.
+/// Symbolic links that a path may follow.
 const LINKS_MAX: usize = 40;
 
 fn errno() -> Errno {
@@ -43,11 +43,11 @@ impl Resolved {
         if self.0.len() >= PATH_BYTES { Err(Errno::NAMETOOLONG) } else { Ok(()) }
     }
 
-    /// Where the path leads as a symbolic link; `None` where it is none.
+    /// Returns the target if the path is a symbolic link, else `None`.
     fn link(&mut self) -> Result<Option<Vec<u8>>, Errno> {
         let mut target = vec![0; PATH_BYTES];
         self.0.push(0);
-        // SAFETY: a string, and room for what is said.
+        // SAFETY: a string, and a buffer of the length that is passed.
         let len =
             unsafe { readlink(self.0.as_ptr().cast(), target.as_mut_ptr().cast(), target.len()) };
         self.0.pop();
@@ -72,7 +72,7 @@ impl Resolved {
     }
 }
 
-/// Whether what follows a name makes sense for a directory only, and no later name would tell.
+/// Whether only a directory can have what follows a name, and no later name would check that.
 fn wants_directory(rest: &[u8]) -> bool {
     if rest.first() != Some(&b'/') {
         return false;
@@ -81,7 +81,7 @@ fn wants_directory(rest: &[u8]) -> bool {
     names.next().is_none_or(|name| name == b"..")
 }
 
-/// The path without links, `.` and `..`. On an error, `resolved` is what it came to.
+/// Resolves links, `.` and `..`. On an error, `resolved` has the part that was resolved.
 fn resolve(path: &[u8], resolved: &mut Resolved) -> Result<(), Errno> {
     if path.is_empty() {
         return Err(Errno::NOENT);
@@ -122,28 +122,29 @@ fn resolve(path: &[u8], resolved: &mut Resolved) -> Result<(), Errno> {
     }
 }
 
-/// Where a path leads from `start`, an absolute path without links, by its text.
+/// Joins a path to `start`, an absolute path without links, by text alone.
 fn join(start: &[u8], path: &[u8]) -> Resolved {
     let mut joined = Resolved(start.to_vec());
     for name in path.split(|byte| *byte == b'/') {
         match name {
             b"" | b"." => {}
             b".." => joined.up(),
-            // What is too long leads nowhere.
+            // A name that is too long leads nowhere.
             name => drop(joined.down(name)),
         }
     }
     joined
 }
 
-/// `realpath` of a path that leads into a pool by its text, or from a working directory there. `None`: libc's.
+/// Answers `realpath` if the path leads into a pool by its text, or starts in a working directory
+/// there. `None`: libc does it.
 fn real_path(path: *const c_char) -> Option<(Vec<u8>, Result<(), Errno>)> {
     let process = process()?;
     let path = memory::string(path).ok()?;
     let mut start = vec![b'/'];
     if path.first() != Some(&b'/') {
         let mut cwd = vec![0_u8; PATH_BYTES];
-        // SAFETY: room for what is said.
+        // SAFETY: a buffer of the length that is passed.
         let found = unsafe { getcwd(cwd.as_mut_ptr().cast(), cwd.len()) };
         if found.is_null() {
             return None;
@@ -158,7 +159,7 @@ fn real_path(path: *const c_char) -> Option<(Vec<u8>, Result<(), Errno>)> {
     Some((resolved.0, result))
 }
 
-/// Copies a path to `to`, or to memory of its own where that is null.
+/// Copies a path to `to`, or to newly allocated memory if that is null.
 fn give_path(path: &[u8], to: *mut c_char) -> *mut c_char {
     // SAFETY: `to` has room for any path, or memory is allocated.
     unsafe {
@@ -171,7 +172,7 @@ fn give_path(path: &[u8], to: *mut c_char) -> *mut c_char {
     }
 }
 
-/// The operations of `glob` on directories, as callers may give them.
+/// The operations on directories that `glob` takes from its caller.
 #[repr(C)]
 pub struct Glob {
     paths_len: size_t,
@@ -192,14 +193,15 @@ const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 type Select = unsafe extern "C-unwind" fn(*const dirent) -> c_int;
 type Compare = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
-/// The entries of a directory that `select` takes, each in memory of its own.
+/// Returns the entries of a directory that `select` takes, each in memory of its own.
 ///
 /// # Safety
 /// A stream, and a function or nothing.
 unsafe fn select_entries(dir: *mut DIR, select: Option<Select>) -> Result<Vec<*mut dirent>, Errno> {
     let mut found: Vec<*mut dirent> = Vec::new();
     loop {
-        // SAFETY: the caller's; entries are as long as they say; `errno` is the thread's own.
+        // SAFETY: the caller's; entries are as long as their `d_reclen`; `errno` is the thread's
+        // own.
         unsafe {
             *libc::__errno_location() = 0;
             let entry = readdir(dir);
@@ -223,7 +225,7 @@ unsafe fn select_entries(dir: *mut DIR, select: Option<Select>) -> Result<Vec<*m
     }
 }
 
-/// `scandirat` of a directory that is served. The list is libc's to free.
+/// Answers `scandirat` for a directory that is served. libc's `free` releases the list.
 ///
 /// # Safety
 /// As libc's.
@@ -268,7 +270,8 @@ export! {
         match real_path(path) {
             Some((path, Ok(()))) => give_path(&path, to),
             Some((so_far, Err(err))) => {
-                // As libc: how far the path leads, where a name is missing or not to be reached.
+                // As libc does: returns how far the path leads if a name is missing or cannot be
+                // reached.
                 let is_told = matches!(err, Errno::NOENT | Errno::ACCESS) && *path != 0;
                 if is_told && !to.is_null() {
                     give_path(&so_far[..so_far.len().min(PATH_BYTES - 1)], to);
@@ -297,7 +300,7 @@ export! {
         if process().is_none() || flags & GLOB_ALTDIRFUNC != 0 || to.is_null() {
             return real::glob(pattern, flags, failed, to.cast());
         }
-        // They are the caller's, who may have set them for another call.
+        // The fields are the caller's, which may have set them for another call.
         let theirs = ((*to).closedir, (*to).readdir, (*to).opendir, (*to).lstat, (*to).stat);
         (*to).closedir = closedir as *const c_void;
         (*to).readdir = readdir as *const c_void;

@@ -1,8 +1,8 @@
-//! Calls that make the kernel give the program a descriptor, or take one back, and have nothing else to
-//! do with files in pools.
+//! Calls by which the kernel gives the program a descriptor or takes one back, and that do not
+//! concern files in pools.
 //!
-//! Numbers that wait for the next file (`posix::Process::unpark`) are closed before, so that the
-//! kernel's lowest free descriptor is the program's.
+//! Before each, the library closes the numbers that are parked for the next file
+//! (`posix::Process::unpark`), so that the kernel gives the program the lowest free descriptor.
 
 #![allow(unsafe_code)]
 

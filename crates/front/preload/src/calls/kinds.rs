@@ -1,5 +1,5 @@
-//! Calls on sockets, terminals and other things that files in pools are not: the kernel would find the
-//! placeholder, which is not even open, so those who take a file for them hear it here.
+//! Calls on sockets, terminals and other things that files in pools are not. The kernel would find
+//! the placeholder, which is not even open, so the library returns the right error here.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ macro_rules! refusing {
                     set_errno(err);
                     return -1;
                 }
-                // Some give the program a descriptor.
+                // Some of these calls return a new descriptor.
                 before_fd();
                 real::$name($fd $(, $argument)*)
             }

@@ -1,9 +1,9 @@
 //! Directory streams.
 //!
-//! A directory of a pool is read through a stream of our own. It begins with a number that libc's,
-//! which begins with its descriptor, cannot begin with, so that each function knows whose it has.
-//! When the descriptor becomes the kernel's, the stream goes on with `getdents64`: places in a
-//! directory are the same on both sides.
+//! The library reads a directory of a pool through a stream of its own. Such a stream begins with a
+//! magic number; libc's begins with its descriptor, which is never that number. So each function
+//! knows which kind it has. When the descriptor becomes the kernel's, the stream continues with
+//! `getdents64`: positions in a directory are the same on both sides.
 
 #![allow(unsafe_code)]
 
@@ -21,14 +21,14 @@ use crate::start::process;
 use crate::stats::Class;
 use crate::{memory, real};
 
-/// No descriptor is negative.
+/// First field of our streams. No descriptor is negative.
 const MAGIC: u64 = 0x4b53_4449_ffff_fff0;
-/// What a stream takes at a time, as glibc's.
+/// Bytes that a stream reads at a time, as glibc's do.
 const BUFFER_BYTES: usize = 32 << 10;
-/// Where the name begins in an entry.
+/// Offset of the name in an entry.
 const NAME_OFFSET: usize = std::mem::offset_of!(dirent, d_name);
 
-/// What the shortest entry takes: one with a name of one byte.
+/// Bytes of the shortest entry: one with a name of one byte.
 const ENTRY_BYTES_MIN: usize = (NAME_OFFSET + 2).next_multiple_of(8);
 
 #[repr(C)]
@@ -36,9 +36,9 @@ struct Stream {
     magic: u64,
     fd: c_int,
     busy: AtomicBool,
-    /// Where the stream is: the place after the last entry given out.
+    /// Position of the stream: the one after the last entry returned.
     place: off_t,
-    /// The next entry, and the end of those taken, in `buffer`.
+    /// The next entry, and the end of those read, in `buffer`.
     next: usize,
     end: usize,
     buffer: Box<Entries>,
@@ -48,7 +48,7 @@ struct Stream {
 #[repr(C, align(8))]
 struct Entries([u8; BUFFER_BYTES]);
 
-/// The stream is this thread's until it is dropped.
+/// A stream that is locked for this thread until this is dropped.
 struct Locked<'a>(&'a mut Stream);
 
 impl Drop for Locked<'_> {
@@ -57,7 +57,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The stream, if it is one of ours.
+/// Returns the stream if the library made it.
 unsafe fn ours<'a>(dir: *mut DIR) -> Option<&'a mut Stream> {
     let stream = dir.cast::<Stream>();
     // SAFETY: every stream, libc's too, has 8 bytes; with our number in them it is ours, and lives
@@ -85,14 +85,14 @@ impl Stream {
         Locked(self)
     }
 
-    /// Forgets what was taken and goes to `place`.
+    /// Discards buffered entries and goes to `place`.
     fn seek(&mut self, place: off_t) {
         (self.next, self.end, self.place) = (0, 0, place);
         // SAFETY: no memory is involved.
         unsafe { super::content::lseek(self.fd, place, libc::SEEK_SET) };
     }
 
-    /// Takes more entries; returns how many bytes of them.
+    /// Reads more entries; returns their bytes.
     fn fill(&mut self) -> Result<usize, Errno> {
         self.next = 0;
         self.end = 0;
@@ -100,14 +100,14 @@ impl Stream {
         Ok(self.end)
     }
 
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     fn read(&mut self) -> Result<Option<&mut dirent>, Errno> {
         if self.next == self.end && self.fill()? == 0 {
             return Ok(None);
         }
         let entry = self.buffer.0[self.next..].as_mut_ptr().cast::<dirent>();
-        // SAFETY: `entries` wrote a whole entry here, aligned to 8 bytes; only its head and its name
-        // are looked at.
+        // SAFETY: `entries` wrote a whole entry here, aligned to 8 bytes; only its head and its
+        // name are read.
         let entry = unsafe { &mut *entry };
         self.next += usize::from(entry.d_reclen);
         self.place = entry.d_off;
@@ -115,8 +115,8 @@ impl Stream {
     }
 }
 
-/// Writes entries to `buf`, in the form of `getdents64`; returns how many bytes. `EINVAL` where the
-/// first does not fit.
+/// Writes entries to `buf`, in the form of `getdents64`; returns their bytes. `EINVAL` if the first
+/// does not fit.
 fn entries(fd: c_int, buf: &mut [u8]) -> Result<usize, Errno> {
     if let Some(process) = process().filter(|process| process.owns(fd)) {
         let mut len = 0;
@@ -137,14 +137,14 @@ fn entries(fd: c_int, buf: &mut [u8]) -> Result<usize, Errno> {
             None => {}
         }
     }
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the buffer has the length that is passed.
     let taken = unsafe { real::getdents64(fd, buf.as_mut_ptr().cast(), buf.len()) };
     // SAFETY: the thread's own place.
     usize::try_from(taken)
         .map_err(|_| Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
 }
 
-/// Writes one entry; returns its length in bytes. `None` where it does not fit.
+/// Writes one entry; returns its length in bytes, `None` if it does not fit.
 fn write_entry(buf: &mut [u8], item: &DirItem<'_>) -> Option<usize> {
     let len = (NAME_OFFSET + item.name.len() + 1).next_multiple_of(8);
     let entry = buf.get_mut(..len)?;
@@ -167,7 +167,7 @@ export! {
         match fd {
             -1 => std::ptr::null_mut(),
             fd if process().is_some_and(|process| process.owns(fd)) => Stream::open(fd),
-            // libc makes its stream of the descriptor that it has opened.
+            // libc makes its stream of the descriptor that `open_at` returned.
             fd => {
                 let dir = real::fdopendir(fd);
                 if dir.is_null() {
@@ -296,7 +296,7 @@ export! {
         let there = memory::writable(buf, len).unwrap_or_default();
         let listed = entries(fd, there);
         match listed {
-            // No entry fits into what is there.
+            // The accessible part of the buffer has no room for an entry.
             Err(Errno::INVAL) if there.len() < len && len >= ENTRY_BYTES_MIN => {
                 set_errno(Errno::FAULT);
                 -1
@@ -335,5 +335,5 @@ export! {
     }
 }
 
-/// How libc opens a directory to read it.
+/// Flags with which libc opens a directory to read it.
 const OPEN_FLAGS: c_int = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_DIRECTORY | libc::O_CLOEXEC;

@@ -1,7 +1,8 @@
-//! Memory that is to stay in memory.
+//! Locking memory (`mlockall`).
 //!
-//! `mlockall` would lock pools and shared states as well: it would take the memory of all their holes, and more
-//! than a limit allows. So what is the program's own is locked piece by piece.
+//! libc's `mlockall` would lock pools and shared states as well: it would take the memory of all
+//! their holes, and more than a limit allows. So the library locks the program's own mappings one
+//! by one.
 
 #![allow(unsafe_code)]
 
@@ -33,15 +34,15 @@ export! {
         }
         let locks_future = flags & MCL_FUTURE != 0;
         LOCKS_FUTURE.store(locks_future, Relaxed);
-        // A pool may be among what is mapped later: page by page, as they are touched.
+        // A later mapping may be a pool: its pages are locked as they are touched.
         if locks_future { real::mlockall(MCL_FUTURE | MCL_ONFAULT) } else { 0 }
     }
 }
 
-/// Whether what is mapped will be locked.
+/// Whether later mappings will be locked.
 static LOCKS_FUTURE: AtomicBool = AtomicBool::new(false);
 
-/// A pool has been mapped: it is not to be locked.
+/// Unlocks the library's mappings, after a pool has been mapped.
 pub fn unlock_ours() {
     if LOCKS_FUTURE.load(Relaxed)
         && let Ok(table) = read(c"/proc/self/maps")
@@ -57,7 +58,7 @@ fn mappings(table: &[u8]) -> impl Iterator<Item = Mapping> {
     table.split(|&byte| byte == b'\n').filter_map(Mapping::parse)
 }
 
-/// Locks what is mapped now, or nothing.
+/// Locks all current mappings of the program, or none.
 fn lock_own(populate: bool) -> Result<(), Errno> {
     let table = read(c"/proc/self/maps")?;
     let mut own = mappings(&table).filter(|mapping| !mapping.is_ours());
@@ -78,19 +79,19 @@ struct Mapping {
 
 impl Mapping {
     fn parse(line: &[u8]) -> Option<Self> {
-        /// Of the longest addresses, and the access.
+        /// The longest pair of addresses, and the access.
         const BYTES: usize = 38;
         let start = line.get(..BYTES).unwrap_or(line);
         let (range, rest) = std::str::from_utf8(start).ok()?.split_once(' ')?;
         let (from, to) = range.split_once('-')?;
         let number = |digits| usize::from_str_radix(digits, 16).ok();
         let range = number(from)?..number(to)?;
-        // Above is the kernel's: the page of vsyscalls.
+        // Above that is the kernel's page of vsyscalls.
         let is_program = range.end <= isize::MAX as usize;
         is_program.then_some(Self { range, is_writable: rest.as_bytes().get(1) == Some(&b'w') })
     }
 
-    /// Whether the program knows nothing of it.
+    /// Whether the library made the mapping, unknown to the program.
     fn is_ours(&self) -> bool {
         let address = self.range.start;
         ::pool::is_mapped(address)
@@ -98,11 +99,11 @@ impl Mapping {
             || direct::made().is_some_and(|direct| direct.has_memory_in(&self.range))
     }
 
-    /// Locks its pages, those that are there and, with `populate`, all that can be.
+    /// Locks the pages that are present and, with `populate`, all that can be populated.
     fn lock(&self, populate: bool) -> Result<(), Errno> {
         let advice =
             if self.is_writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        // SAFETY: none changes content. What is not mapped any more cannot be synchronised.
+        // SAFETY: none changes content. A range that is no longer mapped cannot be synchronised.
         unsafe {
             match call(libc::SYS_mlock2, &self.range, libc::MLOCK_ONFAULT as c_int) {
                 Err(Errno::NOMEM) if call(libc::SYS_msync, &self.range, 0).is_err() => {
@@ -111,7 +112,7 @@ impl Mapping {
                 locked => locked?,
             }
             if populate {
-                // What cannot be touched need not be there.
+                // A page that cannot be touched may stay absent.
                 let _ = call(libc::SYS_madvise, &self.range, advice);
             }
         }

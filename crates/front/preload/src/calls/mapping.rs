@@ -1,5 +1,5 @@
-//! Mappings of files. Those of pools may be of the pool's own memory: then calls on their addresses are ours as well
-//! ([`posix::Process::mmap`]).
+//! Mappings of files. A mapping of a pool's file may map the pool's own memory; the library then
+//! also handles calls on its addresses ([`posix::Process::mmap`]).
 
 #![allow(unsafe_code)]
 
@@ -13,12 +13,13 @@ use crate::start::process;
 use crate::stats::Class;
 use crate::{direct, guard, mounts, real};
 
-/// The process layer, for a call on addresses some of which it has mapped directly.
+/// Returns the process layer if it has mapped some of these addresses directly.
 fn mapped(address: *mut c_void, len: size_t) -> Option<&'static Process> {
     process().filter(|process| process.maps_directly(address.addr(), len) && !guard::is_inside())
 }
 
-/// Runs a call by which the kernel maps something at an address; with `fixed`, in place of what is there.
+/// Runs a call by which the kernel maps something at an address; with `fixed`, in place of an
+/// existing mapping.
 fn map_by_kernel(
     address: *mut c_void,
     len: size_t,
@@ -34,7 +35,7 @@ fn map_by_kernel(
     }
 }
 
-/// An address, or why there is none.
+/// Converts a result of the process layer to an address, or to `MAP_FAILED` with `errno`.
 fn to_address(mapped: Result<usize, Errno>) -> *mut c_void {
     mapped.map_or_else(
         |err| {
@@ -122,7 +123,7 @@ export! {
         address: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int
     ) -> c_int {
         let by_kernel = || real::remap_file_pages(address, len, protection, page, flags);
-        // It begins and ends within pages.
+        // The call's range may begin and end within pages.
         let start = address.map_addr(|at| at - at % rustix::param::page_size());
         let Some(process) = mapped(start, len) else { return by_kernel() };
         let remapped = answer(process, Class::Map, &[], |process| {
@@ -141,7 +142,7 @@ export! {
     }
 }
 
-/// Counts what may be stored to from now on.
+/// Counts the mappings that become writable.
 fn may_protect(address: *mut c_void, len: size_t, protection: c_int) -> Result<(), Errno> {
     let Some(process) = mapped(address, len) else { return Ok(()) };
     match guard::run(|| process.mprotect(address.addr(), len, protection)) {

@@ -64,7 +64,7 @@ fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t) 
     })
 }
 
-/// Whether a path leads to the working directory, as far as the process layer knows.
+/// Checks whether a path leads to the working directory, as the process layer knows it.
 fn leads_here(process: &Process, path: &CStr) -> bool {
     let inode = |path: &[u8]| {
         // SAFETY: plain numbers, for which zeroes are valid.
@@ -212,7 +212,8 @@ export! {
     fn getcwd (buf: *mut c_char, size: size_t) -> *mut c_char {
         let known = real::getcwd(buf, size);
         let Some(process) = process().filter(|_| !guard::is_inside()) else { return known };
-        // We or others may have renamed or removed it beside the kernel's view.
+        // This process or another may have renamed or removed it by direct access, unknown to the
+        // kernel.
         if !known.is_null() && leads_here(process, CStr::from_ptr(known)) {
             return known;
         }
@@ -255,7 +256,7 @@ export! {
     }
 
     fn __getcwd_chk (buf: *mut c_char, size: size_t, room: size_t) -> *mut c_char {
-        // libc ends the program where the buffer is smaller than is said.
+        // libc ends the program if the buffer is smaller than the size passed.
         if size > room { real::__getcwd_chk(buf, size, room) } else { getcwd(buf, size) }
     }
 

@@ -1,7 +1,7 @@
 //! `syscall`: the calls a program makes by number.
 //!
-//! Those that have an exported function of the same meaning go there. Others that take descriptors
-//! find them made the kernel's.
+//! A call that has an exported function of the same meaning goes to that function. For other calls,
+//! their descriptors first become the kernel's.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,9 @@ use crate::serve::{before_fd, fail, give_pool_files_to_kernel};
 use crate::start::{open_by_kernel, serve_no_more, serves, table};
 use crate::{direct, exec, exit, fork, memory, real};
 
-/// Calls that libraries make by number, some of them often (futexes are those of the locks of C++ and Rust), and that neither
-/// take descriptors nor give any, whatever their arguments look like.
+/// Whether a call neither takes nor returns descriptors, whatever its arguments look like. These
+/// are calls that libraries make by number, some of them often: futexes belong to the locks of C++
+/// and Rust.
 fn concerns_no_descriptor(number: c_long) -> bool {
     matches!(
         number,
@@ -67,7 +68,7 @@ fn concerns_no_descriptor(number: c_long) -> bool {
     )
 }
 
-/// Calls that give a descriptor and take none.
+/// Whether a call returns a descriptor and takes none.
 fn takes_no_descriptor(number: c_long) -> bool {
     matches!(
         number,
@@ -84,22 +85,23 @@ fn takes_no_descriptor(number: c_long) -> bool {
     )
 }
 
-/// The arguments that are descriptors, by their places, of calls that only the kernel makes. Of calls that are not here, the
-/// first and the third are taken for descriptors. A number that names no file of ours stays, and an integer that only looks
-/// like one becomes the kernel's for nothing.
+/// Returns the positions of the arguments that are descriptors, of calls that only the kernel
+/// makes. For a call that is not listed, the first and the third count as descriptors. A number
+/// that names no file of ours has no effect. An integer that only looks like a descriptor makes
+/// that descriptor the kernel's needlessly.
 fn places_of_descriptors(number: c_long) -> &'static [usize] {
     match number {
         libc::SYS_tee | libc::SYS_kexec_file_load => &[0, 1],
-        // One of another process, which may be this one.
+        // The second is a descriptor of another process, which may be this one.
         libc::SYS_pidfd_getfd => &[0, 1],
         libc::SYS_perf_event_open => &[3],
         _ => &[0, 2],
     }
 }
 
-/// `landlock_add_rule`: the rule is in memory, and names a directory.
+/// `landlock_add_rule`: the rule lies in memory and names a directory.
 fn give_landlocked(rule: c_long) {
-    /// Where `struct landlock_path_beneath_attr` has it.
+    /// Offset of the field in `struct landlock_path_beneath_attr`.
     const PARENT_FD: usize = 8;
     let at = rule as usize + PARENT_FD;
     if let Ok(fd) = memory::load(at as *const [u8; 4]) {
@@ -170,18 +172,19 @@ export! {
             }
             libc::SYS_getcwd => {
                 let len = real::syscall(number, a, b, c, d, e, f);
-                // A directory outside of the root has a path that does not begin so; of no address, libc would allocate.
+                // The path of a directory outside of the root does not begin with `/`; for a null
+                // address, libc would allocate.
                 if a == 0 || len > 0 && *(a as *const u8) != b'/' {
                     return len;
                 }
                 let path = names::getcwd(a as _, b as _);
-                // With the NUL.
+                // The system call counts the NUL.
                 if path.is_null() { -1 } else { CStr::from_ptr(path).count_bytes() as c_long + 1 }
             }
             libc::SYS_sendmsg => waiting::sendmsg(fd, b as _, c as _) as c_long,
             libc::SYS_sendmmsg => waiting::sendmmsg(fd, b as _, c as _, d as _).into(),
             libc::SYS_kcmp => {
-                // Duplicates of a placeholder would be the same to the kernel.
+                // The kernel would find duplicates of a placeholder equal.
                 const FILE: c_long = 0;
                 let own = c_long::from(libc::getpid());
                 let compared = [(a, d), (b, e)].into_iter().filter(|(who, _)| *who == own);
@@ -231,7 +234,7 @@ export! {
             libc::SYS_fchownat => {
                 attributes::fchownat(fd, b as _, c as _, d as _, e as _).into()
             }
-            // The kernel takes no path for the descriptor itself; libc does not.
+            // The kernel takes a null path for the descriptor itself; libc does not.
             libc::SYS_utimensat if b == 0 && d == 0 && fd != libc::AT_FDCWD => {
                 attributes::futimens(fd, c as _).into()
             }
@@ -302,7 +305,7 @@ export! {
             }
             libc::SYS_fork | libc::SYS_vfork => fork::fork().into(),
             libc::SYS_clone | libc::SYS_clone3 => {
-                // What cannot be read, the kernel refuses.
+                // If the arguments cannot be read, the kernel refuses the call.
                 let flags = match number {
                     libc::SYS_clone => a,
                     _ => memory::load(a as *const i64).unwrap_or(0),
@@ -326,7 +329,7 @@ export! {
             libc::SYS_prctl => credentials::prctl(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_setrlimit => credentials::setrlimit(a as _, b as _).into(),
             libc::SYS_prlimit64 => credentials::prlimit(fd, b as _, c as _, d as _).into(),
-            // They change this thread only, those of libc all.
+            // The system calls change this thread only; libc's functions change all threads.
             libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
             | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid
             | libc::SYS_setfsgid | libc::SYS_setgroups | libc::SYS_capset => {
@@ -352,11 +355,12 @@ export! {
             libc::SYS_landlock_restrict_self => {
                 restricted(real::syscall(number, a, b, c, d, e, f))
             }
-            // The first two set filters, the others only ask.
+            // The first two operations set filters, the others only query.
             libc::SYS_seccomp if a <= 1 => restricted(real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_io_submit => requests::submit(a, b, c as _),
             libc::SYS_io_uring_setup => {
-                // Requests name descriptors, where nobody can see them (requests-Q3).
+                // The program fills the ring itself, so the library cannot see its descriptors
+                // (requests-Q3).
                 open_by_kernel();
                 real::syscall(number, a, b, c, d, e, f)
             }

@@ -1,12 +1,13 @@
-//! Requests that the kernel does later: Linux AIO, and io_uring as liburing submits it.
+//! Requests that the kernel completes later: Linux AIO, and io_uring as liburing submits it.
 //!
-//! - **requests-Q1** A read, write or sync of a file that is served here is done when it is submitted. In its place the kernel
-//!   gets a write of as many bytes to `/dev/null`: its completion comes when, where and to whom the program expects it, and
-//!   says the same.
-//! - **requests-Q2** The kernel keeps every other request, on a descriptor that has been made its own: what fails here, what is
-//!   chained to others or waits for them (their order is the kernel's), and what asks for something else.
-//! - **requests-Q3** A ring that the program fills and hands over itself is seen by nobody: from then on, files are opened by the
-//!   kernel.
+//! - **requests-Q1** A read, write or sync of a file that is served here is done when it is
+//!   submitted. In its place the kernel gets a write of the same number of bytes to `/dev/null`.
+//!   Its completion arrives when and where the program expects it, with the same result.
+//! - **requests-Q2** The kernel gets every other request, on a descriptor that has become its own:
+//!   one that fails here, one that is chained to others or waits for them (the kernel keeps their
+//!   order), and one for another operation.
+//! - **requests-Q3** The library cannot see a ring that the program fills and submits itself. From
+//!   then on, the kernel opens files.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +23,7 @@ use crate::serve::give_pool_files_to_kernel;
 use crate::start::{open_by_kernel, process};
 use crate::{memory, real};
 
-/// What is done of a request here.
+/// The operation of a request.
 enum Operation {
     Read,
     Write,
@@ -34,26 +35,26 @@ enum Operation {
 struct Request {
     fd: c_int,
     operation: Operation,
-    /// Whether what follows is a list of `iovec`, and how many; else of bytes.
+    /// Whether `address` and `len` describe a list of `iovec`; else bytes.
     is_list: bool,
     address: u64,
     len: u64,
-    /// Where in the file, in bytes; -1: at the descriptor's offset.
+    /// Offset in the file, in bytes; -1: at the descriptor's offset.
     offset: off_t,
-    /// As those of `preadv2`.
+    /// Flags of `preadv2`.
     flags: c_int,
 }
 
 impl Request {
-    /// Does it, where the file is served here: how many bytes it has moved, and who stands in for it. The kernel can have the
-    /// descriptor otherwise (requests-Q2).
+    /// Does the request if the file is served here; returns the bytes it has moved and the
+    /// descriptor that stands in for it. `None`: the descriptor may go to the kernel (requests-Q2).
     unsafe fn perform(self) -> Option<(usize, c_int)> {
         let Self { fd, operation, is_list, address, len, offset, flags } = self;
         let single = iovec { iov_base: address as *mut c_void, iov_len: len as usize };
         let (parts, count) =
             if is_list { (address as *const iovec, len as c_int) } else { (&raw const single, 1) };
         let stand_in = stand_in()?;
-        // SAFETY: what the kernel may do with the request's memory, these may.
+        // SAFETY: these functions may use the request's memory as the kernel may.
         let moved = unsafe {
             match operation {
                 Operation::Read => content::preadv2(fd, parts, count, offset, flags),
@@ -66,24 +67,24 @@ impl Request {
     }
 }
 
-/// Whether files are served under this descriptor.
+/// Checks whether a file is served under this descriptor.
 fn is_served(fd: c_int) -> bool {
     process().is_some_and(|process| process.owns(fd))
 }
 
-/// A request on this descriptor is the kernel's, if it is not already.
+/// Makes the descriptor of a request the kernel's.
 fn leave(fd: c_int) {
-    // Where that fails, the request fails as calls do on a descriptor that is not open.
+    // If that fails, the request fails as calls do on a descriptor that is not open.
     let _ = give_pool_files_to_kernel(&[fd]);
 }
 
-/// `/dev/null`, out of the program's sight; -1 until the first request.
+/// `/dev/null`, hidden from the program; -1 until the first request.
 static NULL: AtomicI32 = AtomicI32::new(-1);
 
-/// The descriptor of what stands in for requests that are done.
+/// Returns the descriptor that stands in for finished requests.
 fn stand_in() -> Option<c_int> {
     let known = NULL.load(Acquire);
-    // SAFETY: asks about a descriptor, which may have been closed by a call that nobody saw.
+    // SAFETY: asks about a descriptor, which an unseen call may have closed.
     if known >= 0 && unsafe { real::fcntl(known, libc::F_GETFD, 0) } >= 0 {
         return Some(known);
     }
@@ -93,7 +94,7 @@ fn stand_in() -> Option<c_int> {
     let hidden = process()?.hide(opened).ok()?;
     match NULL.compare_exchange(known, hidden, AcqRel, Acquire) {
         Ok(_) => Some(hidden),
-        // Another thread's is as good; this one lasts as long as the process.
+        // Another thread's descriptor serves as well; this one stays open until the process ends.
         Err(theirs) => Some(theirs),
     }
 }
@@ -107,7 +108,7 @@ const IOCB_CMD_FDSYNC: u16 = 3;
 const IOCB_CMD_PREADV: u16 = 7;
 const IOCB_CMD_PWRITEV: u16 = 8;
 
-/// What the kernel gets in place of a request, if it is done.
+/// Does a request; returns the one that the kernel gets in its place, if it was done.
 unsafe fn replaced(request: &iocb) -> Option<iocb> {
     let fd = request.aio_fildes as c_int;
     if !is_served(fd) {
@@ -128,7 +129,8 @@ unsafe fn replaced(request: &iocb) -> Option<iocb> {
     let (offset, flags) = (request.aio_offset, request.aio_rw_flags);
     let (address, len) = (request.aio_buf, request.aio_nbytes);
     let request_here = Request { fd, operation, is_list, address, len, offset, flags };
-    // What the kernel has no room for now is submitted once more: bytes would be appended twice.
+    // A program resubmits requests that the kernel has no room for now: an append would be done
+    // twice.
     let appends = flags & libc::RWF_APPEND != 0
         // SAFETY: asks about a descriptor.
         || unsafe { fcntl(fd, libc::F_GETFL, 0) } & libc::O_APPEND != 0;
@@ -146,13 +148,14 @@ unsafe fn replaced(request: &iocb) -> Option<iocb> {
     Some(other)
 }
 
-/// Submits requests of a context, as the system call: those on files that are served are done, and for the time of the call
-/// something else stands in their places. Their addresses are what the program knows them by.
+/// Submits requests of a context, like the system call. Does those on files that are served, and
+/// puts stand-ins in their places during the call. The addresses stay: the program recognises its
+/// requests by them.
 pub unsafe fn submit(context: c_long, count: c_long, list: *const *mut iocb) -> c_long {
     let mut originals = SmallVec::<[(*mut iocb, iocb); 16]>::new();
     if process().is_some() {
         for index in 0..count.max(0) as usize {
-            // What cannot be read, the kernel refuses, and all that follows.
+            // If an entry cannot be read, the kernel refuses it and all that follow.
             let Ok(at) = memory::load(list.wrapping_add(index)) else { break };
             let Ok(original) = memory::load(at) else { break };
             // SAFETY: the caller's request.
@@ -174,14 +177,14 @@ pub unsafe fn submit(context: c_long, count: c_long, list: *const *mut iocb) -> 
 export! {
     fn io_submit (context: c_ulong, count: c_long, list: *const *mut iocb) -> c_int {
         match submit(context as c_long, count, list) {
-            // libaio returns what others leave in `errno`.
+            // libaio returns the error number that others leave in `errno`.
             -1 => -*libc::__errno_location(),
             count => count as c_int,
         }
     }
 }
 
-// io_uring. What follows is liburing's interface, and it does not change.
+// io_uring. The types are liburing's binary interface, which does not change.
 
 /// A ring's submissions (`struct io_uring_sq`).
 #[repr(C)]
@@ -194,13 +197,13 @@ struct Submissions {
     dropped: *const u32,
     array: *const u32,
     entries: *mut Entry,
-    /// The entries that the program has filled and the kernel has not been told of.
+    /// The entries that the program has filled and not yet submitted.
     filled: [u32; 2],
     ring: [usize; 2],
     rest: [u32; 4],
 }
 
-/// A ring (`struct io_uring`), up to what is needed of it.
+/// A ring (`struct io_uring`), up to the last field that is needed.
 #[repr(C)]
 pub struct Ring {
     submissions: Submissions,
@@ -208,7 +211,7 @@ pub struct Ring {
     flags: c_uint,
 }
 
-/// `IORING_SETUP_IOPOLL`: what stands in for requests cannot be polled, no more than files of a mount.
+/// `IORING_SETUP_IOPOLL`: a stand-in cannot be polled, and neither can files of a mount.
 const POLLED: u32 = 1 << 0;
 /// `IORING_SETUP_SQE128`: entries are twice as long.
 const LONG_ENTRIES: u32 = 1 << 10;
@@ -223,12 +226,12 @@ struct Entry {
     offset: u64,
     address: u64,
     len: u32,
-    /// As those of `preadv2`, or of the operation.
+    /// Flags of `preadv2`, or of the operation.
     operation_flags: u32,
     data: u64,
     buffer: u16,
     personality: u16,
-    /// Of a splice.
+    /// Source of a splice.
     from: c_int,
     rest: [u64; 2],
 }
@@ -257,7 +260,7 @@ const HARDLINK: u8 = 1 << 3;
 const BUFFER_SELECT: u8 = 1 << 5;
 
 impl Entry {
-    /// Does the request, where that is to be done here.
+    /// Does the request, if it is to be done here.
     unsafe fn perform(&self) -> Option<(usize, c_int)> {
         if self.flags & BUFFER_SELECT != 0 || self.personality != 0 {
             return None;
@@ -279,12 +282,13 @@ impl Entry {
     }
 }
 
-/// Does what a ring's new requests ask of files that are served, before the kernel is told of them.
+/// Does the new requests of a ring that concern served files, before they go to the kernel.
 unsafe fn prepare(ring: *mut Ring) {
     if process().is_none() {
         return;
     }
-    // SAFETY: liburing has made the ring and everything that it points to; the program submits it, so nobody else does.
+    // SAFETY: liburing made the ring and all that it points to. The program is submitting it, so no
+    // other thread does.
     unsafe {
         let (submissions, flags) = (&(*ring).submissions, (*ring).flags);
         if flags & POLLED != 0 {
@@ -303,7 +307,7 @@ unsafe fn prepare(ring: *mut Ring) {
             if matches!(entry.opcode, SPLICE | TEE) {
                 leave(entry.from);
             }
-            // Registered files are numbered by themselves, and the kernel's already.
+            // Registered files have numbers of their own, and are the kernel's already.
             if entry.flags & FIXED_FILE != 0 || !is_served(entry.fd) {
                 continue;
             }
@@ -312,7 +316,7 @@ unsafe fn prepare(ring: *mut Ring) {
                 leave(entry.fd);
                 continue;
             };
-            // The address must be one that the process can have: nothing is read there.
+            // The address must be one that the process can have, although nothing is read there.
             (entry.opcode, entry.fd) = (WRITE, stand_in);
             (entry.offset, entry.address) = (0, entry as *const Entry as u64);
             (entry.len, entry.operation_flags) = (moved as u32, 0);
@@ -321,7 +325,7 @@ unsafe fn prepare(ring: *mut Ring) {
     }
 }
 
-/// Files are registered with a ring: they are the kernel's from now on.
+/// Makes files the kernel's that the program registers with a ring.
 unsafe fn register(files: *const c_int, count: c_uint) {
     for index in 0..count as usize {
         let Ok(fd) = memory::load(files.wrapping_add(index)) else { break };

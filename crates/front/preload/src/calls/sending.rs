@@ -1,5 +1,5 @@
-//! `sendfile` from a file of a pool to a stream socket or a pipe: the content is read here and written there, so that the
-//! mount is not asked for it.
+//! `sendfile` from a file of a pool to a stream socket or a pipe. The library reads the content
+//! here and writes it there, so that no request goes to the mount.
 
 #![allow(unsafe_code)]
 
@@ -10,10 +10,10 @@ use posix::{Errno, Process, Served};
 
 use crate::{guard, real};
 
-/// How much is read before it is sent, in bytes.
+/// Bytes that are read before they are sent.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What takes content in order.
+/// A target that takes bytes in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Socket,
@@ -21,11 +21,12 @@ enum Target {
 }
 
 impl Target {
-    /// `None`: something else, or a socket for messages, whose borders only the kernel knows.
+    /// Returns the kind of a target. `None`: another kind, or a socket for messages, whose borders
+    /// only the kernel knows.
     fn of(fd: c_int) -> Option<Self> {
         // SAFETY: a structure of numbers.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: room for what is said.
+        // SAFETY: a structure of the size that the call fills.
         if unsafe { real::fstat(fd, &mut stat) } != 0 {
             return None;
         }
@@ -43,11 +44,11 @@ impl Target {
         }
     }
 
-    /// Writes as `sendfile` would: waiting, if the descriptor waits, with signals coming in.
+    /// Writes as `sendfile` would: waits if the descriptor blocks, and lets signals in.
     fn send(self, fd: c_int, data: &[u8], more: bool) -> Result<usize, Errno> {
         let sent = guard::outside(|| {
             let (at, len) = (data.as_ptr().cast(), data.len());
-            // SAFETY: these bytes.
+            // SAFETY: the bytes of a slice.
             unsafe {
                 match self {
                     Self::Socket if more => real::send(fd, at, len, libc::MSG_MORE),
@@ -62,9 +63,10 @@ impl Target {
     }
 }
 
-/// Sends up to `count` bytes of `from`, from `at` on or from its offset on, which is moved by what was sent.
+/// Sends up to `count` bytes of `from`, beginning at `at` or at the descriptor's offset, and
+/// advances that by the bytes sent.
 ///
-/// `Kernel` where it is not such a file or not such a target.
+/// `Kernel` if the file is not served or the target is of another kind.
 pub(super) fn send(
     process: &Process,
     out: c_int,
@@ -90,7 +92,7 @@ pub(super) fn send(
         let read = match process.pread(from, &mut buf[..room], start + sent as off_t) {
             Served::Done(Ok(0)) => break,
             Served::Done(Ok(read)) => read,
-            // What is wrong, the kernel says.
+            // The kernel reports the error.
             _ if sent == 0 => return Served::Kernel,
             _ => break,
         };

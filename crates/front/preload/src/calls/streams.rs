@@ -1,5 +1,5 @@
-//! Streams of libc: those that are opened, and those that get a descriptor ([`crate::streams`]); files with names that libc
-//! makes up.
+//! Streams of libc: opening them, giving them a descriptor ([`crate::streams`]), and files with
+//! names that libc makes up.
 
 #![allow(unsafe_code)]
 
@@ -17,22 +17,22 @@ use crate::start::process;
 use crate::stats::Class;
 use crate::{cancel, direct, guard, memory, real, stats, streams};
 
-/// What the mode of a stream asks for.
+/// The mode of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mode {
     flags: c_int,
-    /// What says it to libc, but for how a file is opened.
+    /// The mode for libc, without the letters that only matter when a file is opened.
     name: &'static CStr,
 }
 
 impl Mode {
-    /// `None`: libc has to make something of it (that it is wrong, or that it names a character set).
+    /// Parses a mode. `None`: libc has to handle it, because it is wrong or names a character set.
     fn new(mode: &[u8]) -> Option<Self> {
         let (first, rest) = mode.split_first()?;
         if rest.contains(&b',') {
             return None;
         }
-        // glibc looks at the first seven.
+        // glibc reads the first seven letters.
         let rest = &rest[..rest.len().min(6)];
         let both = rest.contains(&b'+');
         let (access, name) = match (first, both) {
@@ -44,7 +44,7 @@ impl Mode {
             (b'a', true) => (libc::O_RDWR | libc::O_CREAT | libc::O_APPEND, c"a+"),
             _ => return None,
         };
-        // That transfers are no cancellation points is kept in the stream.
+        // With `c`, transfers are not cancellation points; the stream keeps that.
         if rest.contains(&b'c') {
             return None;
         }
@@ -52,12 +52,12 @@ impl Mode {
         Some(Self { flags: access | flag(b'e', libc::O_CLOEXEC) | flag(b'x', libc::O_EXCL), name })
     }
 
-    /// From the program's string.
+    /// Parses the program's string.
     fn read(mode: *const c_char) -> Option<Self> {
         Self::new(memory::string(mode).ok()?)
     }
 
-    /// A stream on a descriptor of ours that was just opened; closed where that fails.
+    /// Makes a stream on a descriptor of ours that was just opened; closes that if it fails.
     fn make(self, fd: c_int) -> *mut FILE {
         // SAFETY: a descriptor and strings.
         unsafe {
@@ -88,9 +88,9 @@ fn open_stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
     Some(if fd < 0 { null_mut() } else { mode.make(fd) })
 }
 
-/// A stream on a descriptor that is served here.
+/// Makes a stream on a descriptor that is served here.
 ///
-/// `EINVAL`: the descriptor cannot do what the mode asks for.
+/// `EINVAL`: the descriptor does not allow what the mode asks for.
 fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     let process = process()?;
     if !process.owns(fd) || guard::is_inside() {
@@ -123,7 +123,7 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     Some(stream)
 }
 
-/// libc has opened a stream.
+/// Notes that libc has opened a stream.
 fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     if let Some(opened) = NonNull::new(stream) {
         // SAFETY: a stream.
@@ -135,14 +135,15 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     stream
 }
 
-/// The descriptor of a stream, which libc is going to close where nobody sees it.
+/// Makes a stream's descriptor the kernel's for good, as libc is going to close it internally;
+/// returns it.
 fn delegate_stream(stream: *mut FILE) -> c_int {
     if stream.is_null() {
         return -1;
     }
     // SAFETY: the program passes a stream.
     let fd = unsafe { libc::fileno(stream) };
-    // Where that fails, calls on it are answered as before.
+    // If that fails, calls on it are answered as before.
     let _ = delegate(fd);
     fd
 }
@@ -168,7 +169,8 @@ export! {
     fn freopen | freopen64 (
         path: *const c_char, mode: *const c_char, stream: *mut FILE
     ) -> *mut FILE {
-        // Opened first: libc's stream then opens something else, on whose descriptor it is put.
+        // Opens the file first. libc's stream then opens `/dev/null`, and the file's descriptor
+        // replaces that one's.
         let opened = (!path.is_null() && streams::are_served())
             .then(|| Mode::read(mode))
             .flatten()
@@ -271,27 +273,27 @@ export! {
     }
 }
 
-/// What names of temporary files are made of.
+/// Letters of the names of temporary files.
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-/// How many of them.
+/// Letters at the end of such a name.
 const X: usize = 6;
-/// How often another name is tried.
+/// Attempts to find a free name.
 const TRIES: usize = 62 * 62 * 62;
 
-/// Opens a new file whose name ends with six letters that are made up, and `suffix` bytes of the template. `None`: it is libc's
-/// to make, or to refuse.
+/// Opens a new file whose name ends with six random letters and `suffix` bytes of the template.
+/// `None`: libc has to make or refuse it.
 fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> Option<c_int> {
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     named(template, suffix, || open_at(AT_FDCWD, template, flags, 0o600))
 }
 
-/// Calls `make`, which fails with `EEXIST` where the name is taken, with such names in `template` until it does something else;
-/// returns what it returned. `None`: it is libc's to make.
+/// Calls `make` with random names in `template` until it does not fail with `EEXIST`; returns its
+/// result. `None`: libc has to do it.
 fn named(template: *mut c_char, suffix: c_int, make: impl Fn() -> Option<c_int>) -> Option<c_int> {
     process()?;
     let len = memory::string(template).ok()?.len();
     let at = len.checked_sub(usize::try_from(suffix).ok()?)?.checked_sub(X)?;
-    // SAFETY: within the program's string, which is for us to change; nobody else does so now.
+    // SAFETY: within the program's string, which it lets us change; no other thread changes it now.
     let letters = unsafe { std::slice::from_raw_parts_mut(template.add(at).cast::<u8>(), X) };
     if letters != [b'X'; X] {
         return None;
@@ -299,8 +301,8 @@ fn named(template: *mut c_char, suffix: c_int, make: impl Fn() -> Option<c_int>)
     for _ in 0..TRIES {
         let mut random = 0_u64;
         let bytes = size_of_val(&random);
-        // A name that is taken is tried again, so that it may be a poor one, too.
-        // SAFETY: so many bytes.
+        // After a name that is taken, another is tried, so poor random numbers suffice. SAFETY: the
+        // size of the variable.
         unsafe { libc::getrandom((&raw mut random).cast(), bytes, libc::GRND_NONBLOCK) };
         for letter in letters.iter_mut() {
             *letter = LETTERS[(random % 62) as usize];

@@ -1,4 +1,4 @@
-//! Waiting for descriptors, and sending them to other processes: the kernel has to know them.
+//! Waiting for descriptors, and sending them to other processes: the kernel has to have them.
 
 #![allow(unsafe_code)]
 
@@ -14,15 +14,16 @@ use crate::serve::{give_to_kernel, set_errno};
 use crate::start::process;
 use crate::{memory, real};
 
-/// What the kernel would take at most of a list of messages (`UIO_MAXIOV`).
+/// Messages of one list that the kernel takes at most (`UIO_MAXIOV`).
 const MESSAGES_MAX: usize = 1024;
 
-/// The bytes of a list that a call only reads, or those that are there: the rest is the kernel's to refuse.
+/// Returns the bytes of a list that a call only reads, or the accessible part. The kernel refuses
+/// the rest.
 fn listed<'a, T>(list: *const T, count: usize) -> &'a [u8] {
     memory::readable(list.cast(), count.saturating_mul(size_of::<T>())).unwrap_or(&[])
 }
 
-/// The integers of a range of bytes that need not be aligned.
+/// Returns the integers in a range of bytes, which need not be aligned.
 fn integers<const BYTES: usize, T>(
     bytes: &[u8],
     from: fn([u8; BYTES]) -> T,
@@ -30,7 +31,7 @@ fn integers<const BYTES: usize, T>(
     bytes.chunks_exact(BYTES).filter_map(move |chunk| Some(from(chunk.try_into().ok()?)))
 }
 
-/// Makes what is polled the kernel's. Where that fails, `poll` says POLLNVAL.
+/// Makes polled descriptors the kernel's. If that fails, `poll` returns POLLNVAL.
 pub(super) fn give_polled(fds: *const pollfd, count: nfds_t) {
     let Some(process) = process() else { return };
     for polled in listed(fds, count as usize).chunks_exact(size_of::<pollfd>()) {
@@ -42,7 +43,7 @@ pub(super) fn give_polled(fds: *const pollfd, count: nfds_t) {
     }
 }
 
-/// Makes what is in the sets the kernel's.
+/// Makes the descriptors in the sets the kernel's.
 pub(super) fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<(), Errno> {
     let Some(process) = process() else { return Ok(()) };
     let words = usize::try_from(count).unwrap_or(0).div_ceil(64);
@@ -60,7 +61,7 @@ pub(super) fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<()
     Ok(())
 }
 
-/// Makes what a message carries the kernel's.
+/// Makes the descriptors that a message carries the kernel's.
 fn give_sent(message: &msghdr) -> Result<(), Errno> {
     const HEADER_BYTES: usize = size_of::<cmsghdr>();
     let mut rest = listed(message.msg_control.cast::<u8>(), message.msg_controllen);
@@ -80,12 +81,12 @@ fn give_sent(message: &msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes what messages carry the kernel's. `list` says where each begins.
+/// Makes the descriptors that messages carry the kernel's. `list` has the address of each message.
 fn give_all_sent(list: impl Iterator<Item = *const msghdr>) -> Result<(), Errno> {
     if process().is_none() {
         return Ok(());
     }
-    // What cannot be read, the kernel refuses, having sent what comes before.
+    // If a message cannot be read, the kernel refuses it after it has sent those before.
     let mut messages = list.map_while(|message| memory::load(message).ok());
     messages.try_for_each(|message| give_sent(&message))
 }
@@ -145,7 +146,7 @@ export! {
     }
 
     fn epoll_ctl (epoll: c_int, operation: c_int, fd: c_int, event: *mut c_void) -> c_int {
-        // FUSE would let a file be waited for, which no other file system does.
+        // FUSE would allow waiting for a file. No other file system does.
         if let Some(err) = refusal(fd, Errno::PERM) {
             let reads_event = operation != libc::EPOLL_CTL_DEL;
             let is_open = || {

@@ -13,17 +13,17 @@ use crate::real;
 use crate::serve::{on_fd, on_path};
 use crate::stats::Class;
 
-/// How much of a buffer a call fills at most.
+/// Returns how much of a buffer a call fills at most.
 fn fillable(size: size_t) -> usize {
     size.min(vfs::Limits::MAX.xattr)
 }
 
-/// A name: what is too long is not in the range of names.
+/// Reads a name. One that is too long gives `ERANGE`.
 fn name_at<'a>(name: *const c_char) -> Result<&'a [u8], Errno> {
     string(name).map_err(|err| if err == Errno::NAMETOOLONG { Errno::RANGE } else { err })
 }
 
-/// A value to set, all of it.
+/// Reads a whole value to set.
 fn value_at<'a>(value: *const c_void, size: size_t) -> Result<&'a [u8], Errno> {
     if size > vfs::Limits::MAX.xattr { Err(Errno::TOOBIG) } else { readable_whole(value, size) }
 }

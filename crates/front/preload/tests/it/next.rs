@@ -1,11 +1,11 @@
-//! What stands behind the library's functions is found without `dlsym`, and is the same.
+//! `next` finds the functions that `dlsym` finds, without calling it.
 
 #[path = "../../src/next.rs"]
 mod source;
 
 use std::ffi::CString;
 
-/// Names of all functions of libc that the library exports, or might.
+/// Returns names of all functions of libc that the library exports, or might.
 fn names() -> impl Iterator<Item = CString> {
     let lines = include_str!("../../symbols.txt").lines();
     let names =
@@ -30,7 +30,7 @@ fn symbols_are_those_that_dlsym_finds() {
             None => {}
         }
     }
-    // Those that libc has are found here, but for a few that it chooses by the processor.
+    // Functions of this libc are found here, except a few that it chooses by the processor.
     assert!(same > 250 && asked.len() < 5, "{same} found, not {asked:?}");
 }
 

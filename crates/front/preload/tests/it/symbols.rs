@@ -1,10 +1,12 @@
-//! The library exports what it must, and nothing that nobody decided.
+//! The library exports every function that it must, and no function that `symbols.txt` does not
+//! list.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Beside the test program: cargo builds the library for the tests of this package.
+/// Returns the library's path, next to the test program: cargo builds it for the tests of this
+/// package.
 fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().join("libkeepstone.so")
@@ -16,7 +18,7 @@ fn libc() -> PathBuf {
     PathBuf::from(&line[line.find('/').unwrap()..])
 }
 
-/// The functions that an object exports, without their versions.
+/// Returns the functions that an object exports, without their versions.
 fn exports(object: &Path) -> BTreeSet<String> {
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(object).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -29,7 +31,7 @@ fn exports(object: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Every object more is loaded into every program that is started.
+/// Each further object would be loaded into every program that is started.
 #[test]
 fn the_library_needs_libc_only() {
     let output = Command::new("readelf").arg("--dynamic").arg(library()).output().unwrap();
@@ -66,7 +68,7 @@ fn every_function_is_exported_or_excused() {
     let undecided: Vec<_> = ours.iter().filter(own).collect();
     assert!(undecided.is_empty(), "exported and not listed: {undecided:?}");
 
-    // Other names and checked forms of an exported function would pass the library by.
+    // Calls of other names and checked forms of an exported function would bypass the library.
     let forms = |name: &str| {
         [
             format!("{name}64"),

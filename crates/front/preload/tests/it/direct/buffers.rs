@@ -1,4 +1,4 @@
-//! Bytes that are lent where they lie (Chell §6).
+//! Bytes that are lent in the file's mapping (Chell §6).
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ const FUSE_MAGIC: u64 = 0x6573_5546;
 type Get = unsafe extern "C" fn(c_int, usize, i64, *mut *const c_void) -> isize;
 type Put = unsafe extern "C" fn(*const c_void) -> c_int;
 
-/// A function of the library that this process runs under.
+/// Finds a function of the library under which this process runs.
 fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: a string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -23,14 +23,14 @@ fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// Borrows, writes meanwhile, closes, gives back.
+/// Borrows bytes, writes meanwhile, closes, gives the bytes back.
 pub fn run(dir: &Path) {
     const LEN: usize = 5 << 20;
     let content: Vec<u8> = (0..LEN).map(|i| (i / 100) as u8).collect();
     std::fs::write(dir.join("lent"), &content).unwrap();
     std::fs::File::create(dir.join("sparse")).unwrap().set_len(LEN as u64).unwrap();
     let path = |name: &str| CString::new(dir.join(name).as_os_str().as_bytes()).unwrap();
-    // SAFETY: the functions have these types in include/keepstone.h; buffers are looked at only while
+    // SAFETY: the functions have these types in include/keepstone.h; buffers are read only while
     // they are lent.
     unsafe {
         let get: Get = std::mem::transmute::<*mut c_void, Get>(symbol(c"ks_fd_get_read_buf"));
@@ -47,7 +47,7 @@ pub fn run(dir: &Path) {
         assert_eq!(put(tail), 0);
         assert_eq!(get(fd, 9000, LEN as i64, &mut tail), 0);
 
-        // What is written shows; the descriptor may go.
+        // Lent bytes show what is written; the descriptor may be closed.
         assert_eq!(libc::pwrite(fd, [7u8; 10].as_ptr().cast(), 10, (2 << 20) - 5000), 10);
         assert_eq!(lent[..10], [7; 10]);
         assert_eq!(libc::close(fd), 0);
@@ -55,8 +55,8 @@ pub fn run(dir: &Path) {
         assert_eq!(put(buf), 0);
         assert_eq!((put(buf), errno()), (-1, libc::EINVAL));
 
-        // Holes stay holes (DAX lends zeros for them, tmpfs would have to allocate), but for blocks that a cache keeps of
-        // them; what cannot be read is refused.
+        // Holes stay holes (DAX lends zeros for them, tmpfs would have to allocate), except for
+        // blocks that a cache has of them; a descriptor that cannot be read is refused.
         let fd = libc::open(path("sparse").as_ptr(), libc::O_RDONLY);
         match get(fd, 4096, 0, &mut buf) {
             -1 => assert_eq!(errno(), libc::ENOTSUP),
@@ -70,7 +70,7 @@ pub fn run(dir: &Path) {
         let is_cache = rustix::fs::statfs(dir).unwrap().f_type as u64 == FUSE_MAGIC;
         assert!(blocks == 0 || is_cache, "{blocks}");
         let fd = libc::open(path("lent").as_ptr(), libc::O_WRONLY);
-        // Of a cache, what only writes is the kernel's.
+        // In a cache, a descriptor for writing only is the kernel's.
         let refused = if is_cache { libc::ENOTSUP } else { libc::EBADF };
         assert_eq!((get(fd, 4096, 0, &mut buf), errno()), (-1, refused));
         assert_eq!((get(0, 4096, 0, &mut buf), errno()), (-1, libc::ENOTSUP));

@@ -1,9 +1,10 @@
 //! Chell-Direct against the kernel: the same random calls on a tree that the library serves and on
-//! one that nobody serves. Every result, error number, byte and offset must be the same (Chell §2.2).
+//! one that only the kernel serves. Every result, error number, byte and offset must be the same
+//! (Chell §2.2).
 //!
-//! The test program runs itself twice for that, once under the library, and compares what both write
-//! down. `KEEPSTONE_OPS` says how many calls (20 000), `KEEPSTONE_SEED` which sequence to begin with,
-//! `KEEPSTONE_DIRECT_ON` in which directory (`/dev/shm`); a failure prints the seed.
+//! The test program runs itself twice for that, once under the library, and compares the outputs.
+//! `KEEPSTONE_OPS` is the number of calls (20 000), `KEEPSTONE_SEED` the first sequence,
+//! `KEEPSTONE_DIRECT_ON` the directory (`/dev/shm`). A failure prints the seed.
 
 mod buffers;
 mod calls;
@@ -17,10 +18,11 @@ use counters::Counters;
 
 /// Calls in one sequence, which starts with an empty directory.
 const SEQUENCE: u64 = 400;
-/// Says to the program that it is to run sequences: directory, first seed, number of sequences.
+/// Variable by which the program runs sequences: directory, first seed, number of sequences.
 const INSIDE: &str = "KEEPSTONE_DIRECT_INSIDE";
 
-/// Beside the test program: cargo builds the library for the tests of this package.
+/// Returns the library's path, next to the test program: cargo builds it for the tests of this
+/// package.
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().join("libkeepstone.so")
 }
@@ -29,7 +31,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-/// Where files are made.
+/// Returns the directory in which files are made.
 fn base() -> PathBuf {
     std::env::var_os("KEEPSTONE_DIRECT_ON").map_or("/dev/shm".into(), PathBuf::from)
 }
@@ -38,7 +40,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("keepstone-direct-").tempdir_in(base()).unwrap()
 }
 
-/// This program with one test only, for a directory; served or not.
+/// Makes a command of this program with one test only, for a directory, served or not.
 fn again(test: &str, inside: &str, served: Option<(&Path, u32, u32)>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, inside);
@@ -50,7 +52,7 @@ fn again(test: &str, inside: &str, served: Option<(&Path, u32, u32)>) -> Command
     command
 }
 
-/// What a program of [`again`] says: lines that begin with `#`.
+/// Returns the output of a program of [`again`]: lines that begin with `#`.
 fn said(command: &mut Command) -> Vec<String> {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -73,7 +75,7 @@ fn calls_are_answered_as_by_the_kernel() {
     let first = env("KEEPSTONE_SEED", 1);
     let (mut copied, mut all) = (0, 0);
     for seed in first..first + sequences {
-        // At once, with as many chunks as there can be, or few; or as it comes.
+        // Mappings from the first call on, with the most chunks or few; or after 1 or 4 calls.
         let (after, chunks) = [(0, 64), (0, 2), (1, 64), (4, 64)][seed as usize % 4];
         let (ours, theirs) = (directory(), directory());
         let run = |dir: &Path, served| {

@@ -1,5 +1,6 @@
-//! Another process cuts files off and makes holes in them while we copy: nobody is killed, and every
-//! byte that is read is one that was there, or zero where a hole may have been.
+//! Another process truncates files and makes holes in them while this one copies. Neither process
+//! dies, and every byte that is read was in the file before, or is zero if a hole may have been
+//! there.
 
 #![allow(unsafe_code)]
 
@@ -11,17 +12,17 @@ use std::path::Path;
 const SIZE: usize = 3 << 20;
 const CALLS: u64 = 15_000;
 
-/// What every byte of the file is, where it is not a hole.
+/// Returns the value of a byte of the file outside of holes.
 fn pattern(offset: usize) -> u8 {
     (offset / 512 % 255) as u8 + 1
 }
 
-/// Runs both sides on a file in a directory, and says what was seen.
+/// Runs both processes on a file in a directory, and returns what was seen.
 pub fn run(dir: &Path) {
     let path = CString::new(dir.join("raced").as_os_str().as_bytes()).unwrap();
     let whole: Vec<u8> = (0..SIZE).map(pattern).collect();
     std::fs::write(dir.join("raced"), &whole).unwrap();
-    // SAFETY: system calls on a path and on buffers of the lengths that are said.
+    // SAFETY: system calls on a path and on buffers of the lengths that are passed.
     unsafe {
         let fd = libc::open(path.as_ptr(), libc::O_RDWR);
         assert!(fd >= 0);
@@ -50,7 +51,7 @@ pub fn run(dir: &Path) {
         let mut status = 0;
         assert_eq!(libc::waitpid(other, &mut status, 0), other);
         assert!(libc::WIFSIGNALED(status), "the other process has failed");
-        // Undisturbed again, what was written is there.
+        // After the disturbance, the file has what is written to it.
         assert_eq!(libc::pwrite(fd, whole.as_ptr().cast(), SIZE, 0), SIZE as isize);
         assert_eq!(libc::ftruncate(fd, SIZE as i64), 0);
     }
@@ -58,7 +59,7 @@ pub fn run(dir: &Path) {
     println!("\n# done");
 }
 
-/// The other process: changes the size again and again, makes holes, writes by the kernel.
+/// Is the other process: changes the size again and again, makes holes, writes by the kernel.
 fn disturb(path: &CString, whole: &[u8]) -> ! {
     let mut rng = Rng::new(10);
     // SAFETY: as in `run`.
