@@ -1,7 +1,8 @@
 //! Reads that are no access.
 //!
-//! `O_NOATIME` belongs to who has opened a file, and engines know no openings. A front end makes such a call within
-//! [`unrecorded`]; an engine that is about to record an access asks [`is_recorded`]. Others pay nothing for it.
+//! `O_NOATIME` is a flag of an open file, and engines know no open files. A front end makes such a
+//! call within [`unrecorded`]; an engine asks [`is_recorded`] before it records an access. Other
+//! calls pay nothing for it.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ thread_local! {
 
 /// Makes a call that moves no access time.
 pub fn unrecorded<T>(call: impl FnOnce() -> T) -> T {
-    /// Ends it also where the call panics.
+    /// Ends it even if the call panics.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {

@@ -21,7 +21,7 @@ const ENTRY_LEN: usize = 8;
 const UNDEFINED_ID: u32 = u32::MAX;
 const RWX: u32 = 0o7;
 
-/// Whom an entry speaks of.
+/// The users or groups that an entry applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// The file's owner.
@@ -34,7 +34,7 @@ pub enum Tag {
     Group(u32),
     /// The most that named users and groups, and the file's group, can get.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
@@ -66,10 +66,10 @@ impl Tag {
     }
 }
 
-/// What one user, group or class may do.
+/// Permissions of one user, group or class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it speaks of.
+    /// The users or groups to which it applies.
     pub tag: Tag,
     /// `rwx` in the low three bits; others make the ACL invalid.
     pub perm: u16,
@@ -87,8 +87,8 @@ impl Acl {
         Self { entries: entries.into_iter().collect() }
     }
 
-    /// Decodes an attribute's value. `EINVAL` where it is malformed, `EOPNOTSUPP` where its version
-    /// is unknown. What decodes may still be invalid: see [`validate`](Self::validate).
+    /// Decodes an attribute's value. `EINVAL` if it is malformed, `EOPNOTSUPP` if its version is
+    /// unknown. A decoded ACL may still be invalid: see [`validate`](Self::validate).
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let (header, body) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Errno::INVAL)?;
         if u32::from_le_bytes(*header) != VERSION {
@@ -171,8 +171,8 @@ impl Acl {
         if expect == Expect::End { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// The permission bits (`0o777`) where they say all that this ACL says, so that it need not be
-    /// stored (`posix_acl_equiv_mode`).
+    /// The permission bits (`0o777`) if they express the whole ACL, so that it need not be stored
+    /// (`posix_acl_equiv_mode`).
     pub fn equivalent_mode(&self) -> Option<u32> {
         let plain = |e: &AclEntry| matches!(e.tag, Tag::UserObj | Tag::GroupObj | Tag::Other);
         self.entries.iter().all(plain).then(|| self.mode_bits())
@@ -197,9 +197,9 @@ impl Acl {
         self.for_each_class(|entry_perm, shift| *entry_perm = perm >> shift & RWX);
     }
 
-    /// What a node created with `mode` in a directory with this default ACL gets: its mode, and its
-    /// access ACL unless that would say no more than the mode (`posix_acl_create`). Bits of `mode`
-    /// above `0o777` pass through; a umask must not have been applied.
+    /// Returns the mode and the access ACL of a node created with `mode` in a directory with this
+    /// default ACL. There is no access ACL if the mode expresses it already (`posix_acl_create`).
+    /// Bits of `mode` above `0o777` pass through; a umask must not have been applied.
     pub fn inherit(&self, mode: u32) -> (u32, Option<Self>) {
         let mut access = self.clone();
         access.for_each_class(|entry_perm, shift| *entry_perm &= mode >> shift & RWX);

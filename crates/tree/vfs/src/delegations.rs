@@ -5,22 +5,24 @@ use std::ops::Range;
 
 /// Delegated files, as the cache uses them. An engine without other processes keeps the default methods.
 pub trait Delegations {
-    /// A number by which other processes that have the same storage may read and write one of its files with
-    /// [`read_delegated`](Self::read_delegated), [`write_delegated`](Self::write_delegated) and
-    /// [`append_delegated`](Self::append_delegated), until it is recalled: who serves the file tells them which, and changes
-    /// nothing of it meanwhile.
+    /// Creates a delegation: a number by which other processes with the same storage may read and
+    /// write one of its files. They use [`read_delegated`](Self::read_delegated),
+    /// [`write_delegated`](Self::write_delegated) and [`append_delegated`](Self::append_delegated)
+    /// until the delegation is recalled. The server of the file names the file to them, and changes
+    /// nothing in it meanwhile.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where there are no such processes, or what they write would not be durable on return; `ENOSPC` where there
-    /// are too many delegations.
+    /// `EOPNOTSUPP` if there are no such processes, or if their writes would not be durable on
+    /// return; `ENOSPC` if there are too many delegations.
     fn delegate(&self) -> Result<Delegation> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Recalls a delegation, or all: when it returns, nobody is at work by it, and nobody begins.
+    /// Recalls a delegation, or all. When it returns, no process works by the delegation, and none
+    /// can begin.
     ///
     /// # Errors
-    /// `EAGAIN` where somebody may still be at work; nobody begins then, either.
+    /// `EAGAIN` if a process may still be at work; none can begin then, either.
     fn recall(&self, _delegation: Option<Delegation>) -> Result<()> {
         Ok(())
     }
@@ -28,7 +30,7 @@ pub trait Delegations {
     /// As [`read`](crate::FileSystem::read), by a delegation.
     ///
     /// # Errors
-    /// `ESTALE` where it was recalled; nothing is read then.
+    /// `ESTALE` if it was recalled; nothing is read then.
     fn read_delegated(
         &self,
         _by: Delegation,
@@ -42,7 +44,7 @@ pub trait Delegations {
     /// As [`write`](crate::FileSystem::write), by a delegation.
     ///
     /// # Errors
-    /// `ESTALE` where it was recalled; nothing is written then.
+    /// `ESTALE` if it was recalled; nothing is written then.
     fn write_delegated(
         &self,
         _by: Delegation,
@@ -53,10 +55,11 @@ pub trait Delegations {
         Err(Errno::STALE)
     }
 
-    /// As [`append`](crate::FileSystem::append), by a delegation, where the bytes come to lie `within` this range of the file.
+    /// As [`append`](crate::FileSystem::append), by a delegation, if the bytes would lie `within`
+    /// this range of the file.
     ///
     /// # Errors
-    /// `ESTALE` where it was recalled, `ERANGE` where they would lie elsewhere; nothing is written then.
+    /// `ESTALE` if it was recalled, `ERANGE` if they would lie elsewhere; nothing is written then.
     fn append_delegated(
         &self,
         _by: Delegation,
@@ -67,26 +70,29 @@ pub trait Delegations {
         Err(Errno::STALE)
     }
 
-    /// Sets bits of a file of bits by a delegation, whoever sets others at the same time: bit `j` of its `i`th word of 8 bytes,
-    /// little-endian, is number 64 `i` + `j`. A crash may leave some of them set.
+    /// Sets bits in a bitmap file by a delegation, even while other processes set other bits in it.
+    /// Bit `j` of its `i`th little-endian word of 8 bytes has the number 64 `i` + `j`. A crash may
+    /// leave some of the bits set.
     ///
     /// # Errors
-    /// `ESTALE` where it was recalled; none is set then.
+    /// `ESTALE` if it was recalled; no bit is set then.
     fn set_bits_delegated(&self, _by: Delegation, _ino: Ino, _bits: Range<u64>) -> Result<()> {
         Err(Errno::STALE)
     }
 
-    /// Makes ready for what a program will write by a delegation, and says which blocks it may mark itself from now on. To be
-    /// called for who may write to the file.
+    /// Prepares a file for the writes of a program by a delegation, and returns which blocks the
+    /// program may now mark itself. The caller makes sure that the program may write to the file.
     ///
     /// # Errors
-    /// `ENOTTY` where files are not delegated; `ESTALE` where the delegation was recalled, `EINVAL` for no range of blocks, or too
-    /// many at once, `EFBIG` beyond the end of what a file can have, and as [`write`](crate::FileSystem::write).
+    /// `ENOTTY` if files are not delegated; `ESTALE` if the delegation was recalled; `EINVAL` for
+    /// an invalid range of blocks or one that is too long; `EFBIG` beyond the largest file; and
+    /// those of [`write`](crate::FileSystem::write).
     fn announce(&self, _ino: Ino, _announced: &Announcement) -> Result<Credit> {
         Err(Errno::NOTTY)
     }
 
-    /// Whether others may change the file now without asking: who asks for its attributes is to remember nothing of them.
+    /// Whether other processes may now change the file without asking. A front end must not cache
+    /// its attributes then.
     fn is_delegated(&self, _ino: Ino) -> bool {
         false
     }

@@ -1,8 +1,8 @@
-//! File systems over others.
+//! Forwarding calls to another file system.
 
-/// Implements methods of [`FileSystem`](crate::FileSystem) by calling the same of another file system: for those that
-/// change or watch some calls only. The expression is evaluated in each call; where it ends in `?`, its error is the
-/// call's.
+/// Implements methods of [`FileSystem`](crate::FileSystem) by calling the same method of another
+/// file system. It serves file systems that change or watch only some calls. The expression is
+/// evaluated in each call; if it ends in `?`, its error is the call's.
 ///
 /// ```
 /// use vfs::{FileSystem, Result, model::Model};

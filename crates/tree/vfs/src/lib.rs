@@ -4,27 +4,29 @@
 //! `posix`) translates requests into its calls and results into replies. Both sides speak
 //! inode numbers, byte names and [`Errno`]; neither knows the other.
 //!
-//! What the contract promises:
+//! The contract promises:
 //!
 //! - **vfs-C1** Every call is atomic with respect to every other call.
 //! - **vfs-C2** A call that fails leaves the tree as it was.
 //! - **vfs-C3** Access permission is the front end's business (the kernel checks it for the mount under
-//!   `default_permissions`); the [`Caller`] says who owns what the call creates.
+//! `default_permissions`); the [`Caller`] gives the owner of the inode that a call creates.
 //! - **vfs-C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
-//! - **vfs-C5** A call that changes the content or the size of a file, be it to the same, takes its
-//!   `security.capability` away, whoever the caller is. It does so by a step of its own, which is
-//!   durable before the content changes, and stays where the change then fails for want of space.
-//! - **vfs-C6** What a call has done survives a crash as [`FileSystem::durability`] says. Front ends act on it: who asks
-//!   for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) gets them, by [`FileSystem::fsync`] and
-//!   [`FileSystem::sync`] where the call alone does not do; and no cache above keeps writes back from an engine
-//!   that makes them durable before that.
+//! - **vfs-C5** A call that changes the content or the size of a file removes its
+//!   `security.capability`, for every caller and even if the new content equals the old. The
+//!   removal is a step of its own, durable before the content changes. It stays if the change then
+//!   fails for want of space.
+//! - **vfs-C6** The work of a call survives a crash as [`FileSystem::durability`] states. Front
+//!   ends act on it. If a program asks for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) and
+//!   the call alone does not suffice, they call [`FileSystem::fsync`] or [`FileSystem::sync`]. If
+//!   the engine makes writes durable before that, no cache above it holds them back.
 //!
-//! [`model`] is the executable specification, `conformance` (a cargo feature of this name) the
-//! suite that compares any implementation with it, `script` (a feature, too) has operations as lines of
-//! text, [`path`] walks paths, [`tree`] reads a whole file system into a value that
-//! can be compared, [`forward!`] puts one file system over another, [`access`] is for reads that are no access,
-//! [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are the small rules that every engine needs.
+//! [`model`] is the executable specification. `conformance` (a cargo feature of this name) is the
+//! suite that compares any implementation with it; `script` (also a feature) represents operations
+//! as lines of text. [`path`] walks paths, [`tree`] reads a whole file system into a value that can
+//! be compared, and [`forward!`] puts one file system over another. [`access`] marks reads that
+//! must not move access times, [`acl`] is the POSIX.1e arithmetic, and [`Limits`] and [`rules`] are
+//! the small rules that every engine needs.
 
 #![forbid(unsafe_code)]
 
@@ -57,11 +59,11 @@ pub type Result<T> = std::result::Result<T, Errno>;
 
 /// A file system as its front ends see it.
 ///
-/// Names are single components without `/` or NUL; `.` and `..` are refused with `EINVAL` by calls
-/// that create or remove, and resolved by [`lookup`](Self::lookup). What is larger than the file system's
-/// [`limits`](Self::limits) is refused, a longer name with `ENAMETOOLONG`; an unknown inode gives `ESTALE`; a
-/// non-directory where a directory is needed gives `ENOTDIR`; corruption gives `EUCLEAN` or `EIO`; a read-only mount gives
-/// `EROFS` to every call that changes something.
+/// Names are single components without `/` or NUL. Calls that create or remove refuse `.` and `..`
+/// with `EINVAL`; [`lookup`](Self::lookup) resolves them. Anything larger than the file system's
+/// [`limits`](Self::limits) is refused, a longer name with `ENAMETOOLONG`. An unknown inode gives
+/// `ESTALE`; a non-directory where a directory is needed gives `ENOTDIR`; corruption gives
+/// `EUCLEAN` or `EIO`. A read-only mount gives `EROFS` to every call that changes something.
 ///
 /// Where several errors apply, the first in this order is given: unknown inodes; inodes of the
 /// wrong kind; names; other arguments; names that exist, do not exist or no longer may
@@ -71,21 +73,23 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// A removed directory that is still referenced has no parent and takes no names: creating in it,
 /// listing it and looking up `..` give `ENOENT`; its link count is 0.
 ///
-/// Times: whatever changes the content of a file or directory sets its `mtime` and `ctime`; whatever
-/// changes an inode otherwise (links included, and for `rename` the inode moved) sets `ctime`.
-/// `read` need not set `atime`. A call that changes nothing (an empty write, a rename between two
-/// names of one inode, an empty [`SetAttr`]) sets none.
+/// Times: a change of the content of a file or directory sets its `mtime` and `ctime`. Any other
+/// change of an inode (links included, and for `rename` the inode moved) sets `ctime`. `read` need
+/// not set `atime`. A call that changes nothing (an empty write, a rename between two names of one
+/// inode, an empty [`SetAttr`]) sets none.
 pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// The inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// When what a call has done survives a crash (vfs-C6). The same for as long as the file system lives.
+    /// The time at which the work of a call survives a crash (vfs-C6). It stays the same while the
+    /// file system lives.
     fn durability(&self) -> Durability;
 
-    /// What the kernel may keep of it.
+    /// The data of this file system that the kernel may cache.
     fn kernel_cache(&self) -> KernelCache;
 
-    /// How large things can be. The same for as long as the file system lives, and nothing larger than in [`Limits::MAX`].
+    /// The largest sizes and counts that the file system supports. They stay the same while it
+    /// lives and do not exceed [`Limits::MAX`].
     fn limits(&self) -> &'static Limits;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
@@ -93,31 +97,32 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// Adds a reference. `ENOENT` where there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// As [`lookup`](Self::lookup), with the attributes put where the caller wants them: to copy so many
-    /// words costs a good part of a short call. Undefined after an error.
+    /// As [`lookup`](Self::lookup), but stores the attributes into `entry`: copying them costs a
+    /// good part of a short call. After an error `entry` is undefined.
     fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
         *entry = self.lookup(dir, name)?;
         Ok(())
     }
 
-    /// The attributes of what `name` leads to, as [`lookup`](Self::lookup) gives them, but without a
-    /// reference. `btime`, which only few ask for, may be missing: 0.
+    /// Returns the attributes of the inode that `name` leads to, as [`lookup`](Self::lookup) does,
+    /// but without a reference. `btime`, which few callers need, may be missing: 0.
     fn peek(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         let mut attr = Attr::NONE;
         self.peek_into(dir, name, &mut attr)?;
         Ok(attr)
     }
 
-    /// As [`peek`](Self::peek), and as [`lookup_into`](Self::lookup_into).
+    /// As [`peek`](Self::peek), but stores the attributes into `attr`.
     fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
         self.lookup_into(dir, name, attr)?;
         self.forget(attr.ino, 1);
         Ok(())
     }
 
-    /// A number that is another one after each change of a directory's names, and of any inode's
-    /// attributes but `atime`, and where the inode number means another inode: so what was found by an
-    /// earlier call is still so. `None` during a change, and where nobody counts.
+    /// Returns a number that differs after each change of a directory's names or of any inode's
+    /// attributes except `atime`, and after the inode number is used for another inode. While it is
+    /// equal, the results of earlier calls still hold. `None` during a change, and if the file
+    /// system keeps no such number.
     fn version(&self, _ino: Ino) -> Option<u64> {
         None
     }
@@ -132,15 +137,16 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// Changes the given attributes in one atomic step (times excepted, BPFS §3.6) and returns the
     /// new ones. `size` on a directory gives `EISDIR`, on other non-files `EINVAL`, above
     /// [`Limits::file_size`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm` rewrites
-    /// the mask of an access ACL; giving an owner or group (even the same) clears set-user-ID and
-    /// (where group-executable) set-group-ID of non-directories, and `security.capability`, before
-    /// `perm` is applied. A size, even the same, sets `mtime`. What a file gains reads as zeros.
+    /// the mask of an access ACL. Giving an owner or group (even the same) clears set-user-ID,
+    /// set-group-ID (if group-executable) of non-directories, and `security.capability`, before
+    /// `perm` is applied. A size, even the same, sets `mtime`. The added part of a longer file
+    /// reads as zeros.
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr>;
 
     /// Creates `name` in `dir`. In a directory with set-group-ID the group is the directory's (and
-    /// a new directory gets the bit, which it never takes from `node.mode`). Where `dir` has a default ACL it takes the place of
-    /// `node.umask`. A symbolic link's bits are 0777 whatever `node` and the ACL say
-    /// ([`rules::NewInode::derive`]). Adds a reference. `EEXIST` where the name is taken.
+    /// a new directory gets the bit, which it never takes from `node.mode`). A default ACL of `dir`
+    /// takes the place of `node.umask`. The bits of a symbolic link are 0777 regardless of `node`
+    /// and the ACL ([`rules::NewInode::derive`]). Adds a reference. `EEXIST` if the name is taken.
     /// `ENAMETOOLONG` for a target longer than [`Limits::symlink`], `ENOENT` for an empty one.
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry>;
 
@@ -163,16 +169,18 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// [`tmpfile`](Self::tmpfile) and was never named.
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// Moves `from` to `to`, replacing what stands there (`rename(2)`, `renameat2(2)`). Two names of
-    /// one inode: nothing happens. `EINVAL` for a directory moved below itself, or both flags;
-    /// `EISDIR`, `ENOTDIR`, `ENOTEMPTY` as in POSIX. As in Linux the state is checked in this order:
-    /// `from` must exist; `to` must, or must not, where a flag says so; `from` must not be above `to`
-    /// (`EINVAL`), nor `to` above `from` (`ENOTEMPTY`, or `EINVAL` when exchanging); then the rest.
+    /// Moves `from` to `to`, replacing what `to` names (`rename(2)`, `renameat2(2)`). If both are
+    /// names of one inode, nothing happens. `EINVAL` for a directory moved below itself, or for
+    /// both flags; `EISDIR`, `ENOTDIR`, `ENOTEMPTY` as in POSIX. As in Linux the state is checked
+    /// in this order: `from` must exist; `to` must or must not exist, as the flags require; `from`
+    /// must not be above `to` (`EINVAL`), nor `to` above `from` (`ENOTEMPTY`, or `EINVAL` when
+    /// exchanging); then the rest.
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()>;
 
-    /// As [`rename`](Self::rename), and leaves a whiteout under the old name, in the same atomic step: a character device 0:0
-    /// without permission bits, of the caller's, made as by [`create`](Self::create) (`RENAME_WHITEOUT`). An exchange leaves
-    /// none: `EINVAL`. Where nothing is renamed, nothing is left.
+    /// As [`rename`](Self::rename), but leaves a whiteout under the old name in the same atomic
+    /// step (`RENAME_WHITEOUT`). The whiteout is a character device 0:0 without permission bits,
+    /// owned by the caller and made as by [`create`](Self::create). An exchange leaves none:
+    /// `EINVAL`. If nothing is renamed, no whiteout is left.
     fn rename_whiteout(
         &self,
         caller: &Caller,
@@ -191,22 +199,22 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// Reads at `offset`; returns how many bytes (short only at the end of the file). `EISDIR` for a
-    /// directory, `EINVAL` for other non-files.
+    /// Reads at `offset`; returns the number of bytes (short only at the end of the file). `EISDIR`
+    /// for a directory, `EINVAL` for other non-files.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `data` at `offset`, atomically, or nothing. Durable on return where the medium
-    /// is. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` where the end is beyond
-    /// [`Limits::file_size`], `ENOSPC`.
+    /// Writes all of `data` at `offset`, atomically, or nothing. If the medium is durable, the
+    /// write is durable on return. `EISDIR` and `EINVAL` as [`read`](Self::read), `EFBIG` if the
+    /// end is beyond [`Limits::file_size`], `ENOSPC`.
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Writes `data` at the end of the file, atomically; returns the offset it got. Errors as
     /// [`write`](Self::write).
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
-    /// Clears set-user-ID, set-group-ID (where group-executable) and `security.capability`, as any
-    /// change of owner must, and before a write by an unprivileged process (whoever writes, the
-    /// capability goes by vfs-C5). Directories keep theirs.
+    /// Clears set-user-ID, set-group-ID (if group-executable) and `security.capability`. Any change
+    /// of owner must do this, and a front end before a write by an unprivileged process. (By vfs-C5
+    /// a write removes the capability for every caller.) Directories keep theirs.
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,
@@ -229,34 +237,35 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// [`write`](Self::write).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
-    /// Makes everything completed on `ino` durable, and the names by which it is reached. `EIO` where it is not known
-    /// to be.
+    /// Makes everything completed on `ino` durable, and the names that lead to it. `EIO` if the
+    /// engine does not know that it is durable.
     fn fsync(&self, ino: Ino) -> Result<()>;
 
     /// Makes everything completed durable (`syncfs`). `EIO` as above.
     fn sync(&self) -> Result<()>;
 
-    /// The last call that changes anything, at the same time as no other: makes everything durable, and may note in the
-    /// storage that it is, for who uses it next. `EIO` as above.
+    /// Makes everything durable. It is the last call that changes anything, and no other call runs
+    /// at the same time. The engine may record in the storage that the file system was closed, for
+    /// its next user. `EIO` as above.
     fn close(&self) -> Result<()> {
         self.sync()
     }
 
-    /// The value of an extended attribute. `ENODATA` where there is none.
+    /// The value of an extended attribute. `ENODATA` if it does not exist.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Sets an extended attribute. Names start with `user.`, `trusted.` or `security.`, or are
     /// `system.posix_acl_access` or `system.posix_acl_default` (else `EOPNOTSUPP`); `user.` only on
-    /// files and directories (`EPERM`); all rules of names are in [`Limits::check_xattr`]. An access
-    /// ACL also sets the permission bits; one that says no more than the bits is not stored, and one
-    /// that was stored goes. An ACL that is not valid gives `EINVAL` (`EOPNOTSUPP` for its version).
-    /// `ENOSPC` where the list of names would outgrow [`Limits::xattr_list`].
+    /// files and directories (`EPERM`). All rules of names are in [`Limits::check_xattr`]. An
+    /// access ACL also sets the permission bits; if the bits express all of it, it is not stored,
+    /// and a stored one is removed. An invalid ACL gives `EINVAL` (`EOPNOTSUPP` for its version).
+    /// `ENOSPC` if the list of names would outgrow [`Limits::xattr_list`].
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()>;
 
     /// The names of all extended attributes.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
-    /// Removes an extended attribute. `ENODATA` where there is none; names as in
+    /// Removes an extended attribute. `ENODATA` if it does not exist; names as in
     /// [`setxattr`](Self::setxattr). Removing an ACL leaves the permission bits as they are.
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
 

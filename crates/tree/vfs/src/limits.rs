@@ -1,12 +1,13 @@
-//! How large things can be in a file system, and the rules that follow.
+//! The largest sizes and counts of a file system, and the rules that follow.
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT};
 use crate::rules::has_any;
 use crate::{Errno, Fallocate, FileKind, Result};
 use std::ops::Range;
 
-/// How large things can be in a file system. Engines state theirs ([`FileSystem::limits`](crate::FileSystem::limits)); front
-/// ends and the contract's own rules act on them.
+/// The largest sizes and counts of a file system. Each engine states its own
+/// ([`FileSystem::limits`](crate::FileSystem::limits)); front ends and the contract's own rules act
+/// on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest name of a directory entry, in bytes.
@@ -24,8 +25,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// No engine can have larger ones: lengths are the kernel's own limits, a file of 2^48 bytes is a tree of height 4 (BPFS
-    /// §3.1).
+    /// The limits that no engine may exceed: lengths are the kernel's own limits, and a file of
+    /// 2^48 bytes is a tree of height 4 (BPFS §3.1).
     pub const MAX: Self = Self {
         name: 255,
         symlink: 4095,
@@ -35,7 +36,7 @@ impl Limits {
         xattr_list: 65_536,
     };
 
-    /// Whether none is larger than in `other`.
+    /// Whether every limit is at most that of `other`.
     pub const fn are_within(&self, other: &Self) -> bool {
         self.name <= other.name
             && self.symlink <= other.symlink
@@ -77,10 +78,10 @@ impl Limits {
 
     /// Checks an attribute that is to be set on, or (with a length of 0) removed from, an inode of
     /// `kind`. In this order: `ERANGE` for an empty name or one beyond [`XATTR_NAME_MAX`] bytes;
-    /// `E2BIG` for a value that is too long; `EOPNOTSUPP` for an unknown namespace;
-    /// `EINVAL` for nothing after the prefix, or a NUL; `EPERM` for `user.` on anything but files and
-    /// directories; `EOPNOTSUPP` for ACLs on symbolic links; `EACCES` for a default ACL on anything but
-    /// directories.
+    /// `E2BIG` for a value that is too long; `EOPNOTSUPP` for an unknown namespace; `EINVAL` for a
+    /// name without anything after the prefix, or with a NUL; `EPERM` for `user.` except on files
+    /// and directories; `EOPNOTSUPP` for ACLs on symbolic links; `EACCES` for a default ACL except
+    /// on directories.
     pub fn check_xattr(&self, kind: FileKind, name: &[u8], value_len: usize) -> Result<()> {
         if name.is_empty() || name.len() > XATTR_NAME_MAX {
             return Err(Errno::RANGE);
@@ -114,8 +115,8 @@ impl Limits {
         offset.checked_add(len).filter(|end| *end <= self.file_size).ok_or(Errno::FBIG)
     }
 
-    /// The range of bytes that [`FileSystem::fallocate`](crate::FileSystem::fallocate) is asked for, if something of this kind,
-    /// with `size` bytes, can have that done to it.
+    /// Checks a call of [`FileSystem::fallocate`](crate::FileSystem::fallocate) on an inode of this
+    /// kind with `size` bytes, and returns its range of bytes.
     pub fn check_fallocate(
         &self,
         (kind, size): (FileKind, u64),
@@ -149,5 +150,5 @@ impl Limits {
 /// Longest name of an extended attribute, in bytes, prefix included: the kernel's limit, for all engines.
 pub const XATTR_NAME_MAX: usize = 255;
 
-/// Files lose and gain multiples of so many bytes in their midst.
+/// The unit, in bytes, of ranges that are removed from or inserted into the middle of a file.
 const SHIFT_UNIT: u64 = 4096;

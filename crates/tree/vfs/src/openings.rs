@@ -4,9 +4,10 @@ use crate::Ino;
 
 /// Notices of a front end about files that a program may map through the kernel. The default methods ignore them.
 pub trait Openings {
-    /// A front end has opened a file for somebody who may map it by the kernel, until [`closed`](Self::closed).
+    /// A front end has opened a file for a program that may map it through the kernel, until
+    /// [`closed`](Self::closed).
     fn opened(&self, _ino: Ino) {}
 
-    /// What was [`opened`](Self::opened) is closed, and mapped no more.
+    /// A file that was [`opened`](Self::opened) is closed, and no longer mapped.
     fn closed(&self, _ino: Ino) {}
 }

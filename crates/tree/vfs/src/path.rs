@@ -1,11 +1,13 @@
-//! Paths below the root of a file system: for those who have no mount, and so no kernel that walks them.
+//! Walking paths below the root of a file system, for callers without a mount, and so without a
+//! kernel that walks them.
 //!
-//! Permission is nobody's business here. The process layer has a walk of its own, which asks for it at each step, keeps
-//! what it has found, and leaves to the kernel what leads outside.
+//! These functions do not check permission. The process layer has its own walk, which checks
+//! permission at each step, caches its results, and leaves to the kernel the paths that lead
+//! outside.
 
 use crate::{Entry, Errno, FileKind, FileSystem, Ino, Result};
 
-/// How many symbolic links one path may lead through (the kernel's limit).
+/// The most symbolic links that one path may lead through (the kernel's limit).
 pub const LINKS_MAX: u32 = 40;
 /// Longest path, in bytes, with the NUL behind it (the kernel's `PATH_MAX`).
 pub const PATH_MAX: usize = 4096;
@@ -15,8 +17,9 @@ pub fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
 }
 
-/// Calls `act` with the directory that holds the last name of `path`, and that name: `.` for the root. Absolute and relative
-/// paths both begin at the root; symbolic links on the way are followed, one in the end is not.
+/// Calls `act` with the directory that holds the last name of `path`, and that name: `.` for the
+/// root. Absolute and relative paths both begin at the root. Symbolic links on the way are
+/// followed, but not one at the end.
 ///
 /// # Errors
 /// `ENOENT` for an empty path, `ENAMETOOLONG` from [`PATH_MAX`] on, `ELOOP` beyond [`LINKS_MAX`]; of
@@ -34,7 +37,7 @@ where
     result
 }
 
-/// What a name in a directory is in the end, symbolic links followed; with a reference.
+/// Resolves a name in a directory, following symbolic links to the end; adds a reference.
 ///
 /// # Errors
 /// As [`at`].
@@ -129,7 +132,7 @@ mod tests {
         assert_eq!(find(&fs, "loop"), Err(Errno::LOOP));
         assert_eq!(find(&fs, "d/e/f/g"), Err(Errno::NOTDIR));
         assert_eq!(find(&fs, &"d/../".repeat(PATH_MAX / 5 + 1)), Err(Errno::NAMETOOLONG));
-        // A link in the end is itself to who asks for the place.
+        // `at` does not follow a link at the end of the path.
         assert_eq!(
             at(&fs, b"to-e", |dir, name| Ok((dir, name.to_vec()))),
             Ok((ROOT, b"to-e".to_vec()))

@@ -17,7 +17,7 @@ pub const SYMLINK_PERM: u32 = 0o777;
 pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = LOW << 7;
-    // The lowest byte that is zero leaves its highest bit; bytes above it may do so, too.
+    // The lowest zero byte leaves its highest bit set; bytes above it may do so, too.
     let has = |word: u64| {
         let hits = wanted.map(|byte| {
             let zero = word ^ (LOW * u64::from(byte));
@@ -25,7 +25,7 @@ pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
         });
         hits.into_iter().fold(0, |all, hit| all | hit) & HIGH != 0
     };
-    // What is left of the text in the end overlaps what precedes it.
+    // The last eight bytes overlap the bytes before them.
     if let (Some(_), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
         let (words, _) = text.as_chunks::<8>();
         words.iter().chain([last]).any(|word| has(u64::from_ne_bytes(*word)))
@@ -54,7 +54,7 @@ pub fn new_node_owner(caller: &Caller, dir_attr: &Attr, kind: FileKind, mode: u3
     (gid, mode)
 }
 
-/// What a new node starts with.
+/// The attributes that a new node starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewInode {
     /// Group.
@@ -68,9 +68,10 @@ pub struct NewInode {
 }
 
 impl NewInode {
-    /// Group, permission bits and ACLs of `node`, which `caller` creates in the directory
-    /// `dir_attr` with the default ACL `dir_default`: [`new_node_owner`], then the default ACL or,
-    /// where there is none, the umask. A symbolic link has neither; its bits are [`SYMLINK_PERM`].
+    /// Derives group, permission bits and ACLs of `node`, which `caller` creates in the
+    /// directory `dir_attr` with the default ACL `dir_default`: by [`new_node_owner`], then by the
+    /// default ACL or, without one, the umask. A symbolic link takes neither; its bits are
+    /// [`SYMLINK_PERM`].
     pub fn derive(
         caller: &Caller,
         dir_attr: &Attr,
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn a_byte_is_found_wherever_it_is() {
         for len in 0..40 {
-            // Neighbours of what is looked for, and bytes with the highest bit.
+            // Neighbours of the wanted byte, and bytes with the highest bit.
             for filler in [1, b'.', b'0', 0x80, 0x81, b'/' | 0x80, 0xff] {
                 let mut text = vec![filler; len];
                 assert!(!has_any(&text, [b'/', 0]), "{text:?}");

@@ -5,9 +5,9 @@
 //! one inode. On the way it checks what must hold of any file system: listings agree with lookups,
 //! no name appears twice, `.` and `..` come first and are right, link counts match the names.
 //!
-//! Left out of the value is what implementations may choose: inode numbers, times, allocated
-//! space, sizes of directories. The walk gives back every reference it takes; nobody else should
-//! change the file system meanwhile.
+//! The value leaves out what implementations may choose: inode numbers, times, allocated space,
+//! sizes of directories. The walk gives back every reference it takes. No other thread or process
+//! should change the file system meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,10 +23,10 @@ const CHUNK: u64 = 256 * 1024;
 /// Most bytes of one file that a walk reads. A file system that reports more data than this has
 /// lost a hole.
 const DATA_MAX: u64 = 1 << 30;
-/// Most differences that [`diff`] tells.
+/// Most differences that [`diff`] lists.
 const DIFFS_MAX: usize = 12;
 
-/// What a path stands for.
+/// The inode that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Kind of object.
@@ -65,9 +65,9 @@ pub struct Tree {
 /// Why a walk stopped: the file system failed a call, or contradicted itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalkError {
-    /// Where.
+    /// The path at which it stopped.
     pub path: Path,
-    /// What happened.
+    /// The reason.
     pub what: String,
 }
 
@@ -86,12 +86,12 @@ impl fmt::Display for WalkError {
 impl std::error::Error for WalkError {}
 
 impl Tree {
-    /// Every path with what it stands for; the root of the walk is the empty path.
+    /// Every path with its node; the root of the walk is the empty path.
     pub fn nodes(&self) -> &BTreeMap<Path, Node> {
         &self.nodes
     }
 
-    /// The same with empty files, of the same sizes.
+    /// The same tree with empty files of the same sizes.
     #[must_use]
     pub fn without_content(&self) -> Self {
         let mut tree = self.clone();
@@ -116,7 +116,7 @@ pub fn subtree(fs: &dyn FileSystem, root: Ino) -> Result<Tree, WalkError> {
     read(fs, root, true)
 }
 
-/// Reads all of `fs` but what files hold.
+/// Reads all of `fs` except the contents of files.
 pub fn tree_without_content(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
     read(fs, fs.root(), false)
 }
@@ -258,8 +258,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes which paths are one inode, by the first in the order of bytes: the order of listings is
-    /// the implementation's choice.
+    /// Records which paths are one inode, by the first path in the order of bytes: the order of
+    /// listings is the implementation's choice.
     fn name_classes(&mut self) {
         for paths in self.paths.values() {
             if let Some(first) = paths.iter().min() {
@@ -271,7 +271,8 @@ impl Walk<'_> {
 }
 
 impl Tree {
-    /// Link counts of files are their names, of directories 2 plus their subdirectories.
+    /// Checks link counts: of files the number of their names, of directories 2 plus their
+    /// subdirectories.
     fn check_links(&self) -> Result<(), WalkError> {
         let mut expected: BTreeMap<&[u8], u32> = BTreeMap::new();
         for (path, node) in &self.nodes {
@@ -309,7 +310,8 @@ fn at<'a>(path: &'a [u8], call: &'a str) -> impl Fn(Errno) -> WalkError + 'a {
 
 type Listed = (Vec<u8>, Ino, FileKind);
 
-/// The entries of a directory but `.` and `..`, which are checked (`..` where `parent` is known).
+/// Returns the entries of a directory except `.` and `..`, which it checks (`..` if `parent` is
+/// known).
 fn list(
     fs: &dyn FileSystem,
     dir: Ino,

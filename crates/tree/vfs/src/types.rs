@@ -47,7 +47,7 @@ impl Timestamp {
     }
 }
 
-/// What kind of object an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
@@ -99,7 +99,7 @@ impl FileKind {
     }
 }
 
-/// Who makes a call.
+/// The user on whose behalf a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Effective user ID; 0 is privileged.
@@ -147,7 +147,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// Stands where a call is to put attributes.
+    /// A placeholder for attributes that a call will store.
     pub const NONE: Self = Self {
         ino: Ino(0),
         generation: 0,
@@ -166,7 +166,7 @@ impl Attr {
     };
 }
 
-/// A name that was resolved: its inode's attributes. Carries one reference (contract vfs-C4).
+/// The inode attributes of a resolved name. Carries one reference (contract vfs-C4).
 pub type Entry = Attr;
 
 /// A time to set.
@@ -197,7 +197,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
 }
 
-/// What to create.
+/// A node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode<'a> {
     /// Kind and what belongs to it.
@@ -256,7 +256,7 @@ pub struct DirEntry<'a> {
 }
 
 impl NewNode<'static> {
-    /// What a rename leaves with `RENAME_WHITEOUT`: a character device 0:0.
+    /// The node that a rename leaves with `RENAME_WHITEOUT`: a character device 0:0.
     pub const WHITEOUT: Self = Self { kind: NewKind::Char(0), mode: 0, umask: 0 };
 }
 
@@ -271,7 +271,7 @@ bitflags! {
     }
 }
 
-/// What `fallocate` does (`fallocate(2)`).
+/// The operation of `fallocate` (`fallocate(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
     /// Allocate the range (zeroed where it was a hole); grow the file unless `keep_size`.
@@ -292,7 +292,7 @@ pub enum Fallocate {
     Insert,
 }
 
-/// What `seek` looks for.
+/// The kind of place that `seek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// `SEEK_DATA`.
@@ -321,7 +321,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Those of them that the content of one file can have, by allocation: less what leads to them.
+    /// Free blocks that the content of one file can get by allocation: those left after the blocks
+    /// that lead to them.
     pub blocks_available: u64,
     /// Inodes in all: those that exist, and those that can be created.
     pub inodes: u64,
@@ -329,31 +330,34 @@ pub struct StatFs {
     pub inodes_free: u64,
 }
 
-/// What the kernel may keep of a mounted file system: names, attributes, pages.
+/// The parts of a mounted file system that the kernel may cache: names, attributes, pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelCache {
-    /// Everything, for as long as nobody changes the pool beside the mount.
+    /// Everything, for as long as no process changes the pool by direct access.
     #[default]
     WhileAlone,
-    /// Names and attributes for so long, and no pages: what is below changes by itself.
+    /// Names and attributes for this duration, and no pages: the backing store may change on its
+    /// own.
     UpTo(std::time::Duration),
-    /// Names and attributes for so long, and pages for as long as a file's size and time of modification are what they were.
+    /// Names and attributes for this duration, and pages while a file's size and time of
+    /// modification stay the same.
     Checked(std::time::Duration),
 }
 
-/// When what a call has done survives a crash. Until then a crash may take it back, whole or in part.
+/// The time at which the work of a call survives a crash. Before it, a crash may undo the work,
+/// whole or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// When the call has returned: there is nothing to sync.
     OnReturn,
     /// Names and attributes when the call has returned, the content of files when
-    /// [`FileSystem::fsync`](crate::FileSystem::fsync) has.
+    /// [`FileSystem::fsync`](crate::FileSystem::fsync) has returned.
     MetadataOnReturn,
     /// When [`FileSystem::fsync`](crate::FileSystem::fsync) has returned.
     OnSync,
 }
 
-/// By what number a file is [delegated](crate::FileSystem::delegate); never 0.
+/// The number under which a file is [delegated](crate::FileSystem::delegate); never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
@@ -361,7 +365,7 @@ pub struct Delegation(pub u64);
 /// change the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// Everybody.
+    /// Every user.
     Anyone,
     /// Users who may write to the file.
     Writer,
@@ -369,28 +373,30 @@ pub enum Right {
     Owner,
 }
 
-/// Blocks of 4096 bytes that a program is about to write to by a delegation, as it tells the front end of who serves the file:
-/// by `ioctl`, which of all requests that carry something takes the kernel the least. The answer is a [`Credit`].
+/// Blocks of 4096 bytes that a program is about to write to by a delegation. The program announces
+/// them to the front end of the file's server by `ioctl`, the cheapest request for the kernel that
+/// carries data. The answer is a [`Credit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// By which.
+    /// The delegation.
     pub by: Delegation,
     /// Numbers of blocks.
     pub blocks: Range<u64>,
 }
 
-/// Which blocks a program may mark as written to without announcing them: it sets their bits in a file of the pool, before it
-/// writes to them ([`FileSystem::set_bits_delegated`](crate::FileSystem::set_bits_delegated)).
+/// The blocks that a program may mark as written without announcing them. Before it writes to them,
+/// it sets their bits in a file of the pool
+/// ([`FileSystem::set_bits_delegated`](crate::FileSystem::set_bits_delegated)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// The file with the bits.
     pub bitmap: Ino,
-    /// Those below this one.
+    /// Blocks below this one.
     pub end: u64,
-    /// So many of them; 0: none.
+    /// The number of blocks; 0: none.
     pub blocks: u64,
-    /// Whether others have the file open and may have mapped it. Their kernel has to be told where it ends: beyond that, what
-    /// they have mapped is not there.
+    /// Whether other programs have the file open and may have mapped it. Their kernel must then be
+    /// notified where the file ends: it does not map anything beyond that.
     pub others_map: bool,
 }
 
@@ -398,12 +404,12 @@ impl Credit {
     /// No block.
     pub const NONE: Self = Self { bitmap: Ino(0), end: 0, blocks: 0, others_map: false };
 
-    /// Its bytes.
+    /// Encodes it as bytes.
     pub fn to_bytes(self) -> [u8; Announcement::LEN] {
         bytes_of([self.bitmap.0, self.end, self.blocks, self.others_map.into()])
     }
 
-    /// From its bytes.
+    /// Decodes it from bytes.
     pub fn from_bytes(bytes: &[u8; Announcement::LEN]) -> Self {
         let [bitmap, end, blocks, others_map] = numbers_of(bytes);
         Self { bitmap: Ino(bitmap), end, blocks, others_map: others_map != 0 }
@@ -411,17 +417,17 @@ impl Credit {
 }
 
 impl Announcement {
-    /// How many bytes it is, and the answer.
+    /// Bytes of the request, and of the answer.
     pub const LEN: usize = 32;
     /// The command: `_IOWR('K', 1, char[32])`.
     pub const COMMAND: u32 = 3 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
 
-    /// Its bytes: three numbers, in the machine's order, and room for the answer.
+    /// Encodes it as bytes: three numbers in the machine's byte order, and room for the answer.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         bytes_of([self.by.0, self.blocks.start, self.blocks.end, 0])
     }
 
-    /// From its bytes; `None` where there are not as many.
+    /// Decodes it from bytes; `None` if there are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let [by, start, end, _] = numbers_of(bytes.try_into().ok()?);
         Some(Self { by: Delegation(by), blocks: start..end })

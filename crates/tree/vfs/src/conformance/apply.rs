@@ -1,4 +1,4 @@
-//! Making a call, and what it gave in terms that two implementations share.
+//! Making a call, and expressing its outcome in terms that two implementations share.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,12 +13,12 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// None held; paths start at `root`.
+    /// No handle is held; paths start at `root`.
     pub fn new(root: Ino) -> Self {
         Self { root, held: [None; HANDLES] }
     }
 
-    /// What each holds.
+    /// The inode that each handle holds.
     pub fn held(&self) -> &[Option<Ino>] {
         &self.held
     }
@@ -30,22 +30,22 @@ impl Handles {
         }
     }
 
-    /// Who makes calls with them.
+    /// A driver that makes calls with these handles.
     pub(super) fn driver<'f>(&self, fs: &'f dyn FileSystem) -> Driver<'f> {
         Driver::confined(fs, self.root, self.held)
     }
 }
 
-/// What a call gave, without what implementations may choose.
+/// The outcome of a call, without the parts that implementations may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The handle to be used was empty, or a name leads out of the root of the sequence.
     Skipped,
-    /// The way to the target failed.
+    /// Resolving the path to the target failed.
     Lost(Errno),
     /// The call failed.
     Failed(Errno),
-    /// The call gave nothing more.
+    /// The call succeeded without a result.
     Done,
     /// Attributes.
     Attr(AttrView),
@@ -88,7 +88,8 @@ pub struct AttrView {
     pub times: [Option<Timestamp>; 3],
 }
 
-/// Makes the call `op`. Its number is always the same: what it writes depends on its words alone, also where others are left out.
+/// Makes the call `op`. Its number is always the same, so its written bytes depend only on its
+/// words, even when other calls are left out.
 pub fn apply(fs: &dyn FileSystem, handles: &mut Handles, op: &Op) -> Outcome {
     let mut driver = handles.driver(fs);
     let result = driver.call(op, 0);

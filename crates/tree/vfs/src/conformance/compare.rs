@@ -1,4 +1,4 @@
-//! Running a sequence on an implementation and on the model, and telling where they part.
+//! Running a sequence on an implementation and on the model, and reporting where they differ.
 
 use std::any::Any;
 use std::fmt;
@@ -33,7 +33,7 @@ impl<'a> Session<'a> {
         Self { fs, root, handles: Handles::new(root), model, model_handles }
     }
 
-    /// Makes one call on both; says how the results differ.
+    /// Makes one call on both; returns how the results differ.
     pub(super) fn step(&mut self, op: &Op) -> Result<(), String> {
         let got = apply(self.fs, &mut self.handles, op);
         if got == Outcome::Failed(Errno::NOSPC) {
@@ -55,7 +55,8 @@ impl<'a> Session<'a> {
         if agree { Ok(()) } else { Err(format!("got {got:?}, the model {want:?}")) }
     }
 
-    /// A change of content that found no space may have taken the capability of its file away (contract vfs-C5).
+    /// Repeats on the model that a change of content took the capability of its file away, though
+    /// it found no space (contract vfs-C5).
     fn follow_capability(&mut self, op: &Op) {
         let (tested, model) =
             (self.handles.driver(self.fs), self.model_handles.driver(&self.model));
@@ -69,7 +70,7 @@ impl<'a> Session<'a> {
         Some((ino, offset, whence))
     }
 
-    /// Compares everything, inodes held open included.
+    /// Compares everything, including inodes held open.
     pub(super) fn check(&self) -> Result<(), String> {
         let text = |error: WalkError| error.to_string();
         let got = subtree(self.fs, self.root).map_err(text)?;
@@ -90,7 +91,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives back what is held, and compares once more.
+    /// Gives back all references, and compares once more.
     pub(super) fn finish(mut self) -> Result<(), String> {
         self.check()?;
         self.handles.release(self.fs);
@@ -99,7 +100,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What a successful call of `seek` found; `None` inside for nothing.
+/// The result of a successful call of `seek`; `None` inside if it found nothing.
 fn seek_result(outcome: &Outcome) -> Option<Option<u64>> {
     match outcome {
         Outcome::Number(found) => Some(Some(*found)),
@@ -124,7 +125,7 @@ fn seek_is_right(model: &Model, ino: Ino, offset: u64, whence: Seek, found: Opti
     }
 }
 
-/// Where the first byte at or after `from` stands that is not zero.
+/// The offset of the first nonzero byte at or after `from`.
 fn first_nonzero(model: &Model, ino: Ino, from: u64) -> Option<u64> {
     let mut at = from;
     let mut buf = [0; 4096];
@@ -138,12 +139,12 @@ fn first_nonzero(model: &Model, ino: Ino, from: u64) -> Option<u64> {
     }
 }
 
-/// A sequence on which an implementation and the model part.
+/// A sequence on which an implementation and the model differ.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What decided the sequence, where [`gen_ops`](super::gen_ops) made it.
+    /// The seed of the sequence, if [`gen_ops`](super::gen_ops) made it.
     pub seed: Option<u64>,
-    /// The call at which it showed.
+    /// The index of the call at which the difference showed.
     pub index: usize,
     /// How it showed.
     pub message: String,
@@ -202,9 +203,10 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs `ops` on `fs`, which is fresh, and on a fresh model: each call must give the same, and
-/// everything must be equal every few calls (every one if there are few) and at the end. A call that panics fails. Where `fs`
-/// has no space (`ENOSPC`) the call must have changed nothing, and the model leaves it out.
+/// Runs `ops` on `fs`, which is fresh, and on a fresh model. Each call must give the same result.
+/// Everything must be equal every few calls (after every call if there are few) and at the end. A
+/// call that panics fails. If `fs` has no space (`ENOSPC`), the call must have changed nothing, and
+/// the model leaves it out.
 pub fn compare(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), Failure> {
     compare_checking(fs, ops, if ops.len() > SHORT { CHECK_EVERY } else { 1 })
 }

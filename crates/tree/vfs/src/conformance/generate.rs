@@ -1,8 +1,8 @@
-//! Sequences of calls that a seed decides.
+//! Sequences of calls, generated from a seed.
 //!
-//! Each call is drawn on its own, without knowing the state: positions are relative to the end of
-//! the file where that is interesting, and the universe of names is small. So a shorter sequence of
-//! the same calls is a sequence too, which is what shrinking needs.
+//! Each call is drawn independently of the state: some positions are relative to the end of the
+//! file, and the universe of names is small. So leaving calls out of a sequence gives another valid
+//! sequence, as shrinking needs.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use rng::Rng;
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// So many handles are for what is not a directory, the others for directories.
+/// The number of handles for inodes other than directories; the rest are for directories.
 const FILE_HANDLES: u64 = 4;
 
 /// A universe of few names, so that calls meet: those that are mostly directories.
@@ -37,7 +37,7 @@ pub fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..=max)
 }
 
-/// How often a call is drawn, and how.
+/// The weight of a call, and the function that draws it.
 type Weighted = (u64, fn(&mut Rng) -> Op);
 
 /// The next call.
@@ -116,7 +116,7 @@ fn file_name(rng: &mut Rng) -> &'static str {
     if rng.percent(10) { dir_name(rng) } else { rng.pick(&FILES) }
 }
 
-/// Where paths begin: the root, as nothing, or a directory below it.
+/// The prefix of a path: empty for the root, or a directory below it.
 fn dir_path(rng: &mut Rng) -> String {
     let depth = rng.weighted(&[(62, 0), (28, 1), (10, 2)]);
     (0..depth).map(|_| format!("/{}", dir_name(rng))).collect()
@@ -198,7 +198,7 @@ fn rename(rng: &mut Rng) -> Op {
         60..75 => Op::RenameNoReplace(from, to),
         75..90 => Op::Exchange(from, to),
         90..98 => Op::RenameWhiteout(from, to, New::default()),
-        // Neither means anything.
+        // These flags have no meaning.
         98 => Op::RenameFlags(from, to, 3),
         _ => Op::RenameFlags(from, to, 4),
     }
@@ -298,7 +298,7 @@ fn copy_range(rng: &mut Rng) -> Op {
     Op::Copy(from, pos(rng), to, pos(rng), range_len(rng))
 }
 
-/// What [`Op::SetAcl`] and [`Op::SetDefaultAcl`] set.
+/// The attributes that [`Op::SetAcl`] and [`Op::SetDefaultAcl`] set.
 const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
 /// Name of an extended attribute, from a universe of few; the last is in no known namespace.
@@ -321,7 +321,7 @@ fn setxattr(rng: &mut Rng) -> Op {
     let how = How { how: rng.weighted(&how) };
     let perms = Some(Octal(rng.below(1 << 15) as u32));
     let acl = AclOf { perms, plain: rng.percent(30).then_some(true) };
-    // Now and then something that is no ACL.
+    // A few values are invalid ACLs.
     match ACLS.iter().position(|acl| *acl == name).filter(|_| !rng.percent(4)) {
         Some(0) => Op::SetAcl(of, acl, how),
         Some(_) => Op::SetDefaultAcl(of, acl, how),

@@ -1,10 +1,11 @@
 //! The suite that holds an implementation to the contract.
 //!
-//! - [`scenarios()`] are one promise each; [`run_all`] runs them on fresh file systems.
-//! - [`gen_ops`] makes sequences of calls from a seed, [`compare()`] runs one next to the model;
-//!   [`run_generated`] does both for many seeds. A [`Failure`] prints the seed and a script ([`crate::script`]), after
-//!   [`Failure::minimise`] a short one. [`ops`] are the same sequences for proptest.
-//! - [`stress()`] works from many threads at once.
+//! - [`scenarios()`] check one promise each; [`run_all`] runs them on fresh file systems.
+//! - [`gen_ops`] makes sequences of calls from a seed, [`compare()`] runs a sequence next to the
+//!   model, and [`run_generated`] does both for many seeds. A [`Failure`] prints the seed and a
+//!   script ([`crate::script`]); [`Failure::minimise`] makes the script short. [`ops`] gives the
+//!   same sequences to proptest.
+//! - [`stress()`] makes calls from many threads at once.
 //!
 //! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run; `KEEPSTONE_REPLAY=FILE` runs
 //! a script instead.

@@ -13,13 +13,13 @@ const SHARED_NAMES: u64 = 6;
 /// Bytes of each shared file, all of one value: a mixture is a torn write or read.
 const SHARED_LEN: usize = 12_000;
 
-/// Works on `fs`, which is fresh, from `threads` threads with `ops` calls each, which `seed` and
-/// chance decide. Three calls in four are in a directory of the thread's own, where each must give
-/// what a model gives; the others race with the other threads' in a shared tree: creating,
-/// writing, reading, linking, renaming and removing the same few names.
+/// Makes calls on `fs`, which is fresh, from `threads` threads with `ops` calls each, which `seed`
+/// and chance decide. Three calls in four are in a directory of the thread's own, where each must
+/// give the same as a model. The others race with the other threads' calls in a shared tree:
+/// creating, writing, reading, linking, renaming and removing the same few names.
 ///
-/// At the end the own directories equal their models, and in the shared tree each name resolves, and
-/// link counts match names. Says what did not hold.
+/// At the end the own directories equal their models. In the shared tree each name resolves, and
+/// link counts match names. Returns what did not hold.
 pub fn stress(fs: &dyn FileSystem, threads: u64, ops: usize, seed: u64) -> Result<(), String> {
     run(fs, threads, ops, seed).map_err(|what| format!("seed {seed}: {what}"))
 }
@@ -76,7 +76,8 @@ fn work(
     session.finish()
 }
 
-/// One call in the shared tree. It may fail as calls do that lose a race, but not otherwise.
+/// Makes one call in the shared tree. It may fail as a call does that loses a race, but not
+/// otherwise.
 fn race(fs: &dyn FileSystem, shared: Ino, rng: &mut Rng) -> Result<(), String> {
     let mut taken = Vec::new();
     let result = race_call(fs, shared, rng, &mut taken);
@@ -101,7 +102,7 @@ fn race(fs: &dyn FileSystem, shared: Ino, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// The outer result is the call's, the inner one that of looking at what it gave.
+/// The outer result is the call's; the inner one is that of checking the call's result.
 fn race_call(
     fs: &dyn FileSystem,
     shared: Ino,
@@ -119,7 +120,7 @@ fn race_call(
     };
     let (from, to) = (dir(rng), dir(rng));
     let (from_name, to_name) = (name(rng), name(rng));
-    // Whatever is there: it must neither fail in another way nor leave a reference.
+    // Any inode may be there: the call must neither fail in another way nor leave a reference.
     match fs.peek(to, &to_name) {
         Ok(attr) if attr.nlink == 0 => return Ok(Err(format!("a name leads to {attr:?}"))),
         Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => {}

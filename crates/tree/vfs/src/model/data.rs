@@ -13,8 +13,8 @@ use crate::{Errno, Fallocate, Ino, Result, Timestamp};
 /// Granularity of holes and of collapse and insert, in bytes.
 pub(super) const BLOCK_SIZE: u64 = 4096;
 
-/// Contents of a file. A block that is absent reads as zeros and is a hole; space that `fallocate`
-/// sets aside stays a hole here, since it differs from one only in what `seek` is free to say.
+/// Contents of a file. An absent block reads as zeros and is a hole. Space that `fallocate` sets
+/// aside stays a hole here: it differs from a hole only in what `seek` may report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sparse {
     size: u64,
@@ -28,7 +28,7 @@ impl Sparse {
         self.size
     }
 
-    /// How many blocks exist.
+    /// The number of blocks that exist.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// Changes the contents of a file, which no longer lends privileges then, and notes the time.
+    /// Changes the contents of a file, removes its capability, and sets the times.
     fn modify(&mut self, now: Timestamp, ino: Ino, change: impl FnOnce(&mut Sparse)) -> Result<()> {
         self.file(ino)?;
         let inode = self.inode_mut(ino)?;

@@ -1,9 +1,9 @@
 //! The contract as a program: a file system in memory, written to be obviously right.
 //!
-//! Every call takes one lock, checks everything, and only then changes something (vfs-C1, vfs-C2). There is
-//! no limit on space, so the model never gives `ENOSPC` for it. File contents are kept in blocks
-//! that exist once written, so a file of 2^48 bytes costs what was written to it; clones share
-//! blocks, so keeping a model per crash point is cheap.
+//! Every call takes one lock, checks everything, and only then changes something (vfs-C1, vfs-C2).
+//! The model has no limit on space, so it never gives `ENOSPC` for it. File contents are kept in
+//! blocks that exist once written, so a file of 2^48 bytes costs only its written blocks. Clones
+//! share blocks, so keeping a model per crash point is cheap.
 //!
 //! Invariants:
 //!
@@ -39,7 +39,7 @@ type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub struct Model {
     state: Mutex<State>,
     clock: Clock,
-    /// What would survive a crash; `None`: everything.
+    /// The state that would survive a crash; `None`: everything.
     durable: Option<Mutex<State>>,
 }
 
@@ -49,28 +49,29 @@ impl Model {
         Self::with_clock(Timestamp::now)
     }
 
-    /// An empty file system with its own idea of time, asked once per changing call.
+    /// An empty file system with its own clock, which each changing call reads once.
     pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let state = Mutex::new(State::new(clock()));
         Self { state, clock: Arc::new(clock), durable: None }
     }
 
-    /// An empty file system that loses in a crash what was not synced ([`Durability::OnSync`]): it holds front ends
-    /// to what they owe to such engines (vfs-C6). One `fsync` makes everything durable.
+    /// An empty file system that loses unsynced changes in a crash ([`Durability::OnSync`]). It
+    /// tests that front ends sync as such engines require (vfs-C6). One `fsync` makes everything
+    /// durable.
     pub fn durable_on_sync() -> Self {
         let model = Self::new();
         let durable = Some(Mutex::new(model.state().clone()));
         Self { durable, ..model }
     }
 
-    /// As new, with limits of its own: it holds front ends to those of an engine.
+    /// As `new`, with limits of its own, to test front ends with the limits of an engine.
     pub fn with_limits(limits: &'static Limits) -> Self {
         let model = Self::new();
         model.state().limits = limits;
         model
     }
 
-    /// What a crash now would leave, mounted again.
+    /// The state that a crash now would leave, mounted again.
     pub fn after_crash(&self) -> Self {
         let mut state = self.durable().unwrap_or_else(|| self.state()).clone();
         state.forget_all();
@@ -78,13 +79,13 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
-    /// What is durable, as those see it who use it now: also files without a name.
+    /// The durable state as its current users see it: also files without a name.
     pub fn synced(&self) -> Self {
         let state = self.durable().unwrap_or_else(|| self.state()).clone();
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable: None }
     }
 
-    /// What is there for others when all who use it now were killed: everything, durable or not.
+    /// The state that others find after all current users were killed: everything, durable or not.
     pub fn after_kill(&self) -> Self {
         let mut state = self.state().clone();
         state.forget_all();
@@ -92,7 +93,7 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
-    /// How many names there are.
+    /// The number of names.
     pub fn names(&self) -> u64 {
         let names = |inode: &Inode| match &inode.node {
             Node::Dir(dir) => dir.entries.len() as u64,
@@ -101,7 +102,7 @@ impl Model {
         self.state().inodes.values().map(names).sum()
     }
 
-    /// Everything completed is durable now.
+    /// Makes everything completed durable.
     fn make_durable(&self, state: &State) {
         if let Some(mut durable) = self.durable() {
             durable.clone_from(state);
@@ -152,7 +153,7 @@ struct State {
     limits: &'static Limits,
 }
 
-/// The limits of models that state no others.
+/// The limits of models without limits of their own.
 fn largest() -> &'static Limits {
     &Limits::MAX
 }
@@ -166,7 +167,7 @@ struct Inode {
     nlink: u32,
     #[serde(skip)]
     refs: u64,
-    /// Came from `tmpfile` and was never named.
+    /// Whether it came from `tmpfile` and was never named.
     #[serde(skip)]
     linkable: bool,
     #[serde(serialize_with = "saved::save_time", deserialize_with = "saved::load_time")]
@@ -268,7 +269,7 @@ impl State {
         self.inodes.get_mut(&ino).ok_or(Errno::STALE)
     }
 
-    /// Nobody has a reference any more.
+    /// Drops all references.
     fn forget_all(&mut self) {
         let held: Vec<_> = self.inodes.iter().map(|(&ino, inode)| (ino, inode.refs)).collect();
         held.into_iter().for_each(|(ino, refs)| self.forget(ino, refs));

@@ -25,7 +25,8 @@ pub(super) struct Dir {
     pub(super) last_cookie: u64,
 }
 
-/// What a name stands for, and its place in listings, which it keeps when it is replaced.
+/// The inode of a name, and its place in listings. The place stays when a rename replaces the
+/// inode.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct NameEntry {
     pub(super) ino: Ino,
@@ -204,7 +205,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name away. The inode stays until [`reap`](Self::reap); a directory keeps its links.
+    /// Takes a name away. The inode stays until [`reap`](Self::reap); a removed
+    /// directory keeps its own link count.
     fn detach(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.dir_mut(dir)?.entries.remove(name).ok_or(Errno::NOENT)?;
         let inode = self.inode_mut(slot.ino)?;
@@ -225,7 +227,7 @@ impl State {
         Ok(slot)
     }
 
-    /// Takes a name away for good; a directory is dead then.
+    /// Takes a name away for good; the removal of a directory's name kills the directory.
     fn remove(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.detach(now, dir, name)?;
         let inode = self.inode_mut(slot.ino)?;

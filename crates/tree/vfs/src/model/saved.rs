@@ -11,7 +11,7 @@ use super::{Inode, Model, Node, State};
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::{FileKind, Ino, Limits, ROOT, Timestamp};
 
-/// Most inodes ever made, and places in a listing: nobody lives to see more.
+/// Most inodes ever made, and most places in a listing: too many to reach in practice.
 const COUNT_MAX: u64 = 1 << 62;
 
 type Blocks = BTreeMap<u64, Arc<[u8; BLOCK_SIZE as usize]>>;
@@ -33,7 +33,7 @@ pub(super) fn load_blocks<'d, D: Deserializer<'d>>(from: D) -> Result<Blocks, D:
     saved.into_iter().map(whole).collect()
 }
 
-/// Times have one length, so that who removes something makes no model larger.
+/// Times have one length, so that a removal never makes the saved model longer.
 pub(super) fn save_time<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
     time.0.to_le_bytes().serialize(to)
 }
@@ -43,22 +43,25 @@ pub(super) fn load_time<'d, D: Deserializer<'d>>(from: D) -> Result<Timestamp, D
 }
 
 impl Model {
-    /// All that has a name, as bytes for [`load`](Self::load).
+    /// Saves all inodes that have a name, as bytes for [`load`](Self::load).
     pub fn save(&self) -> Vec<u8> {
         let mut state = self.state().clone();
         state.forget_all();
         postcard::to_allocvec(&state).expect("the model is plain data")
     }
 
-    /// How many bytes [`save`](Self::save) would take at most if all had names that somebody holds without one.
+    /// The most bytes that [`save`](Self::save) would take if all inodes that are held without a
+    /// name had names.
     pub fn saved_len_with_held(&self) -> u64 {
         postcard::to_allocvec(&*self.state()).expect("the model is plain data").len() as u64
     }
 
-    /// What was saved, [durable on return](crate::Durability::OnReturn). The bytes may be anybody's.
+    /// Loads a saved model, [durable on return](crate::Durability::OnReturn). The bytes need not be
+    /// trusted.
     ///
     /// # Errors
-    /// What is wrong with the bytes: they are no model, or one in which an invariant (model-M1–M5) does not hold.
+    /// The reason why the bytes are not a valid model: they do not parse, or an invariant
+    /// (model-M1–M5) does not hold.
     pub fn load(
         saved: &[u8],
         clock: impl Fn() -> Timestamp + Send + Sync + 'static,
@@ -68,8 +71,9 @@ impl Model {
         Ok(Self { state: Mutex::new(state), clock: Arc::new(clock), durable: None })
     }
 
-    /// All that has a name or is held without one, as bytes for [`load_held`](Self::load_held): calls that were made next can be
-    /// repeated on what these give.
+    /// Saves all inodes that have a name or are held without one, as bytes for
+    /// [`load_held`](Self::load_held). Calls that were made after the save can be repeated on the
+    /// loaded model.
     pub fn save_held(&self) -> Vec<u8> {
         let state = self.state();
         let linkable = state.inodes.iter().filter(|(_, inode)| inode.linkable);
@@ -77,7 +81,8 @@ impl Model {
         postcard::to_allocvec(&(&*state, linkable)).expect("the model is plain data")
     }
 
-    /// As [`load`](Self::load), of what [`save_held`](Self::save_held) gave. An inode without a name has one reference.
+    /// As [`load`](Self::load), for bytes from [`save_held`](Self::save_held). An inode without a
+    /// name has one reference.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -100,20 +105,20 @@ impl Model {
     }
 }
 
-/// What must hold, and what is wrong where it does not.
+/// Fails with `what` unless `holds`.
 fn require(holds: bool, what: &'static str) -> Result<(), &'static str> {
     if holds { Ok(()) } else { Err(what) }
 }
 
 impl State {
-    /// Checks model-M1–M5 and all limits, where nobody has a reference.
+    /// Checks model-M1–M5 and all limits, when no inode has a reference.
     fn check(&self) -> Result<(), (Ino, &'static str)> {
         self.check_held()?;
         let nameless = self.inodes.iter().find(|(_, inode)| inode.nlink == 0);
         nameless.map_or(Ok(()), |(&ino, _)| Err((ino, "its link count is wrong")))
     }
 
-    /// The same, where inodes without a name may be held.
+    /// The same check, when inodes without a name may be held.
     fn check_held(&self) -> Result<(), (Ino, &'static str)> {
         let mut names: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
         for (&ino, inode) in &self.inodes {
@@ -135,7 +140,7 @@ impl State {
         Ok(())
     }
 
-    /// Checks an inode that has these directories' names.
+    /// Checks an inode that these directories name.
     fn check_inode(&self, ino: Ino, inode: &Inode, names: &[Ino]) -> Result<(), &'static str> {
         require((1..self.next_ino.min(COUNT_MAX)).contains(&ino.0), "its number was never given")?;
         require(inode.perm <= 0o7777, "its mode has bits that do not exist")?;

@@ -1,4 +1,4 @@
-//! Who makes the calls.
+//! Running operations on a file system.
 
 use super::op::{AclOf, Data, How, Keep, New, Op, Pos};
 use super::text::unescape;
@@ -13,16 +13,16 @@ use std::cell::Cell;
 /// Handles that an operation can name.
 pub const HANDLES: usize = 6;
 
-/// What changes of content take away by a step of their own.
+/// The attribute that a change of content removes by a step of its own.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What each handle holds.
+/// The inode that each handle holds.
 pub type Handles = [Option<Ino>; HANDLES];
 
-/// What an operation gave.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
-    /// Nothing more than that it was done.
+    /// Success without a result.
     Nothing,
     /// Attributes.
     Attr(Attr),
@@ -30,7 +30,7 @@ pub enum Given {
     Number(u64),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// Names, of entries with their kinds, in the order in which they came.
+    /// Names, those of entries with their kinds, in the order of the listing.
     Names(Vec<(Vec<u8>, Option<FileKind>)>),
 }
 
@@ -39,7 +39,7 @@ pub enum Given {
 pub enum Stop {
     /// A handle is empty, or a name leads out of the root.
     Skipped,
-    /// The way to a place failed.
+    /// Resolving the place failed.
     Lost(Errno),
     /// The call failed.
     Failed(Errno),
@@ -64,20 +64,20 @@ impl From<Stop> for Errno {
 pub struct Driver<'f> {
     fs: &'f dyn FileSystem,
     root: Ino,
-    /// No name leads out of the root: it has others beside it.
+    /// No name leads out of the root, because the directory lies among others.
     is_confined: bool,
     handles: Handles,
     /// The inode that was made last, with its generation.
     born: Cell<Option<(Ino, u32)>>,
 }
 
-/// Bytes that tell which operation wrote them, and where.
+/// Returns bytes that identify the operation that wrote them, and their offset.
 pub fn content(salt: u64, len: u64) -> Vec<u8> {
     let at = |i: u64| (salt.wrapping_mul(37) + i / 8 * 11 + i) as u8 | 1;
     (0..len).map(at).collect()
 }
 
-/// Bytes of which no two words are alike, unless all are zeros.
+/// Returns bytes of which no two words are equal, unless all are zeros.
 fn filled(fill: u32, len: u64) -> Vec<u8> {
     if fill == 0 {
         return vec![0; len as usize];
@@ -89,7 +89,7 @@ fn filled(fill: u32, len: u64) -> Vec<u8> {
     (0..len.div_ceil(8)).flat_map(word).take(len as usize).collect()
 }
 
-/// What an operation with this number writes.
+/// Returns the bytes that an operation with this number writes.
 fn bytes(data: &Data, salt: u64, len: u64) -> Vec<u8> {
     data.fill.map_or_else(|| content(salt, len), |fill| filled(fill, len))
 }
@@ -105,23 +105,24 @@ fn acl(of: &AclOf) -> Vec<u8> {
     Acl::new(kept).to_bytes()
 }
 
-/// What a call that gives nothing has given.
+/// Wraps the result of a call that returns nothing.
 fn nothing((): ()) -> Given {
     Given::Nothing
 }
 
 impl<'f> Driver<'f> {
-    /// On `fs`, without handles.
+    /// Creates a driver on `fs` without handles.
     pub fn new(fs: &'f dyn FileSystem) -> Self {
         Self::with_handles(fs, [None; HANDLES])
     }
 
-    /// On `fs`, with handles that somebody else holds.
+    /// Creates a driver on `fs` with handles that the caller holds.
     pub fn with_handles(fs: &'f dyn FileSystem, handles: Handles) -> Self {
         Self { fs, root: fs.root(), is_confined: false, handles, born: Cell::new(None) }
     }
 
-    /// In a directory of `fs`, out of which no name leads, with handles that somebody else holds.
+    /// Creates a driver in a directory of `fs`, out of which no name leads, with handles that the
+    /// caller holds.
     pub fn confined(fs: &'f dyn FileSystem, root: Ino, handles: Handles) -> Self {
         Self { root, is_confined: true, ..Self::with_handles(fs, handles) }
     }
@@ -131,12 +132,13 @@ impl<'f> Driver<'f> {
         self.handles
     }
 
-    /// The inode that the operation before has made, with its generation.
+    /// Takes the inode that the last operation made, with its generation.
     pub fn take_born(&self) -> Option<(Ino, u32)> {
         self.born.take()
     }
 
-    /// The bytes of a name: what ends with `\max` is as long as names can be, by its last byte, and with `\over` longer by one.
+    /// The bytes of a name. A word that ends with `\max` is as long as names can be, padded with
+    /// its last byte; with `\over` it is longer by one.
     fn name<'n>(&self, word: &'n str) -> Cow<'n, [u8]> {
         let max = self.fs.limits().name;
         let (stem, len) = match (word.strip_suffix(r"\max"), word.strip_suffix(r"\over")) {
@@ -155,7 +157,7 @@ impl<'f> Driver<'f> {
         if leads_out { Err(Stop::Skipped) } else { Ok(()) }
     }
 
-    /// Where a path leads, and whether that came with a reference.
+    /// Resolves a path, and returns whether that added a reference.
     fn walk(&self, path: &str) -> Result<(Ino, bool), Stop> {
         let (mut at, mut is_counted) = (self.root, false);
         for word in path.split('/').filter(|word| !word.is_empty()) {
@@ -192,7 +194,7 @@ impl<'f> Driver<'f> {
     /// Calls `f` with the inode of a place.
     ///
     /// # Errors
-    /// That of `f`, or of the way to the place; `EBADF` where a handle is empty.
+    /// That of `f`, or of resolving the place; `EBADF` if a handle is empty.
     pub fn with<T>(
         &self,
         place: &str,
@@ -222,7 +224,8 @@ impl<'f> Driver<'f> {
         }
     }
 
-    /// The inode and the byte that a place and a position mean, if they mean any; holds no reference.
+    /// The inode and the byte that a place and a position mean, if they mean any; adds no
+    /// reference.
     pub fn locate(&self, place: &str, pos: Pos) -> Option<(Ino, u64)> {
         self.on(place, |ino| Ok((ino, self.offset(ino, pos)?))).ok()
     }
@@ -270,19 +273,19 @@ impl<'f> Driver<'f> {
         self.on(place, |ino| Ok(nothing(self.fs.setxattr(ino, name, value, how)?)))
     }
 
-    /// Runs an operation; `salt` makes what it writes its own. `Fill` and `Remount` are the
-    /// caller's business.
+    /// Runs an operation; `salt` makes its written bytes distinct. The caller handles `Fill` and
+    /// `Remount`.
     ///
     /// # Errors
-    /// As the call says; of a place as [`with`](Self::with).
+    /// Those of the call; for a place as [`with`](Self::with).
     pub fn run(&mut self, op: &Op, salt: u64) -> Result<(), Errno> {
         Ok(self.call(op, salt).map(drop)?)
     }
 
-    /// Runs an operation as [`run`](Self::run) does; returns what it gave.
+    /// Runs an operation as [`run`](Self::run) does; returns its result.
     ///
     /// # Errors
-    /// Tells why.
+    /// The reason why it was not done.
     pub fn call(&mut self, op: &Op, salt: u64) -> Result<Given, Stop> {
         let fs = self.fs;
         let same = SetAttr::default();
@@ -455,18 +458,18 @@ impl<'f> Driver<'f> {
         }
     }
 
-    /// The inode of a place, held for the caller, if there is one.
+    /// The inode of a place, if it exists, with a reference for the caller.
     pub fn held(&self, place: &str) -> Option<Ino> {
         self.walk(place).ok().map(|(ino, _)| ino)
     }
 
-    /// Whether the file that an operation changes has a capability, which the operation takes away first (vfs-C5).
+    /// Whether an operation changes a file with a capability, and so removes that first (vfs-C5).
     pub fn is_capable(&self, op: &Op) -> bool {
         let get = |place| self.with(place, |ino| self.fs.getxattr(ino, CAPABILITY));
         op.content_of().is_some_and(|place| get(place).is_ok())
     }
 
-    /// Does the first step of such an operation alone.
+    /// Does only that first step of such an operation.
     ///
     /// # Errors
     /// As [`FileSystem::removexattr`].
@@ -475,7 +478,7 @@ impl<'f> Driver<'f> {
         self.with(place, |ino| self.fs.removexattr(ino, CAPABILITY))
     }
 
-    /// Lets a handle have the reference that came with `attr`, or gives it back.
+    /// Puts the reference that came with `attr` into a handle, or gives it back.
     fn keep(&mut self, attr: Attr, keep: &Keep) -> Result<Given, Stop> {
         match keep.keep {
             Some(handle) => self.hold(handle, attr.ino)?,

@@ -1,8 +1,10 @@
 //! File-system operations as data: one line of text each, run on any [`FileSystem`](crate::FileSystem).
 //!
-//! `docs/format/script.md` describes the language for those who write it. [`Op`] are the calls of the contract, a [`Driver`]
-//! makes them. Calls of another layer, such as those of a process, are another enum of the same grammar, by
-//! [`text_form`](crate::text_form), with [`escape`] and [`unescape`] for what does not fit into a word.
+//! `docs/format/script.md` describes the language for its users. [`Op`] lists the calls of the
+//! contract, and a [`Driver`] makes them. The calls of another layer, such as those of a process,
+//! are another enum with the same grammar. Such an enum is declared by
+//! [`text_form`](crate::text_form), with [`escape`] and [`unescape`] for bytes that do not fit into
+//! a word.
 
 mod driver;
 mod op;

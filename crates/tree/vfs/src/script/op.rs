@@ -1,4 +1,4 @@
-//! The calls.
+//! The calls of the contract as operations of a script.
 
 use super::text::{Field, Octal, Words, options};
 use crate::{Caller, SetAttr, SetTime, SetXattr, Timestamp};
@@ -32,7 +32,7 @@ pub enum Op {
     Exchange(from: String, to: String) "exchange";
     /// Leaves a whiteout under the old name.
     RenameWhiteout(from: String, to: String, new: New) "rename-whiteout";
-    /// With any bits of `renameat2(2)`.
+    /// Renames with any bits of `renameat2(2)`.
     RenameFlags(from: String, to: String, flags: u32) "rename-flags";
     Write(place: String, at: Pos, len: u64, data: Data) "write";
     Append(place: String, len: u64, data: Data) "append";
@@ -69,7 +69,7 @@ pub enum Op {
     Read(place: String, part: Part) "read";
     List(place: String, batch: Batch) "list";
     Fsync(place: String) "fsync";
-    /// Of the whole file system.
+    /// Syncs the whole file system.
     Sync "sync";
     Statfs "statfs";
     /// Appends blocks until there is no space. Many operations; for setting up only.
@@ -80,20 +80,21 @@ pub enum Op {
 }
 
 options! {
-    /// Who makes a node, and how (of a whiteout, who). Without: 3:4, or for files without a name 0:0; 666 for files and files
-    /// without a name 644, 777 for directories and links, 600 for others; 22, or for files without a name 0.
+    /// The caller who makes a node, and its mode (of a whiteout only the caller). Defaults: caller
+    /// 3:4, or 0:0 for files without a name; mode 666 for files, 644 for files without a name, 777
+    /// for directories and links, 600 for others; umask 22, or 0 for files without a name.
     pub struct New {
         /// The caller.
         by: By,
         /// Permissions.
         mode: Octal,
-        /// What of these is left out.
+        /// The permissions to leave out.
         umask: Octal,
     }
 }
 
 options! {
-    /// Which handle keeps what is made or found.
+    /// The handle that keeps the inode that was made or found.
     pub struct Keep {
         /// Its number.
         keep: usize,
@@ -101,15 +102,15 @@ options! {
 }
 
 options! {
-    /// What is written. Without: bytes that are derived from the operation's number.
+    /// The bytes to write. Default: bytes that are derived from the operation's number.
     pub struct Data {
-        /// What the bytes are derived from instead; they are zeros if it is 0.
+        /// The number from which the bytes are derived instead; 0: all bytes are zero.
         fill: u32,
     }
 }
 
 options! {
-    /// What is read. Without: the first 64 bytes.
+    /// The part to read. Default: the first 64 bytes.
     pub struct Part {
         /// Where it begins.
         at: Pos,
@@ -119,7 +120,7 @@ options! {
 }
 
 options! {
-    /// How directories are listed. Without: in one call.
+    /// The way in which directories are listed. Default: in one call.
     pub struct Batch {
         /// Entries of each call.
         batch: u32,
@@ -127,25 +128,25 @@ options! {
 }
 
 options! {
-    /// The permissions that an ACL gives. Without: 75470.
+    /// The permissions that an ACL gives. Default: 75470.
     pub struct AclOf {
         /// Of the owner, user 5, the group, the mask and others, a digit each.
         perms: Octal,
-        /// Whether it says no more than a mode: it has neither the user nor the mask.
+        /// Whether the ACL expresses no more than a mode: it has neither the user nor the mask.
         plain: bool,
     }
 }
 
 options! {
-    /// How an attribute is set. Without: whether there is one or not.
+    /// The condition under which an attribute is set. Default: none.
     pub struct How {
-        /// Whether there must be none or one.
+        /// Whether the attribute must be absent or present.
         how: Only,
     }
 }
 
 options! {
-    /// What is set.
+    /// The attributes to set.
     pub struct Attrs {
         /// Permissions.
         mode: Octal,
@@ -165,7 +166,7 @@ options! {
 }
 
 impl Attrs {
-    /// As the contract has them.
+    /// Converts to the type of the contract.
     pub fn set(&self) -> SetAttr {
         let time = |when: &Option<When>| {
             when.as_ref().map(|when| when.0.map_or(SetTime::Now, |ns| SetTime::At(Timestamp(ns))))
@@ -182,7 +183,7 @@ impl Attrs {
     }
 }
 
-/// A word that is none of its kind.
+/// A word that does not have the form of its type.
 #[derive(Clone, Copy, Debug)]
 pub struct BadWord;
 
@@ -284,12 +285,12 @@ impl FromStr for When {
     }
 }
 
-/// When an attribute is set.
+/// The condition under which an attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Only {
-    /// If there is none.
+    /// Only if the attribute does not exist.
     Create,
-    /// If there is one.
+    /// Only if the attribute exists.
     Replace,
 }
 
@@ -324,7 +325,7 @@ impl FromStr for Only {
 }
 
 impl Op {
-    /// The file whose content or size it changes.
+    /// The file whose content or size the operation changes.
     pub fn content_of(&self) -> Option<&str> {
         match self {
             Self::Write(p, ..)
@@ -343,7 +344,7 @@ impl Op {
         }
     }
 
-    /// Whether it changes nothing but times of accesses and handles.
+    /// Whether the operation changes only access times and handles.
     pub fn reads(&self) -> bool {
         matches!(
             self,
@@ -362,27 +363,27 @@ impl Op {
         )
     }
 
-    /// A file with a name.
+    /// Creates a file with a name.
     pub fn create(path: impl Into<String>) -> Self {
         Self::Create(path.into(), New::default(), Keep::default())
     }
 
-    /// A directory.
+    /// Creates a directory.
     pub fn mkdir(path: impl Into<String>) -> Self {
         Self::Mkdir(path.into(), New::default(), Keep::default())
     }
 
-    /// Bytes of its own, at a place in a file.
+    /// Writes bytes of its own at a place in a file.
     pub fn write(place: impl Into<String>, at: u64, len: u64) -> Self {
         Self::Write(place.into(), at.into(), len, Data::default())
     }
 
-    /// Bytes of its own, at the end of a file.
+    /// Writes bytes of its own at the end of a file.
     pub fn append(place: impl Into<String>, len: u64) -> Self {
         Self::Append(place.into(), len, Data::default())
     }
 
-    /// A size.
+    /// Sets a size.
     pub fn truncate(place: impl Into<String>, size: u64) -> Self {
         Self::Truncate(place.into(), size.into())
     }

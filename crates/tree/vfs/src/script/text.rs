@@ -1,4 +1,5 @@
-//! The grammar: lines of words, and how an enum of calls is written and read from one table ([`text_form!`](crate::text_form)).
+//! The grammar: lines of words. One table defines how an enum of calls is written and read
+//! ([`text_form!`](crate::text_form)).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +16,7 @@ impl<'a> Words<'a> {
         Self(line.split_ascii_whitespace().peekable())
     }
 
-    /// Key and value of the next word, where it has both; it stays the next.
+    /// Key and value of the next word, if it has both; the word is not consumed.
     pub(super) fn option(&mut self) -> Option<(&'a str, &'a str)> {
         self.0.peek()?.split_once('=')
     }
@@ -34,12 +35,12 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// An argument of a call. What is one word is a `Field` by `Display` and `FromStr`.
+/// An argument of a call. An argument of one word is a `Field` by `Display` and `FromStr`.
 pub trait Field: Sized {
     /// Writes it, with a space before each of its words.
     fn put(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// Reads it from the words that follow; `None` where these say something else.
+    /// Reads it from the words that follow; `None` if they have another form.
     fn take(words: &mut Words<'_>) -> Option<Self>;
 }
 
@@ -71,7 +72,7 @@ impl FromStr for Octal {
     }
 }
 
-/// A line that is no call.
+/// A line that does not parse as a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadOp(String);
 
@@ -104,9 +105,9 @@ fn without_comment(line: &str) -> &str {
     &line[..comment.map_or(line.len(), |(at, _)| at)]
 }
 
-/// What stands for no bytes at all.
+/// The word for an empty string of bytes.
 const EMPTY: &str = r"\e";
-/// What begins a byte in two hexadecimal digits.
+/// The prefix of a byte in two hexadecimal digits.
 const BYTE: &[u8] = br"\x";
 
 /// The word that stands for these bytes.
@@ -122,7 +123,7 @@ pub fn escape(bytes: &[u8]) -> String {
     word
 }
 
-/// The bytes that a word stands for. A `\` that begins nothing known is itself.
+/// The bytes that a word stands for. A `\` that begins no known escape stands for itself.
 pub fn unescape(word: &str) -> Cow<'_, [u8]> {
     if word == EMPTY {
         return Cow::Borrowed(b"");
@@ -153,7 +154,8 @@ fn byte<'a>((digits, rest): (&[u8; 2], &'a [u8])) -> Option<(u8, &'a [u8])> {
     Some(((high? << 4 | low?) as u8, rest))
 }
 
-/// Declares what can be said after the arguments of a call, as `key=value` in any order: each is `None` where it is not.
+/// Declares the options of a call: `key=value` in any order after its arguments. Each is `None` if
+/// it is absent.
 macro_rules! options {
     ($(#[$about:meta])* $vis:vis struct $name:ident {
         $($(#[$detail:meta])* $key:ident: $kind:ty,)*
@@ -197,7 +199,7 @@ pub(super) use options;
 ///     /// What a lamp does.
 ///     #[derive(Debug, PartialEq)]
 ///     pub enum Lamp {
-///         /// Shines in this colour, so many seconds.
+///         /// Shines in this colour, for this number of seconds.
 ///         Shine(colour: String, seconds: u64) "shine";
 ///         /// Is dark.
 ///         Off "off";

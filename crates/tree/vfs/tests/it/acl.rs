@@ -1,5 +1,5 @@
-//! The ACL arithmetic against values that a Linux kernel (tmpfs, 6.18) gave, and against bytes that
-//! nobody meant well.
+//! Tests of the ACL arithmetic against values that a Linux kernel (tmpfs, 6.18) returned, and
+//! against hostile bytes.
 
 use proptest::prelude::*;
 use vfs::Errno;
@@ -17,7 +17,7 @@ const DEFAULT: &str = "0200000001000700ffffffff02000700e803000004000500ffffffff1
 /// Access ACL of a file created in it with mode 0664; the mode became 0660.
 const INHERITED: &str = "0200000001000600ffffffff02000700e803000004000500ffffffff10000600ffffffff\
                          20000000ffffffff";
-/// No more than mode 0755.
+/// An ACL that expresses no more than mode 0755.
 const PLAIN: &str = "0200000001000700ffffffff04000500ffffffff20000500ffffffff";
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -114,7 +114,7 @@ fn malformed_values_are_refused() {
     assert_eq!(Acl::parse_valid(&[2, 0, 0, 0]), Err(Errno::INVAL));
 }
 
-/// Values near enough to an ACL to get past the first checks.
+/// Values close enough to an ACL to pass the first checks.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let tag = prop_oneof![prop::sample::select(vec![1u16, 2, 4, 8, 16, 32]), any::<u16>()];
     let perm = prop_oneof![0u16..8, any::<u16>()];

@@ -14,7 +14,7 @@ fn generated_sequences() {
     run_generated(|| Box::new(Model::new()), 50, 300);
 }
 
-/// Of every kind fewer than there can be at the most.
+/// Each limit is smaller than its maximum.
 const SMALL: Limits = Limits {
     name: 60,
     symlink: 3000,

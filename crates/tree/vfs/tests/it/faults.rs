@@ -1,5 +1,5 @@
-//! The suite is held to its promise to find what breaks the contract: each fault here, wrapped
-//! around the model, must be caught.
+//! Tests that the suite finds breaches of the contract: it must catch each fault here, wrapped
+//! around the model.
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -28,9 +28,9 @@ enum Fault {
     XattrTruncated,
     ForgetDropsAll,
     PanicsOnTmpfile,
-    /// Shows to other threads only.
+    /// Only other threads can observe it.
     TornWrite,
-    /// Is none: the order of listings is free.
+    /// Not a fault: the order of listings is free.
     ListsBackwards,
 }
 

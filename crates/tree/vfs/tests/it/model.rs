@@ -1,5 +1,5 @@
 //! The parts of the model that the conformance suite leaves free: clock, clones, sparseness, and
-//! what a comparison of trees tells.
+//! the report of a comparison of trees.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -58,7 +58,8 @@ fn a_huge_file_costs_what_was_written() {
     assert_eq!(tree(&fs).unwrap().nodes()[b"b".as_slice()].content.len(), 1);
 }
 
-/// What is saved is loaded as it was; of what nobody saved, nothing is loaded in which an invariant does not hold.
+/// A saved model loads as it was. Damaged bytes never load as a model in which an invariant does
+/// not hold.
 #[test]
 fn a_model_is_bytes_and_back() {
     let mut refused = 0;
@@ -80,7 +81,7 @@ fn a_model_is_bytes_and_back() {
             if rng.below(8) == 0 {
                 broken.truncate(at);
             }
-            // Damage that makes another sound model is none: it can be used.
+            // Damage that makes another valid model is no error: the model can be used.
             match Model::load(&broken, Timestamp::now) {
                 Ok(other) => {
                     tree(&other).unwrap();
@@ -94,7 +95,8 @@ fn a_model_is_bytes_and_back() {
     assert!(refused > 300, "{refused} refused");
 }
 
-/// With what is held without a name: calls go on with what was loaded as they do with what was saved.
+/// The same with inodes that are held without a name: calls continue on the loaded model as on the
+/// saved one.
 #[test]
 fn what_is_held_is_saved_where_it_is_wanted() {
     for seed in 0..20 {

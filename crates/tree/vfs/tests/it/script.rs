@@ -45,7 +45,7 @@ fn every_name_is_one_word() {
         assert!(word.bytes().all(|b| b.is_ascii_graphic() && !b";|".contains(&b)), "{word}");
         assert_eq!(unescape(&word), name, "{word}");
     }
-    // As scripts have them that know of no escapes.
+    // As in scripts written before there were escapes.
     assert_eq!(unescape(r"a\b\x4g\"), &br"a\b\x4g\"[..]);
 }
 

@@ -334,7 +334,7 @@ fn changes_of_content_drop_capabilities(fs: &dyn FileSystem) {
     assert_eq!(attr(fs, source).size, 5000);
 }
 
-/// Calls that fail, and those that change nothing, leave them.
+/// Calls that fail, and calls that change nothing, leave capabilities.
 fn capabilities_stay_where_nothing_changes(fs: &dyn FileSystem) {
     let ino = file(fs, b"f");
     fs.write(ino, 0, &[1; 9000]).unwrap();

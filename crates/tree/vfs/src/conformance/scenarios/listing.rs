@@ -154,7 +154,7 @@ fn cookies_beyond_the_end_list_nothing(fs: &dyn FileSystem) {
     fs.readdir(fs.root(), last, &mut |entry| panic!("{entry:?}")).unwrap();
 }
 
-/// What `rm -r` does.
+/// Lists and removes as `rm -r` does.
 fn a_directory_can_be_emptied_while_listed(fs: &dyn FileSystem) {
     let d = dir(fs, b"d");
     fill(fs, d, 300);

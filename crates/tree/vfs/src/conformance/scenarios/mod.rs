@@ -43,9 +43,9 @@ macro_rules! table {
 }
 use table;
 
-/// Somebody without privileges.
+/// A user without privileges.
 const USER: Caller = Caller { uid: 1000, gid: 100 };
-/// A time long gone, to tell whether a call set another.
+/// A time long ago, to recognise whether a call set another.
 const OLD: Timestamp = Timestamp(1_000_000_000_000_000_007);
 
 /// Creates `name` in `dir` as the superuser, without a umask.
@@ -71,7 +71,7 @@ fn dir(fs: &dyn FileSystem, name: &[u8]) -> Ino {
     make(fs, fs.root(), name, NewKind::Dir)
 }
 
-/// One inode of each kind but file and directory, in the root.
+/// Creates one inode of each kind except file and directory, in the root.
 fn others(fs: &dyn FileSystem) -> Vec<Ino> {
     let kinds: [(&[u8], _); 5] = [
         (b"symlink", NewKind::Symlink(b"target")),
@@ -98,7 +98,7 @@ fn exists(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> bool {
     }
 }
 
-/// Names in `dir` but `.` and `..`, sorted.
+/// The names in `dir` except `.` and `..`, sorted.
 fn names(fs: &dyn FileSystem, dir: Ino) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {
@@ -123,7 +123,7 @@ fn contents(fs: &dyn FileSystem, ino: Ino) -> Vec<u8> {
     buf
 }
 
-/// `len` bytes that are not zero and tell where they stand.
+/// Returns `len` nonzero bytes that identify their offset.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i / 251 + i) % 255) as u8 + 1).collect()
 }
@@ -170,7 +170,7 @@ fn renewed(fs: &dyn FileSystem, ino: Ino) -> (bool, bool) {
     (attr.mtime > OLD, attr.ctime > OLD)
 }
 
-/// What each inode of `inos` must be, for messages.
+/// The kind of an inode, for messages.
 fn kind(fs: &dyn FileSystem, ino: Ino) -> FileKind {
     attr(fs, ino).kind
 }

@@ -367,7 +367,7 @@ fn link_refuses(fs: &dyn FileSystem) {
     assert_eq!(attr(fs, ino).nlink, 0);
 }
 
-/// A file system without the room for so many names may say so.
+/// A file system without room for that number of names may return `ENOSPC`.
 fn links_are_limited(fs: &dyn FileSystem) {
     let ino = file(fs, b"0");
     for i in 1..fs.limits().links {

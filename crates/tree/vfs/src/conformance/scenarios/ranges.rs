@@ -203,7 +203,7 @@ fn fallocate_sets_times(fs: &dyn FileSystem) {
     }
 }
 
-/// Checks what `seek` promises of every offset of interest, given the whole contents.
+/// Checks the promises of `seek` at every offset of interest, given the whole contents.
 fn check_seek(fs: &dyn FileSystem, ino: Ino, bytes: &[u8]) {
     let size = bytes.len() as u64;
     let zeros = |from: u64, to: u64| bytes[from as usize..to as usize].iter().all(|&b| b == 0);

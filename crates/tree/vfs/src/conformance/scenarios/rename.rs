@@ -295,7 +295,7 @@ fn a_whiteout_is_left(fs: &dyn FileSystem) {
     assert_eq!(find(fs, b, b"h"), Ok(ino));
     assert_eq!((attr(fs, ino).nlink, contents(fs, ino).as_slice()), (1, b"data".as_slice()));
     assert_eq!(names(fs, root), [&b"a"[..], b"f", b"g"]);
-    // It is a file as any other.
+    // A whiteout can be renamed like any file.
     leave(fs, (root, b"f"), (a, b"f")).unwrap();
     check_whiteout(fs, a, b"f");
     fs.unlink(root, b"f").unwrap();
