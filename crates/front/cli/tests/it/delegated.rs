@@ -2,7 +2,7 @@
 //!
 //! Needs root and `/dev/fuse`.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -206,32 +206,7 @@ fn actor() {
                 let read = unsafe { libc::preadv(fd, list.as_ptr(), 2, offset) };
                 format!("{written} {read}")
             }
-            "stream" => {
-                let name = CString::new(path.as_encoded_bytes()).unwrap();
-                let mode = CString::new(words[1]).unwrap();
-                let data = vec![byte(4); number(3) as usize];
-                // SAFETY: strings, a stream and buffers of their lengths.
-                let (read, position) = unsafe {
-                    let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
-                    for _ in 0..number(2) {
-                        assert_eq!(libc::fwrite(data.as_ptr().cast(), data.len(), 1, stream), 1);
-                        assert_eq!(libc::fflush(stream), 0);
-                    }
-                    let position = libc::ftell(stream);
-                    libc::rewind(stream);
-                    let mut all = vec![0; 1 << 20];
-                    let len = libc::fread(all.as_mut_ptr().cast(), 1, all.len(), stream);
-                    assert_eq!(libc::fclose(stream), 0);
-                    (runs(&all[..len]), position)
-                };
-                // What has the stream's number then is nobody else's file.
-                let (mut reader, mut writer) = std::io::pipe().unwrap();
-                writer.write_all(b"beside").unwrap();
-                let mut beside = [0; 6];
-                reader.read_exact(&mut beside).unwrap();
-                assert_eq!(&beside, b"beside");
-                format!("{position} {read}")
-            }
+            "stream" => stream(&path, words[1], number(2), &vec![byte(4); number(3) as usize]),
             "open" => {
                 (file, end) = (open(), open_end());
                 "done".to_owned()
@@ -265,6 +240,34 @@ fn actor() {
         };
         println!("# {answer}");
     }
+}
+
+/// Writes `data` `count` times to a stream that is opened by `mode`; its position then, and what the file has.
+#[allow(unsafe_code)]
+fn stream(path: &OsStr, mode: &str, count: u64, data: &[u8]) -> String {
+    let name = CString::new(path.as_encoded_bytes()).unwrap();
+    let mode = CString::new(mode).unwrap();
+    // SAFETY: strings, a stream and buffers of their lengths.
+    let (read, position) = unsafe {
+        let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
+        for _ in 0..count {
+            assert_eq!(libc::fwrite(data.as_ptr().cast(), data.len(), 1, stream), 1);
+            assert_eq!(libc::fflush(stream), 0);
+        }
+        let position = libc::ftell(stream);
+        libc::rewind(stream);
+        let mut all = vec![0; 1 << 20];
+        let len = libc::fread(all.as_mut_ptr().cast(), 1, all.len(), stream);
+        assert_eq!(libc::fclose(stream), 0);
+        (runs(&all[..len]), position)
+    };
+    // What has the stream's number then is nobody else's file.
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"beside").unwrap();
+    let mut beside = [0; 6];
+    reader.read_exact(&mut beside).unwrap();
+    assert_eq!(&beside, b"beside");
+    format!("{position} {read}")
 }
 
 const MAPPED: usize = 1 << 20;

@@ -11,6 +11,7 @@ mod doctor;
 mod foreign;
 mod kept;
 mod kernel;
+mod language;
 mod mounts;
 mod nameless;
 #[cfg(feature = "object-store")]

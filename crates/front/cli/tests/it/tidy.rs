@@ -10,12 +10,12 @@ const LINES_MAX: usize = 800;
 /// Longest line of a comment or text, in characters; tables have lines of any length, and code has its formatter.
 const WIDTH_MAX: usize = 132;
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
 /// Files that belong to the project, with this ending.
-fn files(ending: &str) -> Vec<PathBuf> {
+pub fn files(ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut dirs = vec![root()];
     while let Some(dir) = dirs.pop() {
@@ -37,7 +37,7 @@ fn files(ending: &str) -> Vec<PathBuf> {
     found
 }
 
-fn name_of(path: &Path) -> String {
+pub fn name_of(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()
 }
 
@@ -47,13 +47,13 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Folders directly in `dir`.
-fn folders(dir: &Path) -> Vec<PathBuf> {
+pub fn folders(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
 }
 
 /// Shelves of crates: the folders in `crates`.
-fn shelves() -> Vec<PathBuf> {
+pub fn shelves() -> Vec<PathBuf> {
     folders(&root().join("crates"))
 }
 

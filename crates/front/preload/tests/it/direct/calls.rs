@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use rng::Rng;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -138,28 +138,7 @@ impl World {
         // SAFETY: see above.
         let result = unsafe {
             match what {
-                0..=7 => {
-                    let how =
-                        rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
-                    let extra = rng.pick(&[
-                        0,
-                        0,
-                        0,
-                        0,
-                        0,
-                        libc::O_APPEND,
-                        libc::O_SYNC,
-                        libc::O_CLOEXEC,
-                        libc::O_NOATIME,
-                    ]);
-                    let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
-                    let fd = call!(
-                        by_number,
-                        SYS_open,
-                        open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644)
-                    );
-                    self.keep(slot, fd as c_int)
-                }
+                0..=7 => self.open(by_number, slot, &path, rng),
                 8 | 9 => {
                     self.slots[slot] = -1;
                     show(call!(by_number, SYS_close, close(fd)))
@@ -256,18 +235,7 @@ impl World {
                         pwrite(fd, self.buf.as_ptr().cast::<c_void>(), SIZE as usize, 0)
                     ))
                 }
-                92 => {
-                    let (mut a, mut b) = (offset, Self::offset(rng));
-                    let to = self.slots[rng.below(SLOTS) as usize];
-                    let pointer =
-                        |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
-                    let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
-                    show(call!(
-                        by_number,
-                        SYS_copy_file_range,
-                        copy_file_range(fd, a, to, b, len, 0)
-                    ))
-                }
+                92 => self.copy(by_number, (fd, offset), len, seed, rng),
                 93 => {
                     let to = self.slots[rng.below(SLOTS) as usize];
                     show(if to == fd {
@@ -280,28 +248,7 @@ impl World {
                         )
                     })
                 }
-                94 => {
-                    // A buffer that is good up to a point. What is behind it stays taken, or the library
-                    // might map something of its own there.
-                    let page = libc::mmap(
-                        std::ptr::null_mut(),
-                        8192,
-                        libc::PROT_READ | libc::PROT_WRITE,
-                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                        -1,
-                        0,
-                    );
-                    libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
-                    let at = page.byte_add(4000);
-                    let result = if seed & 1 == 0 {
-                        call!(by_number, SYS_pread64, pread(fd, at, 200, offset))
-                    } else {
-                        call!(by_number, SYS_pwrite64, pwrite(fd, at, 200, offset))
-                    };
-                    let shown = show(result as i64);
-                    libc::munmap(page, 8192);
-                    shown
-                }
+                94 => Self::half_a_buffer(by_number, fd, offset, seed),
                 95 if seed & 1 == 0 => Self::record_lock(fd),
                 95 => show(call!(
                     by_number,
@@ -325,27 +272,121 @@ impl World {
                     )
                 }
                 // Small ones, in the middle.
-                _ => {
-                    let (len, offset) = (len % 10_000, offset.rem_euclid(3 << 20));
-                    if seed & 1 == 0 {
-                        self.fill(len, seed);
-                        show(call!(
-                            by_number,
-                            SYS_pwrite64,
-                            pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
-                        ))
-                    } else {
-                        let n = call!(
-                            by_number,
-                            SYS_pread64,
-                            pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
-                        );
-                        self.bytes(n)
-                    }
-                }
+                _ => self.small(by_number, fd, len % 10_000, offset.rem_euclid(3 << 20), seed),
             }
         };
         format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+    }
+
+    /// Opens a file into a slot, by flags that are drawn.
+    ///
+    /// # Safety
+    /// As [`call`](Self::call).
+    unsafe fn open(&mut self, by_number: bool, slot: usize, path: &CStr, rng: &mut Rng) -> String {
+        // SAFETY: as the caller's.
+        unsafe {
+            let how = rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
+            let extra = rng.pick(&[
+                0,
+                0,
+                0,
+                0,
+                0,
+                libc::O_APPEND,
+                libc::O_SYNC,
+                libc::O_CLOEXEC,
+                libc::O_NOATIME,
+            ]);
+            let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
+            let fd =
+                call!(by_number, SYS_open, open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644));
+            self.keep(slot, fd as c_int)
+        }
+    }
+
+    /// Copies from a file, at its offset or at a given one, to the file of another slot.
+    ///
+    /// # Safety
+    /// As [`call`](Self::call).
+    unsafe fn copy(
+        &mut self,
+        by_number: bool,
+        (fd, offset): (c_int, i64),
+        len: usize,
+        seed: u64,
+        rng: &mut Rng,
+    ) -> String {
+        // SAFETY: as the caller's.
+        unsafe {
+            let (mut a, mut b) = (offset, Self::offset(rng));
+            let to = self.slots[rng.below(SLOTS) as usize];
+            let pointer =
+                |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
+            let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
+            show(call!(by_number, SYS_copy_file_range, copy_file_range(fd, a, to, b, len, 0)))
+        }
+    }
+
+    /// Reads into, or writes from, a buffer whose second half is not mapped for access.
+    ///
+    /// # Safety
+    /// As [`call`](Self::call).
+    unsafe fn half_a_buffer(by_number: bool, fd: c_int, offset: i64, seed: u64) -> String {
+        // SAFETY: the buffer is made here; the rest as the caller's.
+        unsafe {
+            // A buffer that is good up to a point. What is behind it stays taken, or the library
+            // might map something of its own there.
+            let page = libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
+            let at = page.byte_add(4000);
+            let result = if seed & 1 == 0 {
+                call!(by_number, SYS_pread64, pread(fd, at, 200, offset))
+            } else {
+                call!(by_number, SYS_pwrite64, pwrite(fd, at, 200, offset))
+            };
+            let shown = show(result as i64);
+            libc::munmap(page, 8192);
+            shown
+        }
+    }
+
+    /// Reads or writes a few bytes in the middle of a file.
+    ///
+    /// # Safety
+    /// As [`call`](Self::call).
+    unsafe fn small(
+        &mut self,
+        by_number: bool,
+        fd: c_int,
+        len: usize,
+        offset: i64,
+        seed: u64,
+    ) -> String {
+        // SAFETY: as the caller's.
+        unsafe {
+            if seed & 1 == 0 {
+                self.fill(len, seed);
+                show(call!(
+                    by_number,
+                    SYS_pwrite64,
+                    pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
+                ))
+            } else {
+                let n = call!(
+                    by_number,
+                    SYS_pread64,
+                    pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
+                );
+                self.bytes(n)
+            }
+        }
     }
 
     /// A lock of records from the offset on, as another description sees it.
