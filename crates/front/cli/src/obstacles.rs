@@ -35,7 +35,7 @@ pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
 
-/// Finds the reason why the mount on `dir` cannot be served, if there is one.
+/// Finds the reason, if any, why the mount on `dir` cannot be served.
 pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     let mounts = fuse::mounts().ok()?;
     let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.claims_keepstone())?;

@@ -97,8 +97,8 @@ pub struct Report {
     status: u8,
     /// Counts by class, without classes that have no calls.
     calls: BTreeMap<&'static str, Calls>,
-    /// Counts by program, those with most calls through the mounts first; without programs that
-    /// have not used a pool.
+    /// Counts by program, those with most unserved calls first; without programs that have not used
+    /// a pool.
     by_program: Vec<OfProgram>,
     /// Total served in user space.
     served: Tally,

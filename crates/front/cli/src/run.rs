@@ -1,14 +1,22 @@
-//! `keepstone run`: a program with libkeepstone.so, and what that served.
+//! `keepstone run`: runs a program with libkeepstone.so, and reports what the library served.
 //!
-//! The library finds the mounts itself, faster if it is told where they were (`KEEPSTONE_MOUNTS`). This command also
-//! tells it where it lies (`KEEPSTONE_RUN`, so that it can restore `LD_PRELOAD` in scrubbed environments), which
-//! descriptors to give out (`KEEPSTONE_FDS`), which directories of other file systems to serve (`KEEPSTONE_DIRECT`), whether
-//! there are caches over directories (`KEEPSTONE_CACHES`) and where to count (`KEEPSTONE_STATS`, [`counters`]). It becomes
-//! the program, which says itself at its end if too little was served; only for `--stats` and `--explain` it waits and
-//! reports.
+//! This command passes information to the library in environment variables:
 //!
-//! No server of a mount is asked before the program starts, as one that is stopped would hold up all programs;
-//! only `--stats` asks, and waits [`ANSWER_WITHIN`].
+//! - `KEEPSTONE_MOUNTS`: the mounts at the start. Without it the library finds them itself, more
+//!   slowly.
+//! - `KEEPSTONE_RUN`: the path of the library, so that it can restore `LD_PRELOAD` in scrubbed
+//!   environments.
+//! - `KEEPSTONE_FDS`: which descriptors to give to programs.
+//! - `KEEPSTONE_DIRECT`: directories of other file systems to serve.
+//! - `KEEPSTONE_CACHES`: whether there are caches over directories.
+//! - `KEEPSTONE_STATS`: the file in which to count ([`counters`]).
+//!
+//! Then the command becomes the program by `execve`, and the library prints a line at the program's
+//! end if too little was served. Only for `--stats` and `--explain` the command waits and reports.
+//!
+//! The command asks no server of a mount before the program starts, because a stopped server would
+//! delay all programs. Only for `--stats` and `--explain` it asks, and waits up to
+//! [`ANSWER_WITHIN`].
 
 #![allow(unsafe_code)]
 
@@ -35,33 +43,35 @@ use crate::{obstacles, output, stats};
 
 /// File name of the library.
 const LIBRARY: &str = "libkeepstone.so";
-/// Numbers of descriptors that programs use are below this one, as far as their limit allows.
+/// Lowest number for a descriptor of this command, above those that programs use, as far as the
+/// limit allows.
 const DESCRIPTOR_MIN: u64 = 1000;
-/// How long servers may take to say what they have been asked.
+/// Longest time for servers to report the requests that they have received.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// `keepstone run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Print what was served in user space and what went through the mounts, by class of call and by program, when CMD has
-    /// ended.
+    /// After CMD has ended, print how many calls were served in user space and how many went
+    /// through the mounts, by class of call and by program.
     #[arg(long)]
     pub stats: bool,
-    /// List the files that went through the mounts, with the reasons, when CMD has ended, and the programs that could not
-    /// be served.
+    /// After CMD has ended, list the files that went through the mounts, with the reasons, and the
+    /// programs that could not be served.
     #[arg(long)]
     pub explain: bool,
-    /// Say nothing about mounts and programs that are not served, and count nothing without --stats or --explain.
+    /// Print no notices about mounts and programs that are not served. Without --stats or
+    /// --explain, also count nothing.
     #[arg(long, short)]
     pub quiet: bool,
-    /// Which descriptors CMD gets for files of pools.
+    /// Kind of descriptors that CMD gets for files of pools.
     #[arg(long, value_enum, default_value_t = Fds::Fast)]
     pub fds: Fds,
-    /// Serve regular files below DIR as well, where its file system is a tmpfs or mounted with DAX: they
-    /// are read and overwritten by memory copies. May be given several times.
+    /// Serve regular files below DIR as well, if its file system is a tmpfs or mounted with DAX:
+    /// memory copies read and overwrite them. May be given several times.
     #[arg(long, value_name = "DIR")]
     pub direct: Vec<PathBuf>,
-    /// How closely the times of files below --direct follow writes.
+    /// Precision of modification times of files below --direct.
     #[arg(long, value_enum, default_value_t = Mtime::Exact)]
     pub mtime: Mtime,
     /// The program and its arguments.
@@ -74,23 +84,23 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// How closely times follow writes.
+/// Precision of modification times after writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mtime {
-    /// To the tick of the kernel's clock (some 4 ms), as the kernel's own.
+    /// To the tick of the kernel's clock (about 4 ms), as for the kernel's writes.
     Exact,
     /// To the second.
     Lazy,
 }
 
-/// Which descriptors programs get.
+/// The kind of descriptors that programs get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fds {
-    /// Served in user space.
+    /// Descriptors served in user space.
     #[value(alias = "auto")]
     Fast,
-    /// The mount's, for programs that hand them to the kernel themselves, where no library of theirs is seen doing it (a
-    /// ring of io_uring without liburing).
+    /// Descriptors of the mount, for programs that pass them to the kernel in a way that the
+    /// library cannot see (io_uring without liburing).
     Real,
 }
 
@@ -105,7 +115,8 @@ impl Fds {
 
 pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     let library = library()?;
-    // Before the table is read: who finds another one later knows that a mount has come since.
+    // Read before the table: a later reader that finds another newest mount knows that there are
+    // new mounts since.
     let newest = mounts::newest_mount();
     let table = std::fs::read(fuse::TABLE)?;
     let mounts = fuse::mounts_in(&table);
@@ -131,7 +142,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
         command.env("KEEPSTONE_CACHES", "1");
     }
     let reports = args.stats || args.explain;
-    // What another run counts in, is that one's.
+    // A file of an outer run belongs to that run.
     command.env_remove("KEEPSTONE_STATS");
     if !reports && args.quiet {
         return Err(not_started(name, &command.exec(), json));
@@ -144,7 +155,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
             | flag(json, counters::JSON),
     )
     .context("cannot make a file to count in")?;
-    // Leads to it in processes that have closed the descriptor; its last part is the number of that.
+    // The path leads to the file even in processes that have closed the descriptor. Its last
+    // component is the descriptor's number.
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     command.env("KEEPSTONE_STATS", path);
     if !reports {
@@ -183,7 +195,8 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(status))
 }
 
-/// What the user is told before the program starts: why it, or mounts, cannot be served.
+/// Returns notices for the user before the program starts: reasons why it, or mounts, cannot be
+/// served.
 fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
     let mut notices = Vec::new();
     if args.direct.is_empty() {
@@ -213,8 +226,8 @@ fn notices(args: &RunArgs, mounts: &[fuse::MountEntry]) -> Vec<String> {
     notices
 }
 
-/// Whether a program is likely to use what is mounted on `dir`: it starts there, or one of its arguments names it. The line at
-/// its end reports other mounts that it used.
+/// Returns whether a program is likely to use the mount on `dir`: it starts there, or one of its
+/// arguments names it. The line at the program's end reports other mounts that it used.
 fn is_named(dir: &Path, command: &[OsString]) -> bool {
     let here = std::env::current_dir().unwrap_or_default();
     let text = dir.as_os_str().as_bytes();
@@ -225,7 +238,7 @@ fn is_named(dir: &Path, command: &[OsString]) -> bool {
     here.starts_with(dir) || command.iter().any(names)
 }
 
-/// On stderr, as stdout is CMD's.
+/// Prints a notice on stderr, because stdout belongs to CMD.
 fn tell_notice(notice: &str, json: bool) {
     if json {
         tell!("{}", serde_json::json!({ "notice": notice }));
@@ -234,13 +247,14 @@ fn tell_notice(notice: &str, json: bool) {
     }
 }
 
-/// As a shell says it: 127 where there is no such program, 126 where it cannot be run.
+/// Reports the error and exits as a shell does: with 127 if there is no such program, 126 if it
+/// cannot be run.
 fn not_started(name: &OsString, err: &io::Error, json: bool) -> anyhow::Error {
     output::error(&anyhow::anyhow!("{}: {err}", name.display()), json);
     std::process::exit(if err.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
 }
 
-/// The keyboard's signals are for CMD; this program waits for it.
+/// Ignores the keyboard's signals, which are meant for CMD, while this program waits for it.
 fn ignore_keyboard(command: &mut Command) {
     let set = |action| {
         for signal in [libc::SIGINT, libc::SIGQUIT] {
@@ -249,7 +263,7 @@ fn ignore_keyboard(command: &mut Command) {
         }
     };
     set(libc::SIG_IGN);
-    // SAFETY: between fork and exec, only system calls.
+    // SAFETY: the closure makes only system calls between fork and exec.
     unsafe {
         command.pre_exec(move || {
             set(libc::SIG_DFL);
@@ -258,7 +272,8 @@ fn ignore_keyboard(command: &mut Command) {
     }
 }
 
-/// The library that belongs to this program: beside it, or in the `lib` beside its directory.
+/// Returns the path of the library that belongs to this program: in the same directory, or in
+/// `../lib`.
 pub fn library() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("KEEPSTONE_LIBRARY") {
         return Ok(path.into());
@@ -276,7 +291,8 @@ pub fn library() -> Result<PathBuf> {
     }
 }
 
-/// `LD_PRELOAD` with the library last: others that a user preloads see the program's calls before it.
+/// Returns `LD_PRELOAD` with the library last, so that other preloaded libraries see the program's
+/// calls first.
 fn preload(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|path| !path.contains([':', ' ']));
     let Some(text) = text else {
@@ -290,8 +306,9 @@ fn preload(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// `ASAN_OPTIONS` by which the runtime of AddressSanitizer starts behind the library, where it is a library itself. It still
-/// has the functions that check the program's memory: only those that the library exports come later.
+/// Returns `ASAN_OPTIONS` that let the runtime of AddressSanitizer start although it is a library
+/// that is loaded after this one. Its functions that check the program's memory still work: only
+/// functions that this library exports come before the runtime's.
 fn asan_options() -> OsString {
     let mut options = std::env::var_os("ASAN_OPTIONS").unwrap_or_default();
     if !options.is_empty() {
@@ -301,7 +318,8 @@ fn asan_options() -> OsString {
     options
 }
 
-/// What the library takes for directories: without links, separated by colons.
+/// Returns the directories in the form that the library expects: without links, separated by
+/// colons.
 fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
     let mut list = OsString::new();
     for dir in dirs {
@@ -320,7 +338,8 @@ fn direct_dirs(dirs: &[PathBuf]) -> Result<OsString> {
     Ok(list)
 }
 
-/// Statistics of our mounts before the program starts, and why other servers were not asked or did not answer.
+/// Returns the statistics of Keepstone's mounts before the program starts, and the reasons why
+/// other servers were not asked or did not answer.
 fn ask_first(
     mounts: Vec<fuse::MountEntry>,
 ) -> (BTreeMap<PathBuf, Value>, BTreeMap<String, String>) {
@@ -340,20 +359,22 @@ fn ask_first(
     (answers, not_asked)
 }
 
-/// What the servers of these mounts say; those that do not, or not in time, or not to this user, are left out.
+/// Returns the statistics from the servers of these mounts. Leaves out servers that fail, are late
+/// or do not answer this user.
 fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
     let answers = stats::ask(dirs, ANSWER_WITHIN).into_iter();
     answers.filter_map(|(dir, stats)| Some((dir, stats.ok()?))).collect()
 }
 
-/// What the server of a mount has been asked so far.
+/// Returns the requests that the server of a mount has received so far, by kind.
 fn requests(stats: &Value) -> BTreeMap<String, u64> {
     let requests = stats["requests"].as_object().into_iter().flatten();
     requests.filter_map(|(kind, n)| Some((kind.clone(), n.as_u64()?))).collect()
 }
 
-/// A descriptor of the file in which all programs of the run count, inherited by them, so that those that become another user
-/// count, too. Its number is beyond those that programs see.
+/// Creates the file in which all programs of the run count. They inherit its descriptor, so that
+/// programs that change their user count, too. The descriptor's number is above those that programs
+/// use.
 fn inherited_counters(flags: u32) -> Result<OwnedFd> {
     let file = Counters::create(flags, std::process::id())?;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

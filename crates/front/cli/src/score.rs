@@ -1,8 +1,9 @@
-//! `keepstone crashtest --score`: bugs planted in the engines' source, and which of them the explorer finds.
+//! `keepstone crashtest --score`: plants bugs in the engines' source, and reports which of them the
+//! explorer finds.
 //!
-//! The source is copied and built once, with all bugs behind a switch (`judges::catalogue`); each bug is then
-//! judged by a process of its own, because a bug may loop for ever or abort. Times are of the processor, so that they say
-//! the same on a busy machine.
+//! The source is copied and built once, with all bugs behind a switch (`judges::catalogue`); each
+//! bug is then judged by a process of its own, because a bug may loop for ever or abort. Times are
+//! processor times, so that they do not depend on the load of the machine.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,22 +22,23 @@ use serde::Serialize;
 use crate::crashtest::bar;
 use crate::output;
 
-/// What does not end takes so many times as much processor time as what has no bug, and as much longer.
+/// Limit of processor time after which a judge counts as hanging: this multiple of the time without
+/// a bug, plus this constant.
 const PATIENCE: (f64, Duration) = (4.0, Duration::from_secs(60));
-/// Or takes none for so long: it waits for what never comes.
+/// A judge that uses no processor time for this long also counts as hanging.
 const ASLEEP: Duration = Duration::from_secs(60);
-/// How often to look whether a judge is done.
+/// Interval between two checks that a judge is done.
 const POLL: Duration = Duration::from_millis(20);
-/// Who finds a bug that makes an operation loop for ever.
+/// The finder, in the table, of a bug that makes an operation loop for ever.
 const HANGS: &str = "it does not end";
 
-/// What became of a bug.
+/// The verdict on a bug.
 #[derive(Debug, Serialize)]
 struct Row {
     bug: String,
-    /// Who found it.
+    /// The test that found it.
     found_by: Option<String>,
-    /// Why it may stay unfound.
+    /// The argument why it may stay unfound.
     argued: Option<String>,
     states: u64,
     seconds: f64,
@@ -51,7 +53,7 @@ impl Row {
         Self { bug: name, found_by: by, argued, states, seconds, what, replay }
     }
 
-    /// As in the table.
+    /// Formats a line of the table.
     fn line(&self) -> String {
         let Self { bug, found_by, argued, states, seconds, .. } = self;
         let by = match (found_by, argued) {
@@ -63,7 +65,7 @@ impl Row {
     }
 }
 
-/// What `--json` prints.
+/// The report that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Outcome {
     bugs: usize,
@@ -73,20 +75,20 @@ struct Outcome {
     rows: Vec<Row>,
 }
 
-/// Which bugs are planted, and how they are judged.
+/// The choice of bugs to plant, and parameters of judging.
 #[derive(Debug)]
 pub struct Scored {
-    /// Those of one engine, or all.
+    /// Only bugs of this engine; `None`: of all.
     pub engine: Option<String>,
-    /// At most so many, spread evenly.
+    /// Most bugs to judge, spread evenly.
     pub limit: Option<u64>,
-    /// Processor time for each.
+    /// Processor time for each bug.
     pub time: Option<Duration>,
-    /// So many at a time.
+    /// Bugs judged at a time.
     pub threads: u16,
-    /// Only those with this in their names.
+    /// Only bugs whose names contain this text.
     pub named: Option<String>,
-    /// Where verdicts are appended; bugs that have one there are not judged again.
+    /// File to which verdicts are appended. Bugs with a verdict there are not judged again.
     pub results: Option<PathBuf>,
 }
 
@@ -99,7 +101,7 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
     let bugs = catalogue::all(&crates).map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
     let mut patience = Duration::ZERO;
     let is_asked = |of: &str| engine.as_ref().is_none_or(|engine| engine == of);
-    // Bugs are known by their place in the list.
+    // A bug is identified by its index in the list of all bugs.
     let is_named = |bug: &Planted| named.as_ref().is_none_or(|text| bug.name.contains(text));
     let asked = |bug: &Planted| is_asked(bug.engine) && is_named(bug);
     let asked: Vec<usize> = (0..bugs.len()).filter(|i| asked(&bugs[*i])).collect();
@@ -138,7 +140,7 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
                     let verdict =
                         results.or_judge(&bug.name, || judge.examine(i + 1, bug.engine, patience));
                     let row = verdict.map(|verdict| Row::new(bug, verdict));
-                    // Where no bar is shown, as there is no terminal.
+                    // Without a terminal there is no bar.
                     if let (true, Ok(row)) = (bar.is_hidden(), &row) {
                         output::notice(format_args!("{}", row.line()));
                     }
@@ -153,7 +155,7 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
     conclude(rows.into_values().collect::<Result<_>>()?, json)
 }
 
-/// The folder of the source, here or above.
+/// Finds the directory of the source, here or above.
 fn source() -> Result<PathBuf> {
     let here = std::env::current_dir().context("the current directory")?;
     let is_source = |dir: &&Path| dir.join("crates/proof/judges/catalogue").is_dir();
@@ -164,7 +166,7 @@ fn source() -> Result<PathBuf> {
     Ok(root.to_owned())
 }
 
-/// Copies the source, plants the bugs, and builds what judges them; its path.
+/// Copies the source, plants the bugs, and builds the judge. Returns the path of the judge.
 fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
     let woven = catalogue::weave(&root.join("crates"), bugs);
     let woven = woven.map_err(|e| anyhow!("the catalogue of bugs: {e}"))?;
@@ -174,7 +176,7 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
     let crates = work.join("crates");
     copy(&root.join("crates"), &crates, Path::new(""), &woven)?;
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
-    // Only what is copied.
+    // Only the copied crates are members.
     let manifest =
         manifest.replace(r#"members = ["crates/*/*", "bench"]"#, r#"members = ["crates/*/*"]"#);
     write(&work.join("Cargo.toml"), manifest.as_bytes())?;
@@ -201,7 +203,8 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
     Ok(work.join("target/release/examples/judge"))
 }
 
-/// Copies a folder of source, with what is woven into it. What is the same stays, so that it is not built again.
+/// Copies a directory of source, with the planted bugs. Leaves unchanged files alone, so that cargo
+/// does not build them again.
 fn copy(from: &Path, to: &Path, at: &Path, woven: &BTreeMap<String, String>) -> Result<()> {
     let context = || from.display().to_string();
     std::fs::create_dir_all(to).with_context(|| to.display().to_string())?;
@@ -217,7 +220,7 @@ fn copy(from: &Path, to: &Path, at: &Path, woven: &BTreeMap<String, String>) -> 
         }
         names.push(name);
     }
-    // What the source has no more.
+    // Removes files that the source no longer has.
     for entry in std::fs::read_dir(to).with_context(|| to.display().to_string())?.flatten() {
         if !names.contains(&entry.file_name()) {
             let old = entry.path();
@@ -240,7 +243,7 @@ fn write(path: &Path, content: &[u8]) -> Result<()> {
     std::fs::write(path, content).with_context(|| path.display().to_string())
 }
 
-/// A file of verdicts, each after the name of its bug: a run that was interrupted goes on where it was.
+/// A file of verdicts, each after the name of its bug, so that an interrupted run can continue.
 struct Results {
     known: BTreeMap<String, Verdict>,
     file: Option<Mutex<File>>,
@@ -260,7 +263,7 @@ impl Results {
         Ok(Self { known, file: Some(Mutex::new(file)) })
     }
 
-    /// The verdict about a bug that is known, or what `judge` says, which is known from then on.
+    /// Returns the known verdict on a bug, or else calls `judge` and records its verdict.
     fn or_judge(&self, bug: &str, judge: impl FnOnce() -> Result<Verdict>) -> Result<Verdict> {
         if let Some(verdict) = self.known.get(bug) {
             return Ok(verdict.clone());
@@ -277,7 +280,7 @@ impl Results {
 /// The program that judges.
 struct Judge {
     path: PathBuf,
-    /// For so much processor time.
+    /// Processor time for each bug.
     time: Option<Duration>,
 }
 
@@ -313,7 +316,8 @@ impl Judge {
     }
 }
 
-/// Waits for a judge: the processor time that it has used, and how it ended; `None` where it took too long and was killed.
+/// Waits for a judge. Returns the processor time that it has used, and its output; `None` if it
+/// took too long and was killed.
 fn wait(
     mut judging: Child,
     patience: Duration,
@@ -321,7 +325,7 @@ fn wait(
     let (mut used, mut since) = (Duration::ZERO, Instant::now());
     while judging.try_wait().context("a judge")?.is_none() {
         let (now, is_stopped) = processor_time(judging.id()).unwrap_or((used, false));
-        // Who is stopped by a signal is not to blame.
+        // Time during which a signal has stopped the judge does not count.
         if now != used || is_stopped {
             (used, since) = (now, Instant::now());
         }
@@ -335,7 +339,7 @@ fn wait(
     Ok((used, Some(judging.wait_with_output().context("a judge")?)))
 }
 
-/// The processor time of a process, and whether it is stopped.
+/// Returns the processor time of a process, and whether it is stopped.
 fn processor_time(pid: u32) -> Option<(Duration, bool)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything; the state is field 3, utime and stime are 14 and 15.
@@ -345,7 +349,7 @@ fn processor_time(pid: u32) -> Option<(Duration, bool)> {
     Some((Duration::from_millis(millis), fields.starts_with('T')))
 }
 
-/// Prints the table. Fails where a bug is neither found nor argued.
+/// Prints the table. Fails if a bug is neither found nor argued.
 fn conclude(rows: Vec<Row>, json: bool) -> Result<ExitCode> {
     let found = rows.iter().filter(|row| row.found_by.is_some()).count();
     let argued = rows.iter().filter(|row| row.found_by.is_none() && row.argued.is_some()).count();

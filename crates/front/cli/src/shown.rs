@@ -1,23 +1,25 @@
-//! Text that others have chosen (names of files, processes and exports, answers of stores), as it is shown to people: on a
-//! terminal, in a log. It cannot pass for anything else there, and is not long.
+//! Escaping of text that other users have chosen (names of files, processes and exports, answers of
+//! stores) for terminals and logs. Escaped text cannot imitate other output, and its length is
+//! bounded.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// A name is shown up to this length, in bytes.
+/// Longest shown name, in bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// A name, or a path, in a line: nothing in it ends the line, controls a terminal, or changes the order of letters.
+/// Escapes a name or a path: the result does not end the line, control a terminal or change the
+/// order of letters.
 pub fn name(text: &str) -> String {
     cut(&escaped(text, |_| false), NAME_BYTES_MAX)
 }
 
-/// The same of a line that has names in it, up to `len_max` bytes.
+/// Escapes a line that contains names, and cuts it to `len_max` bytes.
 pub fn line(text: &str, len_max: usize) -> String {
     cut(&escaped(text, |_| false), len_max)
 }
 
-/// Text of several lines.
+/// Escapes text of several lines.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -34,15 +36,15 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a terminal does something else with it than to show it: controls, C1 among them; marks that change the direction of
-/// text; separators of lines; what has no width.
+/// Returns whether a terminal does not simply show the character: controls, including C1; marks
+/// that change the direction of text; line separators; characters without width.
 pub fn is_treacherous(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The beginning and the end of a text that is longer than `len_max` bytes.
+/// Shortens a text that is longer than `len_max` bytes to its beginning and end.
 fn cut(text: &str, len_max: usize) -> String {
     if text.len() <= len_max {
         return text.to_owned();

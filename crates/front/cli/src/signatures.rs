@@ -1,27 +1,29 @@
-//! What a file or device holds already, told by the signatures that file systems, volume managers and others
-//! leave: what libblkid looks for, and what people keep in files.
+//! Recognition of the content of a file or device by the signatures of file systems, volume
+//! managers and others: those that libblkid knows, and those of common files.
 //!
-//! A signature only gives what is there a name. What has none is data all the same ([`first_data`]).
+//! A signature only names the content. Content without a signature is data nevertheless
+//! ([`first_data`]).
 
 use engines::Layout;
 use pmem::{Medium, Region};
 
 use At::{End, Every, Start};
 
-/// Where a signature lies, in bytes.
+/// The place of a signature, in bytes.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// So far from the start.
+    /// Distance from the start.
     Start(u64),
-    /// So far from the end.
+    /// Distance from the end.
     End(u64),
-    /// First, distance, how many.
+    /// First place, distance and number of places.
     Every(u64, u64, u64),
 }
 
-/// Name, place and bytes; what is told by few bytes comes after what could be mistaken for it.
+/// Name, place and bytes of signatures. Short ones come after longer ones of content that they
+/// could match as well.
 const SIGNATURES: &[(&str, At, &[u8])] = &[
-    // Our own; pools say themselves what they are ([`Layout::of`]).
+    // Keepstone's own. [`Layout::of`] recognises pools.
     ("a block device of Keepstone (`keepstone bdev`)", Start(0), b"KSTNPMBD"),
     // Persistent memory.
     ("a PMDK pool", Start(0), b"PMEMPOOL"),
@@ -132,7 +134,7 @@ const SIGNATURES: &[(&str, At, &[u8])] = &[
     ("a partition table (GPT)", End(4096), b"EFI PART"),
     ("a BSD disk label", Every(0, 512, 3), b"\x57\x45\x56\x82"),
     ("an SGI disk label", Start(0), b"\x0b\xe5\xa9\x41"),
-    // Told by two bytes, or by what a partition table could have, too.
+    // Signatures of two bytes, or that a partition table could contain, too.
     ("an ext2, ext3 or ext4 file system", Start(0x438), b"\x53\xef"),
     ("a FAT file system", Start(0x36), b"FAT1"),
     ("a FAT file system", Start(0x36), b"MSDOS"),
@@ -148,7 +150,7 @@ const SIGNATURES: &[(&str, At, &[u8])] = &[
     ("a partition table (MBR), or something that boots", Start(510), b"\x55\xaa"),
 ];
 
-/// What the first signature found says, as an object with its article.
+/// Returns the name of the first signature found, as an object with its article.
 pub fn find(region: &Region) -> Option<&'static str> {
     if Layout::of(region).is_some() {
         return Some("a pool that cannot be opened");
@@ -169,14 +171,14 @@ impl At {
     }
 }
 
-/// How much is compared at once.
+/// Bytes compared at once.
 const CHUNK: u64 = 4096;
-/// Of a device, which has no holes, this much at both ends is looked at, and between them the start of each
-/// of its huge pages: terabytes take too long.
+/// Bytes read at both ends of a device, which has no holes. Between them only the start of each
+/// huge page is read, because terabytes would take too long.
 const DEVICE_ENDS: u64 = 64 << 20;
 const DEVICE_STEP: u64 = 2 << 20;
 
-/// Where the first 4 KiB lie that are not all zeros.
+/// Returns the offset of the first 4 KiB that are not all zeros.
 pub fn first_data(region: &Region, is_device: bool) -> Option<u64> {
     let mut at = 0;
     while at < region.len() {
@@ -201,7 +203,7 @@ pub fn first_data(region: &Region, is_device: bool) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Of a signature that lies at several places, all.
+    /// Returns all places of a signature.
     fn places(at: At, len: u64) -> Vec<u64> {
         match at {
             Start(at) => vec![at],

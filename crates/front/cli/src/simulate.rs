@@ -20,38 +20,40 @@ const STEP: u64 = 1 << 16;
 /// `keepstone simulate`
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// A file of accesses, by its bytes text or oracleGeneral.
+    /// A file of accesses. The format, text or oracleGeneral, is detected from its content.
     #[arg(conflicts_with = "zipf")]
     pub trace: Option<PathBuf>,
     /// Generate accesses instead: the object of rank n is accessed in proportion to n^-ALPHA.
     #[arg(long, value_name = "ALPHA", value_parser = alpha)]
     pub zipf: Option<f64>,
-    /// Percentage of accesses that are bursts of all objects in order, as a backup reads them.
+    /// Percentage of accesses in bursts that read all objects in order, as a backup does.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "zipf", value_parser = percent())]
     pub scans: u32,
-    /// Percentage of the others that go again and again through a tenth as many other objects.
+    /// Percentage of the rest that loop over other objects, a tenth as many.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "zipf", value_parser = percent())]
     pub loops: u32,
-    /// Percentage of the others that go to objects which are accessed only once.
+    /// Percentage of the rest that go to objects which are accessed only once.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "zipf", value_parser = percent())]
     pub once: u32,
-    /// After every N accesses other objects become popular; 0: never.
+    /// Make other objects popular after every N accesses; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "zipf")]
     pub shift: u64,
-    /// Number of objects, of a generated trace.
+    /// Number of objects of a generated trace.
     #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "trace",
         value_parser = clap::value_parser!(u64).range(1..=1 << 26))]
     pub objects: u64,
-    /// Number of accesses, of a generated trace.
+    /// Number of accesses of a generated trace.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "trace")]
     pub accesses: u64,
-    /// Sizes of generated objects: files (log-normal, half of them below 13 KiB, 270 KB on average), or so many bytes each.
+    /// Sizes of generated objects: files (log-normal, half of them below 13 KiB, 270 KB on
+    /// average), or a number of bytes for each.
     #[arg(long, value_name = "SIZES", default_value = "files", conflicts_with = "trace", value_parser = sizes)]
     pub sizes: Sizes,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1, conflicts_with = "trace")]
     pub seed: u64,
-    /// Which policies to compare; lru is the peer that no cache of Keepstone has, as each hit would take a lock.
+    /// Policies to compare. lru is only for comparison: no cache of Keepstone uses it, because each
+    /// hit would take a lock.
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "all", value_parser = policies())]
     pub policy: Vec<Policies>,
     /// Sizes of the cache: in bytes, with K, M, G, T, or as percentages of all objects of the trace.
@@ -83,11 +85,11 @@ fn policies() -> impl TypedValueParser<Value = Policies> {
         .map(|name| Policies(name.parse().ok()))
 }
 
-/// How large a cache is.
+/// The size of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CacheSize {
     Bytes(u64),
-    /// Of the bytes of all objects.
+    /// Percentage of the bytes of all objects.
     Percent(f64),
 }
 
@@ -123,7 +125,7 @@ impl CacheSize {
     }
 }
 
-/// Where accesses come from.
+/// The source of accesses.
 enum Source {
     File(PathBuf),
     Generated(String, Workload),
@@ -139,7 +141,7 @@ impl Source {
         }
     }
 
-    /// Its accesses from the beginning, the same each time.
+    /// Returns the accesses from the beginning, the same each time.
     fn accesses(&self) -> Result<Accesses> {
         let name = self.name();
         Ok(match self {
@@ -152,7 +154,7 @@ impl Source {
     }
 }
 
-/// What caches found in a trace.
+/// The results of caches on a trace.
 #[derive(Debug, Serialize)]
 struct Comparison {
     trace: String,
@@ -161,7 +163,7 @@ struct Comparison {
     caches: Vec<Outcome>,
 }
 
-/// What one cache found.
+/// The result of one cache.
 #[derive(Debug, Serialize)]
 struct Outcome {
     policy: Subject,
@@ -171,13 +173,13 @@ struct Outcome {
     accesses: u64,
     hits: u64,
     evictions: u64,
-    /// 0 to 1, of accesses.
+    /// Share of accesses that hit, 0 to 1.
     hit_ratio: f64,
-    /// 0 to 1, of bytes.
+    /// Share of bytes that hit, 0 to 1.
     byte_hit_ratio: f64,
     /// Objects in the cache at the end.
     objects_cached: usize,
-    /// What the policy takes of memory for them.
+    /// Memory of the policy for these objects, in bytes.
     policy_memory_bytes: usize,
 }
 
@@ -221,7 +223,7 @@ fn sources(args: &SimulateArgs) -> Vec<Source> {
     vec![described(format!("zipf {alpha}"), workload)]
 }
 
-/// The policies that were asked for, each once.
+/// Returns the requested policies, each once.
 fn subjects(args: &SimulateArgs) -> Vec<Subject> {
     let is_asked = |subject: &Subject| {
         args.policy.iter().any(|Policies(one)| one.is_none_or(|one| one == *subject))
@@ -229,7 +231,7 @@ fn subjects(args: &SimulateArgs) -> Vec<Subject> {
     Subject::ALL.into_iter().filter(is_asked).collect()
 }
 
-/// Reads a trace twice: what it has, and what caches find in it.
+/// Reads a trace twice: first to measure it, then to simulate the caches.
 fn compare(source: &Source, args: &SimulateArgs) -> Result<Comparison> {
     let mut survey = Survey::default();
     let bar = crashtest::bar(&source.name());
@@ -273,7 +275,7 @@ fn compare(source: &Source, args: &SimulateArgs) -> Result<Comparison> {
     Ok(Comparison { trace: source.name(), footprint, caches })
 }
 
-/// A line for each size of the cache, a column for each policy.
+/// Prints a line for each size of the cache, with a column for each policy.
 fn print(comparison: &Comparison) {
     let Footprint { accesses, objects, bytes } = comparison.footprint;
     let trace = &comparison.trace;
@@ -295,7 +297,7 @@ fn cell(hits: f64, bytes: f64) -> String {
     format!("{:>14}", format!("{:.1} / {:.1}", hits * 100.0, bytes * 100.0))
 }
 
-/// The mean of all traces and sizes, for each policy.
+/// Prints the mean of all traces and sizes for each policy.
 fn print_mean(comparisons: &[Comparison]) {
     say!("mean of all");
     for subject in Subject::ALL {

@@ -1,4 +1,4 @@
-//! Sizes as users write and read them.
+//! Sizes in the form that users write and read.
 
 use anyhow::{Context as _, Result, bail};
 
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-/// `4.0 GiB`; exact where it is a whole number of units.
+/// Formats a size, such as `1.5 GiB`. Whole numbers of units have no decimals.
 pub fn show(bytes: u64) -> String {
     match UNITS.iter().rev().find(|(_, shift)| bytes >> shift > 0) {
         None => format!("{bytes} B"),

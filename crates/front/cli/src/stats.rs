@@ -1,8 +1,8 @@
 //! `keepstone stats`
 //!
 //! The server of a mount publishes its counters as the value of an extended attribute of the root
-//! directory ([`fuse::STATS_XATTR`]): no socket to find, nothing to clean up, and it works
-//! wherever the mount is visible.
+//! directory ([`fuse::STATS_XATTR`]): this needs no socket and no cleanup, and works wherever the
+//! mount is visible.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -22,7 +22,7 @@ use crate::output::{self, text};
 use crate::pool::DomainReport;
 use crate::{attach, mount, size};
 
-/// What does not change while a pool is mounted.
+/// Facts about a mount that do not change while the pool is mounted.
 #[derive(Debug, Serialize)]
 pub struct PoolStats {
     pub pool: String,
@@ -32,14 +32,14 @@ pub struct PoolStats {
     pub domain: DomainReport,
     pub emulation: Option<String>,
     pub read_only: bool,
-    /// Whether programs may use the pool past the mount.
+    /// Whether programs may bypass the mount.
     pub direct: bool,
     pub pid: u32,
     pub version: String,
     pub threads: usize,
 }
 
-/// What the server publishes.
+/// The statistics that the server publishes.
 #[derive(Serialize)]
 pub struct ServerStats<'a> {
     #[serde(flatten)]
@@ -49,22 +49,23 @@ pub struct ServerStats<'a> {
     pub requests: fuse::OpSnapshot,
     pub medium: pmem::CountersSnapshot,
     pub space: vfs::StatFs,
-    /// How free space lies.
+    /// Fragmentation of free space.
     pub free: pool::FreeSpace,
     pub mount: &'a pool::MountReport,
 }
 
-/// How long the server of a mount that is named may take to answer.
+/// Longest time for the server of a named mount to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Statistics from the server of the mount at `dir`, unless it takes too long.
+/// Reads the statistics of the server of the mount at `dir`. Fails if it takes too long.
 pub fn ask_one(dir: &Path) -> Result<Value> {
     ask(vec![dir.to_owned()], ANSWER_WITHIN).remove(dir).unwrap_or_else(|| {
         bail!("{}: its server does not answer; it may be stopped", dir.display())
     })
 }
 
-/// Reads what the server of the mount at `dir` publishes; fails with `ETIMEDOUT` if it takes longer than `within`.
+/// Reads the statistics of the server of the mount at `dir`. Fails with `ETIMEDOUT` if it takes
+/// longer than `within`.
 pub fn read(dir: &Path, within: Duration) -> Result<Value> {
     let path = CString::new(dir.as_os_str().as_bytes())?;
     let name = CString::new(fuse::STATS_XATTR)?;
@@ -76,7 +77,8 @@ pub fn read(dir: &Path, within: Duration) -> Result<Value> {
     Ok(serde_json::from_slice(&value)?)
 }
 
-/// What the servers of these mounts say, or why not; those that do not answer in time are left out.
+/// Reads the statistics of the servers of these mounts, or their errors. Leaves out servers that do
+/// not answer in time.
 pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Value>> {
     let (sender, receiver) = mpsc::channel();
     let asked = dirs.len();
@@ -95,7 +97,7 @@ pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Val
     (0..asked).map_while(|_| receiver.recv_timeout(left()).ok()).collect()
 }
 
-/// Fails unless a pool is mounted at `dir`, an absolute path, by a server that is alive.
+/// Fails unless a pool is mounted at the absolute path `dir` and its server is alive.
 pub fn require_alive(dir: &Path) -> Result<()> {
     let mounted = fuse::mount_at(dir)?;
     if let Some(mount) = mounted.as_ref().filter(|mount| mount.is_of_another()) {
@@ -161,7 +163,7 @@ fn show(stats: &Value) {
     ]);
 }
 
-/// What the server of a mount has counted.
+/// Prints the counters of the server of a mount.
 fn show_counts(stats: &Value) {
     for field in ["requests", "medium", "mount"] {
         // A cache has no counts of a mount of its own.

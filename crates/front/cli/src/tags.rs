@@ -1,13 +1,15 @@
-//! Pools that are named by what they record of themselves: `UUID=…` or `LABEL=…`.
+//! Names of pools by their recorded tags: `UUID=…` or `LABEL=…`.
 //!
-//! Such a name is a request to trust a file that the system chooses. So a search looks only where root or the caller has put
-//! something:
+//! With such a name, the user trusts a file that the search chooses. So a search considers only
+//! files that root or the caller has chosen:
 //!
-//! - tags-T1: pools that root or the caller has mounted, those of `/etc/fstab`, and devdax devices, by the paths that are there.
-//! - tags-T2: in `/dev/shm`, regular files of root or the caller that not every user may write. Files of other users are not
-//!   opened.
-//! - tags-T3: nothing that is looked at makes the caller wait: FIFOs and other special files are not opened. The search is bounded.
-//! - tags-T4: two pools of the same name are refused with the paths of both.
+//! - tags-T1: pools that root or the caller has mounted, those of `/etc/fstab`, and devdax devices,
+//!   by the paths given there.
+//! - tags-T2: in `/dev/shm`, regular files that belong to root or the caller and that not every
+//!   user may write. Files of other users are not opened.
+//! - tags-T3: no candidate blocks the caller: FIFOs and other special files are not opened. The
+//!   search is bounded.
+//! - tags-T4: if two pools have the same tag, the search fails and names both paths.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
@@ -20,11 +22,11 @@ use fuse::MountEntry;
 
 use crate::pool;
 
-/// Names in a directory that a search looks at, and pools that it reads (tags-T3).
+/// Most names in a directory that a search considers, and most pools that it reads (tags-T3).
 const LISTED_MAX: usize = 1 << 16;
 const READ_MAX: usize = 1024;
 
-/// A name in the pool itself by which users find it.
+/// A tag, which the pool records and by which users find it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Tag {
     /// Its UUID.
@@ -38,12 +40,12 @@ pub enum Tag {
 enum Trust {
     /// Root or the caller has named it (tags-T1).
     Name,
-    /// Its file has to be root's or the caller's (tags-T2).
+    /// Its file must belong to root or the caller (tags-T2).
     Owner,
 }
 
 impl Tag {
-    /// The tag that `name` is; `None` for a path.
+    /// Parses a tag; `None` for a path.
     pub fn parse(name: &Path) -> Option<Self> {
         let (tag, value) = name.to_str()?.split_once('=')?;
         let value = value.trim_matches('"');
@@ -61,7 +63,7 @@ impl Tag {
         }
     }
 
-    /// The path of the only pool of this name.
+    /// Finds the path of the only pool with this tag.
     ///
     /// # Errors
     /// If no pool, or more than one, has the tag.
@@ -102,10 +104,10 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// Where pools may be (tags-T1, tags-T2).
+/// Returns the paths where pools may be (tags-T1, tags-T2).
 fn candidates(memory: &Path) -> Result<Vec<(PathBuf, Trust)>> {
     let mounted = fuse::mounts()?.into_iter().filter(MountEntry::is_keepstone);
-    // Another user's mount may claim any source.
+    // Mounts of other users may claim any source.
     let mut all: Vec<_> = mounted.map(|mount| (mount.source, Trust::Owner)).collect();
     let fstab = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
     let lines = fstab.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
@@ -124,7 +126,7 @@ fn listed(dir: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// Reads the tags of the pool at a path; `None` if the file is no pool or cannot be trusted.
 fn read(path: &Path, trust: Trust, reads: &mut usize) -> Option<PoolInfo> {
-    // Neither follows a link nor opens what is there.
+    // These flags neither follow a link nor open the file itself.
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let path = if trust == Trust::Name { path.canonicalize().ok()? } else { path.to_owned() };
     let file = std::fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
@@ -136,7 +138,7 @@ fn read(path: &Path, trust: Trust, reads: &mut usize) -> Option<PoolInfo> {
         return None;
     }
     *reads += 1;
-    // The very file that was looked at.
+    // Opens the same file that was checked.
     let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
     pool::info(Path::new(&seen)).ok().map(|(info, _)| info)
 }

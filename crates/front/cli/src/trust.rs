@@ -1,7 +1,8 @@
-//! Whether a file that this process believes can be changed by other users.
+//! Checks whether other users can change a file that this process trusts.
 //!
-//! A pool is believed: its inodes make programs set-user-ID, and the records of a cache name the files that are
-//! written. So a user who may write the pool could act as the user whose server serves it.
+//! A server trusts its pool: inodes can make programs set-user-ID, and the records of a cache name
+//! the files to write. So a user with write permission on the pool could act as the user that runs
+//! the server.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +13,11 @@ use anyhow::{Context as _, Result};
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Why a user other than root and the one of this process may change `file`, or put another file in its place; `None`: no such
-/// user may.
+/// Returns why a user other than root and the user of this process may change `file`, or replace it
+/// by another file; `None` if no such user may.
 ///
 /// # Errors
-/// If the file, or a directory above it, cannot be looked at.
+/// If the file, or a directory above it, cannot be inspected.
 pub fn changeable_by(file: &Path) -> Result<Option<String>> {
     let file = file.canonicalize().with_context(|| file.display().to_string())?;
     let look = |path: &Path| path.symlink_metadata().with_context(|| path.display().to_string());
@@ -24,7 +25,7 @@ pub fn changeable_by(file: &Path) -> Result<Option<String>> {
     if let Some(owner) = foreign_owner(&found) {
         return Ok(Some(format!("it belongs to user {owner}")));
     }
-    // The bits of the group bound what an ACL grants, as they show its mask.
+    // The group bits show the mask of an ACL, so they bound what the ACL grants.
     if found.mode() & WRITABLE_BY_OTHERS != 0 {
         return Ok(Some(format!("its mode is {:o}", found.mode() & 0o7777)));
     }

@@ -20,14 +20,14 @@ use crate::busy::LoopDevice;
 use crate::tags::Tag;
 use crate::{busy, mount, output, pool, stats};
 
-/// How long a server may take to say which process it is; one that is stopped never does.
+/// Longest time for a server to report its process ID. A stopped server never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the server may take to close the pool.
+/// Longest time for the server to close the pool, in seconds.
 const SERVER_END_SECONDS_MAX: i64 = 60;
 
-/// How long a mount may be in use by nobody: a program that has ended keeps what it had mapped for as long as others look at that
-/// in `/proc`.
+/// Longest time to retry while the mount is busy but no user is found. A program that has ended
+/// keeps its mappings for as long as other processes read them in `/proc`.
 const NOBODY_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct Unmounted {
     dir: String,
     /// Whether the server is known to have ended.
     server_ended: bool,
-    /// The rest that a cache could not write back.
+    /// Data that a cache could not write back.
     not_written_back: Option<Remainder>,
 }
 
@@ -44,7 +44,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let entry = find(&args.dir)?;
     let is_of_another = entry.is_of_another();
     let dir = entry.dir.clone();
-    // Who does not wait need not know for whom.
+    // Without waiting for the server's end, its process ID is not needed.
     let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
     let is_asked = !args.lazy && !is_of_another;
     let asked =
@@ -87,7 +87,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Unmounts, unless anybody uses it.
+/// Unmounts, unless the mount is in use.
 fn unmount(dir: &Path, pool: &Path, lazy: bool) -> Result<()> {
     let deadline = Instant::now() + NOBODY_WITHIN;
     loop {
@@ -106,7 +106,8 @@ fn unmount(dir: &Path, pool: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Who waits for an answer keeps the mount in use.
+/// Returns the error for a server that does not answer: unmounting would fail, because a process
+/// that waits for an answer keeps the mount in use.
 fn silent(dir: &Path, pool: &Path) -> anyhow::Error {
     anyhow!(
         "{}: its server does not answer{}; if it is stopped, continue it (`kill -CONT`), or use --lazy",
@@ -115,7 +116,7 @@ fn silent(dir: &Path, pool: &Path) -> anyhow::Error {
     )
 }
 
-/// Names stopped programs that use the pool in their own process: requests may wait for them for ever.
+/// Names stopped programs with direct access to the pool, for which requests may wait for ever.
 fn waits_for(pool: &Path) -> String {
     let stopped = busy::stopped(pool);
     if stopped.is_empty() {
@@ -127,7 +128,7 @@ fn waits_for(pool: &Path) -> String {
     )
 }
 
-/// The mount that is meant: by its directory, or by the pool that is mounted there.
+/// Finds the mount with this name: its directory, or the mounted pool.
 fn find(name: &Path) -> Result<MountEntry> {
     let dir = mount::absolute_dir(name);
     if let Ok(dir) = &dir
@@ -155,17 +156,17 @@ fn find(name: &Path) -> Result<MountEntry> {
     }
 }
 
-/// Whether a server does not answer because it is gone.
+/// Returns whether a server does not answer because it has died.
 fn is_stale(answer: &Result<Value>) -> bool {
     let errno = answer.as_ref().err().and_then(|err| err.downcast_ref::<Errno>());
     errno.is_some_and(|errno| fuse::is_of_dead_server(*errno))
 }
 
-/// The process that gave the answer, if it can be seen from here.
+/// Returns the process that answered, if it is visible from here.
 fn server_of(stats: &Value) -> Option<OwnedFd> {
     let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
     let server = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    // In another PID namespace the number means somebody else.
+    // In another PID namespace the ID may belong to another process.
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     let own = std::fs::read_to_string("/proc/self/comm").ok()?;
     (name == own).then_some(server)
@@ -177,7 +178,7 @@ fn wait_for(server: &OwnedFd) -> Result<bool> {
     Ok(poll(&mut ended, Some(&timeout))? > 0)
 }
 
-/// Names the programs, and the loop devices with their backing files.
+/// Returns the error that names the programs, and the loop devices with their backing files.
 fn in_use(dir: &Path, (users, loops): (&[String], &[LoopDevice]), waits: &str) -> anyhow::Error {
     let named: Vec<String> =
         users.iter().cloned().chain(loops.iter().map(LoopDevice::to_string)).collect();

@@ -31,8 +31,8 @@ pub struct ServerArgs {
     /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
     /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
-    /// What of a write that has returned survives a crash: writeback (Chell-Cache), ordered
-    /// (PMAL-O) or journal (PMAL): all of it, never in part.
+    /// Guarantee for a write that has returned, if a crash follows: writeback (Chell-Cache),
+    /// ordered (PMAL-O) or journal (PMAL): all of it, never in part.
     #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
     pub data: Mode,
     /// Let a write return only when the file in DIR has it, too.

@@ -203,8 +203,8 @@ impl Filesystem for OneFile {
         }
     }
 
-    /// Does nothing at a `close(2)`. `ENOSYS` tells the kernel not to ask again. The same holds for
-    /// extended attributes.
+    /// Does nothing at a `close(2)`. After `ENOSYS` the kernel does not ask again. The same holds
+    /// for extended attributes.
     fn flush(
         &self,
         _req: &Request,

@@ -34,7 +34,7 @@ struct Finding {
     subject: &'static str,
     level: Level,
     found: String,
-    /// The remedy; empty if there is none.
+    /// The remedy, or empty.
     remedy: String,
 }
 

@@ -1,6 +1,7 @@
-//! Asking servers without waiting for those that do not answer.
+//! Queries to servers, without waiting for servers that do not answer.
 //!
-//! Each question has a thread: of a mount it is a system call, which waits for as long as the server is stopped.
+//! Each query has a thread, because a query to a mount is a system call, which blocks for as long
+//! as the server is stopped.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,47 +18,48 @@ use crate::bdev::control::{self, Server};
 use crate::locks::Locks;
 use crate::{output, stats};
 
-/// How long the server of a mount may take to answer.
+/// Longest time for the server of a mount to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
-/// What came of a question.
+/// The result of a query.
 pub enum Answer {
-    /// What the server of a mount says, and how many other processes have the pool open, where they may.
+    /// Statistics of the server of a mount, and the number of other processes that have the pool
+    /// open, if they may.
     Mount(Value, Option<usize>),
-    /// What a server of block devices says.
+    /// The status of a server of block devices.
     Devices(Box<Server>),
-    /// This user may not ask it.
+    /// This user may not query the server.
     Forbidden,
-    /// The mount is there, its server is not.
+    /// The mount exists, but its server has died.
     Died,
-    /// Neither is.
+    /// Mount and server are gone.
     Gone,
-    /// It did not answer in time.
+    /// The server did not answer in time.
     Silent,
-    /// It, or the way to it, failed.
+    /// The server, or the connection to it, failed.
     Failed(String),
 }
 
-/// An answer, from whom and when it came.
+/// An answer, with its source and the time at which it came.
 pub type Heard = (Source, Instant, Answer);
 
-/// Questions that were asked.
+/// The queries in progress.
 pub struct Questions {
     sender: mpsc::Sender<Heard>,
     receiver: mpsc::Receiver<Heard>,
-    /// Counts answers.
+    /// An eventfd that counts answers.
     bell: Arc<OwnedFd>,
 }
 
 impl Questions {
-    /// None yet.
+    /// Creates an empty set of queries.
     pub fn new() -> Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { sender, receiver, bell: Arc::new(bell) })
     }
 
-    /// Asks a server, which will be [`heard`](Self::heard).
+    /// Queries a server. [`heard`](Self::heard) returns its answer later.
     pub fn ask(&self, source: &Source) -> Result<()> {
         let (source, sender, bell) = (source.clone(), self.sender.clone(), self.bell.clone());
         std::thread::Builder::new().name("ask".into()).spawn(move || {
@@ -68,12 +70,12 @@ impl Questions {
         Ok(())
     }
 
-    /// The next answer, if one has come.
+    /// Returns the next answer, if one has come.
     pub fn heard(&self) -> Option<Heard> {
         let heard = self.receiver.try_recv().ok();
         if heard.is_none() {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-            // One that came meanwhile has rung before.
+            // An answer that came meanwhile was counted before the counter was read.
             return self.receiver.try_recv().ok();
         }
         heard
@@ -103,7 +105,8 @@ fn ask(source: &Source) -> Answer {
     }
 }
 
-/// The processes that have a pool open beside its server; those that were forked with it are not counted.
+/// Counts the processes other than the server that have a pool open. Forked processes that
+/// inherited it are not counted.
 fn users(pool: &Path, stats: &Value) -> Option<usize> {
     let is_direct = stats["direct"].as_bool()?;
     let locks = Locks::read().on(pool);
@@ -113,13 +116,13 @@ fn users(pool: &Path, stats: &Value) -> Option<usize> {
 }
 
 fn why_no_mount(err: &Error) -> Answer {
-    // What is not JSON is what a server says that is about to end.
+    // A server that is about to end may send an answer that is not JSON.
     let Some(&errno) = err.downcast_ref::<Errno>() else { return Answer::Gone };
     match errno {
         Errno::ACCESS | Errno::PERM => Answer::Forbidden,
         Errno::TIMEDOUT => Answer::Silent,
         errno if fuse::is_of_dead_server(errno) => Answer::Died,
-        // It was unmounted, or something is mounted over what is above it.
+        // It was unmounted, or hidden by a mount over a directory above it.
         Errno::NOENT | Errno::NOTDIR | Errno::NODATA | Errno::OPNOTSUPP => Answer::Gone,
         _ => Answer::Failed(output::in_a_line(err)),
     }
@@ -134,7 +137,7 @@ fn why_no_socket(err: &Error) -> Answer {
         Some(ErrorKind::PermissionDenied) => Answer::Forbidden,
         Some(ErrorKind::WouldBlock | ErrorKind::TimedOut) => Answer::Silent,
         Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => Answer::Gone,
-        // An answer that breaks off is that of a server that ends.
+        // A server that ends breaks its answer off.
         None if err.downcast_ref::<serde_json::Error>().is_some() => Answer::Gone,
         _ => Answer::Failed(output::in_a_line(err)),
     }

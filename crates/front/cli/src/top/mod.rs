@@ -1,7 +1,9 @@
-//! `keepstone top`: what all servers of this machine do, mounts, caches and block devices alike.
+//! `keepstone top`: shows the activity of all servers of this machine: mounts, caches and block
+//! devices.
 //!
-//! Every interval looks which servers there are and asks each for its counters: mounts as `keepstone stats` does, servers of block
-//! devices over their control sockets. One that does not answer holds up one table for a moment, and none after that.
+//! At every interval it finds the servers and asks each for its counters: mounts as `keepstone
+//! stats` does, servers of block devices over their control sockets. A server that does not answer
+//! delays one table by at most `PATIENCE`, and later tables not at all.
 
 mod ask;
 mod sample;
@@ -27,7 +29,7 @@ use source::{Source, Target};
 use terminal::{Event, Terminal};
 use view::{Table, View};
 
-/// How long a table waits for servers that have answered before, or were never asked.
+/// Longest time that a table waits for servers that answered the last time, or were never asked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn run(args: &TopArgs, json: bool) -> Result<ExitCode> {
@@ -47,15 +49,15 @@ pub fn run(args: &TopArgs, json: bool) -> Result<ExitCode> {
 struct Top {
     view: View,
     questions: Questions,
-    /// Who was asked for the next table, and has not answered.
+    /// Servers that were asked for the next table and have not answered.
     awaited: BTreeSet<Source>,
-    /// Where tables are redrawn in place.
+    /// The terminal, if tables are redrawn in place.
     terminal: Option<Terminal>,
     /// The table that was shown last.
     shown: Option<Table>,
 }
 
-/// Whether the user wants to see more.
+/// Whether to show more tables.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -77,7 +79,7 @@ impl Top {
             if self.wait(began + PATIENCE, |top| top.awaited.is_empty())? == Next::Quit {
                 return Ok(());
             }
-            // Who is late is late for a later table.
+            // This table no longer waits for late servers; a later table shows their answers.
             self.awaited.clear();
             let table = self.view.table();
             if table.totals {
@@ -107,7 +109,7 @@ impl Top {
         Ok(self.redraw()?)
     }
 
-    /// Shows the last table where it is redrawn in place.
+    /// Draws the last table again, if tables are redrawn in place.
     fn redraw(&mut self) -> io::Result<()> {
         let (Some(terminal), Some(table)) = (&mut self.terminal, &self.shown) else {
             return Ok(());
@@ -125,7 +127,7 @@ impl Top {
         Ok(())
     }
 
-    /// Takes answers, keys and signals, until a time or until it is `done`.
+    /// Handles answers, keys and signals, until a time or until `done` returns true.
     fn wait(&mut self, until: Instant, done: impl Fn(&Self) -> bool) -> Result<Next> {
         loop {
             while let Some((source, at, answer)) = self.questions.heard() {
@@ -146,7 +148,7 @@ impl Top {
         }
     }
 
-    /// Waits for answers, and for what the terminal waits for; which of the latter has come.
+    /// Waits for answers and for events of the terminal. Returns which of the latter have come.
     fn poll(&self, left: Duration) -> Result<Vec<bool>> {
         let stdin = io::stdin();
         let answers = PollFd::from_borrowed_fd(self.questions.as_fd(), PollFlags::IN);
@@ -160,7 +162,7 @@ impl Top {
     }
 }
 
-/// Prints a table; as wide as the terminal, where there is one.
+/// Prints a table, as wide as the terminal, if any.
 fn print(table: &Table) {
     let width = terminal::size().map_or(usize::MAX, |(width, _)| width);
     text::lines(table, width, usize::MAX).iter().for_each(|line| say!("{line}"));

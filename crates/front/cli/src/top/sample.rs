@@ -1,4 +1,4 @@
-//! What a server said at one moment, and what was done between two.
+//! Samples of a server's counters, and rates between two samples.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub const OPERATIONS: &str = "operations";
 pub const READ_BYTES: &str = "read_bytes";
 /// Bytes written by clients.
 pub const WRITTEN_BYTES: &str = "written_bytes";
-/// What went wrong.
+/// Errors.
 pub const ERRORS: &str = "errors";
 /// Requests to read.
 pub const READS: &str = "reads";
@@ -29,10 +29,10 @@ pub const HITS: &str = "read_hits";
 /// Reads for which a cache read the backing file.
 pub const MISSES: &str = "read_misses";
 
-/// Less time than this between two answers says nothing.
+/// Least time between two answers for which a rate is computed.
 const SPAN_MIN: Duration = Duration::from_millis(1);
 
-/// What is served.
+/// The kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mount => "mount",
@@ -55,59 +55,59 @@ impl Kind {
     }
 }
 
-/// How it stands with what is served, by its kind.
+/// The current state of a service, by its kind.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Gauges {
-    /// Of a mount.
+    /// The state of a mount.
     Mount {
         size_bytes: u64,
         used_bytes: u64,
-        /// Processes that use the pool beside the server; null where they may not.
+        /// Processes other than the server that use the pool; null if they may not.
         processes: Option<usize>,
     },
-    /// Of a cache.
+    /// The state of a cache.
     Cache {
         size_bytes: u64,
         used_bytes: u64,
         dirty_bytes: u64,
         dirty_files: u64,
         oldest_dirty_ms: u64,
-        /// Of all reads since it was attached.
+        /// Share of hits among all reads since the cache was attached.
         hit_rate: Option<f64>,
         /// Files that need attention.
         troubles: usize,
     },
-    /// Of a device.
+    /// The state of a device.
     Device {
         size_bytes: u64,
-        /// Null where the kernel is the client.
+        /// Null if the kernel is the client.
         clients: Option<u64>,
     },
 }
 
-/// What was said.
+/// A sample of the counters of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// The time of the sample.
     pub at: Instant,
-    /// Of what.
+    /// The kind of service.
     pub kind: Kind,
     /// The mount point, the device, or the export.
     pub name: String,
     /// The pool.
     pub pool: String,
-    /// Of the server.
+    /// The process ID of the server.
     pub pid: Option<u64>,
-    /// How often processes that count were started anew.
+    /// Number of restarts of the processes that count.
     restarts: u64,
-    /// Of the requests, those for attributes: how often the kernel did not know them.
+    /// Requests for attributes, which the kernel sends when it does not have them cached.
     getattrs: u64,
-    /// Since when there is that server, in seconds.
+    /// Uptime of the server, in seconds.
     pub uptime_s: u64,
-    /// Since then.
+    /// Counts since the server started.
     pub counters: Counters,
-    /// Now.
+    /// The state at the time of the sample.
     pub gauges: Gauges,
 }
 
@@ -120,7 +120,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Sample {
-    /// Of the server of a mount.
+    /// Makes a sample of a mount from the statistics of its server.
     pub fn of_mount(at: Instant, stats: &Value, processes: Option<usize>) -> Self {
         let requests = stats["requests"].as_object().into_iter().flatten();
         let operations = requests.map(|(_, count)| number(count)).sum();
@@ -158,7 +158,7 @@ impl Sample {
         }
     }
 
-    /// Of one of the devices of a server.
+    /// Makes a sample of a device from the status of its server.
     pub fn of_device(at: Instant, status: &Value, export: &Value) -> Self {
         let device = |name: &str| number(&export["device"][name]);
         let all = ["reads", "writes", "barriers", "discards", "zeroes"];
@@ -191,14 +191,15 @@ impl Sample {
         }
     }
 
-    /// What was done since an earlier sample of the same, per second; nothing where no time has passed.
+    /// Returns the rates per second since an earlier sample of the same service; `None` if less
+    /// than `SPAN_MIN` has passed.
     pub fn since(&self, earlier: &Self) -> Option<Rates> {
         let span = self.at.checked_duration_since(earlier.at).filter(|span| *span >= SPAN_MIN)?;
         let of = |sample: &Self, name: &str| sample.counters.get(name).copied().unwrap_or(0);
         let began_anew = (self.pid, self.restarts) != (earlier.pid, earlier.restarts)
             || earlier.counters.keys().any(|name| of(self, name) < of(earlier, name));
-        // To read the counters of a mount is a request, too; before it the kernel looks whether this user may, and asks for
-        // attributes that it does not know.
+        // Reading the counters of a mount is a request, too. Before it, the kernel checks
+        // permissions, and requests the attributes if it does not have them.
         let own = match self.kind {
             Kind::Mount | Kind::Cache => 1 + self.getattrs.saturating_sub(earlier.getattrs).min(1),
             Kind::Device => 0,
@@ -245,7 +246,7 @@ mod tests {
         let (first, second) =
             (mount(start, 1, 10, 100), mount(start + Duration::from_secs(2), 1, 31, 300));
         let rates = second.since(&first).unwrap();
-        // One of the 21 requests is the one that asked.
+        // One of the 21 requests is the query itself.
         assert_eq!(
             rates,
             Rates::from([
@@ -267,7 +268,7 @@ mod tests {
         let mut later = mount(start + Duration::from_secs(1), 1, 10, 0);
         *later.counters.get_mut(OPERATIONS).unwrap() += 1;
         assert_eq!(later.since(&mount(start, 1, 10, 0)).unwrap()[OPERATIONS], 0.0);
-        // The kernel did not know whether this user may ask.
+        // The kernel requested attributes to check permissions.
         *later.counters.get_mut(OPERATIONS).unwrap() += 1;
         later.getattrs += 1;
         assert_eq!(later.since(&mount(start, 1, 10, 0)).unwrap()[OPERATIONS], 0.0);
@@ -277,7 +278,8 @@ mod tests {
     fn counters_that_begin_anew_count_from_zero() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let before = mount(start, 1, 1_000_000, 5000);
-        // Another process, and the same one, as far as can be seen; one counter has overtaken the old one.
+        // Another process, and one that seems to be the same; one counter already exceeds its old
+        // value.
         for pid in [1, 2] {
             let after = mount(start + second, pid, 4, 6000);
             let rates = after.since(&before).unwrap();

@@ -1,4 +1,4 @@
-//! Which servers there are, and which of them are meant.
+//! Discovery of servers, and matching of targets on the command line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use crate::bdev::control;
 use crate::pool;
 use crate::tags::Tag;
 
-/// Where a server is asked.
+/// The place at which a server is queried.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// At a mount: of a pool, or of a cache.
+    /// The mount of a pool or of a cache.
     Mount {
-        /// Where.
+        /// The mount point.
         dir: PathBuf,
-        /// What.
+        /// The pool.
         pool: PathBuf,
     },
-    /// At the control socket of a server of block devices.
+    /// The control socket of a server of block devices.
     Socket(PathBuf),
 }
 
 impl Source {
-    /// The process, where the name of its socket says so.
+    /// Returns the process ID, if the name of the socket contains it.
     pub fn pid(&self) -> Option<u64> {
         match self {
             Self::Mount { .. } => None,
@@ -34,14 +34,15 @@ impl Source {
     }
 }
 
-/// All of this machine that can be seen from here. No server is asked for it.
+/// Finds all servers of this machine that are visible to this process, without asking any server.
 pub fn find() -> Result<BTreeSet<Source>> {
     let mounts = fuse::mounts().with_context(|| fuse::TABLE)?;
     let sockets = control::sockets().into_iter().map(Source::Socket);
     Ok(visible(&mounts).chain(sockets).collect())
 }
 
-/// The mounts of ours that nothing is mounted over; of one that is bound to several places the first.
+/// Returns the mounts of Keepstone that no other mount hides. Of a mount that is bound to several
+/// places, returns the first.
 fn visible(mounts: &[MountEntry]) -> impl Iterator<Item = Source> {
     let mut devices = BTreeSet::new();
     let on_top = move |at: usize| mounts[at + 1..].iter().all(|later| later.dir != mounts[at].dir);
@@ -50,40 +51,42 @@ fn visible(mounts: &[MountEntry]) -> impl Iterator<Item = Source> {
         .map(|(_, mount)| Source::Mount { dir: mount.dir.clone(), pool: mount.source.clone() })
 }
 
-/// What the command line names.
+/// A target on the command line.
 #[derive(Debug)]
 pub struct Target {
-    /// As it was given.
+    /// The name as given.
     pub name: String,
-    /// What it may mean as a path.
+    /// The paths that it may mean.
     paths: Vec<PathBuf>,
 }
 
 impl Target {
-    /// Named on the command line: a mount point, a device, a socket, the name of an export, a process, a pool.
+    /// Parses a target: a mount point, a device, a socket, the name of an export, a process ID or a
+    /// pool.
     pub fn new(name: &str) -> Result<Self> {
         let path = Path::new(name);
         let mut paths = vec![std::path::absolute(path).with_context(|| format!("`{name}`"))?];
         if Tag::parse(path).is_some() {
             paths.push(pool::absolute(path)?);
         } else if fuse::mount_at(&paths[0])?.is_none() {
-            // Whoever serves a mount need not answer.
+            // Not for a mount point, because the server of a mount may not answer.
             paths.extend(path.canonicalize());
         }
         Ok(Self { name: name.to_owned(), paths })
     }
 
-    /// Whether it means this path.
+    /// Returns whether the target means this path.
     pub fn is_path(&self, path: &Path) -> bool {
         self.paths.iter().any(|known| known == path)
     }
 
-    /// Whether it means this process.
+    /// Returns whether the target means this process.
     pub fn is_pid(&self, pid: Option<u64>) -> bool {
         pid.is_some_and(|pid| self.name.parse() == Ok(pid))
     }
 
-    /// Whether it means this server, as far as that is known before it answers.
+    /// Returns whether the target means this server, as far as that is known before the server
+    /// answers.
     pub fn is_source(&self, source: &Source) -> bool {
         match source {
             Source::Mount { dir, pool } => self.is_path(dir) || self.is_path(pool),

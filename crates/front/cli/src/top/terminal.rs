@@ -1,4 +1,5 @@
-//! The terminal of a view that is redrawn in place: an alternate screen, keys without echo, and signals that are waited for.
+//! The terminal of a view that is redrawn in place: an alternate screen, keys without echo, and
+//! signals received by `signalfd`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,40 +9,41 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Another screen, without a cursor, and without lines that go on in the next one.
+/// Switches to the alternate screen, without a cursor and without line wrapping.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 
-/// Back to the screen that was there before.
+/// Switches back to the previous screen.
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// Columns and lines of a terminal that does not say how many it has.
+/// Columns and lines of a terminal that does not report its size.
 pub const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
-/// What the user does.
+/// An action of the user.
 pub enum Event {
-    /// Wants to end it.
+    /// Ends the view.
     Quit,
-    /// Has given it another size, or has it on the screen again.
+    /// Has changed the size of the terminal, or brought the view back to the foreground.
     Redraw,
 }
 
-/// The terminal on standard output. It is as it was before when this is dropped.
+/// The terminal on standard output. Dropping this restores its state.
 pub struct Terminal {
     signals: OwnedFd,
-    /// Whether what is drawn is seen.
+    /// Whether the alternate screen is shown.
     entered: bool,
-    /// Whether keys are waited for.
+    /// Whether to read keys.
     keys: bool,
-    /// How keys were taken before.
+    /// The mode of the terminal before.
     before: Option<Termios>,
 }
 
-/// Whether a view can be redrawn in place.
+/// Returns whether a view can be redrawn in place.
 pub fn can_redraw() -> bool {
     io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
-/// Columns and lines of the terminal on standard output, if that is one.
+/// Returns the columns and lines of the terminal on standard output; `None` if that is not a
+/// terminal.
 pub fn size() -> Option<(usize, usize)> {
     let size = tcgetwinsize(io::stdout()).ok()?;
     let sides = (usize::from(size.ws_col), usize::from(size.ws_row));
@@ -49,7 +51,8 @@ pub fn size() -> Option<(usize, usize)> {
 }
 
 impl Terminal {
-    /// Takes signals from now on. To be called before there are threads, which would end the process by theirs.
+    /// Blocks signals and receives them from now on. Call this before any thread exists: a thread
+    /// that does not block them would end the process.
     pub fn begin() -> io::Result<Self> {
         let more = [libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP, libc::SIGCONT];
         Ok(Self {
@@ -60,7 +63,7 @@ impl Terminal {
         })
     }
 
-    /// Shows these lines, and nothing else.
+    /// Shows these lines and nothing else.
     pub fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         self.enter()?;
         // Each line clears what is left of an older one.
@@ -68,14 +71,15 @@ impl Terminal {
         put(&format!("\x1b[H{}\x1b[J", lines.join("\n")))
     }
 
-    /// What is to be waited for: signals, and keys.
+    /// Returns the descriptors to poll: for signals and keys.
     pub fn waited_for<'a>(&'a self, stdin: &'a io::Stdin) -> Vec<PollFd<'a>> {
         let keys = self.keys.then(|| PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         let signals = PollFd::new(&self.signals, PollFlags::IN);
         [signals].into_iter().chain(keys).collect()
     }
 
-    /// What has happened, when one of them has become readable.
+    /// Returns the event, if any, after a descriptor of [`waited_for`](Self::waited_for) has become
+    /// readable.
     pub fn event(&mut self, ready: &[bool]) -> io::Result<Option<Event>> {
         if ready.get(1) == Some(&true) && self.is_quit_typed() {
             return Ok(Some(Event::Quit));
@@ -125,7 +129,7 @@ impl Terminal {
         put(ENTER)
     }
 
-    /// Gives the terminal back; the next thing drawn takes it again.
+    /// Restores the terminal. The next [`draw`](Self::draw) takes it again.
     pub fn leave(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.entered) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A table as text, as wide as the terminal.
+//! Formats a table as text, as wide as the terminal.
 
 use super::sample::{
     ERRORS, Gauges, HITS, MISSES, OPERATIONS, READ_BYTES, READS, Rates, Sample, WRITES,
@@ -10,25 +10,26 @@ use crate::{shown, size};
 /// Space between two columns.
 const GAP: usize = 2;
 
-/// A column: what it is called, and what becomes of it where there is no room.
+/// A column: its titles, and how it shrinks if there is too little room.
 struct Column {
-    /// In a table with totals, and in one with rates.
+    /// Titles in a table with totals, and in one with rates.
     titles: [&'static str; 2],
     align: Align,
-    /// Narrower than this it is left out; nothing where it is never shortened.
+    /// Least width; a narrower column is left out. `None` if the column is never shortened.
     least: Option<usize>,
-    /// The highest is shortened, and left out, first.
+    /// Columns with higher ranks are shortened, and left out, first.
     rank: u8,
 }
 
-/// Where text stands that is narrower than its column, and what is left of one that is wider.
+/// The alignment of a text that is narrower than its column, and the part that is kept of a wider
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Align {
-    /// On the left; its beginning.
+    /// Aligned left; the beginning is kept.
     Text,
-    /// On the left; its end, which says more of a path.
+    /// Aligned left; the end is kept, which is the most specific part of a path.
     Path,
-    /// On the right.
+    /// Aligned right.
     Number,
 }
 
@@ -47,10 +48,10 @@ const COLUMNS: [Column; 8] = [
     column(["STATE"; 2], Align::Text, Some(12), 6),
 ];
 
-/// What each column has of a row.
+/// The texts of a row, one for each column.
 type Cells = [String; COLUMNS.len()];
 
-/// The lines of a table, no wider than `width` and no more than `height`.
+/// Formats a table in lines no wider than `width`, at most `height` of them.
 pub fn lines(table: &Table, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![shorten(&summary(table), width, Align::Text)];
     if !table.rows.is_empty() {
@@ -86,7 +87,7 @@ fn summary(table: &Table) -> String {
     text
 }
 
-/// A row in the order of the columns.
+/// Returns the texts of a row, in the order of the columns.
 fn cells(row: &Row, totals: bool) -> Cells {
     let current = row.current();
     let amount = |name: &'static str| match (current, &row.per_s) {
@@ -113,7 +114,7 @@ fn cells(row: &Row, totals: bool) -> Cells {
     ]
 }
 
-/// With a decimal where that says something.
+/// Formats a number, with a decimal if it is below 10 and not whole.
 fn number(number: f64) -> String {
     if number.fract() == 0.0 || number >= 10.0 {
         format!("{number:.0}")
@@ -122,7 +123,7 @@ fn number(number: f64) -> String {
     }
 }
 
-/// What the layer is about.
+/// Describes the state of a service, by its kind.
 fn about(sample: &Sample, rates: Option<&Rates>, totals: bool) -> String {
     let of = |name: &'static str| match rates {
         _ if totals => Some(sample.counters[name] as f64),
@@ -180,7 +181,7 @@ fn about(sample: &Sample, rates: Option<&Rates>, totals: bool) -> String {
     }
 }
 
-/// Rows in columns that fit.
+/// Formats rows in columns that fit the width.
 fn columns(rows: Vec<Cells>, width: usize) -> Vec<String> {
     let longest = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths = fit(std::array::from_fn(longest), width);
@@ -204,7 +205,7 @@ fn line(row: &Cells, widths: &[Option<usize>; COLUMNS.len()]) -> String {
     line
 }
 
-/// How wide each column is, whose longest texts are given; nothing for those that are left out.
+/// Returns the width of each column, given its longest text; `None` for columns that are left out.
 fn fit(longest: [usize; COLUMNS.len()], width: usize) -> [Option<usize>; COLUMNS.len()] {
     let least = |at: usize| COLUMNS[at].least.unwrap_or(longest[at]).min(longest[at]);
     let mut kept: Vec<usize> = (0..COLUMNS.len()).collect();
@@ -225,12 +226,12 @@ fn fit(longest: [usize; COLUMNS.len()], width: usize) -> [Option<usize>; COLUMNS
     widths
 }
 
-/// A text without what a terminal would take for more than text.
+/// Replaces characters that could control a terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if shown::is_treacherous(c) { '?' } else { c }).collect()
 }
 
-/// At most `width` characters of a text.
+/// Shortens a text to at most `width` characters.
 fn shorten(text: &str, width: usize, align: Align) -> String {
     let count = text.chars().count();
     match width {

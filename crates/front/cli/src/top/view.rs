@@ -1,4 +1,4 @@
-//! What is known of all servers, from one table to the next.
+//! The knowledge of all servers that is kept from one table to the next.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,40 +18,41 @@ use crate::bdev::control::{Server, is_export};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It does.
+    /// The server answers.
     Answers,
-    /// It has not answered in time: it is stopped, or what it waits for does not answer.
+    /// The server has not answered in time: it is stopped, or waits for something that does not
+    /// answer.
     NoAnswer,
-    /// It has ended without unmounting.
+    /// The server has ended without unmounting.
     Died,
-    /// It said why not.
+    /// The query failed, for this reason.
     Failed(String),
 }
 
-/// One thing that is served.
+/// A row of a table: one service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The mount point, the device, the export, or the process.
+    /// The mount point, the device, the export or the process.
     pub name: String,
-    /// The pool, where it is known.
+    /// The pool, if it is known.
     pub pool: String,
-    /// What it is, as far as that is known.
+    /// The kind of service, as far as it is known.
     pub kind: Kind,
     /// Whether its server answers.
     pub state: State,
-    /// What it said last.
+    /// The last sample.
     pub sample: Option<Sample>,
-    /// What was done since it had answered before.
+    /// The rates since the sample before that.
     pub per_s: Option<Rates>,
 }
 
 impl Row {
-    /// The sample of a server that answers.
+    /// Returns the last sample, if the server answers.
     pub fn current(&self) -> Option<&Sample> {
         self.sample.as_ref().filter(|_| self.state == State::Answers)
     }
 
-    /// What is compared to put the most active first: requests and bytes.
+    /// Returns the key by which the most active rows are sorted first: requests, then bytes.
     fn activity(&self, totals: bool) -> (bool, f64, f64) {
         let Some(sample) = self.current() else { return (false, 0.0, 0.0) };
         let of = |name| match (&self.per_s, totals) {
@@ -63,19 +64,19 @@ impl Row {
     }
 }
 
-/// What is shown at one moment.
+/// A table, as shown at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// Whether it has what was done since each server started; else what is done per second.
+    /// Whether it shows totals since each server started, rather than rates per second.
     pub totals: bool,
-    /// The most active first; those that do not answer last.
+    /// Rows, the most active first; servers that do not answer last.
     pub rows: Vec<Row>,
     /// Servers that this user may not ask.
     pub forbidden: usize,
 }
 
 impl Table {
-    /// As one line of JSON.
+    /// Formats the table as one line of JSON.
     pub fn to_json(&self) -> Result<String> {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Ok(serde_json::to_string(&Report {
@@ -86,7 +87,7 @@ impl Table {
         })?)
     }
 
-    /// How many do not answer.
+    /// Returns the number of rows whose server does not answer.
     pub fn silent(&self) -> usize {
         self.rows.iter().filter(|row| row.state == State::NoAnswer).count()
     }
@@ -130,19 +131,19 @@ impl<'a> Served<'a> {
     }
 }
 
-/// What is known of a server.
+/// The knowledge of a server.
 #[derive(Default)]
 struct Known {
-    /// Whether a question to it is open.
+    /// Whether a query to it is in progress.
     asked: bool,
     last: Option<Last>,
-    /// What it serves of what was asked for, by names that stay.
+    /// Its requested services, by stable names, with their last samples and rates.
     served: BTreeMap<String, (Sample, Option<Rates>)>,
-    /// Which of the targets it has said to be.
+    /// Indices of the targets that its answers match.
     targets: BTreeSet<usize>,
 }
 
-/// How it answered last.
+/// The last result of a query.
 enum Last {
     State(State),
     Forbidden,
@@ -153,19 +154,20 @@ enum Last {
 #[derive(Default)]
 pub struct View {
     targets: Vec<Target>,
-    /// Whether servers are asked only where a target means them, because each was found before anybody had answered.
+    /// Whether to ask only servers that a target means. True if each target matched a server before
+    /// any server had answered.
     targets_only: bool,
     known: BTreeMap<Source, Known>,
     tables: u64,
 }
 
 impl View {
-    /// Of these, or of everything.
+    /// Creates a view of these targets; of all servers if there are none.
     pub fn new(targets: Vec<Target>) -> Self {
         Self { targets, ..Self::default() }
     }
 
-    /// Takes note of which servers there are; gives those that are to be asked now.
+    /// Updates the set of servers. Returns those to ask now.
     pub fn found(&mut self, sources: BTreeSet<Source>) -> Vec<Source> {
         let is_target = |source: &&Source| self.targets.iter().any(|t| t.is_source(source));
         self.known.retain(|source, _| sources.contains(source));
@@ -183,15 +185,16 @@ impl View {
         asked
     }
 
-    /// Whether an answer is expected soon: not of a server that has not answered the last time.
+    /// Returns whether an answer is expected soon: not from a server that did not answer the last
+    /// time.
     pub fn is_awaited(&self, source: &Source) -> bool {
         let last = self.known.get(source).and_then(|known| known.last.as_ref());
         !matches!(last, Some(Last::State(State::NoAnswer)))
     }
 
-    /// Takes note of an answer.
+    /// Records an answer.
     pub fn heard(&mut self, source: &Source, at: Instant, answer: Answer) {
-        // Of one that is gone meanwhile nobody wants to know.
+        // Ignores the answer of a server that is gone meanwhile.
         let Some(known) = self.known.get_mut(source) else { return };
         known.asked = false;
         let state = |state| (Last::State(state), None);
@@ -221,7 +224,7 @@ impl View {
         }
     }
 
-    /// What is known now. Whoever has been asked and has not answered does not answer.
+    /// Returns the current table. A server with a query in progress counts as not answering.
     pub fn table(&mut self) -> Table {
         let mut table = Table { totals: self.tables == 0, ..Table::default() };
         self.tables += 1;
@@ -260,7 +263,7 @@ impl View {
         table
     }
 
-    /// Fails where a target is nothing that is served.
+    /// Fails if a target matches no service.
     pub fn require_targets(&self) -> Result<()> {
         for (index, target) in self.targets.iter().enumerate() {
             let name = &target.name;
@@ -287,7 +290,7 @@ impl View {
 }
 
 impl Row {
-    /// Of a server that has never answered.
+    /// Makes a row for a server that has never answered.
     fn unknown(source: &Source, state: State) -> Self {
         let (kind, name, pool) = match source {
             Source::Mount { dir, pool } => {
@@ -302,14 +305,14 @@ impl Row {
     }
 }
 
-/// A sample with its name in its server, and which targets mean it.
+/// A sample with its key in its server, and the targets that it matches.
 struct Named {
     key: String,
     sample: Sample,
     targets: BTreeSet<usize>,
 }
 
-/// The targets that are meant.
+/// Returns the indices of the matching targets.
 fn meant(targets: &[Target], is_meant: impl Fn(&Target) -> bool) -> BTreeSet<usize> {
     let all = targets.iter().enumerate();
     all.filter(|(_, target)| is_meant(target)).map(|(index, _)| index).collect()
@@ -323,7 +326,7 @@ fn of_mount(
     processes: Option<usize>,
 ) -> Vec<Named> {
     let sample = Sample::of_mount(at, stats, processes);
-    // Of a cache, the directory below.
+    // For a cache, the cached directory.
     let below = stats["dir"].as_str().map(Path::new);
     let targets = meant(targets, |target| {
         target.is_source(source)
@@ -391,7 +394,8 @@ mod tests {
             assert_eq!((table.totals, table.silent()), (false, 1));
             assert_eq!(table.rows[0].per_s.as_ref().unwrap()[OPERATIONS], 10.0);
         }
-        // It was asked in vain, so nobody waits when it is asked again; then it answers after all.
+        // It did not answer, so the table does not wait for the next query; then it answers after
+        // all.
         view.heard(&source("/a"), start, Answer::Silent);
         assert!(!view.is_awaited(&source("/a")) && view.is_awaited(&source("/b")));
         view.heard(&source("/a"), start, stats("/a", 1));

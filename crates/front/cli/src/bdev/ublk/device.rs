@@ -51,8 +51,8 @@ pub fn missing() -> Option<&'static str> {
 /// A device whose server was killed.
 pub struct LeftBehind(sys::ublksrv_ctrl_dev_info);
 
-/// Finds the device on `pool` whose server was killed, if there is one. The caller holds the pool's
-/// lock (ublk-U2).
+/// Finds the device on `pool` whose server was killed, if any. The caller holds the pool's lock
+/// (ublk-U2).
 pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
     private_files()?;
     let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
