@@ -1,7 +1,8 @@
-//! Writes by descriptors with `O_APPEND`, to the end of a file, wherever that is.
+//! Writes to the end of a file, by descriptors with `O_APPEND`.
 //!
-//! In a pool that is one operation (`FileSystem::append_delegated`), which tells where the bytes have gone. Where the kernel makes
-//! the call, only it knows, so the offset is the kernel's until it is asked for (direct-O1).
+//! In a pool, one operation does it (`FileSystem::append_delegated`); it returns the offset of
+//! the bytes. If the kernel makes the call, only the kernel knows that offset. So the offset is the
+//! kernel's until the library asks for it (direct-O1).
 
 #![allow(unsafe_code)]
 
@@ -20,8 +21,9 @@ use std::ffi::c_int;
 use vfs::Errno;
 
 impl Direct {
-    /// `pwritev2` with `RWF_APPEND`, with an offset, or at that of the description, which moves. Where the kernel has to make the
-    /// call, it knows where the file ends; not even the server of a cache is told that the bytes belong there.
+    /// `pwritev2` with `RWF_APPEND`, at an offset, or at that of the description, which moves. If
+    /// the kernel has to make the call, it uses the end of file that it knows: not even the server
+    /// of a cache learns that the bytes belong to the end.
     ///
     /// # Safety
     /// As [`read`](Self::read), for the list and each part of it.
@@ -45,8 +47,9 @@ impl Direct {
         answer
     }
 
-    /// `write` and `writev`, which move the offset, or with an offset, which Linux does not look at but for its sign, `pwrite`
-    /// and `pwritev`. The caller is outside. Without a call, the kernel's is left to the caller.
+    /// Does `write` and `writev`, which move the offset, or `pwrite` and `pwritev` with an offset,
+    /// of which Linux uses only the sign. The caller is outside. Without a `call`, the caller has
+    /// to make the kernel's call.
     pub(crate) fn append(
         &self,
         fd: i32,
@@ -96,8 +99,9 @@ impl Direct {
     }
 }
 
-/// Lets the kernel append at an offset of its own. Of a cache, the server knows where the file ends; that the kernel does, too,
-/// is what the offset depends on. So it looks, which is a request only where others may have written without it.
+/// Lets the kernel append at an offset of its own. For a file of a cache, the server knows the end,
+/// and the offset depends on the end that the kernel knows. So the kernel first asks, by a request
+/// only if others may have written without it.
 fn ask(fd: i32, description: &Description, call: &Call) -> Result<usize, Errno> {
     let mut locked = description.position.lock();
     if description.file().kind() == Kind::Cached {
@@ -110,7 +114,7 @@ fn ask(fd: i32, description: &Description, call: &Call) -> Result<usize, Errno> 
     result
 }
 
-/// Lets the kernel know where a file ends.
+/// Makes the kernel ask for the size of a file.
 fn look_for_size(fd: i32) {
     let _ = rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::SIZE);
 }

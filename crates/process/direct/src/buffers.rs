@@ -1,7 +1,9 @@
-//! Reading without a copy (Chell §6): where the bytes of a file lie, until they are given back.
+//! Reading without a copy (Chell §6): returns the address of a file's bytes, until they are given
+//! back.
 //!
-//! A chunk that is lent stays mapped, whatever becomes of its descriptor. What another process cuts off
-//! meanwhile is gone all the same, as from every mapping: touching it is SIGBUS.
+//! A chunk that is lent stays mapped after its descriptor is closed. If another process truncates
+//! the file meanwhile, the bytes are gone all the same, as from every mapping: touching them is
+//! SIGBUS.
 
 use crate::Direct;
 use crate::calls::{ask_below, stale_at};
@@ -14,10 +16,10 @@ use std::sync::atomic::Ordering::*;
 use vfs::Errno;
 
 impl Direct {
-    /// Lends up to `count` bytes at `offset`: their address, and how many lie there (fewer at the end of
-    /// a chunk, 0 at the end of the file). To be given back by [`put_read_buf`](Self::put_read_buf),
-    /// unless there are none. `EBADF` where the descriptor cannot be read; `ENOTSUP` for what is not
-    /// served, and for holes: `pread` does it.
+    /// Lends up to `count` bytes at `offset`: returns their address and number (fewer at the end of
+    /// a chunk, 0 at the end of the file). [`put_read_buf`](Self::put_read_buf) has to give them
+    /// back, unless there are 0. `EBADF` if the descriptor cannot be read; `ENOTSUP` for files that
+    /// are not served, and for holes: `pread` serves these.
     pub fn get_read_buf(
         &self,
         fd: i32,
@@ -63,7 +65,7 @@ impl Direct {
         Err(Errno::NOTSUP)
     }
 
-    /// Gives back what [`get_read_buf`](Self::get_read_buf) has lent, once. `EINVAL` for another address.
+    /// Gives back one loan of [`get_read_buf`](Self::get_read_buf). `EINVAL` for another address.
     pub fn put_read_buf(&self, bytes: *const u8) -> Result<(), Errno> {
         let held = self.hold();
         let index = self.chunk_at(&held, bytes).ok_or(Errno::INVAL)?;
@@ -76,7 +78,7 @@ impl Direct {
     }
 }
 
-/// Lends what is there of a range, inside (direct-E1).
+/// Lends the present part of a range, inside (direct-E1).
 fn lend(chunk: &Chunk, at: usize, len: usize) -> Result<(*const u8, usize), Errno> {
     if !chunk.has_pages(at, len) {
         chunk.look_at(at, len);

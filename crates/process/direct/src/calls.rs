@@ -19,29 +19,30 @@ use std::ffi::{c_int, c_long};
 use std::sync::atomic::Ordering::*;
 use vfs::Errno;
 
-/// How often a call may announce what it writes.
+/// Announcements of writes that one call makes at most.
 const ANNOUNCEMENTS_MAX: u32 = 4;
-/// How often a call may map a chunk before it is made by the kernel.
+/// Chunks that one call maps at most; after that the kernel makes it.
 const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
 
-/// The call as the kernel has it.
+/// A call, as the kernel takes it.
 pub(super) struct Call {
-    /// By number, with what comes first: descriptor, buffer or list, length or count.
+    /// Number and first arguments: descriptor, buffer or list, length or count.
     number: c_long,
     args: [usize; 3],
-    /// The same call at an offset.
+    /// Number of the same call at an offset.
     number_at: c_long,
 }
 
 impl Call {
-    /// At the description's offset.
+    /// Makes the call at the description's offset.
     pub fn ask(&self) -> Result<usize, Errno> {
         let [fd, what, len] = self.args;
         // SAFETY: 1: the program's own arguments, which the kernel checks; 2: the program's call.
         unsafe { syscall(self.number, [fd, what, len, 0, 0]) }
     }
 
-    /// At an offset, of which `preadv` takes the upper half separately (and ignores it here).
+    /// Makes the call at an offset, of which `preadv` takes the upper half separately (and ignores
+    /// it here).
     pub fn ask_at(&self, offset: u64) -> Result<usize, Errno> {
         let [fd, what, len] = self.args;
         // SAFETY: as above.
@@ -49,13 +50,13 @@ impl Call {
     }
 }
 
-/// How far a call has come with a file that is, or may be, delegated.
+/// The state of a call on a file that is, or may be, delegated.
 #[derive(Default)]
 pub(super) struct PoolUse {
     has_asked: bool,
     has_joined: bool,
     announcements: u32,
-    /// Whether it is not to be made in the pool any more.
+    /// Whether the call must not be made in the pool any more.
     pub is_given_up: bool,
 }
 
@@ -65,19 +66,19 @@ impl PoolUse {
         self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
     }
 
-    /// Whether to ask if others have a delegation, in place of one that was recalled: once.
+    /// Whether to ask once for a delegation that others have, after the recall of one.
     fn may_join(&mut self) -> bool {
         self.is_given_up = std::mem::replace(&mut self.has_joined, true);
         !self.is_given_up
     }
 
-    /// Whether to ask for a delegation: once.
+    /// Whether to ask once for a delegation.
     pub fn may_ask(&mut self) -> bool {
         !std::mem::replace(&mut self.has_asked, true) && !self.is_given_up
     }
 }
 
-/// What can be done about a range.
+/// A way to serve a range.
 enum Plan<'c> {
     /// Copy: here, if it lies in one chunk.
     Copy(Option<&'c Chunk>),
@@ -91,24 +92,25 @@ enum Plan<'c> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// Not to be copied, or not yet.
+    /// It cannot be copied, or not yet.
     Other,
-    /// Beyond the size we know (direct-C1).
+    /// It ends beyond the size known here (direct-C1).
     Size,
-    /// A page is not known to be there (direct-C3).
+    /// A page is not known to be allocated (direct-C3).
     Hole,
-    /// The first write of a tick (direct-C4), or the first read after it was asked whether pages count (direct-C5).
+    /// It is the first write of a tick (direct-C4), or the first read for which the kernel has to
+    /// ask the cache (direct-C5).
     Tick(u64),
 }
 
 impl Why {
-    /// Whether the cache is asked something anyway.
+    /// Whether the call asks the cache anyway.
     fn asks(self) -> bool {
         matches!(self, Self::Tick(_))
     }
 }
 
-/// The bytes that a call is known to move: what a read asks for may be more than there is.
+/// Returns the bytes that a call is known to move: a read may ask for more than there is.
 fn stored<const W: bool>(parts: &Parts<'_>) -> usize {
     if W { parts.len } else { 0 }
 }
@@ -117,8 +119,8 @@ impl Direct {
     /// `read`.
     ///
     /// # Safety
-    /// 1. `buf` to `buf + len` is what the program passes for a buffer: nothing but bytes of its own,
-    ///    or nothing at all.
+    /// 1. `buf` to `buf + len` is what the program passes as a buffer: only bytes of its own, or
+    ///    unmapped memory.
     /// 2. The handler of SIGSEGV and SIGBUS asks [`recover`](crate::recover).
     #[inline]
     pub unsafe fn read(&self, fd: i32, buf: *mut u8, len: usize) -> Answer<usize> {
@@ -226,7 +228,7 @@ impl Direct {
         }
     }
 
-    /// A transfer at an offset that it names.
+    /// Transfers at the offset that the call names.
     #[inline]
     fn transfer_at<const W: bool>(
         &self,
@@ -280,7 +282,8 @@ impl Direct {
         Answer::Kernel
     }
 
-    /// Does what is to be done before a call by a delegation, of a file of this size, is made again. The caller is outside.
+    /// Removes the hurdle of a call by a delegation, on a file of this size, so that it can be made
+    /// again. The caller is outside.
     #[cold]
     pub(super) fn clear(&self, fd: i32, (by, hurdle): (By, Hurdle), size: u64, pool: &mut PoolUse) {
         match hurdle {
@@ -291,7 +294,7 @@ impl Direct {
         }
     }
 
-    /// A transfer at the description's offset, which it moves (direct-O2).
+    /// Transfers at the description's offset, and moves it (direct-O2).
     #[inline]
     fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
         let (mut maps, mut pool) = (0, PoolUse::default());
@@ -346,7 +349,7 @@ impl Direct {
                         return Answer::Copied(parts.len);
                     }
                     let result = self.ask::<W>(fd, description, offset, Why::Size, call);
-                    // Unless another thread has gone on from there.
+                    // Unless another thread has continued from there.
                     position.advance(end, offset + result.unwrap_or(0) as u64);
                     return Answer::Asked(result);
                 }
@@ -368,8 +371,8 @@ impl Direct {
         Answer::Kernel
     }
 
-    /// Copies between the program's buffers and mapped chunks, with the witness of direct-C1 after each piece;
-    /// `false` after a fault (direct-C2).
+    /// Copies between the program's buffers and mapped chunks, with the witness of direct-C1 after
+    /// each piece; `false` after a fault (direct-C2).
     #[inline]
     fn copy<const W: bool>(
         &self,
@@ -391,7 +394,7 @@ impl Direct {
         }
     }
 
-    /// Decides about a range.
+    /// Decides how to serve a range.
     #[inline(always)]
     fn plan<'d, const W: bool>(
         &self,
@@ -418,7 +421,7 @@ impl Direct {
         }
         let file = description.file();
         let end = offset + len as u64;
-        // direct-C1: where the witness is.
+        // direct-C1: the page of the witness.
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return Plan::Ask(Why::Size);
         }
@@ -447,7 +450,7 @@ impl Direct {
         Plan::Copy(chunk)
     }
 
-    /// As [`chunk`](Self::chunk), for a range that lies in several.
+    /// As [`chunk`](Self::chunk), for a range in several chunks.
     #[cold]
     fn chunks<'f, const W: bool>(
         &self,
@@ -462,7 +465,8 @@ impl Direct {
         Ok(None)
     }
 
-    /// The tick that it is (direct-C4): of the kernel's coarse clock, or a longer one where times may lag.
+    /// Returns the current tick (direct-C4): of the kernel's coarse clock, or a longer one if times
+    /// may lag.
     #[inline]
     fn tick(&self) -> u64 {
         match self.config.times_ns {
@@ -471,7 +475,7 @@ impl Direct {
         }
     }
 
-    /// A chunk of which a range can be copied, or what to do about it.
+    /// Returns a chunk from which a range can be copied, or another plan.
     #[inline]
     fn chunk<'f, const W: bool>(
         &self,
@@ -498,7 +502,7 @@ impl Direct {
         }
     }
 
-    /// Lets the kernel make a call at an offset, and learns from it.
+    /// Lets the kernel make a call at an offset, and learns from the result.
     #[cold]
     fn ask<const W: bool>(
         &self,
@@ -529,7 +533,7 @@ impl Direct {
         }
         match why {
             Why::Tick(tick) => file.stamp(tick, generation),
-            // Our own writes to the end need no look.
+            // A write by this process to the end needs no look.
             Why::Size if end <= size && file.went_beyond() => {
                 if let Ok(stat) = rustix::fs::fstat(borrow(fd)) {
                     file.set_size(stat.st_size as u64);
@@ -585,7 +589,7 @@ impl Direct {
         }
     }
 
-    /// Lends offsets to the kernel for one call, while the result is held.
+    /// Lends offsets to the kernel for one call, until the result is dropped.
     pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
         let inside = Inside::enter()?;
         let [a, b] = fds.map(|fd| self.get(fd));
@@ -603,7 +607,7 @@ impl Direct {
     }
 }
 
-/// Offsets that the kernel moves; see [`Direct::lend`].
+/// A loan of offsets that the kernel moves; see [`Direct::lend`].
 pub struct Lent<'d> {
     _locked: [Option<Locked<'d>>; 2],
     _inside: Inside,
@@ -618,7 +622,8 @@ fn coarse_now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time, where the kernel has to ask the server of a cache before its pages of a file count again (direct-C5).
+/// Returns the time if the kernel has to ask the server of a cache before its pages of a file are
+/// valid again (direct-C5).
 #[inline]
 pub(super) fn stale_at(file: &File) -> Option<u64> {
     if file.kind() != Kind::Cached {
@@ -628,7 +633,8 @@ pub(super) fn stale_at(file: &File) -> Option<u64> {
     (!file.is_fresh(now)).then_some(now)
 }
 
-/// Lets the kernel ask the server of a cache about a file, and drop its pages where that has become another one (direct-C5).
+/// Lets the kernel ask the server of a cache about a file, and drop its pages if the file has
+/// changed (direct-C5).
 pub(super) fn ask_below(fd: i32, file: &File) {
     let how = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
     let wanted = StatxFlags::SIZE | StatxFlags::MTIME;
@@ -637,20 +643,20 @@ pub(super) fn ask_below(fd: i32, file: &File) {
     }
 }
 
-/// Makes the kernel's offset ours (direct-O1).
+/// Takes the offset over from the kernel (direct-O1).
 #[cold]
 fn adopt(fd: i32, description: &Description) {
     let mut locked = description.position.lock();
     if locked.owner == OffsetOwner::Kernel {
         match rustix::fs::tell(borrow(fd)) {
             Ok(offset) if offset < OFFSET_END => locked.owner = OffsetOwner::Ours(offset),
-            // Far away, or closed: the kernel's.
+            // The offset is too large, or the descriptor closed: it stays the kernel's.
             _ => locked.owner = OffsetOwner::Shared,
         }
     }
 }
 
-/// Makes our offset the kernel's.
+/// Gives the offset to the kernel.
 fn give(fd: i32, locked: &mut Locked<'_>) {
     if let OffsetOwner::Ours(offset) = locked.owner {
         let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
@@ -658,7 +664,7 @@ fn give(fd: i32, locked: &mut Locked<'_>) {
     }
 }
 
-/// Cuts a range at the borders of chunks: index, offset within, bytes.
+/// Divides a range at the borders of chunks: index, offset within, bytes.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = (offset + len as u64).min(MAPPABLE_BYTES);
     (offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)).map(move |index| {
@@ -707,8 +713,8 @@ fn copy_piece<const W: bool>(
     let page = PAGE_BYTES as usize;
     let witness = base.wrapping_add((at + len - 1) / page * page + page);
     let (to, from) = if W { (mapped, program) } else { (program, mapped) };
-    // SAFETY: 1: the chunk is mapped while we are inside (direct-E1), and the rest is the program's to answer
-    // for (`Direct::read`); a buffer that is a mapping of the same file is copied as by the kernel, in
-    // some order. 2: ours. 3: entered.
+    // SAFETY: 1: the chunk is mapped while we are inside (direct-E1), and the program answers for
+    // the rest (`Direct::read`); a buffer that is a mapping of the same file is copied as by the
+    // kernel, in some order. 2: ours. 3: entered.
     unsafe { copy::copy(inside.slot, to, from, len, copier, witness) }
 }

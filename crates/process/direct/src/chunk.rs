@@ -10,29 +10,29 @@ use vfs::Errno;
 
 pub const CHUNK_BYTES: u64 = 2 << 20;
 pub const PAGE_BYTES: u64 = 4096;
-/// Pages mapped for a chunk: the last one is there to be loaded from, as the witness of direct-C1.
+/// Pages mapped for a chunk: the last one is only loaded from, as the witness of direct-C1.
 const PAGES: usize = (CHUNK_BYTES / PAGE_BYTES) as usize + 1;
 const MAPPED_BYTES: usize = PAGES * PAGE_BYTES as usize;
 /// Chunks of a leaf: 1 GiB of a file.
 const LEAF_CHUNKS: usize = 512;
-/// After how many calls for pages that seem to be holes they are looked at again.
+/// Calls on pages that seem to be holes before the kernel is asked about the pages.
 const LOOK_AGAIN_AFTER: u32 = 8;
-/// How far around them, in pages.
+/// Pages around them that are looked at, too.
 const LOOK_AROUND: usize = 64;
 
 /// A mapped chunk.
 pub struct Chunk {
     base: AtomicPtr<u8>,
     writable: AtomicBool,
-    /// Whether it has been used since the last search for one to unmap.
+    /// Whether it was used since the last search for one to unmap.
     used: AtomicBool,
-    /// The description by which it was mapped (direct-E2); 0 where that has left it behind.
+    /// The description by which it was mapped (direct-E2); 0 if that was closed and left it.
     pub owner: AtomicU32,
-    /// The entry that leads here; null for one on its way out.
+    /// The entry that leads here; null for a chunk that is being removed.
     pub entry: AtomicPtr<AtomicUsize>,
-    /// The next one on its way out.
+    /// The next one that is being removed.
     pub next: AtomicU32,
-    /// How often it is lent (`buffers`).
+    /// Number of loans (`buffers`).
     pub lent: AtomicU32,
     misses: AtomicU32,
     /// Pages that may be touched (direct-C3), a bit each.
@@ -52,7 +52,7 @@ impl Chunk {
         writable: bool,
     ) -> Result<(), Errno> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // What is stored to DAX must be durable by flushing alone, or the kernel refuses.
+        // Stores to DAX must be durable by flushing alone, or the kernel refuses the mapping.
         let flags = match kind {
             Kind::Dax if writable => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             Kind::Dax | Kind::Tmpfs | Kind::Cached => MapFlags::SHARED,
@@ -74,16 +74,16 @@ impl Chunk {
         Ok(())
     }
 
-    /// Unmaps it. After direct-E1, or before anybody knows it.
+    /// Unmaps it. After direct-E1, or before another thread knows it.
     pub fn unmap(&self) {
         let base = self.base.swap(std::ptr::null_mut(), Relaxed);
         if !base.is_null() {
-            // SAFETY: mapped by `map`; nobody copies from or to it any more.
+            // SAFETY: mapped by `map`; no thread copies from or to it any more.
             let _ = unsafe { rustix::mm::munmap(base.cast(), MAPPED_BYTES) };
         }
     }
 
-    /// Where it lies.
+    /// Returns its address.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base.load(Relaxed)
@@ -94,7 +94,7 @@ impl Chunk {
         self.writable.load(Relaxed)
     }
 
-    /// Notes that it is of use.
+    /// Notes a use.
     #[inline]
     pub fn touch(&self) {
         if !self.used.load(Relaxed) {
@@ -102,7 +102,7 @@ impl Chunk {
         }
     }
 
-    /// Whether it has been of use since it was asked last.
+    /// Returns whether it was used since the last call.
     pub fn was_used(&self) -> bool {
         self.used.swap(false, Relaxed)
     }
@@ -131,21 +131,22 @@ impl Chunk {
         all(word, head) && all(end, tail) && (word + 1..end).all(|word| all(word, u64::MAX))
     }
 
-    /// The kernel has written there: the pages are allocated.
+    /// Notes that the kernel has written there: the pages are allocated.
     pub fn written(&self, at: usize, len: usize) {
         for page in at / PAGE_BYTES as usize..=(at + len - 1) / PAGE_BYTES as usize {
             self.present[page / 64].fetch_or(1 << (page % 64), Relaxed);
         }
     }
 
-    /// Holes may have been made, from a byte on.
+    /// Notes that holes may have been made, from a byte on.
     pub fn forget_pages(&self, at: usize) {
         for page in at / PAGE_BYTES as usize..PAGES {
             self.present[page / 64].fetch_and(!(1 << (page % 64)), Relaxed);
         }
     }
 
-    /// A call needed pages that are not known to be allocated: now and then, looks.
+    /// Notes that a call needed pages that are not known to be allocated; now and then, looks for
+    /// them.
     #[cold]
     pub fn missed(&self, at: usize, len: usize) {
         if self.misses.fetch_add(1, Relaxed) % LOOK_AGAIN_AFTER == LOOK_AGAIN_AFTER - 1 {
@@ -153,7 +154,7 @@ impl Chunk {
         }
     }
 
-    /// Looks which pages are there, of a range and around it.
+    /// Looks which pages are allocated, in a range and around it.
     pub fn look_at(&self, at: usize, len: usize) {
         let (first, last) = (at / PAGE_BYTES as usize, (at + len) / PAGE_BYTES as usize);
         self.look(first.saturating_sub(LOOK_AROUND), (last + LOOK_AROUND).min(PAGES - 1));
@@ -165,7 +166,7 @@ impl Chunk {
         base != 0 && (base..base + CHUNK_BYTES as usize).contains(&address)
     }
 
-    /// Asks the kernel which pages are in memory: of tmpfs, those are allocated.
+    /// Asks the kernel which pages are in memory: in tmpfs, those are allocated.
     fn look(&self, first: usize, last: usize) {
         let mut resident = [0u8; PAGES];
         let at = self.base().addr() + first * PAGE_BYTES as usize;
@@ -181,18 +182,19 @@ impl Chunk {
     }
 }
 
-/// What an entry of a [`Leaf`] says.
+/// The state of an entry of a [`Leaf`].
 #[derive(Clone, Copy)]
 pub enum Entry<'c> {
-    /// Not mapped; so much speaks for it, in calls.
+    /// Not mapped; the heat is the number of calls that speak for mapping it.
     Heat(u32),
     Mapped(&'c Chunk),
 }
 
-/// The heat of what cannot be mapped.
+/// The heat of a chunk that cannot be mapped.
 const NEVER: usize = usize::MAX;
 
-/// Chunks by offset: each entry is the address of a [`Chunk`], or odd, twice the heat and one, or 0.
+/// Chunks by offset: each entry is the address of a [`Chunk`], or odd, twice the heat and one, or
+/// 0.
 pub struct Leaf {
     entries: [AtomicUsize; LEAF_CHUNKS],
 }
@@ -224,11 +226,11 @@ impl Entry<'_> {
         if word & 1 == 1 || word == 0 {
             return Entry::Heat((word >> 1) as u32);
         }
-        // SAFETY: the address of a chunk, whose place stays one.
+        // SAFETY: the address of a chunk, whose place stays a chunk.
         Entry::Mapped(unsafe { &*(word as *const Chunk) })
     }
 
-    /// Adds to the heat of what is not mapped; returns the sum, 0 where it is not to be mapped.
+    /// Adds to the heat of a chunk that is not mapped; returns the sum, 0 if it must not be mapped.
     #[cold]
     pub fn heat(entry: &AtomicUsize, more: u32) -> u32 {
         let word = entry.load(Relaxed);
@@ -240,7 +242,7 @@ impl Entry<'_> {
         heat
     }
 
-    /// Says that it cannot be mapped, or not in the way that is asked for.
+    /// Notes that it cannot be mapped, or not with the wanted access.
     pub fn refuse(entry: &AtomicUsize) {
         let word = entry.load(Relaxed);
         if word == 0 || word & 1 == 1 {

@@ -1,7 +1,7 @@
 //! Copies that may fault (direct-C1, direct-C2).
 //!
-//! A copy runs with its stack pointer noted in the thread's [`ThreadState`]. The front end's handler of
-//! SIGSEGV and SIGBUS asks [`recover`] first, which cuts the copy off at that point.
+//! A copy notes its stack pointer in the thread's [`ThreadState`]. The front end's handler of
+//! SIGSEGV and SIGBUS asks [`recover`] first, which ends the copy at that point.
 
 #![allow(unsafe_code)]
 
@@ -9,13 +9,13 @@ use crate::epoch::{self, ThreadState};
 use libc::{c_void, ucontext_t};
 use std::sync::atomic::Ordering::*;
 
-/// What copies, as `memcpy` does: to, from, bytes. It may be cut off anywhere, so it must hold nothing
-/// that has to be given back. What it returns does not matter.
+/// A function that copies, as `memcpy` does: to, from, bytes. A fault may end it anywhere, so it
+/// must hold nothing that has to be given back. Its result does not matter.
 pub type Copier = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 
-// rdi = to, rsi = from, rdx = bytes, rcx = copier, r8 = where to note the stack pointer, r9 = a byte to
-// load afterwards; eax = 0, or 1 after a fault. What a copier may not change is on the stack, from
-// where it is taken back in both cases.
+// rdi = to, rsi = from, rdx = bytes, rcx = copier, r8 = where to note the stack pointer, r9 = a
+// byte to load afterwards; eax = 0, or 1 after a fault. The stack keeps the registers that a copier
+// must preserve; they are restored from it in both cases.
 std::arch::global_asm!(
     ".hidden ks_direct_copy",
     ".hidden ks_direct_fault",
@@ -61,10 +61,10 @@ unsafe extern "C" {
     ) -> u32;
 }
 
-/// Copies, then loads from `witness`; `false` after a fault, when any part may have been copied.
+/// Copies, then loads from `witness`; `false` after a fault, which may leave any part copied.
 ///
 /// # Safety
-/// 1. What is mapped of both ranges may be read and written as bytes, and does not overlap.
+/// 1. The mapped parts of both ranges may be read and written as bytes, and do not overlap.
 /// 2. `copier` only reads the one, writes the other, and holds nothing that has to be given back.
 /// 3. `slot` is the calling thread's.
 #[inline]
@@ -81,8 +81,8 @@ pub unsafe fn copy(
     unsafe { ks_direct_copy(to, from, len, copier, slot.stack.as_ptr(), witness) == 0 }
 }
 
-/// If a copy of this thread was interrupted by a fault, lets it end there. To be called by the
-/// handler of SIGSEGV and SIGBUS, for signals that an instruction has raised.
+/// Ends a copy of this thread that a fault has interrupted. For the handler of SIGSEGV and SIGBUS,
+/// on signals that an instruction has raised.
 pub fn recover(context: &mut ucontext_t) -> bool {
     let Some(slot) = epoch::own() else { return false };
     let stack = slot.stack.swap(0, Relaxed);

@@ -1,11 +1,13 @@
-//! Files of caches that are delegated to this process: their content is in a pool that it has, too, and is read and written
-//! there, without a request ([`vfs::FileSystem::delegate`]).
+//! Files of caches that are delegated to this process: their content is in a pool that the process
+//! has open, too. It is read and written there, without a request ([`vfs::FileSystem::delegate`]).
 //!
-//! - **delegation-D1** A delegation counts as long as the pool says so, which each call asks as it is made. What is remembered here
-//!   of it changes with the tables locked, and whoever uses it under an older number is refused by the pool.
-//! - **delegation-D2** A block is written to only when the cache was told of it under the same number, or has let it be marked
-//!   here, which is done before. Who appends says which bytes those are; where the file ends elsewhere by then, the pool, which
-//!   knows with the file locked, writes nothing.
+//! - **delegation-D1** A delegation is valid as long as the pool confirms it, which each call asks.
+//!   The state here changes only with the tables locked. If a call uses it under an older number,
+//!   the pool refuses the call.
+//! - **delegation-D2** A block is written only after it was announced to the cache under the same
+//!   number, or marked here within the credit that the cache has granted. An append names the bytes
+//!   that were announced. If the file ends outside of them by then, the pool, which checks that
+//!   with the file locked, writes nothing.
 
 #![allow(unsafe_code)]
 
@@ -26,37 +28,40 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 use vfs::{Announcement, Credit, Delegation, Errno, FileSystem, Ino};
 
-/// The attributes of files of caches by which they are delegated, and by which a program learns that they are.
+/// Attributes of files of caches: reading the first asks for a delegation, reading the second for
+/// one that exists.
 const DELEGATION: &CStr = c"keepstone.cache.delegation";
 const JOIN: &CStr = c"keepstone.cache.delegated";
 
 const BLOCK: u64 = 4096;
-/// Files are written to here up to so many blocks.
+/// Blocks of a file that can be written to here.
 const BLOCKS: u64 = 1 << 20;
-/// Who appends announces as many blocks as the file has, up to so many, at once; who writes one after the other in the end.
+/// Blocks announced ahead: an append announces as many as the file has, up to this number;
+/// sequential writes double theirs up to it.
 const AHEAD: u64 = 256;
-/// Nobody may announce more at once.
+/// Blocks in one announcement at most.
 const ANNOUNCED_MAX: u64 = 16 << 10;
-/// So many writes by the kernel before a file is asked for, at first and at most.
+/// Weight of writes by the kernel before the file's delegation is asked for: at first, and at most.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 4096;
-/// A delegation of fewer calls was not worth it.
+/// Weight of calls below which a delegation was not worth it.
 const WORTH: u32 = 64;
-/// As many bytes count as a call.
+/// Bytes of a call that add 1 to its weight.
 const CALL_BYTES: usize = 16 << 10;
-/// So often a file is asked for that others are using just then, after pauses of so many ns and more.
+/// Attempts to get a file that others are using just then, and the pause after the first, in ns.
+/// Later pauses are longer.
 const ASKED_MAX: usize = 10;
 const ASKED_AGAIN_NS: i64 = 50_000;
-/// Pools of caches that are used.
+/// Pools of caches that are used at most.
 const POOLS: usize = 4;
 
-/// What opens the pool of a cache: by its path, and the device of the cache's files.
+/// A function that opens the pool of a cache: by its path, and the device of the cache's files.
 pub type OpenPool = fn(&[u8], u64) -> Option<&'static dyn FileSystem>;
 
-/// A pool, by path and device; `None` where it could not be opened.
+/// A pool, by path and device; `None` if it could not be opened.
 type Pool = (Vec<u8>, u64, Option<&'static dyn FileSystem>);
 
-/// Pools that were asked for.
+/// Pools that calls have asked for.
 #[derive(Default)]
 pub struct Pools([OnceLock<Pool>; POOLS]);
 
@@ -75,34 +80,38 @@ impl Pools {
     }
 }
 
-/// What is known of a file's delegation. All zeros: nothing.
+/// The state of a file's delegation. All zeros: no delegation.
 pub struct Delegated {
-    /// 0: it is not delegated, as far as is known here.
+    /// Its number; 0: not delegated, as far as this process knows.
     number: AtomicU64,
     shadow: AtomicU64,
     pool: AtomicU32,
-    /// Calls by it.
+    /// Weight of the calls by it.
     calls: AtomicU32,
-    /// Writes by the kernel since it was asked for last, and how many are to come before it is again.
+    /// Weight of writes by the kernel since the last attempt to get it.
     kernels: AtomicU32,
-    /// All of them.
+    /// Number of all writes by the kernel.
     missed: AtomicU32,
     patience: AtomicU32,
-    /// Who asks for it; a call by the kernel meanwhile would be another use of the file, and it would not be delegated.
+    /// The thread that asks for it. A call by the kernel meanwhile would be another use of the
+    /// file, and prevent the delegation.
     asking: Turn,
-    /// Blocks that were announced, a bit for each; null as long as there were none.
+    /// Blocks that were announced, a bit for each; null before the first.
     announced: AtomicPtr<AtomicU64>,
-    /// Those of them that were announced last at the end of the file: the first one, and above 32 bits the one behind them.
+    /// The blocks announced last at the end of the file: the first one, and above 32 bits the one
+    /// behind them.
     at_end: AtomicU64,
-    /// The block after those that were announced last, within the file, and how many of these were not about to be written.
+    /// The block after those announced last, within the file, and the number of blocks that were
+    /// announced ahead.
     expected: AtomicU64,
     ahead: AtomicU64,
-    /// What may be marked without announcing it: so many blocks below an end, in a file of the pool.
+    /// The credit: blocks that may be marked without announcing them, below an end, in a bitmap in
+    /// the pool.
     credit: AtomicU64,
     credit_end: AtomicU64,
     bitmap: AtomicU64,
-    /// Whether somebody may have mapped the file by the kernel, for whom that is told of sizes; and the one it was told of by
-    /// this delegation.
+    /// Whether a process may have mapped the file by the kernel, which then has to know its size;
+    /// and the size that the kernel got during this delegation.
     is_mapped: AtomicBool,
     told: AtomicU64,
 }
@@ -115,18 +124,18 @@ pub struct By {
     pub pool: u32,
 }
 
-/// Why a call by a delegation has come to nothing.
+/// The reason that a call by a delegation has failed.
 pub enum Hurdle {
     /// These blocks have to be announced first.
     Announce(Range<u64>),
-    /// It was recalled. Others may have been delegated the file again.
+    /// The delegation was recalled. Others may have got the file since.
     Recalled,
-    /// It is the kernel's to make.
+    /// The kernel has to make the call.
     Kernel,
 }
 
 impl Delegated {
-    /// Starts over with another file. Nobody knows the place.
+    /// Starts over with another file. No other thread knows the place.
     pub fn reset(&self) {
         self.number.store(0, Relaxed);
         self.kernels.store(0, Relaxed);
@@ -137,7 +146,7 @@ impl Delegated {
         self.asking.reset();
     }
 
-    /// The delegation, if there is one.
+    /// Returns the delegation, if the file has one.
     #[inline]
     pub fn get(&self) -> Option<By> {
         let number = self.number.load(Acquire);
@@ -146,12 +155,12 @@ impl Delegated {
         }
         let (shadow, pool) = (self.shadow.load(Relaxed), self.pool.load(Relaxed));
         fence(Acquire);
-        // delegation-D1: what was read is of this number.
+        // delegation-D1: the fields belong to this number.
         let is_same = self.number.load(Relaxed) == number;
         is_same.then_some(By { number: Delegation(number), shadow: Ino(shadow), pool })
     }
 
-    /// It is by this one from now on.
+    /// Sets the delegation.
     pub fn begin(&self, _held: &Held<'_>, by: By) {
         if self.number.load(Relaxed) == by.number.0 {
             return;
@@ -160,7 +169,7 @@ impl Delegated {
         fence(SeqCst);
         let bits = self.announced.load(Relaxed);
         if !bits.is_null() {
-            // SAFETY: a mapping of this size, of numbers; what is dropped reads as zeros.
+            // SAFETY: a mapping of this size, of numbers; dropped pages read as zeros.
             let _ = unsafe { libc::madvise(bits.cast(), BLOCKS as usize / 8, libc::MADV_DONTNEED) };
         }
         self.shadow.store(by.shadow.0, Relaxed);
@@ -172,7 +181,7 @@ impl Delegated {
         self.number.store(by.number.0, Release);
     }
 
-    /// It was recalled.
+    /// Ends a delegation that was recalled.
     #[cold]
     fn end(&self, by: By) {
         if self.number.compare_exchange(by.number.0, 0, AcqRel, Relaxed).is_ok() {
@@ -187,17 +196,18 @@ impl Delegated {
         self.patience.store(patience, Relaxed);
     }
 
-    /// It is worth asking for at the first write.
+    /// Notes that the first write should ask for a delegation.
     pub fn is_promising(&self) {
         self.patience.store(0, Relaxed);
     }
 
-    /// Calls by it, and writes that it would have been for.
+    /// Returns the weight of calls by it, plus the number of writes that the kernel made.
     pub fn calls(&self) -> u32 {
         self.calls.load(Relaxed).saturating_add(self.missed.load(Relaxed))
     }
 
-    /// Counts a write of so many bytes that the kernel is to make; whether to ask first.
+    /// Counts a write of `len` bytes that the kernel would make; returns whether to ask for a
+    /// delegation first.
     fn is_wanted(&self, len: usize) -> bool {
         self.missed.fetch_add(1, Relaxed);
         let calls = weight(len);
@@ -219,7 +229,7 @@ impl Delegated {
         !bits.is_null() && blocks.clone().all(has)
     }
 
-    /// Bytes at the end of the file that were announced, if there are any.
+    /// Returns the bytes at the end of the file that were announced, if any.
     #[inline]
     fn announced_at_end(&self) -> Range<u64> {
         let at_end = self.at_end.load(Relaxed);
@@ -233,13 +243,13 @@ impl Delegated {
         self.calls.store(calls.saturating_add(weight(len)), Relaxed);
     }
 
-    /// From now on somebody may have mapped the file by the kernel.
+    /// Notes that a process may have mapped the file by the kernel.
     pub fn note_mapping(&self) {
         self.is_mapped.store(true, Relaxed);
     }
 
-    /// Makes the kernel ask where the file ends, if that is further away now and somebody may have mapped it: beyond the end
-    /// that it knows, what is mapped is not there.
+    /// Makes the kernel ask for the end of the file, if the end has moved on and a process may have
+    /// mapped the file: pages beyond the end that the kernel knows are not accessible.
     #[inline]
     fn tell_end(&self, fd: i32, end: u64) {
         if self.is_mapped.load(Relaxed) && end > self.told.load(Relaxed) {
@@ -254,7 +264,8 @@ impl Delegated {
         self.credit.store(credit.blocks, Relaxed);
     }
 
-    /// The bitmap in which these blocks may be marked, of which so many are left to be marked less then.
+    /// Takes the blocks from the credit; returns the bitmap in which to mark them, `None` if there
+    /// is too little credit.
     fn spend(&self, _held: &Held<'_>, blocks: &Range<u64>) -> Option<Ino> {
         let left = self.credit.load(Relaxed).checked_sub(blocks.end - blocks.start)?;
         let may = blocks.end <= self.credit_end.load(Relaxed);
@@ -264,7 +275,7 @@ impl Delegated {
         })
     }
 
-    /// Leaves half of the credit to a process that is about to be made.
+    /// Leaves half of the credit to a process that is about to be forked.
     pub fn share_credit(&self, _held: &Held<'_>) {
         self.credit.store(self.credit.load(Relaxed) / 2, Relaxed);
     }
@@ -286,7 +297,7 @@ impl Delegated {
 }
 
 impl Direct {
-    /// The pool, if a delegation still counts.
+    /// Returns the pool, if a delegation is still valid.
     pub(crate) fn pool_if_valid(&self, by: By) -> Option<&'static dyn FileSystem> {
         let fs = self.pools.get(by.pool)?;
         fs.read_delegated(by.number, by.shadow, 0, &mut []).ok()?;
@@ -332,7 +343,7 @@ impl Direct {
         Ok(len)
     }
 
-    /// Appends by a delegation: where the bytes end.
+    /// Appends by a delegation; returns the end of the bytes.
     #[inline]
     pub(crate) fn append_by_delegation(
         &self,
@@ -354,7 +365,8 @@ impl Direct {
                 file.delegated.used(data.len());
                 Ok(end)
             }
-            // delegation-D2: where the file ends is not announced, or not to be written to.
+            // delegation-D2: the blocks at the end of the file are not announced, or must not be
+            // written to.
             Err(Errno::RANGE) => {
                 let attr = fs.getattr(by.shadow).map_err(|_| Hurdle::Kernel)?;
                 let end = attr.size + data.len() as u64;
@@ -375,18 +387,19 @@ impl Direct {
             && end <= self.file_size_max.load(Relaxed)
     }
 
-    /// What is to be written, as one; `None` where not all of it is there.
+    /// Returns the bytes to write as one slice; `None` if one of them is inaccessible.
     #[inline]
     fn data<'i>(&self, inside: &'i Inside, parts: &Parts<'i>) -> Option<&'i [u8]> {
         let Some(part) = parts.only() else { return parts.gather(inside) };
         let (at, len) = (part.iov_base.cast::<u8>(), part.iov_len);
-        // SAFETY: direct-C2 does not hold in a pool: what is bad is found before.
+        // SAFETY: in a pool, direct-C2 does not hold: bad buffers are found beforehand.
         let is_there = unsafe { (self.config.is_there)(at, len, false) };
-        // SAFETY: it is there, and nobody else's but the program's.
+        // SAFETY: it is accessible, and used by the program alone.
         is_there.then(|| unsafe { std::slice::from_raw_parts(at, len) })
     }
 
-    /// Reads into all buffers at once; `None` where they are not all there, and then nothing has come of it.
+    /// Reads into all buffers at once; `None` if one is inaccessible, and then nothing has been
+    /// read.
     #[inline]
     fn read_into(
         &self,
@@ -416,20 +429,20 @@ impl Direct {
         file.kind() == Kind::Cached && (delegated.asking.is_taken() || wants())
     }
 
-    /// Asks for a delegation, or whether there is one. The caller is outside.
+    /// Asks for a delegation; with `only_joins`, for one that exists. The caller is outside.
     #[cold]
     pub(crate) fn delegate(&self, fd: i32, only_joins: bool) {
         let Some(file) = Inside::enter().and_then(|_inside| Some(self.get(fd)?.1.file())) else {
             return;
         };
-        // Until what has come of it is known.
+        // Other calls wait until the result is known.
         let Some(_turn) = file.delegated.asking.take() else { return };
         let (device, name) = (file.dev.load(Relaxed), if only_joins { JOIN } else { DELEGATION });
         let mut text = [0_u8; libc::PATH_MAX as usize + 64];
         let mut told = Err(Errno::AGAIN);
         for attempt in 0..ASKED_MAX {
             told = rustix::fs::fgetxattr(borrow(fd), name, &mut text[..]);
-            // Calls by the kernel were under way, or another file is being delegated.
+            // The kernel was making calls, or another file is being delegated.
             if told != Err(Errno::AGAIN) {
                 break;
             }
@@ -457,7 +470,8 @@ impl Direct {
         (delegation != 0).then_some(by)
     }
 
-    /// Marks blocks, or announces writes to them; whether they may be made. The caller is outside.
+    /// Marks blocks, or announces writes to them; returns whether they may be written to. The
+    /// caller is outside.
     #[cold]
     pub(crate) fn announce(&self, fd: i32, by: By, blocks: &Range<u64>, size: u64) -> bool {
         if let Some(marked) = self.mark(fd, by, blocks) {
@@ -468,7 +482,7 @@ impl Direct {
         let most = (blocks.start + ANNOUNCED_MAX).min(BLOCKS);
         let blocks = blocks.start..(blocks.end + ahead.unwrap_or(0)).min(most);
         let mut bytes = Announcement { by: by.number, blocks: blocks.clone() }.to_bytes();
-        // SAFETY: a command that reads and writes so many bytes.
+        // SAFETY: a command that reads and writes as many bytes.
         let asked = unsafe {
             let command = Updater::<{ Announcement::COMMAND }, _>::new(&mut bytes);
             rustix::ioctl::ioctl(borrow(fd), command)
@@ -481,7 +495,7 @@ impl Direct {
             }
             Err(err) => {
                 delegated.end(by);
-                // Neither a recall nor what may pass.
+                // The cache refuses for good: the error is neither a recall nor transient.
                 if !matches!(err, Errno::STALE | Errno::NOSPC | Errno::AGAIN | Errno::INTR) {
                     delegated.patience.store(PATIENCE_MAX, Relaxed);
                 }
@@ -491,7 +505,8 @@ impl Direct {
         .unwrap_or(false)
     }
 
-    /// Marks blocks by the credit that there is; `None` where there is not enough, and otherwise whether they may be written to.
+    /// Marks blocks within the credit; returns whether they may be written to, `None` if there is
+    /// too little credit.
     fn mark(&self, fd: i32, by: By, blocks: &Range<u64>) -> Option<bool> {
         let bitmap =
             self.with_delegation(fd, by, |delegated, held| delegated.spend(held, blocks))??;
@@ -505,12 +520,12 @@ impl Direct {
                 delegated.end(by);
                 false
             }),
-            // The cache may make room.
+            // An announcement may let the cache make room.
             Err(_) => None,
         }
     }
 
-    /// Changes what is known of a delegation; `None` where that is another one by now.
+    /// Changes the state of a delegation; `None` if the file has another one by now.
     fn with_delegation<T>(
         &self,
         fd: i32,
@@ -524,8 +539,9 @@ impl Direct {
         is_same.then(|| change(delegated, &held))
     }
 
-    /// How many blocks are announced beyond those that are about to be written: where the last ones are followed by these,
-    /// twice as many as then. They count as changed even if they are not written to.
+    /// Returns the number of blocks to announce beyond those about to be written: twice as many as
+    /// last time if these follow the last ones, else 0. They count as changed even if they are not
+    /// written to.
     fn ahead(&self, fd: i32, blocks: &Range<u64>) -> Option<u64> {
         let _inside = Inside::enter()?;
         let Delegated { expected, ahead, .. } = &self.get(fd)?.1.file().delegated;
@@ -536,7 +552,8 @@ impl Direct {
         Some(next)
     }
 
-    /// The program is about to map a file by the kernel, for which that has to know where it ends. The caller is outside.
+    /// Prepares for a mapping by the kernel, which has to know where the file ends. The caller is
+    /// outside.
     #[cold]
     pub fn mapping(&self, fd: i32) {
         self.look_now(fd);
@@ -551,8 +568,8 @@ impl Direct {
         }
     }
 
-    /// The kernel is about to read a file up to the end that it knows, which is not that of a file that is delegated. The caller
-    /// is outside.
+    /// Prepares for a read by the kernel up to the end that it knows, which may not be the end of a
+    /// delegated file. The caller is outside.
     pub fn read_by_kernel(&self, fd: i32) {
         let is_delegated = Inside::enter().is_some_and(|_inside| {
             let found = self.get(fd);
@@ -563,7 +580,8 @@ impl Direct {
         }
     }
 
-    /// Whether a descriptor is of a file with nothing to be synced: all that was written to it was durable when that returned.
+    /// Whether nothing of a descriptor's file has to be synced, because all its writes were durable
+    /// when they returned.
     pub fn is_synced(&self, fd: i32) -> bool {
         let Some(_inside) = Inside::enter() else { return false };
         let Some((_, description)) = self.get(fd) else { return false };
@@ -571,7 +589,7 @@ impl Direct {
     }
 }
 
-/// Makes the kernel ask for the size of a file, which it knows then.
+/// Makes the kernel ask for the size of a file; returns that size.
 #[cold]
 fn tell_size(fd: i32) -> u64 {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
@@ -579,12 +597,12 @@ fn tell_size(fd: i32) -> u64 {
     stat.map_or(0, |stat| stat.stx_size)
 }
 
-/// What a call of so many bytes counts.
+/// Returns the weight of a call of `len` bytes.
 pub fn weight(len: usize) -> u32 {
     1 + (len / CALL_BYTES) as u32
 }
 
-/// The pool has refused a call by a delegation.
+/// Handles the refusal of a call by the pool.
 fn refused(file: &File, by: By, err: Errno) -> Hurdle {
     if err != Errno::STALE {
         return Hurdle::Kernel;
@@ -593,7 +611,7 @@ fn refused(file: &File, by: By, err: Errno) -> Hurdle {
     Hurdle::Recalled
 }
 
-/// Whether a description is of a file that may be read, or written to, by a delegation.
+/// Returns the delegation by which a description may read or write its file, if any.
 #[inline]
 pub fn may_use<const W: bool>(description: &Description) -> Option<By> {
     let file: &File = description.file();

@@ -13,27 +13,27 @@ pub const READS: u32 = 1;
 pub const WRITES: u32 = 2;
 /// Every write goes to the end.
 pub const APPENDS: u32 = 4;
-/// Opened for writing a file of a cache: what is written goes to the pool or through the kernel.
+/// Opened for writing a file of a cache: writes go to the pool or through the kernel.
 pub const STORES: u32 = 16;
-/// Its chunks go with it: it has locks of its own, or others share it (direct-E2).
+/// Its chunks are unmapped with it: it has locks of its own, or others share it (direct-E2).
 pub const LEAVES_NOTHING: u32 = 8;
 
-/// An open file description, as far as this process has descriptors of it.
+/// An open file description of which this process has descriptors.
 pub struct Description {
     pub position: Position,
     flags: AtomicU32,
-    /// Descriptors.
+    /// Number of its descriptors.
     pub fds: AtomicU32,
     file: AtomicPtr<File>,
-    /// Its place among the files.
+    /// Index of its file.
     pub file_index: AtomicU32,
 }
 
-// SAFETY: numbers and a null pointer, which `init` replaces before anybody looks.
+// SAFETY: numbers and a null pointer, which `init` replaces before another thread looks.
 unsafe impl Zeroed for Description {}
 
 impl Description {
-    /// Starts over. Nobody knows the place, or direct-E1.
+    /// Starts over. No other thread knows the place, or direct-E1.
     pub fn init(&self, file: &File, file_index: u32, flags: u32) {
         self.flags.store(flags, Relaxed);
         self.fds.store(1, Relaxed);

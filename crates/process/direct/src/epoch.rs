@@ -1,7 +1,7 @@
-//! Which threads are inside (direct-E1), and the stack of a thread that copies (direct-C2).
+//! Records which threads are inside (direct-E1), and the stack of a thread that copies (direct-C2).
 //!
-//! A thread says in a cache line of its own that it is inside, by a plain store: whoever waits for
-//! threads to come out makes every CPU of the process fence (`membarrier(2)`).
+//! A thread records in a cache line of its own that it is inside, by a plain store. A thread that
+//! waits for others to come out makes every CPU of the process fence (`membarrier(2)`).
 
 #![allow(unsafe_code)]
 
@@ -10,19 +10,20 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*, compiler_fence, fence};
 use vfs::Errno;
 
-/// What others see of a thread.
+/// The state of a thread that other threads see.
 #[repr(align(64))]
 #[derive(Default)]
 pub struct ThreadState {
     seat: Seat,
-    /// Where a fault during a copy has to set the stack pointer; 0 outside of copies.
+    /// Stack pointer to restore after a fault in a copy; 0 outside of copies.
     pub stack: AtomicUsize,
-    /// Where the thread gathers buffers, if it ever did (`parts`).
+    /// Buffer in which the thread gathers parts, once it has needed one (`parts`).
     pub buffer: AtomicPtr<u8>,
     next: AtomicPtr<ThreadState>,
 }
 
-/// The CPU's part of the light fence is `membarrier`'s.
+/// Fences of this process: the light one needs no instruction, as `membarrier` makes the CPUs
+/// fence.
 struct Process;
 
 impl Machine for Process {
@@ -42,15 +43,15 @@ impl Machine for Process {
 }
 
 static SLOTS: AtomicPtr<ThreadState> = AtomicPtr::new(std::ptr::null_mut());
-/// A key whose destructor gives slots back; 0 is none yet, else one more than the key.
+/// A key whose destructor gives slots back: one more than the key; 0 before it is made.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 os::thread_cell! {
-    /// The thread's slot; none before its first entry.
+    /// The thread's slot; `None` before its first entry.
     fn own_cell -> Option<&'static ThreadState>, "ks_direct_slot", 8
 }
 
-/// The slot of the calling thread, where it has one.
+/// Returns the slot of the calling thread, if it has one.
 #[inline]
 pub fn own() -> Option<&'static ThreadState> {
     own_cell().get()
@@ -62,7 +63,7 @@ extern "C" fn give_back(slot: *mut libc::c_void) {
     unsafe { &*slot.cast::<ThreadState>() }.seat.give_back();
 }
 
-/// Prepares the process. `ENOSYS` where the kernel has no `membarrier`.
+/// Prepares the process. `ENOSYS` if the kernel has no `membarrier`.
 pub fn start() -> Result<(), Errno> {
     membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
     if KEY.load(Acquire) == 0 {
@@ -76,9 +77,10 @@ pub fn start() -> Result<(), Errno> {
     Ok(())
 }
 
-/// After a fork: this thread is the only one.
+/// Prepares the child of a fork: this thread is its only one.
 pub fn start_in_child() {
-    // As it inherits the registration, this changes nothing for most; where it fails, so does each `fence_all`, and is noticed.
+    // The child usually inherits the registration. If this fails, each `fence_all` fails, too, and
+    // that is noticed.
     let _ = membarrier(MembarrierCommand::RegisterPrivateExpedited);
     let own = own().map(std::ptr::from_ref);
     for slot in slots().filter(|slot| Some(std::ptr::from_ref(*slot)) != own) {
@@ -97,13 +99,13 @@ fn slots() -> impl Iterator<Item = &'static ThreadState> {
     })
 }
 
-/// The thread is inside until this is dropped.
+/// A token: the thread is inside until this is dropped.
 pub struct Inside {
     pub slot: &'static ThreadState,
 }
 
 impl Inside {
-    /// Enters; `None` where there is no memory for a new thread.
+    /// Enters; `None` if there is no memory for a new thread.
     #[inline]
     pub fn enter() -> Option<Self> {
         let slot = match own() {
@@ -127,7 +129,7 @@ fn first() -> Option<&'static ThreadState> {
     let slot = match slots().find(|slot| slot.seat.take::<Process>()) {
         Some(slot) => slot,
         None => {
-            // A page of slots, of which one is used: threads are few, and come seldom.
+            // A page for each slot: threads are few, and rarely start.
             let place: *mut ThreadState =
                 crate::slab::reserve(size_of::<ThreadState>()).ok()?.cast();
             // SAFETY: new zeroed memory, page-aligned, which is a slot; it stays.
@@ -140,23 +142,23 @@ fn first() -> Option<&'static ThreadState> {
                     Err(now) => head = now,
                 }
             }
-            // Another thread may have been faster.
+            // Another thread may have taken it already.
             return if slot.seat.take::<Process>() { keep(slot) } else { first() };
         }
     };
     keep(slot)
 }
 
-/// Remembers the calling thread's slot, until it ends.
+/// Keeps a slot for the calling thread until that ends.
 fn keep(slot: &'static ThreadState) -> Option<&'static ThreadState> {
     let key = KEY.load(Acquire).checked_sub(1)? as libc::pthread_key_t;
-    // SAFETY: the key exists. Where this fails, the slot is this thread's for good.
+    // SAFETY: the key exists. If this fails, the slot is this thread's for good.
     unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(slot).cast()) };
     own_cell().set(Some(slot));
     Some(slot)
 }
 
-/// Seats of other threads, taken or not.
+/// Returns the seats of other threads, taken or not.
 fn others() -> impl Iterator<Item = &'static Seat> {
     let own = own().map(std::ptr::from_ref);
     slots().filter(move |slot| Some(std::ptr::from_ref(*slot)) != own).map(|slot| &slot.seat)
@@ -168,7 +170,7 @@ pub fn is_alone() -> bool {
 }
 
 /// Waits until every thread that is inside now has come out once. The caller is outside, or counts
-/// as such. `false` where that cannot be told: a filter (seccomp) forbids `membarrier` by now.
+/// as outside. `false` if that cannot be known: a filter (seccomp) forbids `membarrier` by now.
 #[must_use]
 pub fn wait_for_others() -> bool {
     seat::wait_for::<_, _, Process, _>(others)
@@ -181,7 +183,7 @@ mod tests {
     use rustix::fd::AsRawFd as _;
     use std::sync::mpsc;
 
-    /// Another thread goes inside and comes out, and lives until this is dropped.
+    /// Starts another thread, which goes inside, comes out, and lives until the result is dropped.
     fn another() -> mpsc::Sender<()> {
         let (ends, end) = mpsc::channel::<()>();
         let (went, wait) = mpsc::channel();
@@ -194,7 +196,8 @@ mod tests {
         ends
     }
 
-    /// A file of one chunk, mapped, whose only descriptor could write and so takes the chunk with it.
+    /// Makes a file of one chunk and maps it. Its only descriptor can write, so closing that unmaps
+    /// the chunk.
     fn mapped(direct: &Direct, name: &str) -> std::fs::File {
         let path = format!("/dev/shm/keepstone-epoch-{name}-{}", std::process::id());
         let open = std::fs::File::options().read(true).write(true).create_new(true).open(&path);
@@ -235,7 +238,7 @@ mod tests {
         os::syscalls::forbid(libc::SYS_membarrier);
         direct.closing(files[0].as_raw_fd());
         assert_eq!(direct.mapped_chunks(), 1);
-        // SAFETY: it is mapped still, and the file holds that byte.
+        // SAFETY: it is still mapped, and the file has that byte.
         assert_eq!(unsafe { bytes.read_volatile() }, 7);
         assert_eq!(touch(&direct, &files[1]), Err(Errno::NOTSUP));
         direct.names_change();

@@ -1,4 +1,4 @@
-//! Inodes that are served: what all descriptions of one in this process share.
+//! Inodes that are served, and the state that all their descriptions in this process share.
 
 #![allow(unsafe_code)]
 
@@ -7,23 +7,24 @@ use crate::delegation::Delegated;
 use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-/// Leaves of a file: 256 GiB of it. What lies beyond is the kernel's.
+/// Leaves of a file: 256 GiB of it. The kernel serves bytes beyond.
 const LEAVES: usize = 256;
 /// Bytes of a file that can be mapped.
 pub const MAPPABLE_BYTES: u64 = LEAVES as u64 * 512 * CHUNK_BYTES;
 
-/// What kind of file system a file is in.
+/// The kind of file system of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
     Tmpfs,
     /// The kernel's page tables lead to persistent memory (`STATX_ATTR_DAX`).
     Dax,
-    /// The kernel's page cache has what a cache over a directory serves (direct-C5). What is written, the kernel writes.
+    /// The file is in a cache over a directory, mapped from the kernel's page cache (direct-C5).
+    /// The kernel makes the writes.
     Cached,
 }
 
-/// A number for an inode, of 32 bits, that is spread evenly.
+/// Returns an evenly spread number of 32 bits for an inode.
 pub fn hash(dev: u64, ino: u64) -> u64 {
     (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
@@ -33,27 +34,30 @@ pub struct File {
     pub dev: AtomicU64,
     pub ino: AtomicU64,
     kind: AtomicU32,
-    /// Of a cache: for how long the kernel's pages count, in ns, once it was asked whether they do (direct-C5).
+    /// For a file of a cache: the time for which the kernel's pages are valid after it has asked,
+    /// in ns (direct-C5).
     fresh_ns: AtomicU64,
     /// Descriptions that are open.
     pub open: AtomicU32,
-    /// Descriptions that refer to it: besides, those that are closed and may still be looked at.
+    /// Descriptions that refer to it: the open ones, and closed ones that threads may still look
+    /// at.
     pub users: AtomicU32,
     /// The next file of the same hash.
     pub next: AtomicU32,
-    /// A descriptor of our own to map by, and one: for those who can only write. 0 is none.
+    /// The library's own descriptor to map by, plus one, for a program that can only write. 0: no
+    /// descriptor.
     pub mapper: AtomicI32,
-    /// Bytes, when it was looked at last (direct-C1).
+    /// Size in bytes when it was last looked at (direct-C1).
     size: AtomicU64,
-    /// The tick of the last write by the kernel, and the generation of times then (direct-C4). Of a cache: when the kernel
-    /// was asked whether its pages count.
+    /// The tick of the last write by the kernel, and the generation of times then (direct-C4). For
+    /// a file of a cache: the time when the kernel last asked whether its pages are valid.
     tick: AtomicU64,
     generation: AtomicU64,
-    /// Where the last call ended that was in no mapped chunk.
+    /// End of the last call outside of mapped chunks.
     last_end: AtomicU64,
-    /// Calls beyond the size we know.
+    /// Number of calls beyond the size known here.
     beyond: AtomicU32,
-    /// Of a cache: by what number it is read and written in the pool.
+    /// For a file of a cache: the delegation by which the pool serves it.
     pub delegated: Delegated,
     leaves: [AtomicPtr<Leaf>; LEAVES],
 }
@@ -62,7 +66,7 @@ pub struct File {
 unsafe impl Zeroed for File {}
 
 impl File {
-    /// Starts over with another inode. Nobody knows the place, or direct-E1.
+    /// Starts over with another inode. No other thread knows the place, or direct-E1.
     pub fn init(&self, dev: u64, ino: u64, kind: Kind, fresh_ns: u64) {
         self.dev.store(dev, Relaxed);
         self.ino.store(ino, Relaxed);
@@ -97,14 +101,15 @@ impl File {
         self.size.store(size, Relaxed);
     }
 
-    /// The kernel has transferred bytes up to here.
+    /// Notes that the kernel has transferred bytes up to here.
     pub fn reached(&self, end: u64) {
         self.size.fetch_max(end, Relaxed);
     }
 
-    /// How much a call in a chunk that is not mapped speaks for mapping it, where `enough` would do. A
-    /// pass through the file does not, for a mapping costs more than it saves on pages that are used
-    /// once; but the second pass is at its beginning.
+    /// Returns how much a call in an unmapped chunk adds to its heat, of the `enough` that maps it.
+    /// A first pass through the file adds nothing, as a mapping costs more than it saves on pages
+    /// that are used once. A sequential pass adds half at the beginning of each chunk, so two
+    /// passes map it.
     pub fn evidence(&self, offset: u64, len: usize, enough: u32) -> u32 {
         let goes_on = self.last_end.swap(offset + len as u64, Relaxed) == offset;
         match goes_on {
@@ -114,7 +119,7 @@ impl File {
         }
     }
 
-    /// Counts a call beyond the size; whether it is time to ask for it.
+    /// Counts a call beyond the size; returns whether to ask for the size now.
     pub fn went_beyond(&self) -> bool {
         self.beyond.fetch_add(1, Relaxed).is_multiple_of(8)
     }
@@ -125,20 +130,20 @@ impl File {
         self.tick.load(Relaxed) == tick && self.generation.load(Relaxed) == generation
     }
 
-    /// Whether the kernel's pages of a file of a cache count at this time (direct-C5).
+    /// Whether the kernel's pages of a file of a cache are valid at this time (direct-C5).
     #[inline]
     pub fn is_fresh(&self, now: u64) -> bool {
         let since = self.tick.load(Relaxed);
         now.wrapping_sub(since) < self.fresh_ns.load(Relaxed)
     }
 
-    /// The kernel has written in a tick, or was asked.
+    /// Notes the tick in which the kernel has written or asked.
     pub fn stamp(&self, tick: u64, generation: u64) {
         self.generation.store(generation, Relaxed);
         self.tick.store(tick, Relaxed);
     }
 
-    /// The leaf of a chunk.
+    /// Returns the leaf of a chunk.
     #[inline]
     pub fn leaf(&self, index: u64) -> Option<&Leaf> {
         // SAFETY: null, or a place that stays a leaf.
@@ -153,13 +158,13 @@ impl File {
         &self.leaves
     }
 
-    /// The entry of a chunk.
+    /// Returns the entry of a chunk.
     #[inline]
     pub fn entry(&self, index: u64) -> Option<&AtomicUsize> {
         Some(self.leaf(index)?.entry(index))
     }
 
-    /// What is mapped of it there, inside (direct-E1).
+    /// Returns the mapped chunk, inside (direct-E1).
     #[inline]
     pub fn mapped(&self, index: u64) -> Option<&Chunk> {
         match Entry::of(self.entry(index)?.load(Acquire)) {
@@ -168,7 +173,8 @@ impl File {
         }
     }
 
-    /// Holes may have been made from `start` on (direct-C3). The tables are locked, or inside (direct-E1).
+    /// Notes that holes may have been made from `start` on (direct-C3). The tables are locked, or
+    /// the thread is inside (direct-E1).
     pub fn forget_pages(&self, start: u64) {
         if self.kind() != Kind::Tmpfs {
             return;
@@ -180,18 +186,18 @@ impl File {
         }
     }
 
-    /// Somebody has set the size.
+    /// Notes that a process has set the size.
     pub fn resized(&self, size: u64) {
         self.set_size(size);
         self.forget_pages(size);
     }
 
-    /// Everything that is mapped, inside (direct-E1) or with the tables locked.
+    /// Returns all mapped chunks, inside (direct-E1) or with the tables locked.
     pub fn chunks(&self) -> impl Iterator<Item = (&AtomicUsize, &Chunk)> {
         self.indexed_chunks(0).map(|(_, entry, chunk)| (entry, chunk))
     }
 
-    /// The same from a leaf on, with the indexes.
+    /// Returns the mapped chunks from a leaf on, with their indexes.
     fn indexed_chunks(&self, leaf: usize) -> impl Iterator<Item = (u64, &AtomicUsize, &Chunk)> {
         let leaves = self.leaves.iter().enumerate().skip(leaf);
         // SAFETY: as in `leaf`.

@@ -1,39 +1,40 @@
-//! What became of the files that a process opened to write to, by the names that it gave: who makes one, writes to it some times
-//! and removes it, over and over (the journal of a database), is served from the first call on, and so is who opens one that is
-//! still delegated.
+//! Remembers by name how often a process used the files that it opened to write to. A database
+//! makes its journal, writes to it a few times and removes it, over and over. Such a file is served
+//! from the first call on, and so is a file whose delegation still holds when it is opened again.
 
 use crate::slab::{Room, Slab};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// So many names are remembered.
+/// Names that are remembered.
 const NAMES: usize = 1 << 12;
-/// A file of so many calls is worth being looked at, and delegated, at once.
+/// Calls from which a file is worth being looked at, and delegated, at once.
 const WORTH: u32 = 6;
-/// In what is remembered of a name: such a file is worth it. The other bits are the name's.
+/// Bit in the word of a name: its file was worth it. The other bits are the name's.
 const IS_WORTH: u32 = 1;
-/// In what is noted of a descriptor: it only reads, and tells nothing about the name.
+/// Bit in the word of a descriptor: it only reads, so its calls do not count for the name.
 const READS_ONLY: u32 = 1;
 
-/// A hint, and no more: what two threads note at once, or two names of one hash, may be lost.
+/// The table of names: only a hint. Entries of two threads at once, or of two names with one hash,
+/// may be lost.
 pub struct Habits {
     names: Slab<AtomicU32>,
-    /// The name by which a descriptor was opened, by its number plus one; 0: none.
+    /// The name by which a descriptor was opened, by its number plus one; 0: unknown.
     fds: Slab<AtomicU32>,
 }
 
-/// Stands for a name; never 0.
+/// Returns a hash that stands for a name; never 0.
 pub fn name_of(path: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     path.iter().fold(0x811c_9dc5, step) & !IS_WORTH | 2
 }
 
 impl Habits {
-    /// What it takes of a room for so many descriptors.
+    /// Returns the bytes of a room for `fds` descriptors.
     pub const fn bytes(fds: usize) -> usize {
         Slab::<AtomicU32>::bytes(NAMES) + Slab::<AtomicU32>::bytes(fds)
     }
 
-    /// For so many descriptors.
+    /// Makes the tables for `fds` descriptors.
     pub fn new(fds: usize, room: &mut Room) -> Self {
         Self { names: Slab::new(NAMES, room), fds: Slab::new(fds, room) }
     }
@@ -42,19 +43,20 @@ impl Habits {
         self.names.at((name >> 2) % NAMES as u32 + 1)
     }
 
-    /// A descriptor was opened by a name, to read only or to write as well; 0: by none that counts. It is one that the table has.
+    /// Notes the name by which a descriptor of the table was opened, to read only or to write as
+    /// well; 0: no name that counts.
     pub fn opened(&self, fd: i32, name: u32, reads_only: bool) {
         let noted = if name != 0 && reads_only { name | READS_ONLY } else { name };
         self.fds.at(fd as u32 + 1).store(noted, Relaxed);
     }
 
-    /// Whether files of the descriptor's name have been worth it.
+    /// Whether files of the descriptor's name were worth it.
     pub fn promises(&self, fd: i32) -> bool {
         let name = self.fds.at(fd as u32 + 1).load(Relaxed);
         name != 0 && self.place(name).load(Relaxed) == name | IS_WORTH
     }
 
-    /// A descriptor is closed after so many calls.
+    /// Notes that a descriptor is closed after `calls` calls.
     pub fn closed(&self, fd: i32, calls: u32) {
         let name = self.fds.at(fd as u32 + 1).load(Relaxed);
         if name != 0 && name & READS_ONLY == 0 {

@@ -1,60 +1,69 @@
 //! Chell-Direct: regular files of kernel DAX and tmpfs file systems, read and overwritten by memory
-//! copies in the program's own process (Chell §2); and files of our own caches over directories, read by copies.
+//! copies in the program's own process (Chell §2); and files of Keepstone's caches over
+//! directories, read by copies.
 //!
-//! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. What is
-//! ours is the fast path: chunks of 2 MiB of a file are mapped when it pays, shared by all descriptors
-//! of the process that refer to the inode, and `read` and `write` copy from and to them. Whatever
-//! cannot be a copy is made by the kernel, after which the view is exact, because both see the same
-//! pages. There is nothing to write back and nothing that could become stale, except these five, each
-//! of which has its invariant:
+//! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. The
+//! library adds only a fast path. It maps chunks of 2 MiB of a file when that pays, and all
+//! descriptors of the process that refer to the inode share them. `read` and `write` copy from and
+//! to them. The kernel makes every other call, after which the view is exact, because both see the
+//! same pages. There is nothing to write back, and nothing can become stale, with five exceptions.
+//! Each has its invariant:
 //!
-//! - **direct-C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be loaded
-//!   afterwards. A file that anybody, in any process, has cut off within or before the copied range
-//!   has no such page any more: the load faults, and the kernel makes the call. So the size that is
-//!   remembered here is a hint, and the last page of a file is the kernel's.
-//! - **direct-C2 (faults)** Any fault during a copy, on the file's side (`SIGBUS`: truncated, no space for the
-//!   page of a hole, broken memory) or the program's (`SIGSEGV`: a bad buffer), abandons it, and the
-//!   kernel makes the whole call, with its result, its partial transfer or its error.
-//! - **direct-C3 (holes)** tmpfs allocates a page for a load from a hole. Only pages that are known to be
-//!   allocated are touched (`present` in `chunk`).
-//! - **direct-C4 (times)** The kernel keeps times to the tick of its coarse clock. The first write to a file
-//!   in each tick is the kernel's; a copy follows only within the same tick, when `mtime` and `ctime`
-//!   are what they would be, and the bits that a write takes away (setuid) are gone.
-//! - **direct-C5 (caches)** Of a file that the server of a cache serves, the kernel keeps pages, which are mapped here. It
-//!   drops them when it learns that the file has changed below, and learns that when it asks. So in each period for which
-//!   the cache believes what it has found below, the first read makes the kernel ask, and is its own.
+//! - **direct-C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be
+//!   loaded afterwards. If any process has truncated the file within or before the copied range,
+//!   there is no such page any more: the load faults, and the kernel makes the call. So the size
+//!   that is remembered here is a hint, and the kernel serves the last page of a file.
+//! - **direct-C2 (faults)** Any fault during a copy, on the file's side (`SIGBUS`: truncated, no
+//!   space for the page of a hole, broken memory) or the program's (`SIGSEGV`: a bad buffer),
+//!   abandons it. Then the kernel makes the whole call, with its result, its partial transfer or
+//!   its error.
+//! - **direct-C3 (holes)** tmpfs allocates a page for a load from a hole. So only pages that are
+//!   known to be allocated are touched (`present` in `chunk`).
+//! - **direct-C4 (times)** The kernel keeps times to the tick of its coarse clock. It makes the
+//!   first write to a file in each tick itself. Copies follow only within the same tick, when
+//!   `mtime` and `ctime` are what they would be, and the bits that a write takes away (setuid) are
+//!   gone.
+//! - **direct-C5 (caches)** The kernel keeps pages of a file that the server of a cache serves, and
+//!   they are mapped here. It drops them when it asks the server and the file has changed in the
+//!   backing store. For a fixed period the cache believes what it last found there. So the first
+//!   read of each period makes the kernel ask, and the kernel makes that read itself.
 //!
-//! What a cache delegates to the process is read and written in the cache's pool instead (`delegation`, `append`), also when it is
-//! closed and opened again (`remembered`).
+//! A file that a cache delegates to the process is read and written in the cache's pool instead
+//! (`delegation`, `append`), also after it is closed and opened again (`remembered`).
 //!
-//! A copy to persistent memory (DAX, where the kernel grants `MAP_SYNC`) is durable when it returns.
-//! `fsync` is the kernel's all the same: it promises as much for what other processes have written.
+//! A copy to persistent memory (DAX, if the kernel grants `MAP_SYNC`) is durable when it returns.
+//! The kernel makes `fsync` all the same: that covers the writes of other processes, too.
 //!
 //! Offsets (`position`):
 //!
-//! - **direct-O1** The offset is ours only while this process is the only one that can move it: from the
-//!   first use of a description that we saw opened, until a fork, an exec that inherits it, or a call
-//!   that hands it to code we do not see. Before that it is given back by `lseek`, for good.
-//! - **direct-O2** A `read` or `write` reserves its range by one compare-and-swap before it copies, so that
-//!   threads get different ranges; where the kernel makes the call instead, others wait.
+//! - **direct-O1** The library keeps the offset only while this process alone can move it: from the
+//!   first use of a description whose opening it saw, until a fork, an exec that inherits it, or a
+//!   call that hands it to unseen code. Before such an event, it gives the offset to the kernel by
+//!   `lseek`, for good.
+//! - **direct-O2** A `read` or `write` reserves its range by one compare-and-swap before it copies,
+//!   so that threads get different ranges. If the kernel makes the call instead, other threads
+//!   wait.
 //!
 //! Memory (`epoch`, `chunk`):
 //!
-//! - **direct-E1** A chunk is unmapped, and a description or file used anew, only after every thread that was
-//!   inside when it was taken out of its table has come out. Where the process may not make its threads fence any more
-//!   (seccomp), that cannot be told: it stays mapped then, and nothing new is mapped or looked at.
-//! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to write. So
-//!   the chunks that were mapped by a description go when its last descriptor is closed; those of
-//!   one that could only read, and was neither locked nor shared, may stay for the next one to open the
-//!   file, until a name is removed by this process or others need the place.
+//! - **direct-E1** A chunk is unmapped, and a description or file reused, only after every thread
+//!   that was inside when it was taken out of its table has come out. If the process may not make
+//!   its threads fence any more (seccomp), that cannot be known: the chunk stays mapped then, and
+//!   nothing new is mapped or looked at.
+//! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to
+//!   write. So the chunks that were mapped by a description are unmapped when its last descriptor
+//!   is closed. Those of a description that could only read, and was neither locked nor shared, may
+//!   stay for the next one to open the file, until this process removes a name or their place is
+//!   needed.
 //!
-//! Nothing here allocates from the heap of the program or waits for anything but a fault, a kernel
-//! call on the same description, or a change of the tables: calls are made in signal handlers, too.
+//! No function here allocates from the heap of the program, or waits for anything but a fault, a
+//! kernel call on the same description, or a change of the tables: signal handlers make calls, too.
 //!
-//! What differs from the kernel: two writes at the same place and time may interleave (the paper
-//! relaxes that as well); `atime` does not follow reads by copy; an observer in another process that
-//! asks for times and is overtaken by a write in the same tick sees no later time (as kernels before
-//! 6.13); two descriptors that another process shares by `pidfd_getfd` have two offsets.
+//! Differences from the kernel: two writes at the same place and time may interleave (the paper
+//! relaxes that as well); `atime` does not follow reads by copy; an observer in another process
+//! that asks for times and is overtaken by a write in the same tick sees no later time (as with
+//! kernels before 6.13); two descriptors that another process shares by `pidfd_getfd` have two
+//! offsets.
 
 mod append;
 mod buffers;
@@ -81,35 +90,35 @@ pub use copy::{Copier, recover};
 pub use delegation::OpenPool;
 pub use table::Direct;
 
-/// What is served, and when it pays.
+/// The files to serve, and the bounds from which that pays.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Directories, absolute and without symbolic links: regular files at any depth below are served.
     pub dirs: Vec<Vec<u8>>,
-    /// How many reads and writes of a descriptor the kernel makes before it is looked at; a write of 16 KiB and more counts as
-    /// several.
+    /// Reads and writes of a descriptor that the kernel makes before the library looks at it; a
+    /// write of 16 KiB and more counts as several.
     pub look_after: u32,
-    /// How many reads and writes in a chunk the kernel makes before it is mapped, where they jump;
-    /// where they go through it in order, two passes do.
+    /// Reads and writes in a chunk that the kernel makes before it is mapped, if they are at random
+    /// offsets; if they are sequential, two passes suffice.
     pub map_after: u32,
-    /// Chunks mapped at the same time.
+    /// Chunks mapped at the same time, at most.
     pub chunks_max: usize,
-    /// For how long writes by copy may leave the times as the kernel's last write has set them, in ns:
-    /// at most to the end of a tick (direct-C4) where it is 0.
+    /// Time for which writes by copy may leave the times as the kernel's last write has set them,
+    /// in ns; 0: at most to the end of a tick (direct-C4).
     pub times_ns: u64,
-    /// Copies to persistent memory: durable when it returns.
+    /// Copies to persistent memory; the bytes are durable when it returns.
     pub durable: Copier,
-    /// Opens the pool of a cache, by its path and the device of its files, together with who serves it. What it gives stays
-    /// open.
+    /// Opens the pool of a cache, by its path and the device of its files, while its server has it
+    /// open, too. The pool stays open.
     pub open_pool: OpenPool,
-    /// Whether all of a buffer of the program's can be read, or written to.
+    /// Checks whether all of a buffer of the program can be read, or written to.
     pub is_there: unsafe fn(*const u8, usize, bool) -> bool,
 }
 
 impl Config {
-    /// What pays as a rule: a look costs about as much as four calls. A mapping of a chunk costs as
-    /// much as 10 calls, and the first touch of a page of it half a call more than the call that it
-    /// saves, populated or not (`keepstone-bench chell first-touch`).
+    /// Sets bounds that usually pay. Looking at a descriptor costs about as much as four calls.
+    /// Mapping a chunk costs as much as 10 calls. The first touch of a page of it costs half a call
+    /// more than the call that it saves, populated or not (`keepstone-bench chell first-touch`).
     pub fn new(dirs: Vec<Vec<u8>>, durable: Copier) -> Self {
         Self {
             dirs,
@@ -124,14 +133,14 @@ impl Config {
     }
 }
 
-/// Who answered a call.
+/// The answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Answer<T> {
-    /// We did, by a copy or from what we know.
+    /// The library did it, by a copy or from what it knows.
     Copied(T),
-    /// The kernel, and this is what it returned.
+    /// The kernel did it, with this result.
     Asked(Result<T, vfs::Errno>),
-    /// Nobody yet: the call is the kernel's as it stands.
+    /// The call is still to be made, by the kernel.
     Kernel,
 }

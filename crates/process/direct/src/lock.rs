@@ -1,4 +1,5 @@
-//! A lock that a fork can carry over: whoever forks holds it, and parent and child let go of it.
+//! A lock that a fork can carry over: the forking thread holds it, and both parent and child
+//! release it.
 
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -10,7 +11,7 @@ const WAITED_FOR: u32 = 2;
 #[derive(Default)]
 pub struct Lock(AtomicU32);
 
-/// The lock is held until this is dropped.
+/// A token: the lock is held until this is dropped.
 pub struct Held<'l>(&'l Lock);
 
 impl Lock {
@@ -23,7 +24,7 @@ impl Lock {
         Held(self)
     }
 
-    /// Takes over what [`Held`] was forgotten for, on either side of a fork.
+    /// Takes over a lock whose [`Held`] was forgotten, on either side of a fork.
     pub fn take_over(&self) -> Held<'_> {
         Held(self)
     }

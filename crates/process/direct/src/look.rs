@@ -1,4 +1,4 @@
-//! What a descriptor is of: whose file system, below which directory, by what it is delegated.
+//! Finds out what a descriptor refers to: its file system, its directory, its delegation.
 
 use crate::Direct;
 use crate::delegation::{By, Delegated};
@@ -12,16 +12,18 @@ use std::sync::OnceLock;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const FUSE_MAGIC: u64 = 0x6573_5546;
-/// The attribute by which a cache over a directory tells itself, and for how long what the kernel has of its files counts: in
-/// ns, in decimal.
+/// The attribute by which a cache over a directory identifies itself. Its value is the time for
+/// which the kernel's state of its files is valid: in ns, in decimal.
 const COHERENCE: &CStr = c"keepstone.cache.coherence";
 
-/// To be asked for, too: the number of the mount, which no other has as long as the machine runs (since Linux 6.8).
+/// Flag for `statx`: also ask for the number of the mount, unique until the machine restarts (since
+/// Linux 6.8).
 pub const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-/// So many caches are known again.
+/// Caches that are remembered.
 const CACHES: usize = 4;
 
-/// Caches that descriptors were of: their mounts, and what [`kind_of`] says of their files.
+/// Caches that descriptors were of: their mounts, and the time that [`kind_of`] returns for their
+/// files.
 #[derive(Default)]
 pub struct Caches([OnceLock<(u64, u64)>; CACHES]);
 
@@ -36,8 +38,8 @@ impl Caches {
     }
 }
 
-/// What kind of file system it is; and of a cache, for how long what the kernel has of the file counts, in ns (direct-C5).
-/// `None`: nothing that is served.
+/// Returns the kind of file system and, for a cache, the time for which the kernel's state of the
+/// file is valid, in ns (direct-C5). `None`: the file is not served.
 pub fn kind_of(fd: i32, stat: &Statx, caches: &Caches) -> Option<(Kind, u64)> {
     if stat.stx_attributes.contains(StatxAttributes::DAX) {
         return Some((Kind::Dax, 0));
@@ -66,7 +68,7 @@ fn coherence_of(fd: i32) -> Option<u64> {
     std::str::from_utf8(text.get(..len)?).ok()?.parse().ok().filter(|ns| *ns > 0)
 }
 
-/// Whether a descriptor's path leads below one of these directories.
+/// Checks whether a descriptor's path leads below one of these directories.
 pub fn is_below(fd: i32, dirs: &[Vec<u8>]) -> bool {
     let mut link = [0u8; 32];
     let prefix = b"/proc/self/fd/";
@@ -100,7 +102,8 @@ pub fn device(stat: &Statx) -> u64 {
 }
 
 impl Direct {
-    /// Whether a descriptor is of a file of a cache, looked at or not. Asks the kernel: for counts.
+    /// Whether a descriptor is of a file of a cache, looked at or not. Asks the kernel, so it is
+    /// used for counts only.
     pub fn is_of_cache(&self, fd: i32) -> bool {
         if let Some(_inside) = Inside::enter()
             && let Some((_, description)) = self.get(fd)
@@ -115,11 +118,11 @@ impl Direct {
         })
     }
 
-    /// What a descriptor is of, and by what that is delegated, as far as it is known here.
+    /// Returns the attributes of a descriptor's file, and its delegation, if one is known here.
     pub(crate) fn stat(&self, held: &Held<'_>, fd: i32) -> Option<(Statx, Option<By>)> {
         let wanted = StatxFlags::BASIC_STATS | UNIQUE_MOUNT;
         let stat = |how| rustix::fs::statx(borrow(fd), c"", AtFlags::EMPTY_PATH | how, wanted).ok();
-        // Which file it is the kernel knows, and where a delegated one ends the pool.
+        // The kernel knows which file it is; the pool knows the end of a delegated file.
         let is_promising = self.habits.promises(fd);
         let mut found =
             stat(if is_promising { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() })?;
@@ -133,7 +136,7 @@ impl Direct {
         }
     }
 
-    /// By what a file is delegated, where that is remembered, and where the file ends.
+    /// Returns the delegation of a file, if one is remembered, and the size of the file.
     fn delegated(&self, held: &Held<'_>, dev: u64, ino: u64) -> Option<(By, u64)> {
         let known = self.known_file(held, dev, ino).map(|index| &self.files.at(index).delegated);
         let by = known.and_then(Delegated::get).or_else(|| self.remembered.take(held, (dev, ino)));

@@ -1,7 +1,8 @@
 //! The buffers of one call.
 //!
-//! They are not looked at before they are used: what is bad faults (direct-C2). For a pool, to which a call is one (what is written
-//! is there as a whole, or not at all), several of them are gathered in a buffer of the thread's own, without an allocation.
+//! Buffers are not checked before they are used: a bad one faults (direct-C2). A call on a pool
+//! takes one buffer, as it writes all bytes or none. So several parts are gathered in a buffer of
+//! the thread's own, without an allocation.
 
 #![allow(unsafe_code)]
 
@@ -12,9 +13,9 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering::*;
 
-/// Longer transfers are the kernel's: a call costs nothing beside them.
+/// Longer transfers are the kernel's: they take so long that the call's cost does not matter.
 pub const COPY_BYTES_MAX: usize = 64 << 20;
-/// Of several buffers, no more than this is gathered.
+/// Bytes of several parts that are gathered at most.
 const GATHERED_BYTES_MAX: usize = 128 << 10;
 
 /// Vectors of more parts are the kernel's.
@@ -36,14 +37,14 @@ impl<'p> Parts<'p> {
         Self { parts, len }
     }
 
-    /// Whether they are few enough bytes, and some, for a call on a pool.
+    /// Whether they have bytes, and few enough for a call on a pool.
     #[inline]
     pub fn fit_pool(&self) -> bool {
         let most = if self.only().is_some() { COPY_BYTES_MAX } else { GATHERED_BYTES_MAX };
         self.len.wrapping_sub(1) < most
     }
 
-    /// The one that has all of the bytes, if there is one.
+    /// Returns the part that has all bytes, if one has.
     #[inline]
     pub fn only(&self) -> Option<&'p iovec> {
         match self.parts {
@@ -52,7 +53,7 @@ impl<'p> Parts<'p> {
         }
     }
 
-    /// Copies what is in them to the thread's buffer; `None` after a fault, and without memory.
+    /// Copies the parts to the thread's buffer; `None` after a fault, and without memory.
     pub fn gather<'i>(&self, inside: &'i Inside) -> Option<&'i [u8]> {
         let buffer = buffer(inside, self.len)?;
         let mut at = 0;
@@ -68,8 +69,8 @@ impl<'p> Parts<'p> {
         Some(buffer)
     }
 
-    /// Lets `read` fill the thread's buffer, and copies as much as it says from there. `None` after a fault, and without memory;
-    /// then nothing has come of it.
+    /// Lets `read` fill the thread's buffer, and copies as many bytes as it returns to the parts.
+    /// `None` after a fault, and without memory; then nothing has been read.
     pub fn scatter<E>(
         &self,
         inside: &Inside,
@@ -93,7 +94,8 @@ impl<'p> Parts<'p> {
     }
 }
 
-/// The buffers of a list. What is too long or cannot be read is no list: there are none, so that it is the kernel's.
+/// Reads the buffers of a list. If it is too long or cannot be read, returns no buffers, so that
+/// the kernel makes the call.
 ///
 /// # Safety
 /// As 1 and 2 of [`Direct::read`](crate::Direct::read), for the list.
@@ -118,7 +120,7 @@ unsafe fn copy_part(inside: &Inside, to: *mut u8, from: *const u8, len: usize) -
     len == 0 || unsafe { copy::copy(inside.slot, to, from, len, libc::memcpy, witness) }
 }
 
-/// The first bytes of the thread's buffer, which stays for its next call.
+/// Returns the first bytes of the thread's buffer, which stays for its next call.
 #[allow(clippy::mut_from_ref)]
 fn buffer(inside: &Inside, len: usize) -> Option<&mut [u8]> {
     let mut at = inside.slot.buffer.load(Relaxed);

@@ -3,11 +3,11 @@
 use os::threads::OwnU64;
 use std::sync::atomic::Ordering::*;
 
-/// A call that moves the offset is being made by the kernel: others wait.
+/// The kernel is making a call that moves the offset: others wait.
 const BUSY: u64 = 1 << 63;
-/// The kernel's offset counts, for good.
+/// The kernel's offset is valid, for good.
 const SHARED: u64 = 1 << 62;
-/// The kernel's offset counts until we ask for it.
+/// The kernel's offset is valid until the library asks for it.
 const KERNEL: u64 = 1 << 61;
 
 /// Offsets from here on are left to the kernel, which knows how long files may be.
@@ -16,14 +16,14 @@ pub const OFFSET_END: u64 = 1 << 43;
 #[derive(Default)]
 pub struct Position(OwnU64);
 
-/// Whose offset counts.
+/// The owner of the valid offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffsetOwner {
-    /// Ours.
+    /// The library has it.
     Ours(u64),
-    /// The kernel's, but nobody else can move it.
+    /// The kernel has it, but only this process can move it.
     Kernel,
-    /// The kernel's, for good.
+    /// The kernel has it, for good.
     Shared,
 }
 
@@ -46,12 +46,12 @@ impl OffsetOwner {
 }
 
 impl Position {
-    /// Sets the offset of a description that nobody else knows yet.
+    /// Sets the offset of a description that no other thread knows yet.
     pub fn init(&self, owner: OffsetOwner) {
         self.0.store(owner.word(), Relaxed);
     }
 
-    /// The offset, once no call of the kernel is moving it.
+    /// Returns the offset, once no call of the kernel is moving it.
     #[inline]
     pub fn get(&self) -> OffsetOwner {
         loop {
@@ -63,13 +63,13 @@ impl Position {
         }
     }
 
-    /// Moves our offset; `false` where it is not at `from`.
+    /// Moves the library's offset; `false` if it is not at `from`.
     #[inline]
     pub fn advance(&self, from: u64, to: u64) -> bool {
         self.0.exchange(from, to)
     }
 
-    /// Keeps others waiting while the kernel makes a call.
+    /// Makes others wait while the kernel makes a call.
     pub fn lock(&self) -> Locked<'_> {
         loop {
             let word = self.0.load(Acquire);
@@ -83,7 +83,8 @@ impl Position {
     }
 }
 
-/// The right to make a call of the kernel that moves the offset. Whose offset counts afterwards is `owner`.
+/// The right to make a call of the kernel that moves the offset. Dropping it sets the owner to
+/// `owner`.
 pub struct Locked<'p> {
     position: &'p Position,
     pub owner: OffsetOwner,

@@ -1,5 +1,5 @@
-//! Delegations of files that this process has closed: who opens one again goes on by them, without a request, for as long as
-//! the pool says that they count (delegation-D1).
+//! Delegations of files that this process has closed. If it opens one again, it continues with the
+//! delegation, without a request, for as long as the pool confirms it (delegation-D1).
 
 use crate::delegation::By;
 use crate::file;
@@ -8,14 +8,14 @@ use crate::slab::{Room, Slab, Zeroed};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{Delegation, Ino};
 
-/// So many files are remembered, each at one place: the last one there stays.
+/// Files that are remembered. Each has one place, where the last file stays.
 const PLACES: u64 = 1 << 10;
 
 /// A file, and its delegation. Changed and read with the tables locked.
 struct Place {
     dev: AtomicU64,
     ino: AtomicU64,
-    /// 0: none.
+    /// 0: the place is empty.
     number: AtomicU64,
     shadow: AtomicU64,
     pool: AtomicU64,
@@ -29,7 +29,7 @@ unsafe impl Zeroed for Place {}
 pub struct Remembered(Slab<Place>);
 
 impl Remembered {
-    /// What `new` takes of a room.
+    /// Bytes of a room that `new` takes.
     pub const BYTES: usize = Slab::<Place>::bytes(PLACES as usize);
 
     pub fn new(room: &mut Room) -> Self {
@@ -40,7 +40,7 @@ impl Remembered {
         self.0.at((file::hash(dev, ino) % PLACES) as u32 + 1)
     }
 
-    /// A file is closed that is delegated.
+    /// Remembers a delegated file that is closed.
     pub fn note(&self, _held: &Held<'_>, (dev, ino): (u64, u64), by: By) {
         let place = self.place(dev, ino);
         place.dev.store(dev, Relaxed);
@@ -50,7 +50,7 @@ impl Remembered {
         place.pool.store(by.pool.into(), Relaxed);
     }
 
-    /// Takes out what is remembered of a file.
+    /// Removes and returns the delegation of a file.
     pub fn take(&self, _held: &Held<'_>, (dev, ino): (u64, u64)) -> Option<By> {
         let place = self.place(dev, ino);
         let is_it = place.ino.load(Relaxed) == ino && place.dev.load(Relaxed) == dev;

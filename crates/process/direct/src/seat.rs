@@ -1,26 +1,27 @@
-//! How a thread says that it is inside, and others wait until it has come out (direct-E1). Generic over atomics, so that
-//! the model checker runs it, too (`model.rs`).
+//! A seat records that a thread is inside, so that others can wait until it has come out
+//! (direct-E1). Generic over atomics, so that the model checker runs it, too (`model.rs`).
 
 use os::threads::atomic::Atomic;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Where a thread says that it is inside.
+/// The record of one thread.
 #[derive(Default)]
 pub struct Seat<W = AtomicU64, B = AtomicBool> {
-    /// Goes up by one on the way in and on the way out: odd inside.
+    /// Incremented on the way in and on the way out: odd inside.
     turn: W,
     taken: B,
 }
 
 /// Fences of the machine, and its scheduler.
 pub trait Machine {
-    /// What stands behind it happens behind all that stands before, once somebody has made [`fence_all`](Self::fence_all).
+    /// Orders what follows behind all that precedes, once another thread has called
+    /// [`fence_all`](Self::fence_all).
     fn fence_lightly();
 
-    /// A fence of all threads; whether there was one.
+    /// Makes all threads fence; returns whether that was possible.
     fn fence_all() -> bool;
 
-    /// A fence of the calling thread.
+    /// Makes the calling thread fence.
     fn fence();
 
     /// Lets other threads run.
@@ -32,18 +33,19 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
     pub fn take<M: Machine>(&self) -> bool {
         let is_free = self.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
         if is_free {
-            // Who sees nobody, and so does without a fence of all threads, took away before what is looked at from here on.
+            // A thread that sees no seat taken, and so makes no other thread fence, had removed its
+            // entry before the loads from here on.
             M::fence();
         }
         is_free
     }
 
-    /// The calling thread ends.
+    /// Gives the seat back when the calling thread ends.
     pub fn give_back(&self) {
         self.taken.store(false, Release);
     }
 
-    /// The thread whose seat it was is not in this process.
+    /// Clears the seat of a thread that is not in this process.
     pub fn clear(&self) {
         self.turn.store(0, Relaxed);
         self.taken.store(false, Release);
@@ -53,9 +55,9 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
     #[inline]
     pub fn enter<M: Machine>(&self) {
         let turn = self.turn.load(Relaxed);
-        // Who sees this turn does not wait for the one before: what was done then is done.
+        // A thread that sees this turn need not wait for the one before: its loads are done.
         self.turn.store((turn + 1) | 1, Release);
-        // What is looked at afterwards is looked at inside.
+        // Later loads are made inside.
         M::fence_lightly();
     }
 
@@ -79,7 +81,8 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
     }
 }
 
-/// Whether none of these seats of other threads is taken. Who takes one later sees what the caller did before.
+/// Whether none of these seats of other threads is taken. A thread that takes one later sees what
+/// the caller did before.
 pub fn is_alone<'s, W, B, M>(mut others: impl Iterator<Item = &'s Seat<W, B>>) -> bool
 where
     W: Atomic<Value = u64> + 's,
@@ -90,8 +93,8 @@ where
     !others.any(Seat::is_taken)
 }
 
-/// Waits until every thread in these seats that is inside now has come out once. `false` where that cannot be told, as the
-/// others cannot be made to fence.
+/// Waits until every thread in these seats that is inside now has come out once. `false` if that
+/// cannot be known, as the others cannot be made to fence.
 #[must_use]
 pub fn wait_for<'s, W, B, M, I>(others: impl Fn() -> I) -> bool
 where
@@ -118,7 +121,7 @@ mod model {
     use loom::sync::atomic::{AtomicBool, AtomicU64};
     use loom::thread;
 
-    /// Fences stand on both sides: `membarrier(2)` has no counterpart in the memory model of C11.
+    /// Fences on both sides: `membarrier(2)` has no counterpart in the memory model of C11.
     struct Modelled;
 
     impl Machine for Modelled {
@@ -139,7 +142,8 @@ mod model {
 
     type ModelSeat = Seat<AtomicU64, AtomicBool>;
 
-    /// A table with one entry, which leads to a chunk that is mapped. Loom reports who copies while it is unmapped.
+    /// A table with one entry, which leads to a mapped chunk. Loom reports a thread that copies
+    /// while it is unmapped.
     #[derive(Default)]
     struct Table {
         seats: [ModelSeat; 2],
@@ -148,7 +152,7 @@ mod model {
     }
 
     impl Table {
-        /// What a thread does that comes for the first time, and goes for good.
+        /// Plays a thread that comes for the first time, copies, and ends.
         fn copy(&self, times: usize) {
             let seat = self.seats.iter().find(|seat| seat.take::<Modelled>()).unwrap();
             for _ in 0..times {

@@ -1,8 +1,8 @@
-//! Places for values of one type, in memory of our own: taking one does not enter the heap of the
-//! program, which may be in the middle of it.
+//! Places for values of one type, in reserved memory: taking one does not enter the heap of the
+//! program, which may be in the middle of an allocation.
 //!
-//! The memory is reserved once and touched as it is used. A place, once used, stays one of its type,
-//! so that a thread that looks at it late finds a value, if an old one.
+//! The memory is reserved once and touched as it is used. A place, once used, keeps its type, so
+//! that a thread that looks at it late finds a value, if an old one.
 
 #![allow(unsafe_code)]
 
@@ -18,17 +18,17 @@ const PAGE: usize = PAGE_BYTES as usize;
 /// Types for which bytes of zeros are a value.
 ///
 /// # Safety
-/// That is so.
+/// Bytes of zeros are a valid value of the type.
 pub unsafe trait Zeroed {}
 
 // SAFETY: zero is a number.
 unsafe impl Zeroed for AtomicU32 {}
 
-/// Values by index from 1; 0 is none.
+/// Values by index from 1; 0 means no value.
 pub struct Slab<T> {
     base: *mut T,
     len: u32,
-    /// Places that were used so far.
+    /// Places that were ever used.
     used: AtomicU32,
     /// Indexes to use again, as a stack.
     free: *mut u32,
@@ -41,15 +41,16 @@ unsafe impl<T: Sync> Sync for Slab<T> {}
 // SAFETY: the memory belongs to no thread.
 unsafe impl<T: Send> Send for Slab<T> {}
 
-/// Reserved memory from which tables are made: one mapping for all of them, as each costs at the start of a process, in a fork, and
-/// at the end.
+/// Reserved memory from which tables are made. All tables share one mapping, as each mapping costs
+/// time at the start of a process, in a fork, and at the end.
 pub struct Room {
     at: *mut u8,
     left: usize,
 }
 
 impl Room {
-    /// Of so many bytes, in pages of the usual size: little of it is ever touched, and a huge page would be cleared as a whole.
+    /// Reserves `bytes`, in pages of the usual size: little of it is ever touched, and a huge page
+    /// would be cleared as a whole.
     pub fn new(bytes: usize) -> Result<Self, Errno> {
         let at = reserve(bytes)?;
         // SAFETY: the range was mapped just above. This is a hint: failure changes nothing.
@@ -57,12 +58,12 @@ impl Room {
         Ok(Self { at, left: bytes })
     }
 
-    /// What of it is not taken yet.
+    /// Returns the part that is not taken yet.
     pub fn memory(&self) -> Range<usize> {
         self.at.addr()..self.at.addr() + self.left
     }
 
-    /// Whole pages for so many bytes.
+    /// Takes whole pages for `bytes`.
     fn take(&mut self, bytes: usize) -> *mut u8 {
         let bytes = bytes.next_multiple_of(PAGE);
         self.left = self.left.checked_sub(bytes).expect("room for all tables");
@@ -82,7 +83,7 @@ pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
 }
 
 impl<T: Zeroed> Slab<T> {
-    /// Room for `len` values.
+    /// Takes room for `len` values.
     pub fn new(len: usize, room: &mut Room) -> Self {
         Self {
             base: room.take((len + 1) * size_of::<T>()).cast(),
@@ -94,26 +95,26 @@ impl<T: Zeroed> Slab<T> {
         }
     }
 
-    /// Bytes of that.
+    /// Returns the bytes for `len` values.
     pub const fn bytes(len: usize) -> usize {
         let (values, indexes) = ((len + 1) * size_of::<T>(), len * size_of::<u32>());
         values.next_multiple_of(PAGE) + indexes.next_multiple_of(PAGE)
     }
 
-    /// The value at an index that is in use or was.
+    /// Returns the value at an index that is or was in use.
     #[inline]
     pub fn at(&self, index: u32) -> &T {
         assert!(index <= self.len);
-        // SAFETY: within the reserved memory, where zeros or what was made of them is a value.
+        // SAFETY: within the reserved memory, where zeros or a former value are a value.
         unsafe { &*self.base.add(index as usize) }
     }
 
-    /// The index of a value; `None` for null.
+    /// Returns the index of a value; `None` for null.
     pub fn index_of(&self, value: *const T) -> Option<u32> {
         (!value.is_null()).then(|| ((value.addr() - self.base.addr()) / size_of::<T>()) as u32)
     }
 
-    /// Indexes that are in use or were.
+    /// Returns the indexes that are or were in use.
     pub fn indexes(&self) -> std::ops::RangeInclusive<u32> {
         1..=self.used.load(Acquire)
     }
@@ -146,7 +147,7 @@ impl<T: Zeroed> Slab<T> {
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         let (bytes, indexes) = ((self.len as usize + 1) * size_of::<T>(), self.len as usize * 4);
-        // SAFETY: mapped by `new`, and nobody borrows it any more.
+        // SAFETY: mapped by `new`, and not borrowed any more.
         unsafe {
             let _ = rustix::mm::munmap(self.base.cast(), bytes);
             let _ = rustix::mm::munmap(self.free.cast(), indexes);

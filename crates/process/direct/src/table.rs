@@ -1,7 +1,7 @@
 //! Descriptors and what they refer to: from the first look to the last close.
 //!
-//! - **table-T1** An entry is emptied before its descriptor is closed, and filled after it was opened; so an
-//!   entry, seen with the tables locked, says what its descriptor refers to.
+//! - **table-T1** An entry is emptied before its descriptor is closed, and filled after it was
+//!   opened. So with the tables locked, an entry shows what its descriptor refers to.
 
 #![allow(unsafe_code)]
 
@@ -31,68 +31,68 @@ const DESCRIPTIONS: usize = 1 << 14;
 const FILES: usize = 1 << 12;
 const CHAINS: u64 = 1 << 10;
 const LEAVES: usize = 1 << 13;
-/// How many chunks are unmapped at once where there are too many.
+/// Chunks that are unmapped at once when there are too many.
 const EVICTED_AT_ONCE: usize = 16;
-/// Descriptors of our own have numbers from here on, if they can.
+/// Lowest number of the library's own descriptors, if they can have it.
 const OWN_FROM: i32 = 800;
 
-/// An entry that has not been looked at, with the number of its calls. (Without this bit, an entry
-/// is 0 or the index of a description.)
+/// Bit of an entry that has not been looked at and counts its calls. (Without this bit, an entry is
+/// 0 or the index of a description.)
 const NEW: u32 = 1 << 31;
-/// Of such an entry: others may move its offset.
+/// Bit of such an entry: other processes may move its offset.
 const NEW_SHARED: u32 = 1 << 30;
-/// Of such an entry: it has locks of its own.
+/// Bit of such an entry: it has locks of its own.
 const NEW_LOCKED: u32 = 1 << 29;
 const CALLS: u32 = 0xffff;
 
 /// The files that a process reads and writes by copies. Any number of threads may call it.
 pub struct Direct {
     pub(super) config: Config,
-    /// Where the tables are.
+    /// Addresses of the tables.
     memory: Range<usize>,
-    /// Held while descriptions, files or chunks come and go.
+    /// Held while descriptions, files or chunks are added or removed.
     lock: Lock,
-    /// By descriptor plus one.
+    /// Entries by descriptor plus one.
     fds: Slab<AtomicU32>,
-    /// Above all descriptors in use.
+    /// End of the descriptors in use.
     fd_end: AtomicU32,
     descriptions: Slab<Description>,
     pub(super) files: Slab<File>,
-    /// Files by hash, each the first of its chain.
+    /// Files by hash: the first of each chain.
     chains: Slab<AtomicU32>,
     leaves: Slab<Leaf>,
     pub(super) chunks: Slab<Chunk>,
     mapped: AtomicUsize,
-    /// Where the search for a chunk to unmap goes on.
+    /// Index where the search for a chunk to unmap continues.
     hand: AtomicU32,
     /// Descriptions that are closed and may still be looked at (direct-E1).
     limbo: [AtomicU32; 64],
     limbo_len: AtomicUsize,
-    /// Goes up when this process has looked at times or has set them (direct-C4).
+    /// Incremented when this process has read or set times (direct-C4).
     pub(super) generation: AtomicU64,
     /// `RLIMIT_FSIZE`.
     pub(super) file_size_max: AtomicU64,
-    /// Whether this process has ever locked a record of a file: closing a descriptor of our own would
-    /// end such locks.
+    /// Whether this process has ever locked a record of a file: closing a descriptor of the library
+    /// would end such locks.
     has_record_locks: AtomicBool,
     /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
     pub(super) caches: Caches,
-    /// Of caches.
+    /// Pools of caches.
     pub(super) pools: Pools,
     pub(super) habits: Habits,
     pub(super) remembered: Remembered,
 }
 
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
-    // SAFETY: descriptors here are the program's, which keeps them open during its calls; where it
-    // does not, the kernel says so.
+    // SAFETY: descriptors here are the program's, which keeps them open during its calls; if it
+    // does not, the kernel returns an error.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Direct {
-    /// Serves nothing yet: see [`opened`](Self::opened). Fails where the kernel lacks `membarrier`,
-    /// or without memory.
+    /// Makes a state that serves nothing yet: see [`opened`](Self::opened). Fails if the kernel
+    /// lacks `membarrier`, or without memory.
     pub fn new(config: Config) -> Result<Self, Errno> {
         epoch::start()?;
         let chunks = config.chunks_max + EVICTED_AT_ONCE;
@@ -145,8 +145,8 @@ impl Direct {
         self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
     }
 
-    /// The description of a descriptor, inside (direct-E1). New ones are looked at when they have been used
-    /// often enough.
+    /// Returns the description of a descriptor, inside (direct-E1). A new one is only looked at
+    /// after enough calls.
     #[inline]
     pub(super) fn get(&self, fd: i32) -> Option<(u32, &Description)> {
         let entry = self.entry(fd)?.load(Acquire);
@@ -156,8 +156,8 @@ impl Direct {
         Some((entry, self.descriptions.at(entry)))
     }
 
-    /// Counts a call on a descriptor that is new, and that it writes so many bytes; looks at it when it is time to.
-    /// Returns whether it is served now. The caller is outside.
+    /// Counts a call on a new descriptor, and the bytes that it writes; looks at the descriptor
+    /// when it is time to. Returns whether it is served now. The caller is outside.
     #[inline]
     pub(super) fn is_served(&self, fd: i32, len: usize) -> bool {
         match self.entry(fd).map_or(0, |entry| entry.load(Relaxed)) {
@@ -184,7 +184,7 @@ impl Direct {
         })
     }
 
-    /// Looks at a new descriptor: its entry becomes a description or empty.
+    /// Looks at a new descriptor: sets its entry to a description or 0.
     fn look(&self, held: &Held<'_>, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Acquire);
@@ -196,7 +196,7 @@ impl Direct {
         let is_same = |now: u32| now & NEW != 0 && (now & !CALLS) == (seen & !CALLS);
         let taken = entry.fetch_update(AcqRel, Relaxed, |now| is_same(now).then_some(index));
         if taken.is_err() && index != 0 {
-            // Closed, or opened again, meanwhile.
+            // It was closed, or opened again, meanwhile.
             self.release(held, -1, index);
         }
     }
@@ -224,7 +224,7 @@ impl Direct {
             how |= APPENDS;
         }
         if kind == Kind::Cached {
-            // What is mapped keeps the file open at its server.
+            // A mapping keeps the file open at its server.
             let stores = if how & WRITES != 0 { STORES } else { 0 };
             how = how & !WRITES | LEAVES_NOTHING | stores;
         }
@@ -259,7 +259,7 @@ impl Direct {
         self.chains.at((file::hash(dev, ino) % CHAINS) as u32 + 1)
     }
 
-    /// A file that has been looked at.
+    /// Returns the index of a file that has been looked at.
     pub(super) fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
         let mut at = self.chain(dev, ino).load(Relaxed);
         while at != 0 && !self.files.at(at).is(dev, ino) {
@@ -287,7 +287,7 @@ impl Direct {
         Some(index)
     }
 
-    /// After direct-E1.
+    /// Frees a file without users or chunks. After direct-E1.
     fn free_file_if_unused(&self, held: &Held<'_>, index: u32) {
         let file = self.files.at(index);
         if file.users.load(Relaxed) > 0 || file.chunks().next().is_some() {
@@ -323,20 +323,20 @@ impl Direct {
         }
     }
 
-    /// The chunk in which an address lies.
+    /// Returns the chunk in which an address lies.
     pub(super) fn chunk_at(&self, _held: &Held<'_>, bytes: *const u8) -> Option<u32> {
         self.chunks.indexes().find(|&index| self.chunks.at(index).holds(bytes.addr()))
     }
 
-    /// Unmaps a chunk that nobody can find or use any more.
+    /// Unmaps a chunk that no thread can find or use any more.
     pub(super) fn end(&self, index: u32) {
         self.chunks.at(index).unmap();
         self.chunks.give_back(index);
         self.mapped.fetch_sub(1, Relaxed);
     }
 
-    /// Maps a chunk for a call on `fd`, if it is worth it by now; returns whether there may be more to
-    /// map. The caller is outside.
+    /// Maps a chunk for a call on `fd`, if that is worth it by now; returns whether there may be
+    /// more to map. The caller is outside.
     #[cold]
     pub(super) fn map(&self, fd: i32, index: u64, writes: bool) -> bool {
         let held = self.lock.hold();
@@ -355,7 +355,7 @@ impl Direct {
         if self.mapped.load(Relaxed) >= self.config.chunks_max {
             self.evict(&held);
         }
-        // What was there may have been unmapped.
+        // The mapped chunk may have been evicted.
         let before = Entry::of(entry.load(Acquire));
         let Some(chunk_index) = self.chunks.take() else { return false };
         let chunk = self.chunks.at(chunk_index);
@@ -387,8 +387,9 @@ impl Direct {
         file.entry(index)
     }
 
-    /// A descriptor by which a file can be mapped that the program can only write to. It stays open
-    /// until the program closes its own: closing any descriptor ends the process's record locks.
+    /// Returns a descriptor by which to map a file that the program can only write to. It stays
+    /// open until the program closes its own: closing any descriptor ends the process's record
+    /// locks.
     fn mapper(&self, _held: &Held<'_>, fd: i32, file: &File) -> Result<i32, Errno> {
         let known = file.mapper.load(Relaxed) - 1;
         if known >= 0 && self.is_ours(known, file) {
@@ -417,14 +418,14 @@ impl Direct {
         Ok(fd)
     }
 
-    /// Whether a descriptor of our own has not become somebody else's.
+    /// Whether the number of the library's descriptor has not been given to another file.
     fn is_ours(&self, fd: i32, file: &File) -> bool {
         let is_free = self.entry(fd).is_none_or(|entry| entry.load(Relaxed) == 0);
         let stat = rustix::fs::fstat(borrow(fd));
         is_free && stat.is_ok_and(|stat| file.is(stat.st_dev, stat.st_ino))
     }
 
-    /// Unmaps chunks that have not been of use lately.
+    /// Unmaps chunks that were not used lately.
     #[cold]
     fn evict(&self, _held: &Held<'_>) {
         let len = *self.chunks.indexes().end();
@@ -443,7 +444,8 @@ impl Direct {
         let _ = leaving.unmap(self);
     }
 
-    /// direct-E1; `false` where that cannot be had. Then what was to go stays for good, and nothing new is served.
+    /// Waits as in direct-E1; `false` if that is impossible. Then removed chunks stay mapped for
+    /// good, and nothing new is served.
     fn wait_for_others(&self) -> bool {
         let is_known = epoch::wait_for_others();
         if !is_known {
@@ -452,7 +454,8 @@ impl Direct {
         is_known
     }
 
-    /// A descriptor has been opened by a call that we have seen, by a path if that is known.
+    /// Notes that a call which the library saw has opened a descriptor, and the path if it is
+    /// known.
     pub fn opened(&self, fd: i32, flags: i32, path: Option<&[u8]>) {
         let Some(entry) = self.entry(fd) else { return };
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
@@ -468,12 +471,12 @@ impl Direct {
         }
         let before = entry.swap(if skipped { 0 } else { NEW }, AcqRel);
         if before != 0 && before & NEW == 0 {
-            // It was closed by code that we do not see.
+            // Unseen code has closed it.
             self.release(&self.lock.hold(), -1, before);
         }
     }
 
-    /// A descriptor is about to be closed.
+    /// Notes that a descriptor is about to be closed.
     pub fn closing(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
@@ -491,14 +494,14 @@ impl Direct {
         }
     }
 
-    /// Descriptors are about to be closed.
+    /// Notes that descriptors are about to be closed.
     pub fn closing_range(&self, first: u32, last: u32) {
         for fd in first..=last.min(self.fd_end.load(Relaxed)) {
             self.closing(fd as i32);
         }
     }
 
-    /// `new` has been made a duplicate of `old`; what it was before is closed.
+    /// Notes that `new` is now a duplicate of `old`, and its former file is closed.
     pub fn duplicated(&self, old: i32, new: i32) {
         if old == new || !self.watches(old) && !self.watches(new) {
             return;
@@ -507,7 +510,7 @@ impl Direct {
         self.look(&held, old);
         let described = self.get(old);
         let Some(entry) = self.entry(new) else {
-            // The descriptor is beyond our table.
+            // The descriptor is beyond the table.
             drop(held);
             return self.forget(old);
         };
@@ -521,12 +524,13 @@ impl Direct {
         }
         drop(held);
         if new <= 2 {
-            // libc and the shell use these behind our back.
+            // libc and the shell use these unseen.
             self.forget(new);
         }
     }
 
-    /// One descriptor less of a description. `fd` is it, or -1 where it is closed already.
+    /// Removes one descriptor from a description. `fd` is that descriptor, or -1 if it is closed
+    /// already.
     fn release(&self, held: &Held<'_>, fd: i32, index: u32) {
         let description = self.descriptions.at(index);
         if description.fds.fetch_sub(1, AcqRel) > 1 {
@@ -536,7 +540,7 @@ impl Direct {
         if fd >= 0 {
             let unseen = if self.habits.promises(fd) { 0 } else { self.config.look_after };
             let calls = file.delegated.calls().saturating_add(unseen);
-            // What is delegated still will be when it is opened again.
+            // A file that is delegated now still will be when it is opened again.
             let stays = file.delegated.get().is_some();
             self.habits.closed(fd, if stays { u32::MAX } else { calls });
         }
@@ -573,7 +577,7 @@ impl Direct {
         }
     }
 
-    /// direct-E2, and whether the inode has names.
+    /// Whether its chunks may stay by direct-E2, and the inode has names.
     fn may_leave_chunks(&self, fd: i32, description: &Description) -> bool {
         !description.is(WRITES)
             && !description.is(LEAVES_NOTHING)
@@ -581,7 +585,7 @@ impl Direct {
             && rustix::fs::fstat(borrow(fd)).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
-    /// Frees what nobody can look at any more.
+    /// Frees descriptions that no thread can look at any more.
     fn empty_limbo(&self, held: &Held<'_>) {
         let is_known = self.wait_for_others();
         let len = self.limbo_len.swap(0, Relaxed);
@@ -594,8 +598,8 @@ impl Direct {
         }
     }
 
-    /// Names are about to be removed or replaced by this process, or a file system unmounted: unmaps
-    /// what closed descriptors have left.
+    /// Unmaps the chunks that closed descriptors have left, before this process removes or replaces
+    /// names, or unmounts a file system.
     pub fn names_change(&self) {
         if self.mapped.load(Relaxed) == 0 {
             return;
@@ -624,7 +628,7 @@ impl Direct {
         self.known_file(held, file.dev.load(Relaxed), file.ino.load(Relaxed)) == Some(index)
     }
 
-    /// Says something of an entry that is still new.
+    /// Sets a mark on an entry that is still new.
     fn mark_new(&self, entry: &AtomicU32, mark: u32) {
         let marked = |now: u32| (now & NEW != 0).then_some(now | mark);
         let _ = entry.fetch_update(AcqRel, Relaxed, marked);
@@ -642,13 +646,13 @@ impl Direct {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
             locked.owner = OffsetOwner::Shared;
-            // Whoever else has it may map it.
+            // Another process that has the descriptor may map the file.
             description.file().delegated.note_mapping();
         }
     }
 
-    /// From now on `fd` is used by code that we do not see: its description, which may get other flags
-    /// then, is the kernel's for good.
+    /// Leaves `fd` to unseen code: its description, which may get other flags then, is the kernel's
+    /// for good.
     pub fn forget(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         if entry.load(Relaxed) == 0 {
@@ -674,8 +678,8 @@ impl Direct {
         (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.forget(fd));
     }
 
-    /// A process with a copy of our memory is about to be made: both use the kernel's offsets, and share credit. Has to
-    /// be followed by [`after_fork_parent`](Self::after_fork_parent) or
+    /// Prepares for a fork: both processes use the kernel's offsets, and share credit. Has to be
+    /// followed by [`after_fork_parent`](Self::after_fork_parent) or
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
@@ -688,18 +692,18 @@ impl Direct {
         std::mem::forget(held);
     }
 
-    /// See [`before_fork`](Self::before_fork).
+    /// Ends [`before_fork`](Self::before_fork) in the parent.
     pub fn after_fork_parent(&self) {
         drop(self.lock.take_over());
     }
 
-    /// See [`before_fork`](Self::before_fork).
+    /// Ends [`before_fork`](Self::before_fork) in the child.
     pub fn after_fork_child(&self) {
         epoch::start_in_child();
         drop(self.lock.take_over());
     }
 
-    /// A new program is about to inherit descriptors.
+    /// Prepares for a new program that inherits descriptors.
     pub fn before_exec(&self) {
         let held = self.lock.hold();
         for fd in (0..self.fd_end.load(Relaxed) as i32).filter(|&fd| self.watches(fd)) {
@@ -710,7 +714,8 @@ impl Direct {
         }
     }
 
-    /// The description of `fd` gets a lock of its own, or a lease: it must end with it (direct-E2).
+    /// Notes that the description of `fd` gets a lock of its own, or a lease, which must end with
+    /// it (direct-E2).
     pub fn locked(&self, fd: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let _held = self.lock.hold();
@@ -722,14 +727,14 @@ impl Direct {
         }
     }
 
-    /// The process is about to lock a record of some file.
+    /// Notes that the process is about to lock a record of a file.
     pub fn record_locked(&self) {
         if !self.has_record_locks.load(Relaxed) {
             self.has_record_locks.store(true, SeqCst);
         }
     }
 
-    /// `F_SETFL` has been called.
+    /// Notes that `F_SETFL` was called.
     pub fn flags_changed(&self, fd: i32, flags: i32) {
         if flags & libc::O_DIRECT != 0 {
             return self.forget(fd);
@@ -744,19 +749,19 @@ impl Direct {
         }
     }
 
-    /// This process has looked at times or changed attributes (direct-C4).
+    /// Notes that this process has read times or changed attributes (direct-C4).
     #[inline]
     pub fn times_seen(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
 
-    /// `RLIMIT_FSIZE` may have changed.
+    /// Notes that `RLIMIT_FSIZE` may have changed.
     pub fn limits_changed(&self) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
         self.file_size_max.store(limit.current.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// `ftruncate` has set a size.
+    /// Notes that `ftruncate` has set a size.
     pub fn resized(&self, fd: i32, len: u64) {
         let _held = self.lock.hold();
         if let Some((_, description)) = self.get(fd) {
@@ -764,7 +769,8 @@ impl Direct {
         }
     }
 
-    /// A name has been truncated, or opened so that it is: `stat` is what it leads to, afterwards.
+    /// Notes that a file was truncated by name, or opened with truncation: `stat` describes it
+    /// afterwards.
     pub fn truncated(&self, stat: &rustix::fs::Stat) {
         let held = self.lock.hold();
         if let Some(file) = self.known_file(&held, stat.st_dev, stat.st_ino) {
@@ -772,7 +778,7 @@ impl Direct {
         }
     }
 
-    /// `fallocate` may have made holes (direct-C3).
+    /// Notes that `fallocate` may have made holes (direct-C3).
     pub fn punched(&self, fd: i32) {
         let _held = self.lock.hold();
         if let Some((_, description)) = self.get(fd) {
@@ -780,15 +786,15 @@ impl Direct {
         }
     }
 
-    /// Whether some of this memory is ours, of which the program knows nothing. Mappings that lie side by side may be one to the
-    /// kernel.
+    /// Whether this memory includes the library's, unknown to the program. The kernel may merge
+    /// adjacent mappings into one.
     pub fn has_memory_in(&self, range: &Range<usize>) -> bool {
         let ours = &self.memory;
         ours.start < range.end && range.start < ours.end
             || self.chunk_at(&self.lock.hold(), std::ptr::without_provenance(range.start)).is_some()
     }
 
-    /// How many chunks are mapped.
+    /// Returns the number of mapped chunks.
     pub fn mapped_chunks(&self) -> usize {
         self.mapped.load(Relaxed)
     }

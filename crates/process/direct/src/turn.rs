@@ -1,4 +1,4 @@
-//! Something that one thread does for all others, which wait until it is done.
+//! A task that one thread does for all others, which wait until it is done.
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -6,29 +6,30 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Nobody waits longer: whoever is at it may be in the process that has forked this one.
+/// Time after which a waiting thread ends the turn: its holder may be in the process that forked
+/// this one.
 const LONGEST: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Whose turn it is. All zeros: nobody's.
+/// The turn to do the task. All zeros: free.
 #[derive(Default)]
 pub struct Turn(AtomicU32);
 
-/// It is ours until this is dropped.
+/// A token: the turn is taken until this is dropped.
 pub struct Taken<'t>(&'t Turn);
 
 impl Turn {
-    /// Starts over. Nobody knows the place.
+    /// Starts over. No other thread knows the place.
     pub fn reset(&self) {
         self.0.store(FREE, Relaxed);
     }
 
-    /// Whether somebody is at it.
+    /// Whether a thread has the turn.
     #[inline]
     pub fn is_taken(&self) -> bool {
         self.0.load(Relaxed) != FREE
     }
 
-    /// Takes it; `None`: somebody else had, and is done now.
+    /// Takes the turn. `None`: another thread had it, and is done now.
     pub fn take(&self) -> Option<Taken<'_>> {
         if self.0.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok() {
             return Some(Taken(self));
@@ -62,7 +63,7 @@ mod tests {
             let first = turn.take().unwrap();
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // Whoever comes late may have it.
+                    // A thread that comes late may get the turn.
                     let taken = turn.take();
                     assert!(taken.is_some() || done.load(Relaxed) == 1);
                 });
@@ -74,7 +75,7 @@ mod tests {
         assert!(!turn.is_taken());
     }
 
-    /// As in a child whose parent was at it.
+    /// As in a child whose parent had the turn.
     #[test]
     fn nobody_waits_for_who_is_gone() {
         let turn = Turn::default();

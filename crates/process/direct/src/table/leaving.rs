@@ -1,10 +1,10 @@
-//! Chunks on their way out.
+//! Chunks that are being removed.
 
 use super::Direct;
 use crate::chunk::Chunk;
 use std::sync::atomic::Ordering::*;
 
-/// Chunks that have been taken out of their entries and wait to be unmapped.
+/// Chunks that were taken out of their entries and wait to be unmapped.
 #[derive(Default)]
 pub(super) struct Leaving {
     first: u32,
@@ -25,7 +25,7 @@ impl Leaving {
         self.len += 1;
     }
 
-    /// direct-E1, then the end; `false` where that cannot be.
+    /// Unmaps them after direct-E1; `false` if that is impossible.
     pub(super) fn unmap(self, direct: &Direct) -> bool {
         if self.len == 0 {
             return true;
@@ -36,10 +36,10 @@ impl Leaving {
             let chunk = direct.chunks.at(at);
             let next = chunk.next.load(Relaxed);
             if !is_known {
-                // It counts as lent, to somebody who never gives it back.
+                // The chunk counts as lent for ever, so it stays mapped.
                 chunk.lent.fetch_add(1, AcqRel);
             } else if chunk.lent.load(Acquire) == 0 {
-                // What is lent ends when it is given back.
+                // A chunk that is lent is unmapped when it is given back.
                 direct.end(at);
             }
             at = next;
