@@ -301,8 +301,8 @@ fn named(template: *mut c_char, suffix: c_int, make: impl Fn() -> Option<c_int>)
     for _ in 0..TRIES {
         let mut random = 0_u64;
         let bytes = size_of_val(&random);
-        // After a name that is taken, another is tried, so poor random numbers suffice. SAFETY: the
-        // size of the variable.
+        // After a name that is taken, another is tried, so poor random numbers suffice.
+        // SAFETY: the size of the variable.
         unsafe { libc::getrandom((&raw mut random).cast(), bytes, libc::GRND_NONBLOCK) };
         for letter in letters.iter_mut() {
             *letter = LETTERS[(random % 62) as usize];

@@ -1,4 +1,4 @@
-//! Random calls on a few files, by libc's functions and by number; each writes down what it returned.
+//! Random calls on a few files, by libc's functions and by number. Each returns its result as text.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +16,9 @@ struct World {
     dir: Vec<u8>,
     slots: [c_int; SLOTS as usize],
     buf: Vec<u8>,
-    /// Whether another process changes the files, too. What it cuts off or punches is a hole that we do
-    /// not know: where it is read, it may become data, so that then nobody seeks holes.
+    /// Whether another process changes the files, too. Where it truncates or punches, it leaves
+    /// holes that the library does not know. A read may turn such a hole into data, so no call
+    /// seeks holes then.
     others: bool,
 }
 
@@ -33,7 +34,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// A result with its error number.
+/// Formats a result with its error number.
 fn show(result: i64) -> String {
     match result {
         -1 => format!("{:?}", std::io::Error::last_os_error().raw_os_error()),
@@ -48,7 +49,7 @@ macro_rules! call {
     };
 }
 
-/// A system call that no library sees, as by another process.
+/// Makes a system call that no library sees, as another process would.
 ///
 /// SAFETY of its uses: the arguments are numbers, and strings and buffers that live.
 unsafe fn unseen(number: i64, args: [i64; 4]) -> i64 {
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// A new size of a file: seldom a small one, which would leave nothing to copy.
+    /// Returns a new size of a file: seldom a small one, which would leave nothing to copy.
     fn size(rng: &mut Rng) -> i64 {
         if rng.below(4) == 0 { Self::offset(rng) } else { (SIZE - rng.below(3 << 20)) as i64 }
     }
@@ -124,9 +125,9 @@ impl World {
         fd.to_string()
     }
 
-    /// Makes a call and says what came of it.
+    /// Makes a call and returns its result as text.
     ///
-    /// SAFETY of the calls: descriptors are ours or -1; buffers have as many bytes as is said.
+    /// SAFETY of the calls: descriptors are ours or -1; buffers have the lengths that are passed.
     fn call(&mut self, rng: &mut Rng) -> String {
         let slot = rng.below(SLOTS) as usize;
         let fd = self.slots[slot];
@@ -227,7 +228,7 @@ impl World {
                 }
                 90 if seed % 4 == 0 => self.child(fd, len, seed),
                 90 | 91 => {
-                    // As good as new.
+                    // Restores the whole file.
                     self.fill(SIZE as usize, seed);
                     show(call!(
                         by_number,
@@ -271,7 +272,7 @@ impl World {
                         stat.st_nlink
                     )
                 }
-                // Small ones, in the middle.
+                // Small calls, in the middle.
                 _ => self.small(by_number, fd, len % 10_000, offset.rem_euclid(3 << 20), seed),
             }
         };
@@ -389,7 +390,7 @@ impl World {
         }
     }
 
-    /// A lock of records from the offset on, as another description sees it.
+    /// Tests a lock of records that begins at the offset, by another description.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -416,7 +417,7 @@ impl World {
         }
     }
 
-    /// The vector forms.
+    /// Makes a vectored call.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -466,7 +467,7 @@ impl World {
         }
     }
 
-    /// A forked child moves the offset, reads and writes, and ends.
+    /// Forks a child that moves the offset, reads and writes, and ends.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -488,7 +489,7 @@ impl World {
     }
 }
 
-/// Runs one sequence in a directory, and says what each call returned and what remains.
+/// Runs one sequence in a directory; prints the result of each call and what remains.
 pub fn run(dir: &Path, seed: u64) {
     let mut rng = Rng::new(rng::hash(seed));
     let mut world = World {
