@@ -1,8 +1,9 @@
 //! Atomics in an arena at which tests can switch threads.
 //!
-//! These are std's, unless debug assertions are on, or `--cfg atomic_steps`. Then each method that changes a word first
-//! calls the function that [`on_change`] was given: the step of a scheduler. So another thread can come between a load and a
-//! store, but not into an exchange. The structures of this crate have atomics of their own (`sync`), as loom explores them.
+//! They are std's atomics, unless debug assertions or `--cfg atomic_steps` are on. Then each method
+//! that changes a word first calls the function that a scheduler passed to [`on_change`]. So
+//! another thread can run between a load and a store, but not in the middle of an exchange. The
+//! structures of this crate use other atomics (`sync`), which loom explores.
 
 use std::sync::atomic;
 
@@ -11,10 +12,11 @@ pub use atomic::{AtomicU32, AtomicU64};
 #[cfg(any(debug_assertions, atomic_steps))]
 pub use stepping::{AtomicU32, AtomicU64};
 
-/// Whether a change of these words is a step.
+/// Whether each change of these words calls the scheduler.
 pub const ARE_STEPS: bool = cfg!(any(debug_assertions, atomic_steps));
 
-/// From now on, in this process, this is called before each change of a word. The first call counts.
+/// Has `step` called before each change of a word in this process. Only the first call of this
+/// function has an effect.
 pub fn on_change(step: fn()) {
     #[cfg(any(debug_assertions, atomic_steps))]
     let _ = stepping::STEP.set(step);
@@ -22,7 +24,7 @@ pub fn on_change(step: fn()) {
     let _ = step;
 }
 
-/// A word as futexes take it.
+/// Returns the word as std's type, which futex calls need.
 #[inline]
 pub fn futex(word: &AtomicU32) -> &atomic::AtomicU32 {
     #[cfg(any(debug_assertions, atomic_steps))]
@@ -44,10 +46,10 @@ mod stepping {
         }
     }
 
-    /// A word: methods of std's are the same here, those that change it after a step.
+    /// Defines an atomic with std's methods; those that change the word call `step` first.
     macro_rules! stepping {
         ($name:ident, $of:ty, $($change:ident),*) => {
-            /// As std's of this name.
+            /// std's atomic of this name, with a scheduler's step before each change.
             #[derive(Debug, Default)]
             #[repr(transparent)]
             pub struct $name(pub(super) atomic::$name);

@@ -3,17 +3,20 @@
 //! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as a process uses it:
 //!
 //! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
-//! - attach-A2: who gets the lock exclusively, and finds no living process in the slots, is the first: what
-//!   the file holds is left over, and it builds the arena anew before it lets others in.
-//! - attach-A3: who waits for the lock looks again whether the file is still the one of that name.
-//! - attach-A4: the last to leave removes the file. One that was killed leaves it to the next user (attach-A2), or to
-//!   whoever tidies up ([`remove_abandoned`]).
-//! - attach-A5: what the arena describes has a lock of its own, which every user holds shared. Who is about to build,
-//!   and so keeps others from it by the lock of the file, tries to get it alone first. So no second arena is built
-//!   beside one that is in use and cannot be found: its file
-//!   was removed, its users have another `/dev/shm`, or a user made it who may not make the directory of the owner.
-//! - attach-A6: the file is mapped only after the caller has decided to use it. Until then its words are read by system
-//!   calls, which fail where it is too short.
+//! - attach-A2: a process that gets the lock exclusively, and finds no living process in the slots,
+//!   is the first user. The content of the file is a leftover, so it builds the arena again before
+//!   it lets others in.
+//! - attach-A3: a process that has waited for the lock checks that the name still leads to the same
+//!   file.
+//! - attach-A4: the last user removes the file when it detaches. If it was killed, the next user
+//!   rebuilds the arena (attach-A2), or [`remove_abandoned`] removes the file.
+//! - attach-A5: the object that the arena describes (a pool) has a lock of its own, which every
+//!   user holds shared. A process that is about to build the arena holds the file's lock, which
+//!   keeps others out, and first tries to get the object's lock exclusively. So no second arena is
+//!   built while one is in use that cannot be found: its file was removed, its users have another
+//!   `/dev/shm`, or a user made it who may not make the directory of the owner.
+//! - attach-A6: the file is mapped only after the caller has decided to use it. Until then its
+//!   words are read by system calls, which fail if it is too short.
 
 #![allow(unsafe_code)]
 
@@ -29,29 +32,30 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::*;
 
-/// How often, and how long in between, to look again at an arena that is being built or given up.
+/// Attempts to attach while others build or remove the arena.
 const TRIES: u32 = 400;
+/// The sleep between attempts.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-/// How often to look again at one that is being built: the scan of a large pool takes a while.
+/// Naps to wait for another process that builds the arena: the scan of a large pool takes a while.
 const PATIENT_TRIES: u32 = 24_000;
-/// How often to try to be alone (attach-A5).
+/// Attempts to get the object's lock exclusively (attach-A5).
 const ALONE_TRIES: u32 = 100;
 
-/// Where and for whom an arena is.
+/// The place of an arena, and the users that may open it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The tmpfs in which it has a directory of its owner.
+    /// The tmpfs that has a directory for the owner's arenas.
     pub root: PathBuf,
     /// The name of its file.
     pub name: String,
-    /// Its owner, group and permission bits: those of what it describes, so that the same users can
-    /// open both.
+    /// The arena's owner, group (`group`) and permission bits (`mode`). They are those of the
+    /// object that it describes, so that the same users can open both.
     pub owner: u32,
     /// See `owner`.
     pub group: u32,
     /// See `owner`.
     pub mode: u32,
-    /// Tells formats apart: a user with another one is refused.
+    /// The format of the arena: a user with another format is refused.
     pub format: u64,
 }
 
@@ -59,25 +63,25 @@ pub struct Place {
 pub(crate) struct Located {
     place: Place,
     path: PathBuf,
-    /// Where this process has moved the file to ([`Arena::follow_owner`]).
+    /// The path to which this process has moved the file ([`Arena::follow_owner`]).
     moved: OnceLock<PathBuf>,
 }
 
-/// How much of what an arena describes one has for oneself (attach-A5).
+/// How a process holds the lock of the object that an arena describes (attach-A5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing: others may have it all.
+    /// Not at all: another process may hold it exclusively.
     Nothing,
-    /// It is used together with others.
+    /// Shared, together with other users.
     Shared,
-    /// Nobody else uses it.
+    /// Exclusively: no other process uses the object.
     Alone,
 }
 
-/// What attaching found.
+/// An arena that [`Place::attach`] has made or found.
 pub enum Attached {
-    /// An empty one: the caller is the first to use it, fills it, and then calls
-    /// [`Arena::publish`]; nobody else gets in before.
+    /// An empty one. The caller is its first user: it fills the arena and then calls
+    /// [`Arena::publish`], which lets others in.
     Fresh(Arena),
     /// One that others use.
     Joined(Arena),
@@ -87,22 +91,25 @@ impl Arena {
     /// Lets others into a fresh arena.
     ///
     /// # Errors
-    /// Where there was no room for what it was filled with: it is of no use, and goes when it is dropped.
+    /// If there was no room for its content. Then the arena cannot be used, and its file is removed
+    /// when it is dropped.
     pub fn publish(&self) -> io::Result<()> {
         let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
         if room::was_short(self.view.address()) {
             return Err(at.place.lacks(&session.file));
         }
         session.header().ready.store(at.place.format | 1, Release);
-        // Not atomic: the lock may be another's for a moment, who then finds our slot (attach-A2).
+        // The conversion is not atomic: another process may get the lock in between, but then it
+        // finds our slot (attach-A2).
         Ok(rustix::fs::flock(&session.file, FlockOperation::LockShared)?)
     }
 
-    /// Follows a change of owner, group or mode of what the arena describes, which is at `place` by now. Root moves the file
-    /// to the directory of the new owner.
+    /// Gives the arena the new owner, group and mode of the object that it describes, as `place`
+    /// has them. If the owner has changed and the caller is root, moves the file to the directory
+    /// of the new owner.
     ///
     /// # Errors
-    /// Of the system.
+    /// Those of the system calls.
     pub fn follow_owner(&self, place: &Place) -> io::Result<()> {
         let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
         let rights = place.rights();
@@ -127,20 +134,21 @@ impl Arena {
 }
 
 impl Place {
-    /// A place for the calling user alone.
+    /// Makes a place that only the calling user can open.
     pub fn private(root: impl Into<PathBuf>, name: &str, format: u64) -> Self {
         let (root, name) = (root.into(), name.to_owned());
         let group = rustix::process::getegid().as_raw();
         Self { root, name, owner: directory::caller(), group, mode: 0o600, format }
     }
 
-    /// Opens the arena of this name with these tables, or makes it. `hold` takes the lock of what it describes
-    /// (attach-A5), at once or not at all (`WouldBlock`), in exchange for what the caller had of it. Afterwards it is
-    /// held shared.
+    /// Opens the arena of this name with these tables, or makes it. `hold` converts the caller's
+    /// lock on the object that the arena describes (attach-A5). It does not wait, but fails with
+    /// `WouldBlock`. Afterwards the caller holds that lock shared.
     ///
     /// # Errors
-    /// Where the file is not to be trusted; where those who use it have another format, are in another PID
-    /// or time namespace, or cannot be found; where too many use it; where it was damaged; or what a system call gave.
+    /// If the file cannot be trusted; if its users have another format, are in another PID or time
+    /// namespace, or cannot be found; if it has too many users; if it was damaged; or the error of
+    /// a system call.
     pub fn attach(
         &self,
         layout: &Layout,
@@ -157,7 +165,8 @@ impl Place {
             let alone = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => true,
                 Err(Errno::WOULDBLOCK) => {
-                    // Waits while the first user builds it, who has to be alone.
+                    // Wait while the first user builds the arena. It needs the object's lock
+                    // exclusively, so give ours up.
                     hold(Hold::Nothing)?;
                     self.wait_for(&file)?;
                     false
@@ -174,7 +183,8 @@ impl Place {
             was_lost = !is_ready && [0, self.format | 1].contains(&ready);
             if is_ready && (!alone || tables.is_used_in(&file)?) {
                 match hold(Hold::Shared) {
-                    // The state's users have gone meanwhile, and somebody has it alone.
+                    // The users of the arena have left meanwhile, and another process holds the
+                    // object exclusively.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => nap(file),
                     held => {
                         held?;
@@ -186,15 +196,15 @@ impl Place {
                 at.be_alone(&file, hold)?;
                 return at.build(file, layout, tables).map(Attached::Fresh);
             } else {
-                // Its builder died while we waited, and we are not the only one who did; or those
-                // who use it have another format.
+                // The builder died while several processes waited for it; or the users of the arena
+                // have another format.
                 nap(file);
             }
         }
         Err(if was_lost { self.damaged() } else { self.other_version() })
     }
 
-    /// Waits for others to let go of the file, who build it or take it away.
+    /// Waits until the process that builds or removes the file has released its lock.
     fn wait_for(&self, file: &OwnedFd) -> io::Result<()> {
         for _ in 0..PATIENT_TRIES {
             match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
@@ -209,7 +219,7 @@ impl Place {
         Err(self.says(io::ErrorKind::TimedOut, what))
     }
 
-    /// What this is about, for messages.
+    /// Returns an error whose message begins with the place.
     fn says(&self, kind: io::ErrorKind, what: &str) -> io::Error {
         io::Error::new(kind, format!("{}: {what}", self.root.join(&self.name).display()))
     }
@@ -244,7 +254,7 @@ impl Place {
         (self.owner, self.group, self.mode & 0o666 | 0o600)
     }
 
-    /// `more`: of the state.
+    /// Returns the error for a full tmpfs; `more` continues the message after "this state".
     fn no_room(&self, more: &str) -> io::Error {
         let what = format!(
             "there is no room in the file system of this state{more}: remove what fills it, or make it larger \
@@ -253,14 +263,15 @@ impl Place {
         self.says(io::ErrorKind::StorageFull, &what)
     }
 
-    /// The state was built, but its file system had no room for all of it.
+    /// Returns the error for an arena that was built, but did not fit into its tmpfs.
     fn lacks(&self, file: &OwnedFd) -> io::Error {
         let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
         let mib = (there + room::RESERVE).div_ceil(1 << 20);
         self.no_room(&format!(", which takes more than the {mib} MiB that there were"))
     }
 
-    /// The file is not to be trusted (directory-S3), or not the caller's to open.
+    /// Returns the error for a file that cannot be trusted (directory-S3), or that the caller may
+    /// not open.
     fn is_blocked(&self, directory: &Directory) -> io::Error {
         let path = directory.path.join(&self.name);
         let why = match directory.stat(&self.name) {
@@ -288,7 +299,7 @@ impl Place {
                     }
                 }
             }
-            // The directory of the owner is the owner's and root's to fill (directory-S1).
+            // Only the owner and root may create files in the owner's directory (directory-S1).
             let uid = if me == 0 { self.owner } else { me };
             let directory = Directory::make(&self.root, uid)?;
             if let Some(made) = self.open_in(&directory, OFlags::CREATE | OFlags::EXCL)? {
@@ -298,7 +309,8 @@ impl Place {
         Err(Errno::AGAIN.into())
     }
 
-    /// Opens the file in this directory; `None` if it is not there (any more), or already there if it is to be made.
+    /// Opens or creates the file in this directory. `None` if it does not exist (any more), or if
+    /// it exists although it is to be created.
     fn open_in(
         &self,
         directory: &Directory,
@@ -334,7 +346,7 @@ impl Place {
 }
 
 impl Located {
-    /// At no place: for models, which have no files.
+    /// Returns an empty place, for models: they have no files.
     #[cfg(loom)]
     pub(crate) fn nowhere() -> Self {
         let (root, name) = (PathBuf::new(), String::new());
@@ -359,8 +371,8 @@ impl Located {
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
     }
 
-    /// Makes sure that nobody else uses what the arena describes (attach-A5). Others who have just come let go of it,
-    /// as they find the lock of the arena taken.
+    /// Makes sure that no other process uses the object that the arena describes (attach-A5).
+    /// Processes that have just come release its lock, as they find the lock of the arena taken.
     fn be_alone(&self, file: &OwnedFd, hold: &dyn Fn(Hold) -> io::Result<()>) -> io::Result<()> {
         for _ in 0..ALONE_TRIES {
             match hold(Hold::Alone) {
@@ -373,7 +385,7 @@ impl Located {
                 }
             }
         }
-        // What is there now is of no use to those who come next.
+        // Remove the empty file, so that the next process does not find it.
         if rustix::fs::fstat(file).is_ok_and(|stat| self.is_current(&stat)) {
             self.remove();
         }
@@ -424,7 +436,8 @@ impl Located {
         Ok(Arena::shared(session, self, layout.derived))
     }
 
-    /// Looks at the file of a session, by the descriptor that was kept, if it still is that file.
+    /// Calls `look` with the file of a session: with the kept descriptor, if that still is the
+    /// file.
     pub(crate) fn look_at_file<T>(
         &self,
         session: &Session,
@@ -434,17 +447,17 @@ impl Located {
         if session.is_file(kept) { Ok(look(kept)?) } else { self.with_file(session, look) }
     }
 
-    /// Does something with the file of a session, opened once more: inside a program that closes what it does
-    /// not know, a descriptor that was kept for long may be another file's, even from one call to the next. Where
-    /// it cannot be opened (no descriptor is left, or its name is gone), the kept one has to do, if it still is
-    /// that file.
+    /// Calls `f` with the file of a session, opened again. Some programs close descriptors that
+    /// they do not know, so the kept one may belong to another file, even from one call to the
+    /// next. If the file cannot be opened (no descriptor is free, or its name is gone), uses the
+    /// kept descriptor, if that still is the file.
     pub(crate) fn with_file<T>(
         &self,
         session: &Session,
         f: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> io::Result<T> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // Nothing else is opened (directory-S4).
+        // Open no other file (directory-S4).
         let opened = match rustix::fs::lstat(self.path()) {
             Ok(stat) if (stat.st_dev, stat.st_ino) == session.id => {
                 rustix::fs::open(self.path(), flags, Mode::empty())
@@ -459,10 +472,10 @@ impl Located {
         Ok(f(file)?)
     }
 
-    /// Removes the file if nobody uses it any more (attach-A4).
+    /// Detaches this process, and removes the file if no other process uses it (attach-A4).
     pub(crate) fn leave(&self, session: &Session) {
         if !session.detach() {
-            // Inherited over a fork and never used: lock and name are the parent's.
+            // Inherited over a fork and never used: lock and file belong to the parent.
             return;
         }
         let file = &session.file;
@@ -476,15 +489,15 @@ impl Located {
     }
 }
 
-/// Removes the arenas of these formats in the directories of `root` whose users have all
-/// been killed: they take memory until somebody attaches again. Returns how many bytes that gave back.
+/// Removes the arenas of these formats in the directories of `root` whose users have all been
+/// killed: they take memory until a process attaches again. Returns the number of bytes freed.
 ///
 /// # Errors
 /// If `root` cannot be listed. Files that cannot be read, or cannot be trusted, stay (directory-S4).
 pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
     let mut bytes = 0;
     directory::for_each_file(root, |directory, name| {
-        // Whichever format it has.
+        // One file that fails does not keep the others from being removed.
         bytes += remove_if_abandoned(directory, name, formats).unwrap_or(0);
     })?;
     Ok(bytes)
@@ -528,7 +541,8 @@ fn stat_size(file: &OwnedFd) -> io::Result<u64> {
     Ok(rustix::fs::fstat(file)?.st_size as u64)
 }
 
-/// Who says what processes are called, and since when they run: kernels number namespaces with 32 bits.
+/// Identifies the PID and time namespaces of this process, on which process numbers and start times
+/// depend. Kernels number namespaces with 32 bits.
 fn namespaces() -> u64 {
     let id = |path| rustix::fs::stat(path).map_or(0, |s| s.st_ino);
     id(c"/proc/self/ns/pid") << 32 | id(c"/proc/self/ns/time") & 0xffff_ffff
@@ -574,7 +588,8 @@ mod tests {
         assert_eq!(["used", "left", "others"].map(exists), [true, false, true]);
         assert!(remove_abandoned(&root, &[2, 4]).unwrap() > 0);
         assert_eq!(remove_abandoned(&root, &[2, 4]).unwrap(), 0);
-        // A file of another kind is not even locked: who has it does not get in the way, nor does who looks.
+        // A file of another kind is not even locked: its user's lock does no harm, and its user is
+        // not disturbed.
         let pool = dir.join("pool");
         std::fs::write(&pool, b"KSTNBPFS, and more than a header").unwrap();
         let held = std::fs::File::open(&pool).unwrap();
@@ -587,7 +602,8 @@ mod tests {
         std::fs::remove_dir(&root).unwrap();
     }
 
-    /// An arena with one table of 64 MiB, at a path that ends with `name`; its file, and the bytes that takes.
+    /// Makes an arena with one table of 64 MiB, whose path ends with `name`. Returns its file, and
+    /// a function that returns the bytes that the file takes.
     fn with_a_table(name: &str) -> (Arena, Span<AtomicU64>, String, impl Fn() -> u64) {
         let name = format!("arena-{name}-{}", std::process::id());
         let path = format!("/dev/shm/keepstone-{}/{name}", directory::caller());

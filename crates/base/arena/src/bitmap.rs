@@ -5,7 +5,8 @@ use crate::{Arena, Layout, Span};
 use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 
-/// `len` bits, one per block or inode; set means in use. The tail of the last word reads as set.
+/// `len` bits, one per block or inode; a set bit is in use. The bits behind the end in the last
+/// word read as set.
 #[derive(Clone, Copy)]
 pub struct Bitmap {
     words: Span<AtomicU64>,
@@ -18,7 +19,7 @@ impl Bitmap {
         Self { words: layout.table(len.div_ceil(64) as usize), len }
     }
 
-    /// Marks the bits past the end as in use; once, before anything else.
+    /// Marks the bits behind the end as in use. To be called once, before any other method.
     pub fn init(&self, arena: &Arena) {
         if !self.len.is_multiple_of(64) {
             self.word(arena, self.len).fetch_or(!0 << (self.len % 64), Relaxed);
@@ -56,8 +57,8 @@ impl Bitmap {
         self.word(arena, bit).load(Acquire) >> (bit % 64) & 1 != 0
     }
 
-    /// Claims up to `most` neighbouring clear bits of `within` by one atomic operation (so at most
-    /// 64): the first that are there. `None` where all are set.
+    /// Claims the first up to `most` neighbouring clear bits of `within` by one atomic operation
+    /// (so at most 64). `None` if all bits are set.
     pub fn claim(&self, arena: &Arena, within: Range<u64>, most: u64) -> Option<Range<u64>> {
         let within = within.start..within.end.min(self.len);
         if within.is_empty() || most == 0 {
@@ -86,7 +87,7 @@ impl Bitmap {
                 match word.compare_exchange_weak(seen, seen | mask, AcqRel, Relaxed) {
                     Ok(_) => {
                         let start = w * 64 + u64::from(bit);
-                        // Nothing is free where the bits are gone (room-O4).
+                        // If the memory of the bits is gone, none of them is free (room-O4).
                         return (!arena.has_met_loss()).then(|| start..start + u64::from(n));
                     }
                     Err(now) => seen = now,
@@ -96,8 +97,8 @@ impl Bitmap {
         None
     }
 
-    /// Claims a whole word of clear bits: the first of up to `most` words from the one of bit `from` on,
-    /// beginning again at the start. `None` where there is none.
+    /// Claims a whole word of clear bits: the first among `most` words, from that of bit `from` on,
+    /// continuing at the start of the map. `None` if all of them have a set bit.
     pub fn claim_word(&self, arena: &Arena, from: u64, most: u64) -> Option<Range<u64>> {
         let words = arena.table(self.words);
         let first = (from / 64) as usize % words.len();
@@ -130,7 +131,8 @@ impl Bitmap {
         false
     }
 
-    /// Calls `each` for the runs of clear bits, in order: what is claimed or cleared meanwhile may be missing or in pieces.
+    /// Calls `each` for the runs of clear bits, in order. Runs that are claimed or cleared
+    /// meanwhile may be missing or in pieces.
     pub fn each_clear_run(&self, arena: &Arena, mut each: impl FnMut(Range<u64>)) {
         let mut start = None;
         for (word, at) in arena.table(self.words).iter().zip((0..).step_by(64)) {
@@ -166,10 +168,11 @@ impl Bitmap {
         }
     }
 
-    /// Finds `n` neighbouring clear bits of `within`: the first. Nobody has claimed them. `None` where there are none.
+    /// Finds the first `n` neighbouring clear bits of `within`, without claiming them. `None` if
+    /// there is no such run.
     pub fn find_run(&self, arena: &Arena, within: Range<u64>, n: u64) -> Option<Range<u64>> {
         let end = within.end.min(self.len);
-        // What is known to be clear ends at `at`.
+        // The bits from `start` to `at` are known to be clear.
         let (mut start, mut at) = (within.start, within.start);
         while at < end {
             let used = self.word(arena, at).load(Relaxed) >> (at % 64);
@@ -199,7 +202,7 @@ impl Bitmap {
         bits.end <= self.len
     }
 
-    /// What `n` words from the one numbered `first` on hold, as far as there are such.
+    /// Returns the values of up to `n` words from word `first` on.
     pub(crate) fn words_of<'a>(
         &self,
         arena: &'a Arena,
@@ -224,12 +227,12 @@ impl Bitmap {
         }
     }
 
-    /// How many bits are set, the tail of the last word not counted.
+    /// Counts the set bits, without those behind the end.
     pub fn count(&self, arena: &Arena) -> u64 {
         self.count_range(arena, 0..self.len)
     }
 
-    /// How many of these bits are set, as far as there are such.
+    /// Counts the set bits in this range, which may reach beyond the end.
     pub fn count_range(&self, arena: &Arena, bits: Range<u64>) -> u64 {
         let end = bits.end.min(self.len);
         let (mut at, mut set) = (bits.start, 0);
@@ -241,7 +244,7 @@ impl Bitmap {
     }
 }
 
-/// Of the word that has the bit `from`: that and those behind it, as far as they are before `end`.
+/// Returns the mask of the bits `from..end`, as far as they lie in the word of `from`.
 fn mask_of(from: u64, end: u64) -> u64 {
     let n = (end - from).min(64 - from % 64);
     (!0 >> (64 - n)) << (from % 64)

@@ -1,9 +1,11 @@
 //! The directories of shared arenas, in a tmpfs where every user may make files.
 //!
-//! - directory-S1: the arenas of what user UID owns lie in `keepstone-UID`. It is believed only if it is a directory (no
-//!   symbolic link) of UID or root in which no other user may write. Root makes it for UID; a user makes only its own.
-//! - directory-S2: if another user has taken that name, the arenas lie in `keepstone-UID.SUFFIX`, with a random suffix.
-//!   A process finds it by a bounded look through the tmpfs, and believes it by the same rule.
+//! - directory-S1: the arenas of pools that user UID owns lie in `keepstone-UID`. It is believed
+//!   only if it is a directory (no symbolic link) of UID or root in which no other user may write.
+//!   Root makes it for UID; a user makes only its own.
+//! - directory-S2: if another user has taken that name, the arenas lie in `keepstone-UID.SUFFIX`,
+//!   with a random suffix. A process finds it by listing a bounded number of entries of the tmpfs,
+//!   and believes it by the same rule.
 //! - directory-S3: a file in a believed directory is used only if it is a regular file with one link, of the owner, root or
 //!   the caller, and if its mode gives no user more than the mode of what it describes.
 //! - directory-S4: a file or directory that is not believed is not opened for writing, locked, mapped or read.
@@ -104,7 +106,7 @@ impl Directory {
     }
 }
 
-/// Opens a directory to users that the caller has just made, and gives it to `uid`.
+/// Sets the mode of a directory that the caller has just made, and gives it to `uid`.
 fn open_to_users(path: &Path, uid: u32) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -114,18 +116,20 @@ fn open_to_users(path: &Path, uid: u32) -> rustix::io::Result<()> {
     }
     rustix::fs::fchmod(&file, Mode::from_raw_mode(MODE))?;
     if me != uid {
-        // A user that this namespace does not know: root keeps it.
+        // This fails for a user that this namespace does not know; then root keeps the directory.
         let _ = rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), None);
     }
     Ok(())
 }
 
-/// Removes a directory that is empty. A process that is about to make a file there looks again.
+/// Removes a directory if it is empty. A process that is about to make a file there finds that out
+/// and makes the directory again.
 pub(crate) fn remove_if_empty(path: &Path) {
     let _ = rustix::fs::rmdir(path);
 }
 
-/// The entries of a tmpfs that have names of such directories, with the users that they are for. Nothing is opened.
+/// Lists the entries of a tmpfs that have names of such directories, each with its UID. Opens none
+/// of them.
 pub(crate) fn listed(root: &Path) -> io::Result<Vec<(PathBuf, u32)>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root_dir = rustix::fs::openat(CWD, root, flags, Mode::empty())?;
@@ -141,7 +145,7 @@ pub(crate) fn listed(root: &Path) -> io::Result<Vec<(PathBuf, u32)>> {
     Ok(found)
 }
 
-/// Names in a directory, up to [`LISTED_MAX`]; those that are no UTF-8 are left out.
+/// Lists up to [`LISTED_MAX`] names in a directory, without those that are not UTF-8.
 fn names(dir: impl AsFd) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)?.take(LISTED_MAX) {
@@ -176,7 +180,8 @@ pub(crate) fn is_sound(stat: &Stat, (owner, group, mode): (u32, u32, u32)) -> bo
         && stat.st_mode & 0o7777 & !allowed == 0
 }
 
-/// Gives a file, which the caller has opened, this owner, group and mode; if it may not give it away, no more than is safe.
+/// Gives an open file this owner, group and mode. If the caller may not change the owner or group,
+/// it sets only what is safe.
 pub(crate) fn give(
     file: BorrowedFd<'_>,
     (owner, group, mode): (u32, u32, u32),
@@ -185,7 +190,7 @@ pub(crate) fn give(
     if rustix::fs::fchown(file, Some(owner), Some(group)).is_err() {
         let _ = rustix::fs::fchown(file, None, Some(group));
     }
-    // The permissions of a group are for that group only.
+    // If the group could not be changed, grant no permissions to the one that the file has.
     let is_of_group = rustix::fs::fstat(file)?.st_gid == group.as_raw();
     let mode = if is_of_group { mode } else { mode & !0o060 };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode))

@@ -1,33 +1,36 @@
-//! How many blocks are free, counted so that threads do not pass one line to and fro.
+//! The count of free blocks, kept so that threads do not contend for one cache line.
 //!
-//! Every operation that takes blocks reserves as many as it may need, and gives back what it replaced
-//! or did not need: mostly as many. So each thread has a counter of its own for that, which it shares with
-//! few others or nobody.
+//! Every operation that takes blocks reserves the most that it may need. It gives back what it
+//! replaced or did not need: mostly the same number. So each thread has a counter for that, which
+//! it shares with few other threads or none.
 //!
-//! - free_count-K1: what is free is the sum of the common counter and those of the threads. Anybody may take from any of them:
-//!   nothing has to be given back when a thread ends or a process dies.
-//! - free_count-K2: threads' counters grow only while the common one stays *ample*. So where space is short it is soon in one
-//!   place, and what is on its way to one of them, where nobody sees it, is not what somebody lacks.
-//! - free_count-K3: nobody takes for a while what is not enough for him: others may do with less. Two who take at once may
-//!   each get a part of what is enough for one; both give it back and look again, so that one gets it.
+//! - free_count-K1: the number of free blocks is the sum of the common counter and the threads'
+//!   counters. Any thread may take from any counter, so nothing has to be given back when a thread
+//!   ends or a process dies.
+//! - free_count-K2: threads' counters grow only while the common one is *ample*. So if space is
+//!   short, it soon is in one counter. Blocks that are in transit between counters, where no thread
+//!   counts them, then do not make another thread fail.
+//! - free_count-K3: a thread that gets fewer blocks than it needs gives them back at once: another
+//!   may need only these. If two threads take at once, each may get part of what is enough for one.
+//!   Both give it back and try again, so that one succeeds.
 
 use crate::sync::{self, AtomicU64};
 use crate::{Arena, Layout, Span};
 use std::sync::atomic::Ordering::*;
 
-/// How many there are, for threads to have different ones.
+/// The number of threads' counters.
 const OWN_COUNTERS: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// What a thread's counter gets from the common one when it has less.
+/// The number that a thread's counter gets from the common one when it has less than that.
 const REFILL: u64 = if cfg!(loom) { 2 } else { 32 };
 
-/// A thread's counter with more than this gives to the common one what comes back.
+/// The most in a thread's counter: above that, blocks that are given back go to the common one.
 const OWN_MAX: u64 = 2 * REFILL;
 
-/// The common counter is ample from here on.
+/// The common counter is ample (free_count-K2) from this number on.
 const AMPLE: u64 = if cfg!(loom) { 4 } else { 1024 };
 
-/// Two lines, because the prefetcher pairs them; the first word counts.
+/// Two lines, because the prefetcher loads pairs of them. Only the first word is used.
 #[cfg(not(loom))]
 type Counter = [AtomicU64; 16];
 #[cfg(loom)]
@@ -46,12 +49,12 @@ fn word(counter: &Counter) -> &AtomicU64 {
 /// The count of free blocks.
 #[derive(Clone, Copy)]
 pub struct FreeCount {
-    /// The common one, then those of the threads.
+    /// The common counter, then the threads' counters.
     counters: Span<Counter>,
 }
 
 impl FreeCount {
-    /// Plans it.
+    /// Plans the counters.
     pub fn plan(layout: &mut Layout) -> Self {
         Self { counters: layout.table(1 + OWN_COUNTERS) }
     }
@@ -61,7 +64,7 @@ impl FreeCount {
         word(&arena.table(self.counters)[0])
     }
 
-    /// That of the calling thread.
+    /// Returns the counter of the calling thread.
     #[inline]
     fn own<'a>(&self, arena: &'a Arena) -> &'a AtomicU64 {
         word(&arena.table(self.counters)[1 + arena.owner() as usize % OWN_COUNTERS])
@@ -71,18 +74,18 @@ impl FreeCount {
         arena.table(self.counters).iter().map(word)
     }
 
-    /// So many are free. Nobody else may be at it.
+    /// Sets the number of free blocks. No other thread may use the count meanwhile.
     pub fn set(&self, arena: &Arena, free: u64) {
         self.all(arena).for_each(|counter| counter.store(0, Relaxed));
         self.common(arena).store(free, Release);
     }
 
-    /// How many are free; while others are at it, more or less.
+    /// Returns the number of free blocks; approximate while other threads change it.
     pub fn total(&self, arena: &Arena) -> u64 {
         self.all(arena).map(|counter| counter.load(Acquire)).sum()
     }
 
-    /// Takes `n`, so that `keep` are left; whether there were so many.
+    /// Takes `n` blocks if at least `keep` are left then. Returns whether it did.
     #[inline]
     pub fn take(&self, arena: &Arena, n: u64, keep: u64) -> bool {
         let (common, own) = (self.common(arena), self.own(arena));
@@ -96,7 +99,7 @@ impl FreeCount {
         take(common, n, keep) || self.gather(arena, n, keep)
     }
 
-    /// As [`take`](Self::take), from wherever there are any.
+    /// As [`take`](Self::take), from all counters.
     #[cold]
     fn gather(&self, arena: &Arena, n: u64, keep: u64) -> bool {
         // free_count-K3: the last to give back sees all of it.
@@ -105,7 +108,7 @@ impl FreeCount {
             for counter in self.all(arena) {
                 have += take_up_to(counter, n - have);
             }
-            // Of those who do this at once, the last to take sees what all have left.
+            // If several threads do this at once, the last to take sees what all have left.
             if have == n && self.total(arena) >= keep {
                 return true;
             }
@@ -115,7 +118,7 @@ impl FreeCount {
         false
     }
 
-    /// Gives `n` back.
+    /// Gives `n` blocks back.
     #[inline]
     pub fn give(&self, arena: &Arena, n: u64) {
         let (common, own) = (self.common(arena), self.own(arena));
@@ -125,7 +128,7 @@ impl FreeCount {
     }
 }
 
-/// Takes `n` from a counter if that leaves `keep`; whether it did.
+/// Takes `n` from a counter if that leaves `keep`. Returns whether it did.
 #[inline]
 fn take(counter: &AtomicU64, n: u64, keep: u64) -> bool {
     counter
@@ -133,7 +136,7 @@ fn take(counter: &AtomicU64, n: u64, keep: u64) -> bool {
         .is_ok()
 }
 
-/// Takes up to `n` from a counter; how many.
+/// Takes up to `n` from a counter. Returns the number taken.
 fn take_up_to(counter: &AtomicU64, n: u64) -> u64 {
     match counter.fetch_update(AcqRel, Relaxed, |have| Some(have.saturating_sub(n))) {
         Ok(had) | Err(had) => had.min(n),
@@ -207,7 +210,7 @@ mod tests {
         let (count, arena) = count(8000);
         spread(&count, &arena);
         let common = count.common(&arena).load(Relaxed);
-        // Of what only threads' counters have now.
+        // Empty the common counter, so that only threads' counters have blocks.
         assert!(take(count.common(&arena), common, 0));
         let left = count.total(&arena);
         let taken = (0..).take_while(|_| count.take(&arena, 3, KEEP)).count() as u64 * 3;

@@ -1,14 +1,18 @@
-//! Where clear bits of a [`Bitmap`] lie together: so much of each aligned unit that a search passes over those that cannot serve
-//! it without a look at their bits.
+//! The lengths of runs of clear bits in each aligned unit of a [`Bitmap`], so that a search skips
+//! units that have no long enough run without reading their bits.
 //!
-//! Of a unit there is a word: how long its longest run of clear bits is, and those at its beginning and its end. A run that
-//! spans units is the end of one, whole ones, and the beginning of another.
+//! Each unit has a word with the lengths of its longest run of clear bits, and of the runs at its
+//! beginning and its end. A run that spans units is the end of one, any number of clear units, and
+//! the beginning of another.
 //!
-//! - free_runs-R1: these lengths are upper bounds, but for bits that are being cleared: whoever has cleared bits measures their
-//!   units before he returns. Who claims bits need not. Zeros say that a whole unit may be clear, so nothing has to be built.
-//! - free_runs-R2: who measures reads the word, then the bits, and exchanges the word for one with another number. So of two the
-//!   one who has not seen what the other has cleared does not succeed.
-//! - free_runs-R3: what a claim that fails takes back may have been measured meanwhile, and so counts as cleared.
+//! - free_runs-R1: these lengths are upper bounds, except for bits that are just being cleared: a
+//!   thread that has cleared bits measures their units before it returns. A thread that claims bits
+//!   need not. A word of zeros means that the whole unit may be clear, so nothing has to be built.
+//! - free_runs-R2: a thread that measures reads the word, then the bits, and exchanges the word for
+//!   one with another number. So of two threads, the one that has not seen the bits that the other
+//!   has cleared fails.
+//! - free_runs-R3: a claim that fails clears the bits that it had set. Another thread may have
+//!   measured them meanwhile, so they count as cleared.
 
 use crate::sync::AtomicU64;
 use crate::{Arena, Bitmap, Layout, Span};
@@ -25,26 +29,27 @@ const LENGTH_BITS: u32 = 10;
 const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 const _: () = assert!(UNIT <= LENGTH_MASK);
 
-/// A bitmap, and what is known of its clear bits.
+/// A bitmap, and the lengths of its runs of clear bits.
 #[derive(Clone, Copy)]
 pub struct FreeRuns {
     map: Bitmap,
-    /// A word for each unit: by how much its lengths are less than a unit, then how often it was measured.
+    /// A word for each unit: the unit's length minus each of its three lengths, then the number of
+    /// times that it was measured.
     units: Span<AtomicU64>,
 }
 
-/// What is searched for, and how.
+/// The parameters of a search for a run of clear bits.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// So many neighbouring bits are claimed, …
+    /// The number of neighbouring bits to claim.
     pub bits: u64,
-    /// … where so many are clear: no fewer.
+    /// The least length of the run of clear bits in which they lie.
     pub room: u64,
-    /// Whether units that are all clear are passed over: they are left for who needs a whole one.
+    /// Whether to skip units that are all clear: they are left for searches that need whole units.
     pub leaves_whole: bool,
-    /// So many units that would do are passed over: they are left for other threads.
+    /// The number of suitable units to skip: they are left for other threads.
     pub skip: u64,
-    /// Set where another thread was faster.
+    /// Set if another thread claimed the found bits first.
     pub was_beaten: bool,
 }
 
@@ -52,9 +57,9 @@ pub struct Search {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lengths {
     longest: u64,
-    /// That which begins with the unit.
+    /// The run that begins with the unit.
     first: u64,
-    /// That which ends with it.
+    /// The run that ends with it.
     last: u64,
 }
 
@@ -64,7 +69,7 @@ impl Lengths {
         Self { longest: nth(0), first: nth(1), last: nth(2) }
     }
 
-    /// In the word that comes after `before`.
+    /// Packs the lengths into the word that replaces `before`.
     fn pack(&self, before: u64) -> u64 {
         let nth = |n: u32, length: u64| (UNIT - length) << (n * LENGTH_BITS);
         let times = (before >> (3 * LENGTH_BITS)) + 1;
@@ -90,13 +95,15 @@ impl Lengths {
         self.longest == UNIT
     }
 
-    /// The clear bits up to the end of the unit, where there are so many up to its beginning.
+    /// Returns the length of the run at the end of the unit, if a run of `before` bits ends at its
+    /// beginning.
     fn carry(&self, before: u64) -> u64 {
         if self.is_whole() { before + UNIT } else { self.last }
     }
 }
 
-/// The longest run of clear bits of a word; 0 where none is longer than `known`.
+/// Returns the length of the longest run of clear bits of a word, or 0 if the word has no more than
+/// `known` clear bits.
 fn longest_inside(set: u64, known: u64) -> u64 {
     let mut clear = !set;
     if u64::from(clear.count_ones()) <= known {
@@ -111,16 +118,17 @@ fn longest_inside(set: u64, known: u64) -> u64 {
 }
 
 impl FreeRuns {
-    /// Plans what is known of this bitmap.
+    /// Plans the lengths for this bitmap.
     pub fn plan(layout: &mut Layout, map: Bitmap) -> Self {
         Self { map, units: layout.table(map.len().div_ceil(UNIT) as usize) }
     }
 
-    /// Claims neighbouring clear bits of `within`: the first that are there, or behind those that are left for others.
-    /// Their start. While others claim and clear, `None` does not say that there are none.
+    /// Claims neighbouring clear bits of `within`: the first that suit, except those that are left
+    /// for other searches ([`Search`]). Returns their start. While other threads claim and clear
+    /// bits, `None` does not mean that there are no such bits.
     pub fn claim(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
         let end = within.end.min(self.map.len());
-        // Clear bits up to the unit, as far as known.
+        // The length of the run that ends at the beginning of the unit (an upper bound).
         let mut before = 0;
         for unit in within.start / UNIT..end.div_ceil(UNIT) {
             let bits = (unit * UNIT).max(within.start)..((unit + 1) * UNIT).min(end);
@@ -147,7 +155,7 @@ impl FreeRuns {
         None
     }
 
-    /// As [`claim`](Self::claim), from the beginning of a unit on.
+    /// As [`claim`](Self::claim), but the claimed bits begin with a unit.
     pub fn claim_aligned(
         &self,
         arena: &Arena,
@@ -156,7 +164,7 @@ impl FreeRuns {
         room: u64,
     ) -> Option<u64> {
         let end = within.end.min(self.map.len());
-        // Units that are all clear, up to the one that is looked at, as far as known.
+        // Bits of the units before this one that are all clear (an upper bound).
         let mut whole = 0;
         for unit in within.start.div_ceil(UNIT)..end.div_ceil(UNIT) {
             let mut known = self.lengths(arena, unit);
@@ -174,7 +182,7 @@ impl FreeRuns {
         None
     }
 
-    /// Claims the first run that is long enough and found there.
+    /// Claims bits of the first run in `within` that is long enough.
     fn claim_found(&self, arena: &Arena, within: Range<u64>, search: &mut Search) -> Option<u64> {
         let start = self.map.find_run(arena, within, search.room)?.start;
         let is_claimed = self.claim_exactly(arena, start..start + search.bits);
@@ -192,7 +200,8 @@ impl FreeRuns {
             self.measure_all(arena, bits);
             return false;
         }
-        // Who leaves whole units to others is to see that these are not.
+        // Measure units that count as whole, so that searches that skip whole units do not skip
+        // these.
         for unit in units_of(&bits) {
             if self.lengths(arena, unit).is_whole() {
                 self.measure(arena, unit);
@@ -207,7 +216,8 @@ impl FreeRuns {
         self.measure_all(arena, bits);
     }
 
-    /// The length of the longest run of clear bits, or `most`; no less than it is, while nobody clears bits.
+    /// Returns the length of the longest run of clear bits, or `most` if that is less. While no
+    /// thread clears bits, this is an upper bound.
     pub fn longest(&self, arena: &Arena, most: u64) -> u64 {
         let (mut longest, mut before) = (0, 0);
         for unit in 0..self.map.len().div_ceil(UNIT) {
@@ -221,7 +231,7 @@ impl FreeRuns {
         longest
     }
 
-    /// What is known of a unit.
+    /// Returns the lengths of a unit; measures it if it never was.
     fn lengths(&self, arena: &Arena, unit: u64) -> Lengths {
         match arena.table(self.units)[unit as usize].load(Acquire) {
             0 => self.measure(arena, unit),
@@ -270,7 +280,8 @@ mod tests {
             self.fits(unit * UNIT as usize, UNIT as usize)
         }
 
-        /// The first run of so many clear bits; none of a whole unit if these are left.
+        /// Returns the start of the first run of `n` clear bits, without whole units if
+        /// `leaves_whole`.
         fn first(&self, n: usize, leaves_whole: bool) -> Option<u64> {
             let unit = UNIT as usize;
             let may = |at: usize| {
@@ -313,7 +324,7 @@ mod tests {
             for step in 0..3000 {
                 let most = [3, 40, 400, 2000][rng.below(4) as usize];
                 let (n, leaves_whole) = (1 + rng.below(most), rng.below(2) == 0);
-                // Fills up and empties by turns.
+                // Fill up and empty alternately.
                 if rng.below(8) < if step / 300 % 2 == 0 { 6 } else { 3 } {
                     let found = runs.claim(&arena, 0..BITS, &mut search(n, leaves_whole));
                     assert_eq!(found, naive.first(n as usize, leaves_whole), "{seed} {step} {n}");
@@ -323,7 +334,7 @@ mod tests {
                     }
                 } else if !held.is_empty() {
                     let (start, n) = held.swap_remove(rng.below(held.len() as u64) as usize);
-                    // In two pieces: the second may make both one run.
+                    // Clear it in two pieces: the second may join them to one run.
                     for (start, n) in [(start, n / 2), (start + n / 2, n - n / 2)] {
                         if n > 0 {
                             runs.clear(&arena, start..start + n);
@@ -411,7 +422,7 @@ mod tests {
                     let found = runs.claim(arena, 0..BITS, &mut search);
                     held.extend(found.map(|start| start..start + n));
                 } else if let Some(last) = held.last().cloned() {
-                    // Who appends.
+                    // Append to the last run, as an appending file does.
                     let more = last.end..last.end + 1 + rng.below(100);
                     if more.end <= BITS && runs.claim_exactly(arena, more.clone()) {
                         held.push(more);

@@ -1,15 +1,16 @@
 //! A hash index, with its entries in the buckets.
 //!
-//! A bucket is a line: a word that says who changes it and how often that has happened, three entries, and
-//! the first of more buckets for what does not fit. The number of buckets is fixed at planning: memory is
-//! committed only where touched, so a table for the largest population costs nothing while it is empty,
-//! and nothing is ever rehashed. Every step leaves the entries whole, so a bucket whose owner has died is
-//! simply taken over.
+//! A bucket is a cache line: a word with its owner and the number of changes, three entries, and
+//! the first of further buckets for entries that do not fit. The number of buckets is fixed at
+//! planning: memory is committed only when touched, so a table for the largest population costs
+//! nothing while it is empty, and nothing is ever rehashed. Every step leaves the entries whole, so
+//! another thread simply takes over a bucket whose owner has died.
 //!
-//! - hash-H1: a search takes no lock. It believes what it saw if the bucket's word is the same before and
-//!   after, without owner; on the way it may meet what is somebody else's by then.
-//! - hash-H2: entries change only behind the store of an owner, and an additional bucket only after it has left its
-//!   chain ([`Slab::take`]): whoever sees the change sees the word changed, too.
+//! - hash-H1: a search takes no lock. Its result counts if the bucket's word is the same before and
+//!   after, without owner. On the way it may read entries that belong to another chain by then.
+//! - hash-H2: entries change only behind the store of an owner, and an additional bucket only after
+//!   it has left its chain ([`Slab::take`]): a thread that sees the change also sees the word
+//!   changed.
 
 #![allow(unsafe_code)]
 
@@ -19,34 +20,38 @@ use std::sync::atomic::Ordering::*;
 
 /// A node that can be chained.
 pub trait Link {
-    /// The word that holds the next handle of whatever chain the node is in.
+    /// Returns the word that holds the next handle of the chain that the node is in.
     fn link(&self) -> &AtomicU32;
 }
 
-/// What an index holds: up to 16 bytes, so that a bucket is a line.
+/// An entry of an index: up to 16 bytes, so that a bucket is a cache line.
 pub trait Entry: Shared {
-    /// Whether this is none. Zeroes are none, and so is what is not filled completely.
+    /// Whether the entry is empty. Zeros are empty, and so is an entry that is not filled
+    /// completely.
     fn is_none(&self) -> bool;
-    /// Makes it none.
+    /// Makes the entry empty.
     fn clear(&self);
 }
 
-/// After so many rounds of waiting, a waiter asks whether the owner lives.
+/// Rounds of waiting before a waiter checks whether the owner is alive.
 const SPINS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 1 << 14 };
 
-/// A longer walk without a lock has lost its way, or had better be sure of it.
+/// Steps of a search without a lock: a longer one may have strayed into another chain, so it takes
+/// the lock.
 const STEPS_MAX: u32 = 64;
 
-/// A longer chain does not end (doubt-W1).
+/// The longest chain: a longer one counts as endless (doubt-W1).
 const CHAIN_MAX: u32 = 1 << 16;
 
-/// Doubts of a waiter, of [`SPINS_TO_DOUBT`] each, before it takes a lock over that no thread can have (doubt-W1): seconds.
+/// Doubts of a waiter, of [`SPINS_TO_DOUBT`] each, before it takes over a lock that no thread can
+/// have (doubt-W1). They take seconds.
 const DOUBTS_MAX: u32 = 1 << 12;
 
 /// Entries of a bucket.
 const ENTRIES: usize = if cfg!(loom) { 1 } else { 3 };
 
-/// A bucket's word: the owner in the lower half, 0: unlocked; above it how often the bucket has changed.
+/// A bucket's word: the owner in the lower half (0: unlocked), above it the number of changes of
+/// the bucket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Word(u64);
 
@@ -59,7 +64,7 @@ impl Word {
         Self(self.0 & !0xffff_ffff | u64::from(owner))
     }
 
-    /// Takes the bucket of `word`, if it still is what was seen there.
+    /// Locks the bucket of `word`, if the word still has this value.
     #[inline]
     fn try_lock<'a>(self, word: &'a AtomicU64, arena: &Arena) -> Option<Locked<'a>> {
         let locked = self.locked_by(arena.owner()).0;
@@ -71,7 +76,7 @@ impl Word {
         })
     }
 
-    /// Unlocked, after a change.
+    /// Returns the word of the bucket after a change, unlocked.
     fn changed(self) -> Self {
         Self((self.0 >> 32).wrapping_add(1) << 32)
     }
@@ -80,9 +85,9 @@ impl Word {
 #[derive(Default)]
 #[repr(C, align(64))]
 struct Bucket<T> {
-    /// [`Word`], of the first bucket of a chain.
+    /// The [`Word`] of the chain; used only in its first bucket.
     word: AtomicU64,
-    /// What does not fit is there; as handle, 0: nowhere.
+    /// The handle of the next bucket of the chain; 0: none.
     next: AtomicU32,
     entries: [T; ENTRIES],
 }
@@ -103,7 +108,7 @@ impl<T: Entry> Bucket<T> {
     }
 }
 
-/// The buckets. Keys live in the entries; callers say what matches.
+/// The index. Keys are part of the entries; callers pass a function that compares them.
 pub struct HashIndex<T> {
     buckets: Span<Bucket<T>>,
     mask: u64,
@@ -130,7 +135,8 @@ impl Drop for Locked<'_> {
 }
 
 impl<T: Entry + Default> HashIndex<T> {
-    /// Plans at least `buckets` buckets (a power of two), and `more` for what does not fit into them.
+    /// Plans at least `buckets` buckets (a power of two), and `more` for entries that do not fit
+    /// into them.
     pub fn plan(layout: &mut Layout, buckets: usize, more: usize) -> Self {
         const { assert!(size_of::<Bucket<T>>() == 64 || cfg!(loom), "a bucket is a line") };
         let n = buckets.next_power_of_two();
@@ -183,8 +189,9 @@ impl<T: Entry + Default> HashIndex<T> {
         }
     }
 
-    /// What `view` makes of the first entry in the bucket of `hash` of which it makes anything. It may
-    /// be shown entries that are not in the bucket, and its answer be thrown away (hash-H1).
+    /// Calls `view` for entries in the bucket of `hash` until it returns a value, and returns that.
+    /// `view` may also see entries that are not in the bucket; then its result is discarded
+    /// (hash-H1).
     #[inline]
     pub fn find<R>(
         &self,
@@ -212,8 +219,8 @@ impl<T: Entry + Default> HashIndex<T> {
         self.find_locked(arena, hash, view)
     }
 
-    /// As [`find`](Self::find), with the bucket locked: `view` is shown what is in it, and may change
-    /// it.
+    /// As [`find`](Self::find), with the bucket locked: `view` sees only entries of the bucket, and
+    /// may change them.
     #[cold]
     pub fn find_locked<R>(
         &self,
@@ -233,7 +240,7 @@ impl<T: Entry + Default> HashIndex<T> {
         None
     }
 
-    /// Has `fill` fill an entry of the bucket of `hash`; `false` where there is no room.
+    /// Calls `fill` with an empty entry of the bucket of `hash`. `false` if there is no room.
     pub fn insert(&self, arena: &Arena, hash: u64, fill: impl FnOnce(&T)) -> bool {
         let _locked = self.lock(arena, hash);
         let first = self.bucket(arena, hash);
@@ -262,7 +269,7 @@ impl<T: Entry + Default> HashIndex<T> {
         true
     }
 
-    /// Removes the first entry that `matches`; whether there was one.
+    /// Removes the first entry for which `matches` returns true. Returns whether it found one.
     pub fn remove(&self, arena: &Arena, hash: u64, mut matches: impl FnMut(&T) -> bool) -> bool {
         let _locked = self.lock(arena, hash);
         let mut before: Option<&Bucket<T>> = None;

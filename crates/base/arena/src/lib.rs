@@ -3,11 +3,12 @@
 //! BPFS keeps only simple, non-redundant data in PM and derives the rest at mount (§3.3): free
 //! lists, directory index, link counts. That derived state lives here: in zeroed memory, addressed
 //! by index and never by pointer, made of atomics only. So the same code serves one process
-//! (anonymous memory) and, attached by name ([`Place`]), many.
+//! (anonymous memory) or many processes (a file, attached by name: [`Place`]).
 //!
-//! What is here: the memory ([`Arena`], [`Layout`], [`Span`]); the structures that work in it:
-//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`], [`Token`]; and who uses it, so that a
-//! process that is killed does no harm (`session`, `attach`). What is not: anything that must survive the last process.
+//! The crate has the memory ([`Arena`], [`Layout`], [`Span`]) and the structures that work in it:
+//! [`Bitmap`], [`FreeRuns`], [`RwLock`], [`Slab`], [`HashIndex`], [`FreeCount`], [`Pins`],
+//! [`Token`]. It also records which processes use an arena, so that a killed process does no harm
+//! (`session`, `attach`). Data that must survive the last process does not belong here.
 //!
 //! `unsafe` is confined to `memory` (mapping it, turning a span into a slice), one call of
 //! `pthread_atfork`, and the implementations of [`Shared`].
@@ -141,7 +142,8 @@ impl Layout {
         span
     }
 
-    /// What is reserved from now on can be derived anew ([`Arena::clear_derived`]).
+    /// Begins the derived part: [`Arena::clear_derived`] zeroes all tables that are reserved from
+    /// now on.
     pub fn begin_derived(&mut self) {
         self.bytes = self.bytes.next_multiple_of(HUGE_PAGE);
         self.derived = self.bytes;
@@ -155,7 +157,7 @@ impl Layout {
 
 /// The memory that the structures of this crate work in.
 pub struct Arena {
-    /// Of the memory that `kind` keeps.
+    /// The address and length of the memory that `kind` keeps mapped.
     view: View,
     derived: usize,
     kind: Kind,
@@ -167,7 +169,7 @@ enum Kind {
 }
 
 impl Arena {
-    /// An arena for one process: private anonymous memory, reserved but not committed.
+    /// Makes an arena for one process: private anonymous memory, reserved but not committed.
     pub fn anonymous(layout: &Layout) -> io::Result<Self> {
         #[cfg(not(loom))]
         let memory = Memory::anonymous(layout.bytes())?;
@@ -176,7 +178,8 @@ impl Arena {
         Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
     }
 
-    /// An arena for one process and those it forks, none of which may die while it holds a lock.
+    /// Makes an arena for one process and its forked children. None of them may die while it holds
+    /// a lock.
     #[cfg(not(loom))]
     pub fn inherited(layout: &Layout) -> io::Result<Self> {
         let memory = Memory::inherited(layout.bytes())?;
@@ -195,24 +198,25 @@ impl Arena {
         }
     }
 
-    /// Whether this process has met memory of a shared arena that is gone (room-O4): what an operation has read counts for
-    /// nothing.
+    /// Whether this process has touched memory of a shared arena that is gone (room-O4). The caller
+    /// must discard what the operation has read.
     #[inline]
     pub fn has_met_loss(&self) -> bool {
         room::is_any_lost() && self.is_lost()
     }
 
-    /// Whether any process has.
+    /// Whether any process has found memory of the arena gone (room-O4).
     pub fn is_lost(&self) -> bool {
         self.session().is_some_and(|s| s.header().is_lost())
     }
 
-    /// The descriptor that a shared arena keeps open.
+    /// Returns the descriptor that a shared arena keeps open.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.session().map(|session| session.file.as_fd())
     }
 
-    /// The table at `span`, a slice: an index that was read from the arena is checked (doubt-W3).
+    /// Returns the table at `span` as a slice, so that an index that was read from the arena is
+    /// checked (doubt-W3).
     #[inline]
     #[allow(unsafe_code)]
     pub fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
@@ -220,7 +224,7 @@ impl Arena {
         unsafe { self.view.table(span) }
     }
 
-    /// Announces that an element of a table will be looked at.
+    /// Prefetches an element of a table into the CPU's cache.
     #[inline]
     pub fn prefetch<T: Shared>(&self, span: Span<T>, index: usize) {
         if let Some(element) = self.table(span).get(index) {
@@ -228,8 +232,8 @@ impl Arena {
         }
     }
 
-    /// Gives part of a table huge pages, in a shared arena, as far as there are any: those that hold its
-    /// neighbours, too.
+    /// Backs part of a table in a shared arena with huge pages, as far as the kernel has any. Such
+    /// a page may also hold neighbours of the part.
     #[allow(unsafe_code)]
     pub fn back<T: Shared>(&self, span: Span<T>, range: Range<usize>) {
         if self.session().is_some() {
@@ -239,7 +243,8 @@ impl Arena {
         }
     }
 
-    /// Zeroes what can be derived anew, in a shared arena. Nobody may be inside.
+    /// Zeroes the derived part of a shared arena ([`Layout::begin_derived`]). No thread may be
+    /// inside.
     pub fn clear_derived(&self) -> io::Result<()> {
         self.clear_bytes(self.derived..self.view.len())
     }
@@ -257,8 +262,8 @@ impl Arena {
         at.with_file(session, |file| rustix::fs::fallocate(file, how, from, len))
     }
 
-    /// Calls `each(index, value)` for part of a table, but for values on pages of a shared arena that were never
-    /// touched: they are zeros. Returns how many values were looked at.
+    /// Calls `each(index, value)` for part of a table. Skips values on pages of a shared arena that
+    /// were never touched: they are zeros. Returns the number of calls.
     pub fn for_each_backed<T: Shared>(
         &self,
         span: Span<T>,
@@ -286,7 +291,7 @@ impl Arena {
                 let hole =
                     rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(self.view.len() as u64);
                 let start = index(data).max(next);
-                // Not a word more: reading in a hole would fill it.
+                // Stop exactly at the hole: reading in it would allocate pages.
                 let end = index(hole).clamp(start, range.end.max(start));
                 visit(start.min(range.end)..end.min(range.end));
                 next = end.max(next + 1);

@@ -1,4 +1,4 @@
-//! The memory of an arena: mapped, zeroed, and reached by spans only.
+//! The memory of an arena: mapped, zeroed, and accessed through spans only.
 
 #![allow(unsafe_code)]
 
@@ -9,11 +9,12 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Arenas from this size on ask for huge pages; in smaller ones clearing them would cost more.
+/// The size in bytes from which on an arena asks for huge pages. In smaller ones, clearing huge
+/// pages would cost more than they save.
 const HUGE_FROM: usize = 64 << 20;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// Where a memory is. Whoever keeps one keeps the [`Memory`] too.
+/// Address and length of a [`Memory`]. The holder of a view must keep the memory, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: NonNull<u8>,
@@ -26,18 +27,18 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Where it is.
+    /// Returns the address.
     pub(crate) fn address(&self) -> usize {
         self.base.addr().get()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Has huge pages take the place of small ones wherever part of `bytes` lies, as far as there are any and
-    /// the kernel knows how (Linux 6.1); so processors need not look up where many small pages are.
+    /// Replaces the small pages that hold part of `bytes` by huge pages, if any are free and the
+    /// kernel can (Linux 6.1). Processors then have fewer translations of addresses to look up.
     ///
     /// # Safety
     /// The memory is mapped.
@@ -47,7 +48,7 @@ impl View {
             // SAFETY: inside the mapping (the caller); neither call changes what the memory holds.
             unsafe {
                 let at = self.base.as_ptr().add(at).cast();
-                // One small page must be there to be replaced.
+                // At least one small page must exist for the kernel to replace.
                 let _ = mm::madvise(at, rustix::param::page_size(), Advice::LinuxPopulateRead);
                 libc::madvise(at, HUGE_PAGE, libc::MADV_COLLAPSE);
             }
@@ -69,7 +70,7 @@ impl View {
     }
 }
 
-/// Brings the line of a value into the cache, if the CPU has nothing better to do.
+/// Prefetches the line of a value into the cache; a hint to the CPU.
 #[inline]
 pub(crate) fn prefetch<T: Shared>(value: &T) {
     // SAFETY: a prefetch cannot fault, whatever the address.
@@ -84,12 +85,12 @@ pub(crate) fn prefetch<T: Shared>(value: &T) {
 pub(crate) struct Memory(View);
 
 impl Memory {
-    /// Private memory.
+    /// Maps private memory.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         Self::without_file(len, MapFlags::PRIVATE)
     }
 
-    /// Memory that a process shares with those it forks.
+    /// Maps memory that a process shares with its forked children.
     pub(crate) fn inherited(len: usize) -> io::Result<Self> {
         Self::without_file(len, MapFlags::SHARED)
     }
@@ -112,14 +113,14 @@ impl Memory {
         Ok(Self::mapped(base, len))
     }
 
-    /// The first `len` bytes of a file, shared with whoever maps it. They lie so that huge pages can back
-    /// them.
+    /// Maps the first `len` bytes of a file, shared with other processes that map it. The address
+    /// is aligned for huge pages.
     pub(crate) fn file(file: &OwnedFd, len: usize) -> io::Result<Self> {
         let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let total = len + HUGE_PAGE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing. The file is mapped
-        // into it, and what lies before and behind goes back. Others store to the file by atomics only,
-        // as we do.
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing. The file is
+        // mapped into it, and the parts before and behind are unmapped. Others store to the file by
+        // atomics only, as we do.
         unsafe {
             let room =
                 mm::mmap_anonymous(std::ptr::null_mut(), total, ProtFlags::empty(), reserve)?;

@@ -1,15 +1,20 @@
-//! The arena under the model checker `loom` (`--cfg loom`): its atomics instead of std's, tables of
-//! them instead of mapped memory, and the kernel's part as far as the structures lean on it.
+//! The arena under the model checker `loom` (`--cfg loom`). It has loom's atomics instead of std's,
+//! tables of them instead of mapped memory, and models the system calls that the structures depend
+//! on.
 //!
-//! `make loom` runs the models (`model/*.rs`), each through every schedule with at most as many
-//! preemptions as `LOOM_MAX_PREEMPTIONS` says, and every value that the memory model lets a load return.
+//! `make loom` runs the models (`model/*.rs`). Each runs through every schedule with up to
+//! `LOOM_MAX_PREEMPTIONS` preemptions, and every value that the memory model allows a load to
+//! return.
 //!
-//! - arena-M1: a sleeping thread is woken by a wake, never by time, so that a lost wake-up is a deadlock, which
-//!   loom reports; unless it is [impatient](set_impatient): then its time is up at once.
-//! - arena-M2: every loom thread is the process it [says](ProcessId::enter), alive until it [dies](die). Who
-//!   sees that it is dead sees all that it stored, as after its exit from the kernel.
-//! - arena-M3: fences stand on both sides of the gate. `membarrier(2)`, which saves one side its fence, has no
-//!   counterpart in the memory model of C11; so here nobody can make others fence.
+//! - arena-M1: only a wake ends the sleep of a thread, not time, so a lost wake-up is a deadlock,
+//!   which loom reports. An [impatient](set_impatient) thread does not sleep: its time is up at
+//!   once.
+//! - arena-M2: every loom thread belongs to the process that it [enters](ProcessId::enter), which
+//!   is alive until it [dies](die). A thread that sees that a process is dead sees all that it
+//!   stored, as after its exit from the kernel.
+//! - arena-M3: both sides of the gate execute fences. `membarrier(2)`, which saves one side its
+//!   fence, has no counterpart in the memory model of C11. So in the model no process can make
+//!   others fence.
 
 #![allow(
     clippy::arc_with_non_send_sync,
@@ -55,26 +60,27 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// What the model asks of types in an arena: a value that stands for zeroed bytes.
+/// The requirement of the model for types in an arena: a default value, which stands for zeroed
+/// bytes.
 pub trait Modelled: Default {}
 impl<T: Default> Modelled for T {}
 
-/// Threads of the model have the number that they [say](set_number), else 1.
+/// Returns the number that the thread has [set](set_number), else 1.
 pub(crate) fn number() -> u32 {
     NUMBER.with(Cell::get)
 }
 
-/// From now on that is the number of the calling thread.
+/// Sets the number of the calling thread.
 pub(crate) fn set_number(number: u32) {
     NUMBER.with(|n| n.set(number));
 }
 
-/// Whether the process [relies](set_relying) on the fences of others (arena-M3).
+/// Returns whether the process [relies](set_relying) on the fences of others (arena-M3).
 pub(crate) fn register() -> bool {
     RELIES.with(Cell::get)
 }
 
-/// From now on the calling thread's process says that it does.
+/// Makes the calling thread's process rely on the fences of others.
 pub(crate) fn set_relying() {
     RELIES.with(|r| r.set(true));
 }
@@ -87,12 +93,12 @@ pub(crate) fn make_own_fence() {
     fence(SeqCst);
 }
 
-/// The model has no caches.
+/// Does nothing: the model has no caches.
 pub(crate) fn prefetch<T>(_: &T) {}
 
 type Table = Arc<dyn Any + Send + Sync>;
 
-/// A table to be: its length, and what makes it.
+/// A planned table: its length, and the function that makes it.
 type Planned = (usize, fn(usize) -> Table);
 
 /// The tables planned so far, by offset.
@@ -106,7 +112,7 @@ impl Plan {
     }
 }
 
-/// The tables by offset, for all who are given a view.
+/// The tables by offset, shared by all views.
 #[derive(Clone)]
 pub(crate) struct Memory(Arc<BTreeMap<usize, Table>>);
 pub(crate) struct View(Memory);
@@ -118,7 +124,7 @@ impl Memory {
         Self(Arc::new(plan.0.iter().map(|(at, (len, make))| (*at, make(*len))).collect()))
     }
 
-    /// Files are not modelled.
+    /// Always fails: files are not modelled.
     pub(crate) fn file(_: &OwnedFd, _: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -148,7 +154,7 @@ impl View {
         self.0.table(span)
     }
 
-    /// Pages are not modelled.
+    /// Does nothing: pages are not modelled.
     ///
     /// # Safety
     /// As above.
@@ -165,7 +171,7 @@ thread_locals! {
 }
 
 loom::lazy_static! {
-    /// One queue for all words: a wake for another word is one without a cause, which may happen.
+    /// One queue for all words: a wake for another word is a spurious one, which may happen.
     static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     /// A bit for each process that has died.
     static ref DEAD: AtomicU64 = AtomicU64::new(0);
@@ -176,7 +182,7 @@ pub(crate) fn last() -> Last {
     Last
 }
 
-/// The thread's cell, for which the model has no reference that lasts.
+/// Stands for the thread's cell, as loom has no lasting reference to it.
 pub(crate) struct Last;
 
 impl Last {
@@ -185,17 +191,18 @@ impl Last {
     }
 
     pub(crate) fn set(&self, last: (u64, u32)) {
-        // Not in the destructors of an ending thread.
+        // Fails in the destructors of an ending thread.
         let _ = LAST.try_with(|cell| cell.set(last));
     }
 }
 
-/// From now on the calling thread's time is up at once when it sleeps (arena-M1).
+/// Makes the calling thread impatient: when it sleeps, its time is up at once (arena-M1).
 pub(crate) fn set_impatient() {
     IMPATIENT.with(|i| i.set(true));
 }
 
-/// The kernel looks at the word while it holds the queue's lock, and so does who wakes.
+/// Sleeps on the queue. As in the kernel, the sleeper reads the word under the queue's lock, which
+/// a waking thread takes, too.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, _: &Timespec) -> Result<(), Errno> {
     let (lock, sleepers) = &*QUEUE;
     let queue = lock.lock().unwrap();
@@ -221,10 +228,10 @@ pub(crate) fn nap(_: &Timespec) {
     give_way();
 }
 
-/// Memory of the model is never short.
+/// Does nothing: memory of the model is never short.
 pub(crate) fn watch(_: &crate::session::Session, _: bool) {}
 
-/// As above, and never gone.
+/// Memory of the model is never gone.
 pub(crate) fn is_any_lost() -> bool {
     false
 }
@@ -250,30 +257,30 @@ pub(crate) fn take_reserve(_: rustix::fd::BorrowedFd<'_>, _: u64) -> Result<(), 
 pub struct ProcessId(pub u64);
 
 impl ProcessId {
-    /// Above what the session uses for slots that belong to nobody.
+    /// Above the values that a session uses for slots without a process.
     const FIRST: u64 = 2;
 
-    /// Process `n`, below 62.
+    /// Returns process `n`, which is below 62.
     pub(crate) fn numbered(n: u64) -> Self {
         Self(Self::FIRST + n)
     }
 
-    /// From now on the calling thread is of process `n`.
+    /// Makes the calling thread one of process `n`.
     pub(crate) fn enter(n: u64) {
         PROCESS.with(|p| p.set(Self::numbered(n).0));
     }
 
-    /// The calling process.
+    /// Returns the calling process.
     pub fn own() -> Self {
         Self(PROCESS.with(Cell::get))
     }
 
-    /// Whether it has died.
+    /// Whether the process has died.
     pub fn is_dead(self) -> bool {
         self.0 < Self::FIRST || DEAD.load(Acquire) & 1 << self.0 != 0
     }
 
-    /// Everybody dies waited for, and numbers are not used again.
+    /// As `is_dead`: in the model each dead process was waited for, and numbers are not reused.
     pub fn is_gone(self) -> bool {
         self.is_dead()
     }
@@ -284,7 +291,7 @@ impl ProcessId {
     }
 }
 
-/// As [`crate::process::Life`]; in the model everything is known.
+/// As [`crate::process::Life`]; in the model it is never unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "of the original")]
 pub enum Life {
@@ -303,7 +310,7 @@ pub(crate) fn now() -> u64 {
     0
 }
 
-/// The calling thread's process is dead (arena-M2).
+/// Ends the calling thread's process (arena-M2).
 pub(crate) fn die() {
     DEAD.fetch_or(1 << ProcessId::own().0, Release);
 }

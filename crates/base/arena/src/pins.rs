@@ -1,13 +1,16 @@
-//! Reading without a copy: who holds pointers into PM, and blocks that may not be used again before.
+//! Reading without a copy: counts of readers that hold pointers into PM, and blocks that must not
+//! be used again before these readers are done.
 //!
-//! - pins-N1: a reader counts itself before it looks where the blocks are, under the file's lock. So
-//!   whoever replaces a block after that, under the same lock, sees the count.
-//! - pins-N2: while anybody is counted, freed blocks are not free but *deferred*. They become free when
-//!   nobody is counted; the one who sees to it keeps new readers from counting themselves meanwhile.
-//! - pins-N3: counts are kept by process, so that the dead can be taken off.
-//! - pins-N4: what is deferred comes back. Who defers stores a note and then looks at the count of readers; the last reader,
-//!   and who has drained, changes that count and then looks at the note. All of that is in one order, so one of them sees the
-//!   other.
+//! - pins-N1: a reader counts itself before it reads where the blocks are, under the file's lock.
+//!   So a thread that replaces a block after that, under the same lock, sees the count.
+//! - pins-N2: while any reader is counted, freed blocks are not free but *deferred*. They become
+//!   free when no reader is counted. The thread that frees them keeps new readers from counting
+//!   themselves meanwhile.
+//! - pins-N3: counts are kept by process, so that the counts of dead processes can be subtracted.
+//! - pins-N4: deferred blocks become free in the end. A thread that defers blocks counts them, and
+//!   then reads the count of readers. The last reader, and a thread that has drained, changes the
+//!   count of readers, and then reads the count of deferred blocks. All of these accesses are in
+//!   one order, so one of the threads sees the other's change.
 
 use crate::sync::{self, AtomicU64};
 use crate::{Arena, Bitmap, Census, Layout, Refused, Span};
@@ -15,27 +18,28 @@ use std::sync::atomic::Ordering::*;
 
 /// Set in the total while deferred blocks are being freed.
 const DRAINING: u64 = 1 << 63;
-/// Looks at a drain that does not end before it is in doubt (doubt-W1): seconds.
+/// Checks of a drain that does not end before it is in doubt (doubt-W1). They take seconds.
 const LOOKS_TO_DOUBT: u32 = if cfg!(loom) { u32::MAX } else { 1 << 22 };
 
-/// Readers without a copy, and the blocks that wait for them.
+/// The readers without a copy, and the deferred blocks.
 #[derive(Clone, Copy)]
 pub struct Pins {
-    /// `[0]` readers in all, `[1]` deferred blocks.
+    /// `[0]`: number of all readers; `[1]`: number of deferred blocks.
     words: Span<AtomicU64>,
-    /// Readers of each process.
+    /// The number of readers of each process.
     by_process: Span<AtomicU64>,
     deferred: Bitmap,
 }
 
-/// What a word holds now, in one order with the changes of both words, which are all sequentially consistent. The model knows
-/// no such loads, so there it is a change by nothing.
+/// Loads a word in one order with the changes of both words, which are all sequentially consistent.
+/// The model has no such loads, so there it adds 0.
 fn now(word: &AtomicU64) -> u64 {
     if cfg!(loom) { word.fetch_add(0, SeqCst) } else { word.load(SeqCst) }
 }
 
 impl Pins {
-    /// Plans for `blocks` blocks; none of it can be derived.
+    /// Plans for `blocks` blocks. Its tables cannot be derived, so they come before
+    /// [`Layout::begin_derived`].
     pub fn plan(layout: &mut Layout, blocks: u64, processes: usize) -> Self {
         Self {
             words: layout.table(2),
@@ -62,7 +66,7 @@ impl Pins {
     /// Counts a reader of this process (pins-N1).
     ///
     /// # Errors
-    /// [`Refused::Stopped`] where the operation has to leave and start over.
+    /// [`Refused::Stopped`] if the operation has to leave and start over.
     pub fn add(&self, arena: &Arena) -> Result<(), Refused> {
         let own = self.own(arena)?;
         let total = self.total(arena);
@@ -82,7 +86,8 @@ impl Pins {
         Ok(())
     }
 
-    /// Takes a reader of this process off, if it has any; whether deferred blocks can now be freed.
+    /// Subtracts a reader of this process, if it has any. Returns whether deferred blocks can now
+    /// be freed.
     pub fn remove(&self, arena: &Arena) -> bool {
         let give = |n: u64| n.checked_sub(1);
         let counted =
@@ -90,26 +95,29 @@ impl Pins {
         counted && self.take_off(arena, 1)
     }
 
-    /// Takes `n` readers off; whether deferred blocks can now be freed.
+    /// Subtracts `n` readers. Returns whether deferred blocks can now be freed.
     fn take_off(&self, arena: &Arena, n: u64) -> bool {
         let left = self.total(arena).fetch_sub(n, SeqCst).wrapping_sub(n);
         left == 0 && now(self.waiting(arena)) > 0
     }
 
-    /// Takes a dead process off (pins-N3); whether deferred blocks can now be freed.
+    /// Subtracts the readers of a dead process (pins-N3). Returns whether deferred blocks can now
+    /// be freed.
     pub fn forget_process(&self, arena: &Arena, process: usize) -> bool {
         let n = arena.table(self.by_process)[process].swap(0, AcqRel);
         n > 0 && self.take_off(arena, n)
     }
 
-    /// Whether there are readers. Under the lock of a file: whether there are any of that file (pins-N1).
+    /// Whether there are readers. Under the lock of a file, no reader of that file is missed
+    /// (pins-N1).
     #[inline]
     pub fn any(&self, arena: &Arena) -> bool {
         self.total(arena).load(SeqCst) != 0
     }
 
-    /// Defers blocks if there are readers (pins-N2); whether it did. Then it is to be followed by [`drain`](Self::drain)
-    /// (pins-N4). `B` is what the pool calls a block, and its bit.
+    /// Defers blocks if there are readers (pins-N2). Returns whether it did; then the caller must
+    /// call [`drain`](Self::drain) (pins-N4). `B` is the pool's type of block numbers, which are
+    /// also the numbers of bits.
     #[inline]
     pub fn defer<B: Copy + Into<u64>>(&self, arena: &Arena, blocks: &[B]) -> bool {
         if !self.any(arena) || blocks.is_empty() {
@@ -127,7 +135,8 @@ impl Pins {
         self.waiting(arena).fetch_add(blocks.len() as u64, SeqCst);
     }
 
-    /// Calls `each` for the deferred blocks if there are no readers, and forgets them (pins-N2, pins-N4).
+    /// Removes the deferred blocks and calls `each` for them, if there are no readers (pins-N2,
+    /// pins-N4).
     pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
         let (total, waiting) = (self.total(arena), self.waiting(arena));
         while now(total) == 0 && total.compare_exchange(0, DRAINING, SeqCst, Relaxed).is_ok() {
@@ -140,8 +149,8 @@ impl Pins {
         }
     }
 
-    /// After a recovery, with nobody inside: counts anew the readers of the living, and claims the
-    /// deferred blocks again if there are any.
+    /// Counts the readers of living processes again after a recovery, with no thread inside. If
+    /// there are readers, claims the deferred blocks again.
     pub fn recover(&self, arena: &Arena, census: &Census, blocks: &Bitmap) {
         let by_process = arena.table(self.by_process);
         for dead in census.dead() {

@@ -1,19 +1,22 @@
 //! Which processes are alive.
 //!
-//! Numbers come again, so a process is known by its number and by the time at which it first said who it
-//! is. Whoever has that number now and started before is that process; whoever got the number after its death
-//! started later.
+//! The kernel reuses numbers, so a process is identified by its number and the time at which it
+//! first asked for its own identity ([`ProcessId::own`]). A process that has the number now, and
+//! started before that time, is that process. One that got the number after its death started
+//! later.
 //!
-//! - process-L1: a process says who it is without opening anything: a clock and its number suffice. So a child of a
-//!   fork can, whose table of descriptors is full.
-//! - process-L2: who asks about another process and has no descriptor free is told as much as can be known without
-//!   one: who has been waited for is dead, and so is who has only ended.
-//! - process-L3: what cannot be known is [`Life::Unknown`]. Nobody takes anything from such a process, and who waits
-//!   for it lets others go first.
-//! - process-L4: a program that `exec` has replaced is dead, though its process is not. That is known to the process, which
-//!   says anew who it is: who has its number, and is not it, is what it was before (or had the number before it).
+//! - process-L1: a process makes its identity without opening a file: it needs a clock and its
+//!   number only. So that also works in the child of a fork whose table of descriptors is full.
+//! - process-L2: a process that has no free descriptor learns of another one as much as is possible
+//!   without. It finds that one dead if it has been waited for, or is a zombie.
+//! - process-L3: if the kernel does not reveal whether a process is alive, the result is
+//!   [`Life::Unknown`]. No process takes anything from such a process, and a process that waits for
+//!   it lets others go first.
+//! - process-L4: a program that `exec` has replaced is dead, though its process is not. The process
+//!   finds that out, as it makes a new identity after the `exec`. An identity with its number that
+//!   differs from its own is that of the replaced program, or of an earlier process.
 //!
-//! `/proc` is read by system calls of our own: arenas are used inside programs whose libc calls are
+//! `/proc` is read by direct system calls: arenas are used inside programs whose libc calls are
 //! interposed.
 
 #![allow(unsafe_code)]
@@ -25,38 +28,40 @@ use rustix::time::{ClockId, clock_gettime};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Longest `/proc/PID/stat` that is looked at; what counts is near its start.
+/// Bytes of `/proc/PID/stat` that are read; the fields needed are near its start.
 const STAT_BYTES: usize = 768;
 /// Bits of a process number (`PID_MAX_LIMIT` of the kernel).
 const PID_BITS: u32 = 22;
 const TIME_BITS: u32 = u64::BITS - PID_BITS;
-/// Units of the times here: finer than the kernel's start times, as programs replace each other faster (process-L4).
+/// Units of time per second: finer than the kernel's start times, as programs may replace each
+/// other faster (process-L4).
 pub(crate) const UNITS_PER_SECOND: u64 = 10_000;
-/// In a tick of the clock that start times are told by (`USER_HZ`).
+/// Units in a tick of the kernel's start times (`USER_HZ`).
 const UNITS_PER_TICK: u64 = UNITS_PER_SECOND / 100;
 
-/// What is known of a process.
+/// Whether a process is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It runs.
     Alive,
-    /// It has ended, whether or not somebody waited for it.
+    /// It has ended, whether or not its parent has waited for it.
     Dead,
-    /// The kernel does not say (process-L3).
+    /// The kernel does not reveal it (process-L3).
     Unknown,
 }
 
-/// A process: its number in the upper bits, below when it first said so, in units since the start of the
-/// machine; never 0.
+/// The identity of a process: its number in the upper bits, below them the time at which the
+/// identity was made, in units since the start of the machine. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId(pub u64);
 
-/// What the process has said; 0: nothing yet.
+/// The identity of this process; 0: not made yet.
 static OWN: AtomicU64 = AtomicU64::new(0);
-/// Whether this process sees other numbers than its ancestor that first said who it is.
+/// Whether this process is in another PID namespace than the ancestor that made the first identity.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
 
-/// In the child of a fork: it is another process, and perhaps in another PID namespace.
+/// Resets the identity in the child of a fork: it is another process, and perhaps in another PID
+/// namespace.
 pub(crate) fn after_fork_child() {
     OWN.store(0, Relaxed);
     if getppid().is_none() {
@@ -65,7 +70,7 @@ pub(crate) fn after_fork_child() {
 }
 
 impl ProcessId {
-    /// The calling process (process-L1).
+    /// Returns the calling process (process-L1).
     pub fn own() -> Self {
         crate::session::count_forks();
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
@@ -95,24 +100,25 @@ impl ProcessId {
         self.0 & ((1 << TIME_BITS) - 1)
     }
 
-    /// Whether it still runs. A zombie does not, unless threads of it do.
+    /// Whether the process still runs. A zombie counts as dead, unless threads of it run.
     pub fn life(self) -> Life {
         if self.is_former() { Life::Dead } else { life(self.pid(), Some(self.time())) }
     }
 
-    /// Whether the calling process has its number, and is another (process-L4).
+    /// Whether the calling process has the same number, but another identity (process-L4).
     fn is_former(self) -> bool {
         let own = Self::own();
         !FOREIGN.load(Relaxed) && self.pid() == own.pid() && self != own
     }
 
-    /// Whether it certainly does not run any more.
+    /// Whether the process certainly no longer runs.
     pub fn is_dead(self) -> bool {
         self.life() == Life::Dead
     }
 
-    /// Whether nobody has its number any more, not even a zombie: as [`is_dead`](Self::is_dead), but who is dead
-    /// and has not been waited for, or whose number is another's, is missed. One system call.
+    /// Whether no process has its number any more, not even a zombie. Unlike
+    /// [`is_dead`](Self::is_dead), this misses a dead process that has not been waited for, or
+    /// whose number was reused. One system call.
     pub fn is_gone(self) -> bool {
         self.is_former() || is_gone(self.pid())
     }
@@ -123,13 +129,14 @@ impl ProcessId {
     }
 }
 
-/// Units since the start of the machine.
+/// Returns the time in units since the start of the machine.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * UNITS_PER_SECOND + time.tv_nsec as u64 / (1_000_000_000 / UNITS_PER_SECOND)
 }
 
-/// Of the process that had this number at `time`, or of any that has it now.
+/// Returns the state of the process that had this number at `time`, or without `time`, of any
+/// process that has it now.
 fn life(pid: u32, time: Option<u64>) -> Life {
     if is_gone(pid) {
         return Life::Dead;
@@ -137,7 +144,7 @@ fn life(pid: u32, time: Option<u64>) -> Life {
     match Stat::of(pid) {
         Ok(stat) if stat.is_zombie() || time.is_some_and(|time| stat.start > time) => Life::Dead,
         Ok(_) => Life::Alive,
-        // It has ended just now; or it is hidden from us (`hidepid`), or all processes are.
+        // It has just ended; or it is hidden from us (`hidepid`), or `/proc` is missing.
         Err(Errno::NOENT | Errno::SRCH) if is_gone(pid) => Life::Dead,
         Err(Errno::NOENT | Errno::SRCH) => Life::Unknown,
         Err(_) if has_ended(pid) => Life::Dead,
@@ -145,16 +152,16 @@ fn life(pid: u32, time: Option<u64>) -> Life {
     }
 }
 
-/// Whether nobody has this number, not even a zombie.
+/// Whether no process has this number, not even a zombie.
 fn is_gone(pid: u32) -> bool {
     let Some(number) = Pid::from_raw(pid as i32) else { return true };
     !FOREIGN.load(Relaxed) && test_kill_process(number) == Err(Errno::SRCH)
 }
 
-/// Whether a process that is there has one thread and no memory, so that it is a zombie; by calls that need
+/// Whether an existing process is a zombie: it has one thread and no memory. Uses calls that need
 /// no descriptor (process-L2).
 fn has_ended(pid: u32) -> bool {
-    /// Links of the directory of threads beside those of the threads.
+    /// Links of the directory of threads that are not for a thread.
     const LINKS: u64 = 2;
     let mut path = [0; 32];
     let threads = rustix::fs::stat(proc_path(pid, "task", &mut path)).map(|task| task.st_nlink);
@@ -164,11 +171,11 @@ fn has_ended(pid: u32) -> bool {
     threads == Ok(LINKS + 1) && program.err() == Some(Errno::NOENT)
 }
 
-/// What `/proc/PID/stat` says (proc(5)).
+/// Fields of `/proc/PID/stat` (proc(5)).
 struct Stat {
     state: u8,
     threads: u64,
-    /// In units, on a tick.
+    /// The start time in units, a whole number of ticks.
     start: u64,
 }
 
@@ -182,7 +189,8 @@ impl Stat {
         Self::parse(&bytes[..n]).ok_or(Errno::IO)
     }
 
-    /// The second field, the name in parentheses, may hold anything; so it is skipped from the end.
+    /// Parses the line. The second field, the name in parentheses, may contain anything, so the
+    /// other fields begin after the last parenthesis.
     fn parse(stat: &[u8]) -> Option<Self> {
         let after = stat.iter().rposition(|b| *b == b')')? + 1;
         let mut fields = stat[after..].split(|b| *b == b' ').filter(|f| !f.is_empty());
@@ -194,7 +202,7 @@ impl Stat {
         Some(Self { state, threads, start })
     }
 
-    /// The first thread may be gone while others run.
+    /// Whether the process is a zombie. The first thread may have ended while others run.
     fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
@@ -220,7 +228,7 @@ mod tests {
         assert!(Stat::parse(b"7 (x) S 1 2").is_none());
     }
 
-    /// What is known of a process, and what would be if no descriptor were left.
+    /// Returns the state of a process, and whether it is found dead without a descriptor.
     fn both(id: ProcessId) -> (Life, bool) {
         (id.life(), is_gone(id.pid()) || has_ended(id.pid()))
     }
@@ -284,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A process whose first thread has ended, and another one has not.
+    /// Checks a process whose first thread has ended while another one runs.
     #[test]
     fn a_process_lives_as_long_as_its_last_thread() {
         // SAFETY: the child, which has one thread of this test's, calls functions that are safe after
@@ -296,7 +304,7 @@ mod tests {
                 0 => {
                     libc::close(pipe[1]);
                     std::thread::spawn(move || {
-                        // Until the test lets go of the other end.
+                        // Returns when the test closes the other end.
                         let mut byte = 0u8;
                         libc::read(pipe[0], (&raw mut byte).cast(), 1);
                         libc::_exit(0);

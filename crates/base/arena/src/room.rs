@@ -1,15 +1,19 @@
-//! Room in the tmpfs that shared arenas lie in.
+//! Space in the tmpfs in which shared arenas lie.
 //!
-//! An arena is sparse: its pages are taken as they are touched, and the kernel raises SIGBUS where it has none
-//! (a container's `/dev/shm` has 64 MiB). Reserving all of it would take a thousand times what is used. So:
+//! An arena is sparse: the kernel allocates a page when it is touched, and raises SIGBUS if the
+//! tmpfs is full (a container's `/dev/shm` has 64 MiB). Reserving the whole arena would take a
+//! thousand times the memory in use. So:
 //!
-//! - room-O1: who builds an arena also takes a *reserve*, behind its tables, or fails.
-//! - room-O2: who touches a page that cannot be had gives the reserve back, takes the page and goes on
-//!   ([`handle_fault`], in a handler of SIGBUS). From then on the arena is [short](Arena::is_short): nothing is
-//!   made that would take more, and nobody else may attach.
-//!   Who is still building the arena, and so is alone with it, gets private memory instead and goes on: in the end it
-//!   is told, and fails ([`was_short`]).
-//! - room-O3: whoever stays takes a reserve again as soon as there is room ([`Arena::take_reserve`]).
+//! - room-O1: the process that builds an arena also allocates a *reserve* behind its tables, or
+//!   fails.
+//! - room-O2: a thread that touches a page that cannot be allocated frees the reserve, allocates
+//!   the page and goes on ([`handle_fault`], in a handler of SIGBUS). From then on the arena is
+//!   [short](Arena::is_short): no operation makes anything that takes more memory, and no other
+//!   process may attach. A process that is still building the arena, and so is its only user, gets
+//!   private memory instead and goes on. When it has finished, it finds that out and fails
+//!   ([`was_short`]).
+//! - room-O3: processes that stay attached allocate a reserve again as soon as there is room
+//!   ([`Arena::take_reserve`]).
 //! - room-O4: if the file has been truncated, private zeros take the place of all of it, and the gate is closed for good
 //!   ([`LOST`]): operations fail with `EIO`, and no process ends by the signal.
 
@@ -25,17 +29,17 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
-/// Bytes of the reserve (room-O1): pages for what is not asked about beforehand.
+/// Bytes of the reserve (room-O1), for pages that operations touch without a check beforehand.
 pub(crate) const RESERVE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
-/// What a handler of SIGBUS has to know of an arena that is mapped.
+/// A mapped arena, as the handler of SIGBUS needs it.
 struct Known {
-    /// In the header: whether it is short (room-O2).
+    /// The word of the header that is 1 if the arena is short (room-O2).
     short: AtomicPtr<AtomicU32>,
-    /// In the header: the gate, which is closed for good once memory is gone (room-O4).
+    /// The gate in the header, which is closed for good once memory is gone (room-O4).
     gate: AtomicPtr<AtomicU32>,
-    /// Whether it is being built.
+    /// Whether the arena is being built.
     building: AtomicBool,
     /// Whether private memory has taken the place of the file's (room-O2).
     is_private: AtomicBool,
@@ -52,7 +56,8 @@ static MAPPED: Table<Known> = Table::new(
     }; ENTRIES],
 );
 
-/// Whether memory of any arena of this process is gone: what operations ask, without following a pointer.
+/// Whether memory of any arena of this process is gone. Operations check that without following a
+/// pointer.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// See [`ANY_LOST`].
@@ -61,7 +66,7 @@ pub(crate) fn is_any_lost() -> bool {
     ANY_LOST.load(Acquire)
 }
 
-/// Lets [`handle_fault`] know of a session. One for which there is no place does without.
+/// Registers a session with [`handle_fault`]. If the table is full, the session is not registered.
 pub(crate) fn watch(session: &Session, building: bool) {
     let view = session.memory().view();
     let range = view.address()..view.address() + view.len();
@@ -74,30 +79,30 @@ pub(crate) fn watch(session: &Session, building: bool) {
     });
 }
 
-/// Before the memory at `base` is unmapped.
+/// Removes the arena at `base` from the table, before it is unmapped.
 pub(crate) fn unwatch(base: usize) {
     if let Some(arena) = MAPPED.find(base) {
         arena.end();
     }
 }
 
-/// Whether a shared arena is mapped there.
+/// Whether a shared arena is mapped at this address.
 pub fn is_mapped(address: usize) -> bool {
     MAPPED.find(address).is_some()
 }
 
-/// The arena at `base` has been built: whether there was no room for all of it.
+/// Ends the building of the arena at `base`. Returns whether there was no room for all of it.
 pub(crate) fn was_short(base: usize) -> bool {
     MAPPED.find(base).is_some_and(|arena| {
-        // What is of no use needs memory until it is dropped.
+        // A failed arena still touches memory until it is dropped, so it counts as being built.
         let was_short = arena.more.is_private.load(Relaxed);
         arena.more.building.store(was_short, Relaxed);
         was_short
     })
 }
 
-/// To be called in a handler of SIGBUS with the address that was touched: whether that was in an arena, and the
-/// page is there now (room-O2, room-O4), so that the instruction can be executed again. Makes system calls only.
+/// Handles a SIGBUS at an address. Returns whether it was in an arena and the page exists now
+/// (room-O2, room-O4), so that the instruction can be executed again. Makes system calls only.
 pub fn handle_fault(address: usize) -> bool {
     let Some(arena) = MAPPED.find(address) else { return false };
     let (base, len) = (arena.range().start, arena.range().len() as u64);
@@ -118,8 +123,9 @@ pub fn handle_fault(address: usize) -> bool {
     given.is_ok() && take() || take_private(arena, file, page) || lose(arena, Some(file))
 }
 
-/// Has private zeros take the place of the whole arena, and marks it as lost, here and for others (room-O4). A second thread may
-/// replace what another has just stored: what is read from now on counts for nothing.
+/// Replaces the whole arena by private zeros, and marks it as lost for this process and others
+/// (room-O4). A second thread may erase what another has just stored: operations discard what they
+/// read from now on.
 fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
     let gate = arena.more.gate.load(Relaxed);
     if let Some(file) = file {
@@ -138,23 +144,24 @@ fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
     is_there
 }
 
-/// Stores a word of the header that is mapped at `address`, by a system call: a store would end the process if that page is gone,
-/// too, as the signal is blocked here.
+/// Writes the word of the header that is mapped at `address` by a system call. If its page is gone,
+/// too, a store would end the process, as the signal is blocked here.
 fn mark(arena: &Entry<Known>, file: BorrowedFd<'_>, address: usize, word: u32) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    // Below that the call would raise a signal of its own.
+    // Below that limit the call would raise SIGXFSZ.
     if limit.is_none_or(|limit| limit >= PAGE) {
         let _ =
             rustix::io::pwrite(file, &word.to_ne_bytes(), (address - arena.range().start) as u64);
     }
 }
 
-/// Has private memory take the place of a hole of the file, from `page` on, if nobody else has the arena yet (room-O2).
+/// Replaces a hole of the file, from `page` on, by private memory, if no other process has the
+/// arena yet (room-O2).
 fn take_private(arena: &Entry<Known>, file: BorrowedFd<'_>, page: u64) -> bool {
     if !arena.more.building.load(Relaxed) {
         return false;
     }
-    // Another thread may have done so since this one met the fault: what that has stored must stay.
+    // Another thread may have replaced it since this one had the fault: its stores must stay.
     static BUSY: AtomicBool = AtomicBool::new(false);
     while BUSY.swap(true, Acquire) {
         std::hint::spin_loop();
@@ -168,8 +175,8 @@ fn take_private(arena: &Entry<Known>, file: BorrowedFd<'_>, page: u64) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     arena.more.is_private.store(true, Relaxed);
-    // SAFETY: pages of the arena, which is unmapped as a whole. They are replaced where the file has none, and no room
-    // for one: they are still all zeros.
+    // SAFETY: pages of the arena, which is unmapped as a whole. They are replaced only in a hole of
+    // the file that has no room for a page: they are still all zeros.
     let is_there = unsafe {
         mm::madvise(at, PAGE as usize, Advice::LinuxPopulateWrite).is_ok()
             || mm::mmap_anonymous(at, (end - page) as usize, prot, flags).is_ok()
@@ -182,19 +189,21 @@ fn reserve_at(len: u64) -> u64 {
     len.next_multiple_of(PAGE)
 }
 
-/// Takes the reserve of an arena of `len` bytes (room-O1).
+/// Allocates the reserve of an arena of `len` bytes (room-O1).
 pub(crate) fn take_reserve(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, reserve_at(len), RESERVE)
 }
 
 impl Arena {
-    /// Whether there was no room for more (room-O2): for those who are about to make something.
+    /// Whether the tmpfs had no room for more (room-O2). Operations that make something check it
+    /// first.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.session().is_some_and(|s| s.header().short.load(Relaxed) != 0)
     }
 
-    /// To be called now and then by somebody who stays (room-O3).
+    /// Allocates the reserve again, if the arena is short and there is room. A process that stays
+    /// attached calls it from time to time (room-O3).
     pub fn take_reserve(&self) {
         let Kind::Shared(session, at) = &self.kind else { return };
         if self.is_short() && self.try_reserve(session, at).is_ok() {

@@ -15,7 +15,7 @@ const WRITER: u32 = 1 << 31;
 const WAITING: u32 = 1 << 30;
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// How often a waiter asks whether to go on.
+/// Milliseconds between two checks of a waiter whether to go on.
 pub const PATIENCE_MS: u32 = 10;
 
 /// How a lock is held.
@@ -29,8 +29,8 @@ pub enum LockMode {
 
 /// The lock.
 ///
-/// A reader that only copies data out, and can tell nonsense from data, may do without: it takes a
-/// ticket, reads, and asks whether a writer was there meanwhile
+/// A reader that only copies data out, and can cope with inconsistent data, need not take the lock.
+/// It takes a ticket, reads, and checks whether a writer held the lock meanwhile
 /// ([`begin_optimistic`](Self::begin_optimistic)). That stores nothing, so readers do not slow each
 /// other down.
 #[derive(Debug, Default)]
@@ -38,19 +38,19 @@ pub enum LockMode {
 pub struct RwLock {
     /// Readers in the low bits, then "a waiter sleeps", then "a writer holds it".
     state: AtomicU32,
-    /// How often a writer came or went; odd while one is there.
+    /// The number of times that a writer took or released the lock; odd while one holds it.
     version: AtomicU32,
 }
 
 // SAFETY: two atomic words; zero is "free".
 unsafe impl Shared for RwLock {}
 
-/// What an optimistic reader remembers: the version it started from.
+/// The version from which an optimistic reader started.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u32);
 
 impl Ticket {
-    /// A number that every writer changes.
+    /// Returns the version, which every writer changes.
     #[inline]
     pub fn version(self) -> u32 {
         self.0
@@ -64,8 +64,8 @@ impl RwLock {
         let _ = self.lock_while(mode, || true);
     }
 
-    /// Takes the lock, sleeping until it can, as long as `patient` says to go on: it is asked every
-    /// [`PATIENCE_MS`] milliseconds. Returns whether the lock was taken.
+    /// Takes the lock, sleeping until it can. Calls `patient` every [`PATIENCE_MS`] milliseconds,
+    /// and gives up if that returns false. Returns whether the lock was taken.
     #[inline]
     pub fn lock_while(&self, mode: LockMode, patient: impl FnMut() -> bool) -> bool {
         self.try_lock(mode) || self.lock_slow(mode, patient)
@@ -78,22 +78,22 @@ impl RwLock {
         version.is_multiple_of(2).then_some(Ticket(version))
     }
 
-    /// Whether no writer held the lock since the ticket was taken: what was read is consistent. The look
-    /// is sequentially consistent, for readers who announce themselves before it.
+    /// Whether no writer held the lock since the ticket was taken: what was read is consistent. The
+    /// load is sequentially consistent, for readers that announce themselves before it.
     #[inline]
     pub fn end_optimistic(&self, ticket: Ticket) -> bool {
         fence(Acquire);
         self.version.load(SeqCst) == ticket.0
     }
 
-    /// Whether the caller, who holds the lock alone, is the first writer since the ticket was taken: what
-    /// was read under it holds.
+    /// Whether the caller, which holds the lock exclusively, is the first writer since the ticket
+    /// was taken. Then what was read with the ticket is still valid.
     #[inline]
     pub fn is_first_since(&self, ticket: Ticket) -> bool {
         self.version.load(Relaxed) == ticket.0.wrapping_add(1)
     }
 
-    /// Takes the lock if that needs no waiting.
+    /// Takes the lock if that is possible without waiting. Returns whether it did.
     #[inline]
     pub fn try_lock(&self, mode: LockMode) -> bool {
         let taken = self.try_state(mode);
@@ -103,7 +103,8 @@ impl RwLock {
         taken
     }
 
-    /// A writer, who is alone, comes or goes. The fence keeps its stores behind its coming.
+    /// Counts that a writer takes or releases the lock, which it holds exclusively. The fence keeps
+    /// its stores behind the count.
     #[inline]
     fn bump(&self) {
         let version = self.version.load(Relaxed).wrapping_add(1);
@@ -139,7 +140,8 @@ impl RwLock {
             let seen = self.state.load(Relaxed);
             let held = seen & !WAITING != 0;
             if !held && seen != 0 {
-                // Nobody holds it but WAITING is left over from a waiter that got in by spinning.
+                // No thread holds it, but WAITING is left over from a waiter that got in by
+                // spinning.
                 let _ = self.state.compare_exchange(seen, 0, Relaxed, Relaxed);
                 sync::futex_wake(&self.state);
                 continue;
@@ -148,7 +150,7 @@ impl RwLock {
                 && (seen & WAITING != 0
                     || self.state.compare_exchange(seen, seen | WAITING, Relaxed, Relaxed).is_ok())
             {
-                // Woken, interrupted or changed meanwhile: in each case the loop looks again.
+                // Woken, interrupted or changed meanwhile: in each case the loop tries again.
                 let woken = sync::futex_wait(&self.state, seen | WAITING, &patience);
                 if woken == Err(Errno::TIMEDOUT) && !patient() {
                     return false;
@@ -180,7 +182,7 @@ mod tests {
     use std::cell::UnsafeCell;
 
     struct Guarded(RwLock, UnsafeCell<[u64; 2]>);
-    // SAFETY: the cell is only touched under the lock, which is what the test checks.
+    // SAFETY: the cell is only touched under the lock, as the test checks.
     unsafe impl Sync for Guarded {}
 
     #[test]

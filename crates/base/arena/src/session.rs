@@ -1,30 +1,33 @@
-//! Who uses a shared arena: processes, their threads, and how all of them stop for a repair.
+//! The processes and threads that use a shared arena, and how all of them stop for a repair.
 //!
-//! A thread marks its own slot while it is inside an operation. Nobody waits for anybody to
-//! come or go, so that costs one store each way. What happens when a process is killed:
+//! A thread marks its own slot while it is inside an operation. No thread waits for another to
+//! enter or leave, so each costs one store. The rules for a process that is killed:
 //!
-//! - session-E1: outside of operations: nothing but its slots and references are left. Anybody clears them,
-//!   at the latest the process that needs the slot.
-//! - session-E2: inside an operation: locks stay taken, derived state may be half-changed. Whoever finds that
-//!   out closes the *gate*, waits until every living thread is outside, and derives all of it anew.
-//! - session-E3: threads that wait for a lock ask from time to time whether the gate is closed or somebody
-//!   died; then they give up, undo what they prepared, leave, and start over.
-//! - session-E4: the mark and the gate are two words, written by one side and read by the other. The side
-//!   that closes the gate pays for the fence of both (`membarrier(2)`, the expedited kind): its slot says
-//!   that a process *relies* on that, which it may once the kernel has it registered. The threads of one that
-//!   cannot be registered (an old kernel, a filter of system calls) fence themselves. Who closes the gate and
-//!   cannot make others fence opens it again where somebody relies on it, and leaves the repair to those
-//!   who can.
-//! - session-E5: the slot of a dead process is cleared away by its *sweeper*, or taken over by a newcomer as it
-//!   is. Each marks it (`sweeper`, `who`), fences, and looks for the other's mark: both may back off,
-//!   but not both go on. A slot is free before it is without sweeper.
-//! - session-E6: a child of a fork takes references for what it inherits, and until then those of its parent count for
-//!   both. So the slot of a parent that has died says until when nobody clears it away. A child that comes later
-//!   than that (it was stopped as it was born) may find removed files gone.
-
+//! - session-E1: if it dies outside of operations, only its slots and references are left. Any
+//!   process clears them, at the latest one that needs the slot.
+//! - session-E2: if it dies inside an operation, locks stay taken and derived state may be
+//!   half-changed. A thread that finds that out closes the *gate*, waits until every living thread
+//!   is outside, and derives the whole state again.
+//! - session-E3: threads that wait for a lock check from time to time whether the gate is closed or
+//!   a process died inside. Then they give up, undo what they prepared, leave, and start over.
+//! - session-E4: the mark and the gate are two words, written by one side and read by the other.
+//!   The side that closes the gate executes the fence for both (`membarrier(2)`, the expedited
+//!   kind). A process that the kernel has registered may *rely* on that, and its slot records it.
+//!   The threads of a process that cannot be registered (an old kernel, a filter of system calls)
+//!   fence themselves. A process that closes the gate and cannot make others fence opens it again
+//!   if any process relies on it, and leaves the repair to those that can.
+//! - session-E5: the slot of a dead process is either cleared by its *sweeper*, or taken over
+//!   uncleared by a new process. Each stores its mark (`sweeper`, `who`), fences, and checks for
+//!   the other's mark. Both may back off, but not both go on. A slot becomes free before its
+//!   sweeper is reset.
+//! - session-E6: a child of a fork takes references for what it inherits, and until then those of
+//!   its parent count for both. So the slot of a parent that has died has a time before which no
+//!   process clears it. A child that takes its references later (it was stopped right after the
+//!   fork) may find removed files gone.
 //!
-//! Here is who takes part: slots of processes and threads, and how they come and go. How threads stop is in [`gate`], what the dead
-//! leave in [`dead`], what follows if words were overwritten in [`doubt`].
+//! This module has the slots of processes and threads: how they are claimed and released. [`gate`]
+//! stops all threads, [`dead`] clears what dead processes leave, and [`doubt`] handles overwritten
+//! words.
 
 #![allow(unsafe_code)]
 
@@ -52,49 +55,53 @@ use std::sync::{Arc, Once};
 pub const PROCESSES: usize = if cfg!(loom) { 3 } else { 256 };
 /// Threads that can use one arena at a time.
 const THREADS: usize = if cfg!(loom) { 3 } else { 4096 };
-/// The owner of locks that a thread took without a slot; never found dead.
+/// The owner of locks that a thread took without a slot; it counts as alive.
 const UNKNOWN: u32 = u32::MAX;
-/// The gate of an arena whose memory is gone (room-O4): closed, by no owner, for good.
+/// The value of the gate of an arena whose memory is gone (room-O4): closed for good, without an
+/// owner.
 pub(crate) const LOST: u32 = u32::MAX;
-/// One in the number of closings, in the word of the gate; above any owner.
+/// The unit of the number of closings in the word of the gate; larger than any owner.
 const CLOSING: u32 = (THREADS as u32 + 1).next_power_of_two();
-/// In the count of pauses: the slot of this process holds what a dead one has left.
+/// Flag in the count of pauses: the slot of this process holds leftovers of a dead process.
 const LEFTOVERS: u64 = 1 << 31;
-/// In the count of pauses: this process has just come, and has not been admitted ([`Arena::hold_newcomers`]).
+/// Flag in the count of pauses: this process has just come, and has not been admitted
+/// ([`Arena::hold_newcomers`]).
 const ARRIVED: u64 = 1 << 30;
-/// The process of a slot that was left without being cleared; never alive.
+/// The process of a slot that was released without being cleared; it counts as dead.
 const GONE: u64 = 1;
-/// How long to sleep before looking again, where nobody would wake us.
+/// The sleep between two checks, if no thread would wake this one.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NAPS_TO_DOUBT: u32 = if cfg!(loom) { 1 } else { 20 };
-/// How long a child has to take what it inherits from a parent that has died (session-E6): half a minute.
+/// The time in which a child takes references for what it inherits from a dead parent (session-E6):
+/// half a minute.
 const FORK_UNITS: u64 = 30 * UNITS_PER_SECOND;
-/// Naps for which a thread may be inside whose process nobody knows to be alive or dead, before whoever has
-/// closed the gate opens it again.
+/// Naps to wait for a thread inside whose process may be alive or dead (`Life::Unknown`). After
+/// that the process that has closed the gate opens it again.
 const NAPS_TO_DESPAIR: u32 = 1_000;
-/// How often a process that cannot stop the world lets others try before it gives up, a nap or more each.
+/// Attempts of a process that cannot stop the world before it gives up. Between them it lets others
+/// try, for a nap or more.
 const UNABLE_TRIES: u32 = if cfg!(loom) { u32::MAX } else { 5_000 };
 
-/// First bytes of a shared arena.
+/// The first bytes of a shared arena.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
-    /// Tells layouts and versions apart; 0 until the derived state is complete.
+    /// The format of layout and version; 0 until the derived state is complete.
     pub(crate) ready: AtomicU64,
-    /// The namespaces that process numbers and start times are of.
+    /// The namespaces to which process numbers and start times belong.
     pub(crate) namespaces: AtomicU64,
-    /// The owner who stops the world, below [`CLOSING`], and which closing it is above, so that no two
-    /// look alike; 0: nobody; [`LOST`].
+    /// The owner that has closed the gate (below [`CLOSING`]), plus the number of this closing
+    /// times [`CLOSING`], so that each closing has a different value. 0: open. Or [`LOST`].
     pub(crate) gate: AtomicU32,
-    /// How often the gate was closed.
+    /// The number of times that the gate was closed.
     closings: AtomicU32,
-    /// Slots of the thread table that were ever used.
+    /// The number of slots of the thread table that were ever used.
     threads_used: AtomicU32,
-    /// How often the derived state was derived anew after a process died.
+    /// The number of times that the derived state was rebuilt after a process died.
     recoveries: AtomicU32,
-    /// There was no room for more of it (room-O2 in `room.rs`).
+    /// 1 if the tmpfs had no room for a page of the arena (room-O2 in `room.rs`).
     pub(crate) short: AtomicU32,
-    /// Its words are in doubt (doubt-W1).
+    /// 1 if its words are in doubt (doubt-W1).
     doubted: AtomicU32,
 }
 // SAFETY: atomics only; zero means "nothing yet".
@@ -112,12 +119,12 @@ impl Header {
 struct ProcessSlot {
     /// [`ProcessId`]; 0: free.
     who: AtomicU64,
-    /// The owner who clears it away after its death; 0: nobody.
+    /// The owner that clears the slot after the process died; 0: none.
     sweeper: AtomicU32,
-    /// Its threads do not fence: whoever closes the gate does it for them (session-E4).
+    /// 1 if its threads do not fence: a process that closes the gate does so for them (session-E4).
     relies: AtomicU32,
-    /// Until when a child may come that has not yet taken what it inherits (session-E6), as [`process::now`]; 0: there
-    /// is none.
+    /// The time, as of [`process::now`], until which a child may still take references for what it
+    /// inherits (session-E6); 0: no fork is going on.
     forking: AtomicU64,
 }
 // SAFETY: as above.
@@ -129,7 +136,7 @@ impl ProcessSlot {
         is_nobody(self.who.load(Acquire))
     }
 
-    /// Whether nobody needs what a dead process has left in it (session-E6).
+    /// Whether its process is dead, and no child needs what that has left in it (session-E6).
     fn is_abandoned(&self, who: u64) -> bool {
         self.is_abandoned_by(who, Look::Thorough)
     }
@@ -142,7 +149,7 @@ impl ProcessSlot {
         who != 0 && is_dead(ProcessId(who)) && self.forking.load(Acquire) <= process::now()
     }
 
-    /// Its sweeper is done with it.
+    /// Resets the sweeper, which has cleared the slot.
     fn release(&self, sweeper: u32) {
         let _ = self.sweeper.compare_exchange(sweeper, 0, AcqRel, Relaxed);
     }
@@ -155,8 +162,8 @@ struct ThreadSlot {
     who: AtomicU64,
     /// Whether the thread is inside an operation.
     inside: AtomicU32,
-    /// Slot of the process plus one, as of the thread's session: a process may have several, of which one
-    /// detaches.
+    /// Slot of the process plus one, in the thread's session: a process may have several sessions,
+    /// of which one detaches.
     process: AtomicU32,
 }
 // SAFETY: as above.
@@ -167,7 +174,7 @@ fn is_nobody(who: u64) -> bool {
     who == 0 || ProcessId(who).is_dead()
 }
 
-/// Where the tables of a session are.
+/// The tables of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Tables {
     pub(crate) header: Span<Header>,
@@ -215,7 +222,8 @@ impl Tables {
     }
 }
 
-/// Reads what a file has at `offset`; the rest of `bytes` stays.
+/// Reads from a file at `offset`. If the file ends before `bytes`, the rest of `bytes` stays as it
+/// is.
 fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: usize) -> io::Result<()> {
     let mut done = 0;
     loop {
@@ -228,7 +236,7 @@ fn read_at(file: &OwnedFd, bytes: &mut [u8], offset: usize) -> io::Result<()> {
     }
 }
 
-/// Forks since the start, in this process's line of ancestors.
+/// The number of forks since the start, in this process and its ancestors.
 static FORKS: atomic::AtomicU32 = atomic::AtomicU32::new(0);
 static NEXT_NUMBER: atomic::AtomicU32 = atomic::AtomicU32::new(1);
 
@@ -237,7 +245,7 @@ extern "C" fn forked() {
     process::after_fork_child();
 }
 
-/// Has forks be counted from now on.
+/// Counts forks from now on.
 pub(crate) fn count_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -246,8 +254,8 @@ pub(crate) fn count_forks() {
     });
 }
 
-/// Tells the kernel early what the first shared arena of the process will need it to know (session-E4): later, when
-/// the process has several threads, that takes some ten milliseconds.
+/// Registers the process with the kernel for `membarrier(2)` before the first shared arena needs it
+/// (session-E4). Later, when the process has several threads, that takes some ten milliseconds.
 pub fn prepare() {
     sync::register();
 }
@@ -256,26 +264,30 @@ pub fn prepare() {
 pub(crate) struct Session {
     memory: Memory,
     pub(crate) tables: Tables,
-    /// Keeps the lock (attach-A1), and is used for nothing else.
+    /// Holds the lock (attach-A1). Other accesses first check that it still is the arena's file.
     pub(crate) file: OwnedFd,
     /// Device and inode of the file.
     pub(crate) id: (u64, u64),
-    /// Tells sessions of this process apart.
+    /// A number that no other session of this process has.
     number: u32,
-    /// Slot of this process plus one, and the value of [`FORKS`] it was taken at.
+    /// Slot of this process plus one, in the lower half; above it the value of [`FORKS`] when the
+    /// slot was taken.
     process: AtomicU64,
     detached: AtomicBool,
-    /// How many keep the threads of this process outside ([`Arena::pause`]), in the lower half; and
-    /// [`LEFTOVERS`] and [`ARRIVED`], which do, too. In the upper half the value of [`FORKS`] that holds for: in a child
-    /// those who paused the parent are not there.
+    /// The lower half has the number of threads that keep the others of this process outside
+    /// ([`Arena::pause`]), and the flags [`LEFTOVERS`] and [`ARRIVED`], which keep them outside,
+    /// too. The upper half has the value of [`FORKS`] for which the lower one holds: threads that
+    /// paused the parent do not exist in a child.
     paused: AtomicU64,
-    /// Whether a process that comes is to be admitted first.
+    /// Whether a process that gets a slot must be admitted before it enters.
     holds_newcomers: AtomicBool,
-    /// The threads of this process fence themselves (session-E4): the kernel does not know that others may.
+    /// Whether the threads of this process fence themselves (session-E4): the kernel has not
+    /// registered it.
     fences: AtomicBool,
-    /// Slot of the process plus one that forks or has forked this one, until that is over; 0: none.
+    /// During a fork: slot of the parent plus one, in parent and child; 0: no fork.
     forking: AtomicU32,
-    /// How often in a row this process could not stop the world ([`Refused::Unable`]).
+    /// The number of times in a row that this process could not stop the world
+    /// ([`Refused::Unable`]).
     unable: AtomicU32,
 }
 
@@ -287,7 +299,7 @@ struct Membership {
 }
 
 impl Membership {
-    /// Whether this process has left the session.
+    /// Whether this process has detached from the session.
     fn is_over(&self) -> bool {
         self.session.detached.load(Acquire)
     }
@@ -296,7 +308,7 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         sync::last().set((0, 0));
-        // After a fork the slot is the parent's; after a detach it may be anybody's.
+        // After a fork the slot is the parent's; after a detach it may belong to any thread.
         if self.key == self.session.key() && !self.is_over() {
             self.session.threads()[self.slot as usize].who.store(0, Release);
         }
@@ -307,7 +319,7 @@ thread_local! {
     static ALL: RefCell<Vec<Membership>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread lets go of sessions that were left: of their memory and files.
+/// Drops the calling thread's references to detached sessions, and so their memory and files.
 pub(crate) fn forget_left() {
     let _ = ALL.try_with(|all| {
         if let Ok(mut all) = all.try_borrow_mut() {
@@ -316,21 +328,22 @@ pub(crate) fn forget_left() {
     });
 }
 
-/// Why a thread could not enter.
+/// The reason why a thread could not enter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// All slots of processes or threads are taken.
     Full,
-    /// Whoever stops the world has died, or left it stopped: [`Arena::stop_the_world`] takes over.
+    /// The process that closed the gate has died: [`Arena::stop_the_world`] takes over.
     Stopped,
-    /// The process has just got the slot of a dead one, and must clear away what that has left. Said
-    /// once.
+    /// The process has just got the slot of a dead process, and must clear what that has left.
+    /// Returned once.
     Leftovers,
-    /// The process has just come, and is to look at what those who were alone until now have to end first; then
-    /// [`Arena::admit`] lets it in.
+    /// The process has just come. It must first wait until processes that were alone so far have
+    /// ended what needs that ([`Arena::hold_newcomers`]). Then [`Arena::admit`] lets it in.
     Arrived,
-    /// Somebody has to stop the world, and this process cannot: system calls are kept from it (session-E4) or it
-    /// may not know who lives (process-L3 in `process.rs`), and of those that could, none has done it for seconds.
+    /// A process has to stop the world, and this one cannot: a filter forbids it system calls
+    /// (session-E4), or it cannot find out which processes are alive (process-L3 in `process.rs`).
+    /// No other process has done it for seconds.
     Unable,
     /// Memory of the arena is gone (room-O4).
     Lost,
@@ -409,7 +422,7 @@ impl Session {
                 let mut membership = Some(Membership { session: self.clone(), key, slot });
                 let _ = ALL.try_with(|all| {
                     let mut all = all.borrow_mut();
-                    // Those from before a fork, and of sessions that were left, are no use any more.
+                    // Memberships from before a fork, and of detached sessions, are useless.
                     all.retain(|m| m.key as u32 == key as u32 && !m.is_over());
                     all.extend(membership.take());
                 });
@@ -436,7 +449,8 @@ impl Session {
             is_outside && who != 0 && ProcessId(who).is_dead() && take(i, who)
         };
         let is_free = |i: &usize| slots[*i].who.load(Relaxed) == 0 && take(i, 0);
-        // The first thread of each process has a place of its own: nobody looks through those of others.
+        // The search begins at a different slot for each process, so it rarely meets slots that
+        // others have taken.
         let (first, rest) = (1 + process..=THREADS, 1..=process);
         let slot = first.chain(rest).find(is_free).or_else(|| (1..=top).find(is_left));
         let slot = slot.ok_or(Refused::Full)?;
@@ -455,7 +469,7 @@ impl Session {
         }
         let paused = self.paused.load(Acquire);
         if paused & !0xffff_ffff != forks {
-            // If another thread was first, it holds already.
+            // If another thread was first, the value is set already.
             let _ = self.paused.compare_exchange(paused, forks, AcqRel, Relaxed);
         }
         let me = ProcessId::own().0;
@@ -480,7 +494,8 @@ impl Session {
         let looks = [Look::Quick, Look::Thorough].into_iter();
         let left = |look| (0..PROCESSES).find(|i| is_left(i, look));
         let slot = fresh.or_else(|| looks.clone().find_map(left)).ok_or(Refused::Full)?;
-        // Before any thread of the process is inside: who closes the gate must see it, or be seen (session-E4).
+        // Before any thread of the process is inside: a process that closes the gate must see this
+        // slot, or this one must see the gate closed (session-E4).
         let is_registered = sync::register();
         slots[slot].relies.store(is_registered.into(), Relaxed);
         slots[slot].forking.store(0, Relaxed);
@@ -504,7 +519,7 @@ impl Session {
         }
     }
 
-    /// Gives back what this process has here; it uses the arena no more. Whether it had anything.
+    /// Gives back this process's slots: it no longer uses the arena. Returns whether it had any.
     pub(crate) fn detach(&self) -> bool {
         let known = self.process.load(Acquire);
         self.detached.store(true, Release);
@@ -516,12 +531,13 @@ impl Session {
         for t in self.used_threads().iter().filter(own) {
             let _ = t.who.compare_exchange(me, 0, AcqRel, Relaxed);
         }
-        // References and the like may be left.
+        // References of the process may be left in the arena.
         self.processes()[(known as u32 - 1) as usize].who.store(GONE, Release);
         true
     }
 
-    /// Gives back the slots of threads of a dead process, but of those that died inside: they say so.
+    /// Gives back the thread slots of a dead process, except those of threads that died inside:
+    /// these slots show that (session-E2).
     fn free_threads(&self, who: u64) {
         let is_outside = |t: &&ThreadSlot| t.inside.load(Acquire) == 0;
         let of_it = self.used_threads().iter().filter(|t| t.who.load(Acquire) == who);
@@ -537,8 +553,8 @@ impl Session {
 }
 
 impl Arena {
-    /// The process is about to fork: until [`end_fork`](Self::end_fork), what it holds stays if it dies (session-E6).
-    /// One fork at a time.
+    /// Announces a fork: until [`end_fork`](Self::end_fork), the references of this process stay
+    /// even if it dies (session-E6). A process may do only one fork at a time.
     pub fn begin_fork(&self) {
         if let Some(s) = self.session()
             && let Ok(process) = s.process()
@@ -548,8 +564,8 @@ impl Arena {
         }
     }
 
-    /// In parent and child: the child has references for what it inherits, or there is no child. Whoever
-    /// says so first says so for both.
+    /// Ends the fork: the child has references for what it inherits, or there is no child. To be
+    /// called in parent and child; the first call counts for both.
     pub fn end_fork(&self) {
         if let Some(s) = self.session() {
             let slot = s.forking.swap(0, Relaxed) as usize;
@@ -559,8 +575,8 @@ impl Arena {
         }
     }
 
-    /// From now on a process that comes, also one that is forked, is told so ([`Refused::Arrived`]) until it is
-    /// [admitted](Self::admit).
+    /// Keeps new processes outside from now on, also forked ones: they get [`Refused::Arrived`]
+    /// until they are [admitted](Self::admit).
     pub fn hold_newcomers(&self) {
         let Some(s) = self.session() else { return };
         s.holds_newcomers.store(true, Release);
@@ -569,17 +585,17 @@ impl Arena {
         }
     }
 
-    /// Lets the threads of this process in.
+    /// Lets the threads of this process enter.
     pub fn admit(&self) {
         if let Some(s) = self.session() {
             s.paused.fetch_and(!ARRIVED, AcqRel);
         }
     }
 
-    /// Whether another process has a slot. One that has just died still counts.
+    /// Whether another process has a slot. A process that has just died still counts.
     ///
-    /// A process that comes has its slot before it is told so: of two, who each store a word of their own and ask for the
-    /// other's afterwards, one sees it.
+    /// A new process takes its slot before it gets [`Refused::Arrived`]. So of two processes, which
+    /// each store a word of their own and then check for the other's, at least one sees it.
     pub fn has_company(&self) -> bool {
         let Some(s) = self.session() else { return false };
         fence(SeqCst);
@@ -590,19 +606,20 @@ impl Arena {
         s.processes().iter().enumerate().any(is_other)
     }
 
-    /// Whether nobody alive has this slot.
+    /// Whether no living process has this slot.
     pub fn is_process_dead(&self, slot: usize) -> bool {
         let Some(s) = self.session() else { return false };
         s.processes().get(slot).is_none_or(|process| is_nobody(process.who.load(Acquire)))
     }
 
-    /// The slot of the calling process: below [`PROCESSES`], and the only one that has it. An arena
-    /// for one process has slot 0.
+    /// Returns the slot of the calling process, which no other process has: a number below
+    /// [`PROCESSES`]. In an arena for one process it is 0.
     pub fn process(&self) -> Result<usize, Refused> {
         self.session().map_or(Ok(0), |s| s.process())
     }
 
-    /// How often the derived state was derived anew because a process died inside.
+    /// Returns the number of times that the derived state was rebuilt because a process died
+    /// inside.
     pub fn recoveries(&self) -> u32 {
         self.session().map_or(0, |s| s.header().recoveries.load(Relaxed))
     }
@@ -615,7 +632,7 @@ impl Arena {
     }
 }
 
-/// What the system call layer says when a slot cannot be had.
+/// The error of the system call layer for a thread that could not enter.
 impl From<Refused> for Errno {
     fn from(r: Refused) -> Self {
         match r {
@@ -636,7 +653,7 @@ mod tests {
     use crate::{Attached, Place};
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// A shared arena that nothing else uses.
+    /// The place of a shared arena that no other test uses.
     fn place(name: &str) -> Place {
         Place::private("/dev/shm", &format!("arena-{name}-{}", std::process::id()), 2)
     }
@@ -651,7 +668,7 @@ mod tests {
         }
     }
 
-    /// Runs `body` in a forked process; whether it returned true there.
+    /// Runs `body` in a forked process. Returns whether it returned true there.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child has one thread and ends without running anything of the test's.
         unsafe {
@@ -666,7 +683,7 @@ mod tests {
         }
     }
 
-    /// From now on the process may not call `membarrier(2)`: `EPERM`.
+    /// Makes `membarrier(2)` fail with `EPERM` in this process.
     fn forbid_membarrier() {
         os::syscalls::forbid(libc::SYS_membarrier);
         assert_eq!(membarrier(MembarrierCommand::PrivateExpedited), Err(Errno::PERM));
@@ -696,7 +713,7 @@ mod tests {
         drop(arena.enter().unwrap());
         for _ in 0..PROCESSES + 50 {
             assert!(in_child(|| {
-                // Who gets the slot of a dead process is told so once.
+                // A process that gets the slot of a dead process is refused once (`Leftovers`).
                 arena.enter().or_else(|_| arena.enter()).is_ok()
             }));
         }
@@ -705,7 +722,7 @@ mod tests {
         assert!(taken <= PROCESSES, "{taken} slots of threads are taken");
     }
 
-    /// Memory and files of arenas that a thread has used before are not kept until it ends.
+    /// A thread that has used an arena does not keep its memory and file open after the detach.
     #[test]
     fn a_thread_lets_go_of_arenas_that_were_left() {
         const NAME: &str = "left-behind";

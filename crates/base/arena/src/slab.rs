@@ -1,4 +1,4 @@
-//! Fixed-size nodes handed out by number.
+//! An allocator of nodes of a fixed size, identified by number.
 
 use crate::sync::{AtomicU64, fence};
 use crate::{Arena, Layout, Link, Shared, Span};
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 pub struct Handle(pub u32);
 
 impl Handle {
-    /// From a link word.
+    /// Converts a link word.
     pub fn from_link(word: u32) -> Option<Self> {
         (word != 0).then_some(Self(word))
     }
@@ -18,8 +18,8 @@ impl Handle {
 /// A pool of `T`; free nodes are chained through their own [`Link::link`].
 pub struct Slab<T> {
     nodes: Span<T>,
-    /// `[0]`: top of the free stack as `tag << 32 | handle` (the tag defeats ABA);
-    /// `[1]`: how many nodes were ever used.
+    /// `[0]`: top of the free stack as `tag << 32 | handle` (the tag defeats ABA); `[1]`: the
+    /// number of nodes that were ever used.
     head: Span<AtomicU64>,
 }
 
@@ -36,18 +36,18 @@ impl<T: Shared + Link> Slab<T> {
         Self { nodes: layout.table(capacity + 1), head: layout.table(2) }
     }
 
-    /// The most nodes that there can be.
+    /// Returns the largest possible number of nodes.
     pub fn capacity(&self) -> usize {
         self.nodes.len
     }
 
-    /// The node with this number.
+    /// Returns the node with this number.
     #[inline]
     pub fn get<'a>(&self, arena: &'a Arena, handle: Handle) -> &'a T {
         &arena.table(self.nodes)[handle.0 as usize]
     }
 
-    /// Takes a node with unspecified content; `None` where all are taken.
+    /// Takes a node, whose content is unspecified. `None` if all are taken.
     pub fn take(&self, arena: &Arena) -> Option<Handle> {
         let head = arena.table(self.head);
         let mut top = head[0].load(Acquire);
@@ -56,7 +56,8 @@ impl<T: Shared + Link> Slab<T> {
             let tagged = (top >> 32).wrapping_add(1) << 32 | next;
             match head[0].compare_exchange_weak(top, tagged, AcqRel, Acquire) {
                 Ok(_) => {
-                    // Who sees what is stored to the node from here on sees that it was free (hash-H2).
+                    // A thread that sees a store to the node from here on also sees that the node
+                    // was free (hash-H2).
                     fence(Release);
                     return Some(node);
                 }
@@ -71,7 +72,7 @@ impl<T: Shared + Link> Slab<T> {
         Some(Handle(used as u32))
     }
 
-    /// Gives a node back. Nobody may use it any more.
+    /// Gives a node back. No thread may use it any more.
     pub fn give(&self, arena: &Arena, node: Handle) {
         let head = &arena.table(self.head)[0];
         let mut top = head.load(Acquire);

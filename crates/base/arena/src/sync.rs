@@ -1,5 +1,5 @@
-//! What threads meet at: atomics, fences, sleeping and waking. Those of std and of the kernel, or with
-//! `--cfg loom` those of the model (`model.rs`).
+//! Synchronization of threads: atomics, fences, sleeping and waking. They are those of std and the
+//! kernel, or with `--cfg loom` those of the model (`model.rs`).
 
 #[cfg(loom)]
 pub(crate) use crate::model::*;
@@ -16,16 +16,16 @@ mod real {
     pub(crate) use std::thread_local;
 
     os::thread_cell! {
-        /// The key of the session that the thread has used last, and its slot there.
+        /// The key of the session that the thread used last, and its slot there.
         pub(crate) fn last -> (u64, u32), "arena_last", 16
     }
 
     os::thread_cell! {
-        /// What [`number`] has said; 0: nothing yet.
+        /// The thread's [`number`]; 0: not given yet.
         fn known_number -> u32, "arena_number", 4
     }
 
-    /// The calling thread's number, from 1; threads that begin one after the other have different ones.
+    /// Returns the calling thread's number, from 1. Each thread gets its own.
     #[inline]
     pub(crate) fn number() -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -35,28 +35,29 @@ mod real {
         known_number().get()
     }
 
-    /// Tells the kernel that others may make this process's threads fence, and that it may itself; whether
-    /// it knows now. It forgets with the process image only: a child of a fork is registered as well.
-    /// Costs next to nothing where it knows already or there is one thread, else some ten milliseconds.
+    /// Registers the process with `membarrier(2)`, so that other processes, and it itself, may make
+    /// its threads fence. Returns whether it is registered. A child of a fork inherits that; only
+    /// `exec` ends it. Costs next to nothing if the process is registered or has one thread, else
+    /// some ten milliseconds.
     pub(crate) fn register() -> bool {
         membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
     }
 
-    /// A fence of the calling thread and of all threads of [registered](register) processes; whether that
-    /// was possible.
+    /// Makes the calling thread and all threads of [registered](register) processes fence. Returns
+    /// whether that was possible.
     pub(crate) fn make_all_fence() -> bool {
         membarrier(MembarrierCommand::GlobalExpedited).is_ok()
     }
 
-    /// A fence of the calling thread and, if the process is [registered](register) and no filter forbids it,
-    /// of the other ones.
+    /// Makes the calling thread fence and, if the process is [registered](register) and no filter
+    /// forbids it, its other threads.
     pub(crate) fn make_own_fence() {
         fence(SeqCst);
         let _ = membarrier(MembarrierCommand::PrivateExpedited);
     }
 
-    /// What the model asks of types in an arena: nothing here.
+    /// The requirement of the model for types in an arena; here it is empty.
     pub trait Modelled {}
     impl<T> Modelled for T {}
 
@@ -71,13 +72,13 @@ mod real {
         futex::wait(word, futex::Flags::empty(), expected, Some(patience))
     }
 
-    /// Wakes all who sleep on the word.
+    /// Wakes all threads that sleep on the word.
     #[inline]
     pub(crate) fn futex_wake(word: &AtomicU32) {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Lets others run.
+    /// Lets other threads run.
     #[inline]
     pub(crate) fn give_way() {
         rustix::thread::sched_yield();

@@ -1,9 +1,10 @@
-//! Tokens: a thread announces what another one may do for it, once.
+//! Tokens: a thread announces work that another thread may take over, once.
 //!
-//! - token-T1: one thread at a time announces by a token. It takes back what was there before it stores the words, and stores the
-//!   state last. States of two announcements differ.
-//! - token-T2: a taker reads state and words, and then marks the state by one compare-exchange. If that succeeds, the announcement
-//!   was still there, its words were the ones that were read, and no other process takes it.
+//! - token-T1: one thread at a time announces by a token. It withdraws the previous announcement,
+//!   then stores the words, and the state last. States of two announcements differ.
+//! - token-T2: a taker reads state and words, and then marks the state by one compare-exchange. If
+//!   that succeeds, the announcement still stood, the words read belong to it, and no other process
+//!   takes it.
 
 use crate::Shared;
 use crate::sync::AtomicU64;
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 /// Words of an announcement, besides its state.
 pub const TOKEN_WORDS: usize = 4;
 
-/// Bit of the state: the announcement was taken.
+/// Bit of the state that marks the announcement as taken.
 const TAKEN: u64 = 1;
 
 /// Room for one announcement.
@@ -29,16 +30,18 @@ pub struct Token {
 unsafe impl Shared for Token {}
 
 impl Token {
-    /// Announces (token-T1). `state` is even, not 0, and none that was announced before.
+    /// Announces (token-T1). `state` is even, not 0, and was never announced before.
     pub fn announce(&self, state: u64, words: &[u64; TOKEN_WORDS]) {
         debug_assert!(state != 0 && state & TAKEN == 0, "{state:x}");
         self.state.store(0, Release);
-        // Released each, so that a taker that has seen one of them finds the state before it gone.
+        // Each is a release store, so that a taker that has read one of them finds the previous
+        // state gone.
         self.words.iter().zip(words).for_each(|(to, word)| to.store(*word, Release));
         self.state.store(state, SeqCst);
     }
 
-    /// Takes the announcement, unless another process has, if `accepts` agrees to its state and words (token-T2).
+    /// Takes the announcement if `accepts` returns true for its state and words, and no other
+    /// process has taken it (token-T2). Returns its state.
     pub fn take(&self, accepts: impl FnOnce(u64, &[u64; TOKEN_WORDS]) -> bool) -> Option<u64> {
         let state = self.state.load(Acquire);
         if state == 0 || state & TAKEN != 0 {
@@ -51,18 +54,19 @@ impl Token {
         self.state.compare_exchange(state, state | TAKEN, SeqCst, Relaxed).ok()
     }
 
-    /// Takes back what was announced by this state, and nothing else. Returns whether it was taken before.
+    /// Withdraws the announcement with this state, and no other. Returns whether it had been taken.
     pub fn end(&self, state: u64) -> bool {
         let is_it = |found: u64| (found & !TAKEN == state).then_some(0);
         self.state.fetch_update(AcqRel, Acquire, is_it).is_ok_and(|found| found & TAKEN != 0)
     }
 
-    /// Takes back whatever was announced: by a process that is dead.
+    /// Withdraws any announcement, of a process that is dead.
     pub fn clear(&self) {
         self.state.store(0, Release);
     }
 
-    /// The state now, without the mark, and whether it was taken; `None` if there is no announcement.
+    /// Returns the current state without the mark, and whether it was taken. `None` if there is no
+    /// announcement.
     pub fn state(&self) -> Option<(u64, bool)> {
         let state = self.state.load(SeqCst);
         (state != 0).then_some((state & !TAKEN, state & TAKEN != 0))

@@ -6,8 +6,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
-/// A bitmap with something behind each bit that only the bit's owner touches: loom reports those who
-/// touch it without one having happened before the other.
+/// A bitmap with a cell for each bit that only the bit's owner touches. Loom reports unordered
+/// accesses to a cell.
 struct Guarded {
     arena: Arena,
     map: Bitmap,
@@ -27,7 +27,7 @@ impl Guarded {
         self.cells[bit as usize].with_mut(|_| ());
     }
 
-    /// Claims up to `most` bits in one run; returns them.
+    /// Claims up to `most` bits in one run, and returns them.
     fn claim(&self, most: u64) -> Vec<u64> {
         let run = self.map.claim(&self.arena, 0..self.map.len(), most);
         let bits: Vec<_> = run.into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! What is reserved is there, and who is refused lacks it.
+//! A thread that reserves blocks gets existing ones, and is refused only if there are too few.
 
 use super::{explore, set_number};
 use crate::{Arena, FreeCount, Layout};
@@ -19,7 +19,8 @@ impl Counted {
         Arc::new(Self { arena, count })
     }
 
-    /// What the thread with this number gets when it takes `n` and keeps one free.
+    /// Takes `n` blocks as the thread with this number, and keeps one free. Returns the number
+    /// taken.
     fn take(&self, number: u32, n: u64) -> u64 {
         set_number(number);
         if self.count.take(&self.arena, n, 1) { n } else { 0 }
@@ -43,7 +44,7 @@ fn never_more_is_taken_than_there_is() {
         let all = mine + other.join().unwrap();
         assert!(all <= 3, "one is kept: {all}");
         assert_eq!(c.count.total(&c.arena), 4 - all, "lost, or counted twice");
-        // With nobody else at it, what is there can be had.
+        // Now that no other thread uses the count, all blocks can be taken.
         assert_eq!(c.take(1, 4 - all - 1), 4 - all - 1);
     });
 }
@@ -65,12 +66,12 @@ fn what_threads_have_for_themselves_counts() {
     });
 }
 
-/// Each would take what there is: one gets it.
+/// Each thread tries to take all blocks: one of them gets them.
 #[test]
 fn of_two_who_want_the_same_one_gets_it() {
     explore(|| {
         let c = Counted::new(6);
-        // Some is in the counter of a thread.
+        // Some blocks are in the counter of a thread.
         assert_eq!(c.take(1, 1), 1);
         c.count.give(&c.arena, 1);
         let other = {

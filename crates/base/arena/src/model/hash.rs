@@ -1,4 +1,5 @@
-//! What is in the index is found; a bucket is one thread's, and a dead owner's is taken over.
+//! Searches find every entry of the index; a bucket has one owner, and is taken over if the owner
+//! is dead.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering::*;
 #[derive(Default)]
 struct Key(AtomicU32);
 
-// SAFETY: an atomic; zero is none.
+// SAFETY: an atomic; zero is an empty entry.
 unsafe impl Shared for Key {}
 
 impl Entry for Key {
@@ -69,7 +70,7 @@ fn what_is_in_is_found() {
     });
 }
 
-/// Of two that remove the same key one gets it.
+/// Of two threads that remove the same key, one succeeds.
 #[test]
 fn an_entry_is_removed_once() {
     explore(|| {
@@ -86,7 +87,7 @@ fn an_entry_is_removed_once() {
     });
 }
 
-/// The calling thread's process dies in the bucket.
+/// Kills the calling thread's process while it owns the bucket.
 fn die_inside(t: Tables, arena: &Arena) {
     std::mem::forget(t.0.lock(arena, 0));
     die();
@@ -110,7 +111,7 @@ fn a_bucket_whose_owner_dies_is_taken_over() {
     });
 }
 
-/// Two find a bucket whose owner is dead: they take it over one after the other.
+/// Two threads find a bucket whose owner is dead: they take it over one after the other.
 #[test]
 fn a_dead_owners_bucket_has_one_owner() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! Nobody uses again what somebody reads without a copy.
+//! No thread uses a block again while another reads it without a copy.
 
 use super::{AtomicU64, explore};
 use crate::{Arena, Bitmap, Layout, LockMode, Pins, RwLock, Span};
@@ -7,12 +7,13 @@ use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-/// A file of one block in a pool of two. Loom reports who reads a block while another writes it.
+/// A file of one block in a pool of two. Loom reports if a thread reads a block while another
+/// writes it.
 struct File {
     arena: Arena,
     pins: Pins,
     used: Bitmap,
-    /// Guards which block it is.
+    /// Guards the number of the file's block.
     lock: Span<RwLock>,
     block: AtomicU64,
     blocks: [UnsafeCell<()>; 2],
@@ -35,7 +36,7 @@ impl File {
         &self.arena.table(self.lock)[0]
     }
 
-    /// Reads it where it lies.
+    /// Reads the file's block in place.
     fn read(&self) {
         self.pins.add(&self.arena).unwrap();
         self.lock().lock(LockMode::Shared);
@@ -53,7 +54,7 @@ impl File {
         });
     }
 
-    /// Writes it to another block, if there is one.
+    /// Writes the file to another block, if one is free.
     fn write(&self) {
         let Some(new) = self.used.claim(&self.arena, 0..2, 1) else { return };
         self.blocks[new.start as usize].with_mut(|_| ());
@@ -67,7 +68,7 @@ impl File {
     }
 }
 
-/// A reader, and a writer who needs the block that the reader may have.
+/// A reader, and a writer that needs the block that the reader may have.
 #[test]
 fn what_is_read_is_not_used_again() {
     explore(|| {
@@ -83,7 +84,7 @@ fn what_is_read_is_not_used_again() {
     });
 }
 
-/// Two readers: the last to go frees.
+/// Two readers: the last to end frees the deferred block.
 #[test]
 fn the_last_reader_frees() {
     explore(|| {

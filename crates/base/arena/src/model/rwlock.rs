@@ -10,7 +10,7 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-/// A lock and what it guards: loom reports accesses that are not in order.
+/// A lock and the data that it guards: loom reports unordered accesses.
 #[derive(Default)]
 struct Guarded {
     lock: RwLock,
@@ -24,14 +24,14 @@ impl Guarded {
     }
 
     fn add_locked(&self) {
-        // SAFETY: held exclusively, which is what loom checks.
+        // SAFETY: held exclusively, as loom checks.
         self.value.with_mut(|v| unsafe { *v += 1 });
         self.lock.unlock(Exclusive);
     }
 
     fn read(&self) -> u32 {
         self.lock.lock(Shared);
-        // SAFETY: held shared, which is what loom checks.
+        // SAFETY: held shared, as loom checks.
         let value = self.value.with(|v| unsafe { *v });
         self.lock.unlock(Shared);
         value
@@ -128,7 +128,7 @@ fn what_validates_is_not_torn() {
     });
 }
 
-/// One gives up at once; the other two get in, and so may everybody afterwards.
+/// One thread gives up at once. The other two get the lock, and so can any thread afterwards.
 #[test]
 fn giving_up_leaves_the_lock_usable() {
     explore(|| {

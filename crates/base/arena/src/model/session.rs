@@ -1,4 +1,4 @@
-//! The gate: nobody is inside while the world is stopped, whoever dies.
+//! The gate: no thread is inside while the world is stopped, whichever process dies.
 
 #![allow(
     clippy::arc_with_non_send_sync,
@@ -11,9 +11,9 @@ use crate::model::{Memory, ProcessId, die, explore, set_impatient, set_relying};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// A shared arena as processes 1 to 3 see it, each with the slot of that number; and something that
-/// is used by who is inside, and changed by who has stopped the world. Loom reports uses that are not
-/// in order.
+/// A shared arena as processes 1 to 3 see it, each with the slot of that number. Its cell is used
+/// by threads inside, and changed by a thread that has stopped the world. Loom reports unordered
+/// uses.
 pub(crate) struct World {
     memory: Memory,
     tables: Tables,
@@ -38,7 +38,7 @@ impl World {
         Self::new(&Layout::shared())
     }
 
-    /// This process's use of the arena.
+    /// Makes a session of this process.
     fn attach(&self) -> Arc<Session> {
         let file = rustix::fs::open(c"/dev/null", rustix::fs::OFlags::RDONLY, 0.into()).unwrap();
         Session::new(self.memory.clone(), self.tables, file).unwrap()
@@ -52,15 +52,15 @@ impl World {
         body(&arena(session))
     }
 
-    /// The calling thread does an operation.
+    /// Does an operation.
     fn operate(&self, arena: &Arena) -> Result<(), Refused> {
         let _inside = arena.enter()?;
         self.used.with(|_| ());
         Ok(())
     }
 
-    /// The calling thread does an operation, and repairs before it what keeps it from that, unless
-    /// somebody else has meanwhile. Returns how often it did.
+    /// Does an operation. If the state must be repaired first, repairs it, unless another process
+    /// does. Returns the number of repairs.
     fn operate_or_repair(&self, arena: &Arena) -> u32 {
         let mut repairs = 0;
         while let Err(why) = self.operate(arena) {
@@ -85,7 +85,7 @@ fn arena(session: Arc<Session>) -> Arena {
     Arena::shared(session, Located::nowhere(), 0)
 }
 
-/// session-E4, and nobody sleeps for ever.
+/// session-E4, and no thread sleeps for ever.
 #[test]
 fn nobody_is_inside_a_stopped_world() {
     explore(|| {
@@ -133,7 +133,7 @@ fn who_cannot_make_others_fence_does_not_stop_those_who_rely_on_it() {
     });
 }
 
-/// Who comes second is told so, or comes later.
+/// The second to stop the world gets `None`, or does it after the first has finished.
 #[test]
 fn one_stops_the_world_at_a_time() {
     explore(|| {
@@ -154,7 +154,7 @@ fn one_stops_the_world_at_a_time() {
     });
 }
 
-/// A thread of process 1, which dies with the gate closed.
+/// Runs a thread of process 1, which dies with the gate closed.
 fn close_and_die(world: &World) {
     world.process(1, |arena| {
         std::mem::forget(arena.stop_the_world().unwrap().expect("nobody else does"));
@@ -163,13 +163,14 @@ fn close_and_die(world: &World) {
     });
 }
 
-/// A thread of process `n`, which does not sleep for long. Returns how often it repaired.
+/// Runs an impatient thread of process `n`. Returns the number of its repairs.
 fn operate_or_repair(world: &World, n: u64) -> u32 {
     set_impatient();
     world.process(n, |arena| world.operate_or_repair(arena))
 }
 
-/// The closer dies while somebody comes: before, or finds out.
+/// The closer dies while another process does an operation, which either ends before the closing,
+/// or finds the closer dead.
 #[test]
 fn the_gate_of_a_dying_closer_is_taken_over() {
     explore(|| {
@@ -182,7 +183,7 @@ fn the_gate_of_a_dying_closer_is_taken_over() {
     });
 }
 
-/// Of two that find the closer dead one repairs, and the other one waits for that.
+/// Of two processes that find the closer dead, one repairs, and the other one waits.
 #[test]
 fn the_gate_of_a_dead_closer_is_taken_over_once() {
     explore(|| {
@@ -195,7 +196,8 @@ fn the_gate_of_a_dead_closer_is_taken_over_once() {
     });
 }
 
-/// Process 1 dies inside (session-E2). Process 2 sees that and repairs, while process 3 comes and goes.
+/// Process 1 dies inside (session-E2). Process 2 sees that and repairs, while process 3 does an
+/// operation.
 #[test]
 fn the_world_stops_without_the_dead() {
     explore(|| {
@@ -227,8 +229,8 @@ fn the_world_stops_without_the_dead() {
     });
 }
 
-/// Threads of one process; one keeps the other outside. A pause passes nothing on to who comes after
-/// it, so the model has a fence of its own there.
+/// Two threads of one process; one keeps the other outside. A pause does not order accesses with a
+/// thread that enters after it, so the model has a fence of its own there.
 #[test]
 fn who_pauses_is_alone() {
     explore(|| {
@@ -273,7 +275,7 @@ fn slots_have_one_owner() {
                 ProcessId::enter(n);
                 let session = world.attach();
                 let slots = (session.process().unwrap(), session.slot().unwrap());
-                // Leaves without giving them back.
+                // Leave without giving the slots back.
                 session.detached.store(true, Relaxed);
                 slots
             }
@@ -286,8 +288,8 @@ fn slots_have_one_owner() {
     });
 }
 
-/// Process 1 has died outside (session-E1), and all slots are taken. Process 2 clears away what it has left,
-/// process 4 comes and takes over its slot and what is in it: not both at once.
+/// Process 1 has died outside (session-E1), and all slots are taken. Process 2 clears what it has
+/// left, while the new process 4 takes over its slot with these leftovers: not both at once.
 #[test]
 fn a_slot_is_cleared_by_one_at_a_time() {
     explore(|| {
@@ -300,7 +302,7 @@ fn a_slot_is_cleared_by_one_at_a_time() {
             if session.process() == Ok(0) {
                 newcomer.used.with_mut(|_| ());
             }
-            // Its slot stays: from here on it is of no interest.
+            // The slot stays taken: the test no longer needs it.
             session.detached.store(true, Relaxed);
         });
         world.process(2, |arena| {

@@ -1,4 +1,4 @@
-//! A node is one thread's at a time, and none is lost.
+//! A node belongs to one thread at a time, and no node is lost.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
-/// A node that is only chained.
+/// A node that has only a link.
 #[derive(Default)]
 struct Node {
     next: AtomicU32,
@@ -21,7 +21,7 @@ impl Link for Node {
     }
 }
 
-/// A slab, and something behind each node that only its taker touches.
+/// A slab, and a cell for each node that only its taker touches.
 struct Guarded {
     arena: Arena,
     slab: Slab<Node>,
@@ -51,7 +51,7 @@ impl Guarded {
         self.slab.give(&self.arena, node);
     }
 
-    /// How many are left, each once.
+    /// Returns the number of nodes left; each may be found only once.
     fn count_free(&self) -> usize {
         let mut free: Vec<_> = std::iter::from_fn(|| self.take()).map(|h| h.0).collect();
         free.sort_unstable();
@@ -62,8 +62,9 @@ impl Guarded {
     }
 }
 
-/// One thread takes; the other takes two and gives the first back, so that the top of the stack is
-/// what the first one saw, and what was below is not: without the tag, that node has two owners.
+/// One thread takes a node. The other takes two and gives the first back, so that the top of the
+/// stack is again the node that the first thread saw, but the node below is not. Without the tag,
+/// that node would have two owners.
 #[test]
 fn the_tag_tells_a_node_that_came_back() {
     explore(|| {
@@ -84,7 +85,8 @@ fn the_tag_tells_a_node_that_came_back() {
     });
 }
 
-/// Takes from a slab of which part was never used: the stack is empty, and new numbers run out.
+/// Two threads take from a slab of which part was never used, until the stack is empty and new
+/// numbers run out.
 #[test]
 fn new_nodes_run_out() {
     explore(|| {

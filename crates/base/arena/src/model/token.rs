@@ -6,7 +6,7 @@ use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-/// Takes what is there; its words are of one announcement.
+/// Takes the announcement, and checks that its words belong together.
 fn take(token: &Token) -> Option<u64> {
     let mut seen = [0; TOKEN_WORDS];
     let taken = token.take(|_, words| {

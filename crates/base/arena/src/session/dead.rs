@@ -1,4 +1,5 @@
-//! What dead processes have left: who has died, and whose slots are free again (session-E1, session-E5, session-E6).
+//! Cleaning up after dead processes: which have died, and which slots are free again (session-E1,
+//! session-E5, session-E6).
 
 use super::{ProcessSlot, Stopped};
 use crate::Arena;
@@ -6,12 +7,12 @@ use crate::process::ProcessId;
 use crate::sync::fence;
 use std::sync::atomic::Ordering::*;
 
-/// How to look who has died.
+/// How thoroughly to check which processes have died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// By numbers ([`ProcessId::is_gone`]): for those who join, of whom there may be many a second.
+    /// By numbers ([`ProcessId::is_gone`]): for processes that join, possibly many per second.
     Quick,
-    /// By all that the kernel tells ([`ProcessId::is_dead`]).
+    /// By all that the kernel reports ([`ProcessId::is_dead`]).
     Thorough,
 }
 
@@ -23,20 +24,20 @@ pub struct Census {
 }
 
 impl Census {
-    /// Slots of the living.
+    /// Returns the slots of living processes.
     pub fn living(&self) -> impl Iterator<Item = usize> {
         self.living.iter().map(|(slot, _)| *slot)
     }
 
-    /// Slots of the dead.
+    /// Returns the slots of dead processes.
     pub fn dead(&self) -> impl Iterator<Item = usize> {
         self.dead.iter().map(|(slot, _)| *slot)
     }
 }
 
 impl Arena {
-    /// Slots of processes that died outside (session-E1) and that nobody is clearing away yet: they are the
-    /// caller's to clear, and then to [`free`](Self::free_process).
+    /// Claims the slots of processes that died outside (session-E1), unless another process is
+    /// clearing them. The caller must clear them, and then [free](Self::free_process) them.
     pub fn take_dead_processes(&self, look: Look) -> Vec<usize> {
         let Some(s) = self.session() else { return Vec::new() };
         let Ok(me) = s.slot() else { return Vec::new() };
@@ -67,8 +68,9 @@ impl Arena {
         slots.filter(|(_, p)| is_mine(p)).map(|(i, _)| i).collect()
     }
 
-    /// Who lives and who does not; the world must have been stopped. Whoever may be alive, is needed by a
-    /// child (session-E6), or dies after this look, counts as living, and is cleared away like any that died outside (session-E1).
+    /// Lists living and dead processes, while the world is stopped. A process counts as living if
+    /// it may be alive, if a child needs its slot (session-E6), or if it dies after this check. It
+    /// is cleared later, as any that died outside (session-E1).
     pub fn census(&self, _stopped: &Stopped<'_>) -> Census {
         let mut census = Census::default();
         let Some(s) = self.session() else { return census };
@@ -85,7 +87,7 @@ impl Arena {
         census
     }
 
-    /// Gives back the slots of those that a census found dead, and of dead threads.
+    /// Gives back the slots of processes that a census found dead, and of dead threads.
     pub fn free_dead(&self, _stopped: &Stopped<'_>, census: &Census) {
         let Some(s) = self.session() else { return };
         s.header().end_doubt();
@@ -104,7 +106,7 @@ impl Arena {
         }
     }
 
-    /// Gives back the slots of a dead process and its threads, which the caller has cleared away.
+    /// Gives back the slots of a dead process and its threads, which the caller has cleared.
     pub fn free_process(&self, process: usize) {
         let Some(s) = self.session() else { return };
         let slot = &s.processes()[process];

@@ -1,10 +1,11 @@
 //! Doubt about the words of an arena: a user who may write its file has overwritten them, or a bug has.
 //!
-//! - doubt-W1: a thread that finds words that no operation has left (a panic over an index, a chain that does not end, a lock that
-//!   no thread can have) marks the arena as *in doubt*. That counts as a death inside (session-E2): the derived state is
-//!   rebuilt.
-//! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and in all that time no thread has been inside
-//!   without a wait of its own. A thread that waits says so in its slot. If that is wrong, operations start over, which is safe.
+//! - doubt-W1: a thread that finds words that no operation has left (a panic over an index, a chain
+//!   that does not end, a lock that no thread can have) marks the arena as *in doubt*. The effect
+//!   is that of a death inside (session-E2): the derived state is rebuilt.
+//! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and in all that time
+//!   no thread has been inside without a wait of its own. A thread that waits marks that in its
+//!   slot. If the doubt is wrong, operations start over, which is safe.
 //! - doubt-W3: a word of the arena is only used as an index, after a check, so no process reaches outside the arena.
 
 use super::{Header, Session};
@@ -12,9 +13,9 @@ use crate::Arena;
 use crate::sync::AtomicU32;
 use std::sync::atomic::Ordering::*;
 
-/// In the mark of a thread that is inside: it waits for a lock (doubt-W2).
+/// Value of the mark of a thread that is inside and waits for a lock (doubt-W2).
 const WAITS: u32 = 2;
-/// Looks of a waiter ([`crate::PATIENCE_MS`] each) before it doubts the lock.
+/// Checks of a waiter, one per [`crate::PATIENCE_MS`], before it doubts the lock.
 const LOOKS_TO_DOUBT: u32 = 300;
 
 impl Header {
@@ -27,7 +28,7 @@ impl Header {
         self.doubted.load(Acquire) != 0
     }
 
-    /// The derived state has been rebuilt.
+    /// Ends the doubt: the derived state has been rebuilt.
     pub(super) fn end_doubt(&self) {
         self.doubted.store(0, Release);
     }
@@ -38,7 +39,7 @@ pub struct Wait<'a> {
     session: Option<&'a Session>,
     /// The mark of the thread, if it is inside.
     own: Option<&'a AtomicU32>,
-    /// Slots of threads that may have the lock: they have been inside, and not waited, at each look.
+    /// Slots of threads that may have the lock: at each check they were inside, and did not wait.
     busy: Vec<u32>,
     looks: u32,
 }
@@ -69,7 +70,7 @@ impl Arena {
         value
     }
 
-    /// The calling thread waits for a lock.
+    /// Marks the calling thread as waiting for a lock.
     #[cold]
     pub fn begin_wait(&self) -> Wait<'_> {
         let session = self.session();
@@ -83,7 +84,8 @@ impl Arena {
 }
 
 impl Wait<'_> {
-    /// Looks again, every [`crate::PATIENCE_MS`]. If no thread can have the lock, the arena is in doubt from now on.
+    /// Checks, every [`crate::PATIENCE_MS`], whether any thread can have the lock. If none can,
+    /// marks the arena as in doubt.
     pub fn look(&mut self) {
         let Some(s) = self.session else { return };
         let threads = s.threads();

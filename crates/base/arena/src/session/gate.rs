@@ -1,4 +1,5 @@
-//! The gate: threads go inside and come out, and all of them stop for a repair (session-E2 to session-E4).
+//! The gate: threads enter and leave operations, and all of them stop for a repair (session-E2 to
+//! session-E4).
 
 use super::{
     ARRIVED, CLOSING, Header, LEFTOVERS, LOST, NAP, NAPS_TO_DESPAIR, NAPS_TO_DOUBT, ProcessSlot,
@@ -22,14 +23,14 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// The world stands still, until dropped.
+/// Keeps all threads outside operations ("the world is stopped"), until dropped.
 pub struct Stopped<'a> {
     header: &'a Header,
     unfinished: bool,
 }
 
 impl Stopped<'_> {
-    /// Whether somebody died who had stopped the world before.
+    /// Whether the process that had stopped the world before died.
     pub fn is_unfinished(&self) -> bool {
         self.unfinished
     }
@@ -48,7 +49,7 @@ fn open(gate: &AtomicU32, before: u32) {
     sync::futex_wake(gate);
 }
 
-/// Threads of this process stay outside, until dropped.
+/// Keeps threads of this process outside, until dropped.
 pub struct Paused<'a>(&'a AtomicU64);
 
 impl Drop for Paused<'_> {
@@ -58,16 +59,17 @@ impl Drop for Paused<'_> {
 }
 
 impl Session {
-    /// Between the store that closes and the look at who is inside (session-E4): for all threads that do not
-    /// fence themselves, too. `false` where that cannot be.
+    /// Fences between the store that closes the gate and the loads of the threads' marks
+    /// (session-E4), also for all threads that do not fence themselves. `false` if that is
+    /// impossible.
     pub(super) fn fence_all(&self) -> bool {
         fence(SeqCst);
         let relies = |p: &ProcessSlot| p.relies.load(Acquire) != 0 && !p.is_left();
         sync::make_all_fence() || !self.processes().iter().any(relies)
     }
 
-    /// After [`fence_all`](Self::fence_all): waits until every thread is outside or dead. `false` where
-    /// that cannot be told.
+    /// After [`fence_all`](Self::fence_all): waits until every thread is outside or dead. `false`
+    /// if the kernel does not report whether a thread inside is alive.
     pub(super) fn wait_for_all(&self) -> bool {
         for t in self.used_threads() {
             for nap in 0u32.. {
@@ -91,8 +93,8 @@ impl Session {
 }
 
 impl Arena {
-    /// Waits until every operation has ended that has begun; new ones may begin meanwhile. `false` where that cannot be told.
-    /// The calling thread must be outside itself.
+    /// Waits until every operation that has begun has ended; new ones may begin meanwhile. `false`
+    /// if that cannot be found out. The calling thread must be outside.
     pub fn synchronize(&self) -> bool {
         self.session().is_none_or(|s| s.fence_all() && s.wait_for_all())
     }
@@ -121,7 +123,7 @@ impl Arena {
         }
     }
 
-    /// Sleeps until the gate is open; tells when that needs help.
+    /// Sleeps until the gate is open. Fails if the caller must do something before ([`Refused`]).
     #[cold]
     pub fn wait_outside(&self) -> Result<(), Refused> {
         let Some(s) = self.session() else { return Ok(()) };
@@ -153,7 +155,8 @@ impl Arena {
         Ok(())
     }
 
-    /// The calling thread, as owner of short locks: its slot, or where no other process can be its number.
+    /// Returns the calling thread as the owner of short locks: its slot, or its number in an arena
+    /// for one process.
     #[inline]
     pub fn owner(&self) -> u32 {
         match self.session() {
@@ -167,22 +170,23 @@ impl Arena {
         let Some(s) = self.session() else { return false };
         match s.threads().get(owner as usize) {
             Some(t) => is_nobody(t.who.load(Acquire)),
-            // No thread is called that (doubt-W1).
+            // No thread has such a number (doubt-W1).
             None => owner != UNKNOWN,
         }
     }
 
-    /// Whether a gate was closed by a process that is dead, or by none: a closing has the number that was counted for it.
+    /// Whether the gate was closed by a process that is dead, or by none: then the word has a
+    /// number of a closing that was not counted recently.
     fn is_left_closed(&self, s: &Session, closed_by: u32) -> bool {
-        /// Closings that may be counted while one lasts.
+        /// The number of closings that may be counted while one lasts.
         const MEANWHILE: u32 = 1 << 10;
         let counted = s.header().closings.load(Acquire).wrapping_sub(closed_by / CLOSING);
         let since = counted % (u32::MAX / CLOSING + 1);
         !(1..=MEANWHILE).contains(&since) || self.is_owner_dead(closed_by % CLOSING)
     }
 
-    /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or somebody died
-    /// inside.
+    /// Whether a thread that waits inside should give up (session-E3): the gate is closed, or a
+    /// process died inside.
     pub fn should_give_up(&self) -> bool {
         let Some(s) = self.session() else { return false };
         s.header().gate.load(Acquire) != 0 || self.has_died_inside()
@@ -202,7 +206,7 @@ impl Arena {
                 continue;
             }
             if ProcessId(who).is_dead() {
-                // Its slot may have been swept and taken meanwhile.
+                // The slot may have been cleared and taken meanwhile.
                 if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
                     return true;
                 }
@@ -212,9 +216,9 @@ impl Arena {
         false
     }
 
-    /// Closes the gate and waits until every living thread is outside. `None` where somebody alive
-    /// is doing that already, or has to: [`wait_outside`](Self::wait_outside) then. The calling thread must
-    /// be outside itself.
+    /// Closes the gate and waits until every living thread is outside. `None` if another living
+    /// process is doing that, or has to; then call [`wait_outside`](Self::wait_outside). The
+    /// calling thread must be outside.
     pub fn stop_the_world(&self) -> Result<Option<Stopped<'_>>, Refused> {
         let Some(s) = self.session() else { return Ok(None) };
         let me = s.slot()?;
@@ -231,7 +235,8 @@ impl Arena {
             return Ok(None);
         }
         if !s.fence_all() || !s.wait_for_all() {
-            // As it was: what a dead closer has left half-done stays shut in.
+            // Restore the old value: if a dead process had closed the gate, it stays closed, as the
+            // derived state may be half-done.
             open(gate, closed_by);
             sync::nap(&NAP);
             let tries = s.unable.fetch_add(1, Relaxed) + 1;
@@ -241,9 +246,10 @@ impl Arena {
         Ok(Some(Stopped { header: s.header(), unfinished: closed_by != 0 }))
     }
 
-    /// Keeps the other threads of this process outside, and waits until they are: before an
-    /// `execve`, which would kill them anywhere. Where the kernel no longer lets the process make its threads
-    /// fence, one that is just going inside may be missed; then others repair, as after a kill.
+    /// Keeps the other threads of this process outside, and waits until they are. To be called
+    /// before an `execve`, which would kill them at any point. If the kernel no longer lets the
+    /// process make its threads fence, it may miss one that is just entering. Then others repair
+    /// the state, as after a kill.
     pub fn pause(&self) -> Option<Paused<'_>> {
         let s = self.session()?;
         let own = s.slot().ok()?;
