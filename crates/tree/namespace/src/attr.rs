@@ -21,7 +21,8 @@ impl<S: Storage> Core<S> {
         Ok(self.attr(ino, self.live(ino)?))
     }
 
-    /// The attributes of an inode, and whether it lives and nobody changed them meanwhile.
+    /// Stores the attributes of an inode into `attr`; returns whether it lives and its lock shows
+    /// no change meanwhile.
     #[inline]
     pub(crate) fn attr_optimistic(&self, ino: Ino, attr: &mut Attr) -> bool {
         let Ok(v) = self.tables().vinode(ino) else { return false };
@@ -62,7 +63,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// The words that mode and owner become.
+    /// Computes the new words of mode and owner.
     fn plan(&self, v: &VInode, set: &SetAttr) -> Result<Change> {
         let (mode, owner) = (self.load(v, Word::Mode), self.load(v, Word::Owner));
         let mut new_mode = mode as u32;
@@ -99,7 +100,8 @@ impl<S: Storage> Core<S> {
         Ok(Change { words, attributes })
     }
 
-    /// Whether a change that found no space takes a capability away; then that is done, so that it needs no space.
+    /// Removes the capability that a change would remove, after the change found no space; returns
+    /// whether there was one. The removal needs no space, and the change is then tried again.
     fn loses_capability(&self, v: &VInode, set: &SetAttr) -> Result<bool> {
         let is_given = set.uid.is_some() || set.gid.is_some();
         Ok(is_given && v.kind() != FileKind::Dir && self.drop_capability(v)?)
@@ -114,7 +116,7 @@ impl<S: Storage> Core<S> {
         Ok(list.remove(CAPABILITY).then_some(list))
     }
 
-    /// Stores the times asked for; each is a word of its own.
+    /// Stores the requested times; each is a word of its own.
     fn set_times(&self, v: &VInode, set: &SetAttr) {
         let now = self.now();
         let at = |t: SetTime| match t {

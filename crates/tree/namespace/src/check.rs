@@ -9,12 +9,13 @@ use pool::{CheckOptions, CheckReport, Error, MountOptions};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Checks a pool that is not mounted. With `repair`, stores the one word that repairs each problem
-/// that has such a word, and says so in the report; check again to see what that uncovered.
+/// that has such a word, and marks the problem as repaired in the report. Check again to see what
+/// that uncovered.
 ///
-/// `progress` is told how many inodes were found, and how many there is room for.
+/// `progress` receives the number of inodes found, and the number there is room for.
 ///
 /// # Errors
-/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+/// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.
 pub fn check<F: Files>(
     medium: MediumOf<F>,
     options: &CheckOptions,

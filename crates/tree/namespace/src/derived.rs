@@ -1,11 +1,11 @@
-//! State that engines derive from PM when a pool is opened, and share among the processes that use it: what all of them
-//! have alike, in an [`arena`].
+//! State that engines derive from PM when a pool is opened, and share among the processes that use
+//! it: the part that all engines have in common, in an [`arena`].
 //!
-//! - [`State`]: what every inode has whatever its engine stores of it ([`InodeState`]), who holds it, its
-//!   lock, and which numbers are free;
+//! - [`State`]: the engine-independent state of each inode ([`InodeState`]), its references, its
+//!   lock, and the free inode numbers;
 //! - [`NameIndex`]: from directory and name to inode and entry;
-//! - [`SharedPool`]: how operations come and go, and what happens when a process dies. What an engine adds is how all of
-//!   it is derived: by the scan that mounts.
+//! - [`SharedPool`]: how operations begin and end, and what happens when a process dies. An engine
+//!   adds the function that derives all of this: the scan of a mount.
 //!
 //! An engine puts its own tables beside these in the same arena ([`Plan`]).
 

@@ -1,4 +1,4 @@
-//! Directory files: arrays of entries, each valid if it names an inode in the life that this has (§3.1).
+//! Directory files: arrays of entries, each valid if it names an inode in its current life (§3.1).
 //!
 //! - dir-D1: the entries of a block form a chain of lengths from its start to its end; free ones are
 //!   members like any other.
@@ -6,11 +6,12 @@
 //!   program order; the name and what follows persist before the header says so.
 //! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both; or by an
 //!   engine's record of such words, all or none of which there are after a crash.
-//! - dir-D4: an entry says which life of its inode it names, and the inode says so last in each of its lines. So
-//!   a new inode and its entry need no order: an entry that is durable without all of its inode is not
-//!   valid. The next mount clears it, before its inode gets another life.
-//! - dir-D5: a new block has free entries of a line. Where name and header of an entry are in one, and what is
-//!   left of it, nothing else needs order either.
+//! - dir-D4: an entry contains the generation of its inode, and the inode stores its generation
+//!   last in each of its lines. So a new inode and its entry need no order: an entry that is
+//!   durable without all of its inode is not valid. The next mount clears it, before its inode gets
+//!   another life.
+//! - dir-D5: a new block consists of free entries of one line each. If the name and header of an
+//!   entry lie in one line, with the header of the remaining room, nothing else needs order either.
 
 use crate::free::FreeRun;
 use crate::fs::Core;
@@ -31,12 +32,12 @@ pub struct Slot {
     pub pos: EntryPos,
     /// Its second word.
     pub word: DirentWord,
-    /// What is left of the room behind it.
+    /// The part of the room behind the entry that stays free.
     pub rest: FreeRun,
 }
 
 impl Slot {
-    /// At the start of some room that suffices.
+    /// Puts an entry at the start of `room`, if that suffices.
     fn within(block: Handle, room: FreeRun, name_len: usize, kind: u8) -> Self {
         let bytes = dirent_bytes(name_len);
         let len = if room.len - bytes < DIRENT_MIN { room.len } else { bytes };
@@ -57,40 +58,40 @@ impl Slot {
         FreeRun { off: self.pos.off(), len: self.word.len + self.rest.len }
     }
 
-    /// Whether all that is stored of it lies in the line of its header, where stores persist in program
-    /// order: the name and, if there is a rest, its header.
+    /// Whether all stores to the slot lie in the line of its header, where stores persist in
+    /// program order: the name and, if room remains, the header of that.
     pub fn is_in_line(&self) -> bool {
         let name_end = self.pos.off() + DIRENT_HEADER + self.word.name_len as u64;
         let end = if self.rest.len > 0 { self.rest.off + DIRENT_HEADER } else { name_end };
         (end - 1) / LINE == self.pos.off() / LINE
     }
 
-    /// Whether a run of its block is part of the room.
+    /// Whether the room contains a run of its block.
     pub fn has(&self, run: FreeRun) -> bool {
         run.len > 0 && run.off >= self.room().off && run.end() <= self.room().end()
     }
 }
 
 impl FreeRun {
-    /// The second word of one entry that is all of it.
+    /// The second word of one free entry that covers the whole run.
     pub fn word(self) -> u64 {
         DirentWord { len: self.len, name_len: 0, kind: 0 }.pack()
     }
 }
 
-/// One entry of a block as found in PM: offset in the block, what it names, second word.
+/// One entry of a block as found in PM.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEntry {
     /// Offset in the block.
     pub off: u64,
-    /// What it names; `None`: it is free.
+    /// The inode that it names, in which life; `None`: the entry is free.
     pub life: Option<Life>,
     /// Its second word.
     pub word: DirentWord,
 }
 
 impl RawEntry {
-    /// All of it.
+    /// The room that the entry takes.
     pub fn run(&self) -> FreeRun {
         FreeRun { off: self.off, len: self.word.len }
     }
@@ -155,13 +156,14 @@ fn class_for(bytes: u64) -> usize {
 }
 
 impl<S: Storage> Core<S> {
-    /// Announces that an entry is read soon, or stored to. What it has of its block: the pool may end there.
+    /// Prefetches an entry that will soon be read or stored to. The range is clipped to the block,
+    /// because the pool may end there.
     pub(crate) fn prefetch_entry(&self, pos: EntryPos) {
         let len = (BLOCK - pos.off()).min(LINE);
         self.medium().prefetch(self.tables().entry_at(pos), len);
     }
 
-    /// A directory block in DRAM.
+    /// Loads a directory block into DRAM.
     pub(crate) fn load_dir_block(&self, block: PmOff) -> [u8; BLOCK as usize] {
         let mut data = [0; BLOCK as usize];
         self.medium().read(block, &mut data);
@@ -178,7 +180,7 @@ impl<S: Storage> Core<S> {
         Ok(Slot::within(block, self.tables().free_run(block), name_len, kind))
     }
 
-    /// The same slot in the first of the free entries that are its room, if that suffices.
+    /// The same slot in the first free entry of its room, if that suffices.
     pub(crate) fn narrowed(&self, slot: Slot) -> Slot {
         let first = self.entry_run(slot.pos);
         let DirentWord { name_len, kind, .. } = slot.word;
@@ -188,7 +190,8 @@ impl<S: Storage> Core<S> {
         Slot::within(slot.pos.block(), first, name_len, kind)
     }
 
-    /// Room for another name where an entry is, with the known free run where that is needed and follows.
+    /// Makes a slot for another name in the place of an entry, with the known free run if that is
+    /// needed and follows.
     pub(crate) fn slot_in_place(&self, pos: EntryPos, name_len: usize, kind: u8) -> Option<Slot> {
         let mut room = self.entry_run(pos);
         let known = self.tables().free_run(pos.block());
@@ -200,11 +203,12 @@ impl<S: Storage> Core<S> {
             .then(|| Slot::within(pos.block(), room, name_len, kind))
     }
 
-    /// Finds room for a name of `ino`, indexes it, and writes it there, invisibly: committing makes it an
-    /// entry.
+    /// Finds room for a name of `ino`, indexes it, and writes it there, invisibly: committing makes
+    /// it an entry.
     ///
-    /// Adds a reference too. An atomic operation waits for the flushes before it, so all of an operation
-    /// come before its first flush; nobody believes the index before the directory's lock is given back.
+    /// Also adds a reference. Atomic operations come before the first flush, because an atomic
+    /// operation waits for the flushes before it. Readers do not trust the index until the
+    /// directory's lock is given back.
     pub(crate) fn make_slot(
         &self,
         (dir, d): (Ino, &VInode),
@@ -220,11 +224,12 @@ impl<S: Storage> Core<S> {
         Ok(slot)
     }
 
-    /// Writes a name to its slot, where nobody sees it; what is in the line of the header is not flushed.
+    /// Writes a name to its slot, where it is not visible yet. Bytes in the line of the header are
+    /// not flushed.
     pub(crate) fn write_slot(&self, slot: &Slot, name: &[u8]) {
         let pos = self.tables().entry_at(slot.pos);
         if DirentWord::unpack(self.medium().load_u64(pos + 8)).len != slot.room().len {
-            // Several free entries in a row: they become one before their headers are overwritten.
+            // Several free entries in a row become one before their headers are overwritten.
             self.medium().store_u64(pos + 8, slot.room().word());
             self.medium().flush(pos + 8, 8);
             let _ = self.medium().fence();
@@ -242,9 +247,9 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Commits a slot in place: the entry names this life of an inode from now on (dir-D2: one line, two
-    /// stores). `is_ready`: besides the slot, only what says which life it is still has to become durable
-    /// (dir-D4).
+    /// Commits a slot in place: the entry names this life of an inode from now on (dir-D2: one
+    /// line, two stores). `is_ready`: besides the slot, only the inode's generation still has to
+    /// become durable (dir-D4).
     pub(crate) fn commit_slot(&self, slot: &Slot, life: Life, is_ready: bool) {
         let ready = if is_ready && slot.is_in_line() {
             Fenced::not_needed("the name lies in the line, and the inode says its generation")
@@ -256,17 +261,17 @@ impl<S: Storage> Core<S> {
         let _ = self.medium().publish(at, life.pack(), ready);
     }
 
-    /// Brings the derived state up to date with a slot that was committed.
+    /// Updates the derived state for a slot that was committed.
     pub(crate) fn update_index_after_add(&self, v: &VInode, slot: &Slot) -> Result<()> {
         self.update_free_run_after_use(v, slot)?;
         v.add_entries(1);
         Ok(())
     }
 
-    /// Invalidates an entry in place; durable after the next fence. Where a free entry follows in the line,
-    /// this one takes its room by a second store there, so that [`write_slot`](Self::write_slot) need
-    /// not: that store means the same before and after the first, and costs neither flush nor fence.
-    /// Returns the free entry.
+    /// Invalidates an entry in place; durable after the next fence. If a free entry follows in the
+    /// line, this one takes its room by a second store there. Then [`write_slot`](Self::write_slot)
+    /// need not do so. That store has the same meaning before and after the first, and costs
+    /// neither flush nor fence. Returns the free entry.
     pub(crate) fn clear_entry(&self, pos: EntryPos) -> FreeRun {
         let at = self.tables().entry_at(pos);
         let ready = Fenced::not_needed("an entry that is gone shows nothing");
@@ -277,7 +282,7 @@ impl<S: Storage> Core<S> {
             word.len += DirentWord::unpack(self.medium().load_u64(next + 8)).len;
             self.medium().store_u64(at + 8, word.pack());
         }
-        // dir-D2: that is the line of both.
+        // By dir-D2 this is the line of both words.
         self.medium().flush(at, 8);
         FreeRun { off: pos.off(), len: word.len }
     }
@@ -292,7 +297,7 @@ impl<S: Storage> Core<S> {
         FreeRun { off: pos.off(), len: self.entry_word(pos).len }
     }
 
-    /// Brings the derived state up to date with an entry that was cleared.
+    /// Updates the derived state for an entry that was cleared.
     pub(crate) fn update_index_after_clear(
         &self,
         v: &VInode,
@@ -304,7 +309,8 @@ impl<S: Storage> Core<S> {
         self.update_free_run_after_free(v, block, cleared)
     }
 
-    /// Of a block, a run is free: that, with what is free around it, is the known run if it is longer.
+    /// Records that a run of a block is free. Together with the free entries around it, it becomes
+    /// the known run if it is longer.
     fn update_free_run_after_free(&self, v: &VInode, block: Handle, freed: FreeRun) -> Result<()> {
         if freed.len == 0 {
             return Ok(());
@@ -317,7 +323,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Brings the derived state up to date with an entry that has got another name in place.
+    /// Updates the derived state for an entry that has got another name in place.
     pub(crate) fn update_index_after_respell(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.tables().dir_block(slot.pos.block());
         db.free.set(slot.entry(), false);
@@ -334,7 +340,8 @@ impl<S: Storage> Core<S> {
         Ok(heads.map(|h| h.load(Relaxed)).find_map(Handle::from_link))
     }
 
-    /// Appends a block of free entries to a directory, a line each (dir-D5): invisible, so it commits on its own.
+    /// Appends a block of free entries to a directory, one line each (dir-D5). The block is
+    /// invisible, so it commits on its own.
     fn grow_dir(&self, v: &VInode) -> Result<Handle> {
         let size = self.load(v, Word::Size);
         let mut data = [0; BLOCK as usize];
@@ -350,7 +357,8 @@ impl<S: Storage> Core<S> {
         Ok(handle)
     }
 
-    /// A slot took the start of the known run: what is left is the known one, unless too short.
+    /// Updates the known run after a slot took its start: the remainder is the known run, unless it
+    /// is too short.
     pub(crate) fn update_free_run_after_use(&self, v: &VInode, slot: &Slot) -> Result<()> {
         let db = self.tables().dir_block(slot.pos.block());
         let (known, entry) = (self.tables().free_run(slot.pos.block()), slot.entry());
@@ -408,14 +416,15 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Lists the entries of a directory from byte `from` of its file on, until `emit` says `false`.
+    /// Lists the entries of a directory from byte `from` of its file on, until `emit` returns
+    /// `false`.
     pub(crate) fn list(
         &self,
         v: &VInode,
         from: u64,
         emit: &mut dyn FnMut(&Listed<'_>) -> bool,
     ) -> Result<()> {
-        // What nothing may be changed in, nothing was cleared in.
+        // A read-only mount has not cleared entries left over from a crash.
         let keeps_left_over = self.check_writable().is_err();
         self.visit_dir(v, from, &mut |block, base| {
             let data = self.load_dir_block(block);

@@ -1,4 +1,4 @@
-//! What is free in a block of directory entries: a bit for each unit, in DRAM.
+//! The free space of a block of directory entries: one bit for each unit, in DRAM.
 
 use crate::layout::{BLOCK, DIRENT_UNIT, dirent_bytes};
 use std::ops::Range;
@@ -28,12 +28,13 @@ impl FreeRun {
     }
 }
 
-/// Which units of a block are part of free entries. Changed by who has the directory exclusively.
+/// The units of a block that are part of free entries. Only the holder of the directory's exclusive
+/// lock changes them.
 #[repr(C)]
 pub struct FreeUnits([AtomicU64; UNITS / BITS]);
 
 impl FreeUnits {
-    /// Records that the entries in `run` are free, or that they are not.
+    /// Marks the entries in `run` as free or as used.
     pub fn set(&self, run: FreeRun, free: bool) {
         let (start, end) = (unit(run.off), unit(run.end()));
         for (i, word) in self.0.iter().enumerate() {
@@ -51,7 +52,7 @@ impl FreeUnits {
         run_of(self.behind_used_before(unit(run.off))..self.first_used_from(unit(run.end())))
     }
 
-    /// The unit behind the last one before `at` that is not free; 0 where there is none.
+    /// The unit behind the last used one before `at`; 0 if all are free.
     fn behind_used_before(&self, at: usize) -> usize {
         for (i, word) in self.0.iter().enumerate().take(at.div_ceil(BITS)).rev() {
             let below = (at - i * BITS).min(BITS);
@@ -66,8 +67,8 @@ impl FreeUnits {
     /// The first run of free entries that has room for any name, else the longest.
     pub fn best(&self) -> FreeRun {
         let free = self.0.each_ref().map(|word| word.load(Relaxed));
-        // Where runs of 1, 2, 4 units and so on start: a run of `n + m` units is one of `n` with one of `m`
-        // behind it.
+        // The starts of runs of 1, 2, 4 units and so on: a run of `n + m` units is a run of `n`
+        // followed by a run of `m`.
         let mut starts = [free; LEVELS];
         let mut levels = 0;
         let mut longer = free;
@@ -91,7 +92,7 @@ impl FreeUnits {
         run_of(start..self.first_used_from(start))
     }
 
-    /// The first unit from `at` on that is not free; that behind the last where there is none.
+    /// The first used unit from `at` on; the number of units if all are free.
     fn first_used_from(&self, at: usize) -> usize {
         let mut mask = u64::MAX << (at % BITS);
         for (i, word) in self.0.iter().enumerate().skip(at / BITS) {
@@ -105,18 +106,18 @@ impl FreeUnits {
     }
 }
 
-/// The units of both.
+/// The units that are in both sets.
 fn both(a: &[u64; UNITS / BITS], b: &[u64; UNITS / BITS]) -> [u64; UNITS / BITS] {
     std::array::from_fn(|i| a[i] & b[i])
 }
 
-/// The units from `by` on, as the first ones.
+/// The units from `by` on, shifted to the start.
 fn from(units: &[u64; UNITS / BITS], by: usize) -> [u64; UNITS / BITS] {
     let word = |i: usize| units.get(i).copied().unwrap_or_default();
     let (words, bits) = (by / BITS, by % BITS);
     std::array::from_fn(|i| {
         let low = word(i + words) >> bits;
-        // In two steps: by all bits of a word is too much for one.
+        // In two steps, because a shift by all bits of a word overflows.
         low | word(i + words + 1) << 1 << (BITS - 1 - bits)
     })
 }
@@ -163,7 +164,7 @@ mod tests {
         free.set(run(0, 256), true);
         assert_eq!(free.around(run(64, 128)), run(0, 256));
         free.set(run(0, 254), false);
-        // A header that lies.
+        // A header with a false length.
         free.set(FreeRun { off: 4080, len: 60_000 }, false);
         assert_eq!(free.best(), run(254, 255));
     }

@@ -1,13 +1,13 @@
-//! The operations, and how they run: under which locks.
+//! The operations, and the locks under which they run.
 
 use crate::store::{Storage, report};
 use std::ops::Deref;
 use vfs::{Ino, Result};
 
-/// The operations on names and attributes. Each may use all that is below, and others.
+/// The operations on names and attributes. Each may use the storage and the other operations.
 pub struct Core<S>(pub S);
 
-/// What is below is used as if it were its own.
+/// The operations use the storage's methods as their own.
 impl<S> Deref for Core<S> {
     type Target = S;
 

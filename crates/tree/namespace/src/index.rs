@@ -17,12 +17,12 @@ pub struct Found {
     pub pos: EntryPos,
 }
 
-/// What is done with an inode that was found.
+/// The next use of an inode that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// The first line of its record is read.
     Look,
-    /// All that is laid out here of its record is read.
+    /// All of the [`InodeRecord`](crate::layout::InodeRecord) is read.
     Scan,
     /// It gets a reference, and its record is read or written.
     Hold,
@@ -34,14 +34,14 @@ impl<S: Storage> Core<S> {
         self.find_name_before(Next::Look, dir, name)
     }
 
-    /// As [`find_name`](Self::find_name), for those who then do this with the inode.
+    /// As [`find_name`](Self::find_name), for callers that will use the inode in this way next.
     #[inline]
     pub(crate) fn find_name_before(&self, next: Next, dir: Ino, name: &[u8]) -> Option<Found> {
         let found = self.tables().names.find(&self.tables().arena, dir, name, |ino, pos| {
             self.prefetch_inode(next, ino);
             let pos = EntryPos(pos);
             let at = self.tables().entry_at(pos);
-            // The search may meet what is no entry any more: its name need not end in the block.
+            // The search may meet a former entry, whose name need not end in the block.
             let ends_in_block = pos.off() + dirent_bytes(name.len()) <= BLOCK;
             ends_in_block
                 && DirentWord::unpack(self.medium().load_u64(at + 8)).name_len == name.len()
@@ -50,7 +50,7 @@ impl<S: Storage> Core<S> {
         found.map(|(ino, pos)| Found { ino, pos: EntryPos(pos) })
     }
 
-    /// Announces what is done with an inode next.
+    /// Prefetches an inode for its next use.
     #[inline]
     pub(crate) fn prefetch_inode(&self, next: Next, ino: Ino) {
         let bytes = match next {
@@ -75,7 +75,7 @@ impl<S: Storage> Core<S> {
         self.tables().names.remove(&self.tables().arena, dir, name, pos.0);
     }
 
-    /// Lets a name lead to another inode.
+    /// Makes a name lead to another inode.
     pub(crate) fn reindex_name(&self, dir: Ino, name: &[u8], now: Found) {
         self.tables().names.replace(&self.tables().arena, dir, name, now.pos.0, now.ino);
     }

@@ -1,5 +1,5 @@
-//! What is on the media of inodes and names, word for word: the part of `docs/format/bpfs.md` that engines have alike, in
-//! Rust.
+//! The layout of inodes and names on media: the part of `docs/format/bpfs.md` that all engines
+//! share, word for word in Rust.
 //!
 //! Little-endian; every word that commits something is 8-byte aligned.
 
@@ -20,10 +20,11 @@ pub const DIRENT_UNIT: u64 = 16;
 /// Shortest directory entry: a header and a name of up to 16 bytes.
 pub const DIRENT_MIN: u64 = 32;
 
-/// The number of a block, as bitmaps of a pool count them: of one that content may lie in, so not that of the superblock, which
-/// is 0. Where there may be none, it is an `Option`.
+/// The number of a block that content may lie in, as the bitmaps of a pool count it. So it is never
+/// 0, the number of the superblock's block. Places that may have no block use an `Option`.
 ///
-/// It is kept as the offset of the block in PM, which is what most want of it, and what a pointer in PM is.
+/// It is stored as the offset of the block in PM, the value that most callers need, and the value
+/// of a pointer in PM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct BlockNo(NonZeroU64);
@@ -38,20 +39,20 @@ impl BlockNo {
         }
     }
 
-    /// Its number.
+    /// The number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get() / BLOCK
     }
 
-    /// Where its byte `offset` lies in PM.
+    /// The place in PM of its byte `offset`.
     #[inline]
     pub const fn at(self, offset: u64) -> PmOff {
         PmOff::new(self.0.get() + offset)
     }
 }
 
-/// The block so many behind; behind the last of a pool it is where one would be.
+/// The block that many blocks later; beyond the end of a pool, the place where it would be.
 impl Add<u64> for BlockNo {
     type Output = Self;
 
@@ -62,7 +63,7 @@ impl Add<u64> for BlockNo {
     }
 }
 
-/// The bit that stands for it.
+/// The number of the block's bit.
 impl From<BlockNo> for u64 {
     #[inline]
     fn from(block: BlockNo) -> Self {
@@ -70,15 +71,15 @@ impl From<BlockNo> for u64 {
     }
 }
 
-/// An inode, or the first 128 bytes of it, of which the first line holds all that changes often, so that stores to
-/// root, size and times of one inode persist in program order. Both lines say the generation, which is
-/// stored last in each of them.
+/// An inode, or its first 128 bytes. The first line holds all that changes often, so that stores to
+/// root, size and times of one inode persist in program order. Both lines contain the generation,
+/// which is stored last in each of them.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InodeRecord {
-    /// Where its content lies: what that means, the engine says.
+    /// The place of its content, in the engine's encoding.
     pub root: U64,
-    /// Size in bytes; what the content holds beyond is not part of the file.
+    /// Size in bytes; bytes of the content beyond it are not part of the file.
     pub size: U64,
     /// Last change of content, ns since 1970.
     pub mtime: U64,
@@ -86,7 +87,7 @@ pub struct InodeRecord {
     pub ctime: U64,
     /// Last access.
     pub atime: U64,
-    /// Where its attributes lie; 0 where there are none.
+    /// The place of its attributes; 0: it has none.
     pub xattr: U64,
     /// Owner.
     pub uid: U32,
@@ -124,11 +125,11 @@ impl InodeRecord {
     }
 }
 
-/// The words of an inode that are stored on their own.
+/// The words of an inode that are stored individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Word {
-    /// Where the content lies.
+    /// The place of the content.
     Root = 0,
     /// Size.
     Size = 8,
@@ -138,7 +139,7 @@ pub enum Word {
     Ctime = 24,
     /// Last access.
     Atime = 32,
-    /// Where the attributes lie.
+    /// The place of the attributes.
     Xattr = 40,
     /// Owner (low half) and group.
     Owner = 48,
@@ -162,7 +163,7 @@ const _: () = {
     assert!(offset_of!(InodeRecord, rdev) == Word::Rdev as usize);
 };
 
-/// The first word of a directory entry: which life of which inode it names; zero: it is free.
+/// The first word of a directory entry: an inode and its generation; zero: the entry is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The inode.
@@ -177,7 +178,7 @@ impl Life {
         self.ino.0 | u64::from(self.generation) << 32
     }
 
-    /// From what is stored; `None` where the entry is free.
+    /// Decodes a stored word; `None` if the entry is free.
     pub fn unpack(word: u64) -> Option<Self> {
         let ino = Ino(word & 0xffff_ffff);
         (word != 0).then_some(Self { ino, generation: (word >> 32) as u32 })
@@ -201,7 +202,7 @@ impl DirentWord {
         self.len | (self.name_len as u64) << 16 | u64::from(self.kind) << 32
     }
 
-    /// From what is stored; not checked.
+    /// Decodes a stored word without checking it.
     pub fn unpack(word: u64) -> Self {
         Self {
             len: word & 0xffff,

@@ -1,22 +1,26 @@
-//! Inodes, names and attributes of a file system on persistent memory: all of it that does not depend on how content is
-//! laid out.
+//! Inodes, names and attributes of a file system on persistent memory: all of it that does not
+//! depend on the layout of content.
 //!
-//! Engines have in common that an inode is a record at a fixed place, that a directory is an array of entries
-//! ([`layout`]), and that one store commits what an operation changes. They differ in how content lies, which space is
-//! free, and how several words are committed at once. So an engine implements [`Storage`], and gets all operations on names
-//! and attributes as [`Core`]; it is known when they are compiled, and nothing here is called through a pointer.
+//! Engines have in common that an inode is a record at a fixed place, that a directory is an array
+//! of entries ([`layout`]), and that one store commits the changes of an operation. They differ in
+//! the layout of content, in the search for free space, and in the way several words are committed
+//! at once. So an engine implements [`Storage`], and gets all operations on names and attributes as
+//! [`Core`]. Engines are type parameters, so no call here goes through a pointer.
 //!
-//! Reading order, from below; nothing calls what is above it:
+//! Reading order, from the lowest layer up; no module calls a higher one:
 //!
-//! - [`layout`]: what is on the media;
-//! - `tables`, `free`, `space`: derived state, of which all engines have more in [`derived`];
-//! - `store`: [`Storage`]: what an engine has to do, and one inode;
-//! - `dir`, `index`, `scan`: one directory or entry, and how all of them are found when a pool is opened;
-//! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`]: the operations;
-//! - `mounted`, `check`, `overlay`: [`Pool`], which adds those on contents ([`Files`]) and is what front ends use.
+//! - [`layout`]: the bytes on the media;
+//! - `tables`, `free`, `space`: derived state, of which [`derived`] has the part that all engines
+//!   share;
+//! - `store`: [`Storage`], the trait that an engine implements, and single inodes;
+//! - `dir`, `index`, `scan`: one directory or entry, and the search for all of them when a pool is
+//!   opened;
+//! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
+//! - `mounted`, `check`, `overlay`: [`Pool`], which adds the operations on contents ([`Files`]) and
+//!   serves front ends.
 //!
-//! What this crate leaves out: contents of files, and which space is free (the engines); permission checks and descriptors
-//! (front ends).
+//! This crate leaves out: contents of files and free space (the engines), permission checks and
+//! descriptors (front ends).
 
 mod attr;
 mod check;

@@ -1,4 +1,4 @@
-//! A mounted pool: how one is opened, and all that front ends want of it.
+//! A mounted pool: opening it, and everything that front ends need from it.
 
 use crate::derived::{Mapper, PoolEvents, SharedPool as _};
 use crate::fs::Core;
@@ -25,10 +25,11 @@ use vfs::{
 /// The medium of an engine.
 pub type MediumOf<F> = <<F as Files>::Storage as Storage>::Medium;
 
-/// An engine that is opened: the operations on contents of files, which use those on names and attributes, and how it
-/// comes to be. Operations run inside ([`crate::derived::SharedPool::op`]).
+/// An opened engine: its operations on contents of files, which use those on names and attributes,
+/// and the functions that open it. Operations run inside the gate
+/// ([`crate::derived::SharedPool::op`]).
 pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
-    /// What is below.
+    /// The inodes, names and space under the operations.
     type Storage: Storage;
 
     /// The derived state before it has memory.
@@ -36,19 +37,20 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     // --- opening --------------------------------------------------------------------------------
 
-    /// What superblocks say.
+    /// The format of the engine's superblocks.
     const FORMAT: Format;
 
-    /// Version of the derived state: whoever has another one cannot share it. No two engines have the same.
+    /// Version of the derived state: only processes with the same version can share it. No two
+    /// engines have the same.
     const STATE_FORMAT: u64;
 
-    /// Plans the derived state of a pool of so many blocks, for one process or several.
+    /// Plans the derived state of a pool with this number of blocks, for one process or several.
     fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
 
-    /// Where everything is.
+    /// The layout of the derived state.
     fn layout(plan: &mut Self::Plan) -> &Layout;
 
-    /// The pool with its derived state in this memory.
+    /// Makes the pool with its derived state in this memory.
     fn with(medium: MediumOf<Self>, plan: Self::Plan, memory: Memory, o: &MountOptions) -> Self;
 
     /// Gives the medium back.
@@ -56,10 +58,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     // --- space ----------------------------------------------------------------------------------
 
-    /// Of the free blocks, so many are kept for who gives space back, or keeps what is there.
+    /// Free blocks that are kept for operations that give space back, or that keep existing
+    /// content.
     const KEPT_BLOCKS: u64;
 
-    /// Blocks in use: what can be had by making space is free.
+    /// Blocks in use. Blocks that can be freed by making space count as free.
     fn blocks_used(&self) -> u64 {
         let free = self.tables().free_blocks() + self.reclaimable();
         self.tables().blocks.len().saturating_sub(free)
@@ -79,48 +82,49 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
             blocks: tables.blocks.len(),
             blocks_free,
             blocks_available: available(blocks_free),
-            // So that the difference is what exists.
+            // The number of existing inodes, plus those that can be created.
             inodes: inodes - free + inodes_free,
             inodes_free,
         }
     }
 
-    /// Begins to use a pool: one of which nothing is derived yet, or, before anything is changed, one that others use
-    /// (`is_joined`).
+    /// Begins to use a pool. Either nothing is derived yet, or other processes use it (`is_joined`)
+    /// and nothing has been changed yet.
     ///
     /// # Errors
-    /// [`Error::Unusable`], [`Error::Damaged`]: not so, or not this pool.
+    /// [`Error::Unusable`], [`Error::Damaged`]: the pool cannot be used so, or by this engine.
     fn begin_use(&self, _o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
         Ok(())
     }
 
-    /// From now on nothing can be changed, in this process.
+    /// Refuses all further changes, in this process.
     fn refuse_changes(&self);
 
-    /// Ends the use of a pool that nobody else uses, and in which everything was written back: for who opens it next.
+    /// Ends the use of a pool that no other process uses, after everything was written back;
+    /// records that for its next user.
     fn end_use(&self) -> Result<()> {
         Ok(())
     }
 
-    /// [`Engine::maintain`], inside.
+    /// [`Engine::maintain`], inside an operation.
     fn maintain(&self) -> Result<bool> {
         Ok(false)
     }
 
     // --- contents -------------------------------------------------------------------------------
 
-    /// When contents survive a crash, where fences keep their word.
+    /// The time at which contents survive a crash, if fences take effect.
     const DURABILITY: Durability;
 
-    /// What the kernel may keep.
+    /// The data that the kernel may cache.
     const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
 
-    /// Makes the content of a file durable: nothing to do where that is so on return.
+    /// Makes the content of a file durable; does nothing if contents are durable on return.
     fn write_back(&self, _ino: Ino) -> Result<()> {
         Ok(())
     }
 
-    /// The same for all files.
+    /// Makes the contents of all files durable.
     fn write_back_all(&self) -> Result<()> {
         Ok(())
     }
@@ -131,11 +135,12 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`FileSystem::write`].
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// [`FileSystem::append`] at an offset to which `check` has no objection, which is asked with the file locked.
+    /// [`FileSystem::append`] at an offset that `check` accepts; `check` is called with the file
+    /// locked.
     fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
 
-    /// Changes up to a line of 64 bytes of a file, as one and with nothing in between: bytes that it does not have are zeros
-    /// before. Where what is delegated is durable on return.
+    /// Changes up to a line of 64 bytes of a file in one atomic step; missing bytes start as zeros.
+    /// Engines whose delegated writes are durable on return implement it.
     fn update(&self, _ino: Ino, _offset: u64, _len: usize, _to: impl Fn(&mut [u8])) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -149,19 +154,19 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// [`FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
-    /// [`FileSystem::map_range`].
+    /// [`Mappings::map_range`].
     fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// [`FileSystem::sync_range`].
+    /// [`Mappings::sync_range`].
     fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Where the content of a file from `offset` on lies in PM, up to `count` bytes that are contiguous there: where (`None`: a
-    /// hole, of a block at most) and length, 0 at the end of the file. The caller has counted itself among those who read without
-    /// a copy.
+    /// Finds the place in PM of the content of a file from `offset` on, up to `count` contiguous
+    /// bytes. Returns the place (`None`: a hole, of a block at most) and the length, 0 at the end
+    /// of the file. The caller has counted itself as a reader without a copy.
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)>;
 }
 
@@ -182,10 +187,11 @@ fn set_bits(words: &mut [u8], bits: &Range<u64>) {
     }
 }
 
-/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+/// The meeting place of the processes that use the pool in `region`: a copy of its file is another
+/// pool.
 ///
 /// # Errors
-/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+/// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
 pub fn place<F: Files>(region: &Region) -> std::result::Result<Place, Error> {
     pool::place(region, F::FORMAT.info(region)?.uuid, F::STATE_FORMAT)
 }
@@ -193,8 +199,8 @@ pub fn place<F: Files>(region: &Region) -> std::result::Result<Place, Error> {
 /// A mounted pool.
 ///
 /// Any number of threads may call it. Operations on different inodes run in parallel; readers of
-/// one inode run in parallel; nothing is global but the growth of the inode file and moves between
-/// directories.
+/// one inode run in parallel. Only the growth of the inode file and moves between directories take
+/// a global lock.
 pub struct Pool<F> {
     files: F,
     report: MountReport,
@@ -205,17 +211,18 @@ fn plan<F: Files>(medium: &MediumOf<F>, is_shared: bool) -> std::result::Result<
     Ok(F::plan(is_shared, F::FORMAT.load(medium)?.blocks.get()))
 }
 
-/// Opens a pool that nobody else uses; nothing is derived yet.
+/// Opens a pool that no other process uses; nothing is derived yet.
 ///
 /// # Errors
-/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+/// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.
 pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Result<F, Error> {
     let mut plan = plan::<F>(&medium, false)?;
     let arena = Arena::anonymous(F::layout(&mut plan))?;
     Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
 }
 
-/// What a mount for reading says of a pool in which an operation was interrupted that only a mount for writing can finish.
+/// The error of a read-only mount, if an interrupted operation must be finished by a mount for
+/// writing.
 pub fn interrupted() -> Error {
     let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone check --repair` it";
     Error::Unusable(why.to_owned())
@@ -249,8 +256,9 @@ impl<F: Files> Pool<F> {
     /// Mounts the pool on `medium`: scans it in parallel and derives the volatile state (§3.3).
     ///
     /// # Errors
-    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where the scan finds a violated
-    /// invariant, unless `read_only`: then damaged objects answer `EUCLEAN`.
+    /// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.
+    /// [`Error::Damaged`] if the scan finds a violated invariant, unless `read_only`: then damaged
+    /// objects answer `EUCLEAN`.
     pub fn mount(medium: MediumOf<F>, options: &MountOptions) -> std::result::Result<Self, Error> {
         let files: F = open(medium, options)?;
         let report = derive(&files, options)?;
@@ -292,12 +300,13 @@ impl<F: Files> Pool<F> {
         self.files.reap_processes(Look::Thorough)
     }
 
-    /// How often a process died inside an operation, so that the derived state was made anew.
+    /// The number of times that a process died inside an operation, so that the derived state was
+    /// derived again.
     pub fn recoveries(&self) -> u32 {
         self.files.tables().arena.recoveries()
     }
 
-    /// Does what follows such a death, though nobody has died: for those who test what follows.
+    /// Recovers as after such a death, though no process has died, for tests of what follows.
     pub fn rehearse_recovery(&self) -> vfs::Result<()> {
         self.files.rehearse_recovery()
     }
@@ -305,21 +314,21 @@ impl<F: Files> Pool<F> {
     /// As [`Engine::maintain`].
     ///
     /// # Errors
-    /// As it.
+    /// Those of [`Engine::maintain`].
     pub fn maintain(&self) -> Result<bool> {
         self.files.op(|_| self.files.maintain())
     }
 
-    /// As [`Engine::get_read_buf`], on a medium of any kind: says where the bytes lie (`None` is a hole) and how many they are.
-    /// They stay until [`put_read_buf`](Self::put_read_buf).
+    /// As [`Engine::get_read_buf`], on a medium of any kind: returns the place of the bytes (`None`
+    /// is a hole) and their number. They stay until [`put_read_buf`](Self::put_read_buf).
     ///
     /// # Errors
-    /// As it.
+    /// Those of [`Engine::get_read_buf`].
     pub fn pin_content(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
         self.files.pin(|| self.files.contiguous(ino, offset, count))
     }
 
-    /// Gives back what [`pin_content`](Self::pin_content) has pinned, once.
+    /// Gives back one pin of [`pin_content`](Self::pin_content).
     pub fn put_read_buf(&self) {
         self.files.put_read_buf();
     }
@@ -329,7 +338,7 @@ impl<F: Files> Pool<F> {
         self.files.tables().record_access(files, dirs, strictly);
     }
 
-    /// What mounting found.
+    /// The findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
     }
@@ -339,31 +348,33 @@ impl<F: Files> Pool<F> {
         self.files.medium().0
     }
 
-    /// `ESTALE` for a delegation that was recalled. Inside (delegations-D1 in `derived`).
+    /// `ESTALE` for a delegation that was recalled. Called inside an operation (delegations-D1 in
+    /// `derived`).
     #[inline]
     fn check_delegation(&self, by: Delegation) -> Result<()> {
         let state = self.files.state();
         if state.delegations().is_valid(&state.arena, by) { Ok(()) } else { Err(Errno::STALE) }
     }
 
-    /// What is left to do for who syncs what is durable: to say whether the medium kept its word, and is still there.
+    /// Checks, after a sync, whether the medium is healthy and still there; `EIO` if not.
     fn check_medium(&self) -> Result<()> {
         let medium = self.files.medium().0;
         if medium.is_lost() || medium.health().is_err() { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Ends the use of the pool where this process is the last to use it, and nothing is left to be repaired. That it is the last,
-    /// the lock of the medium tells, which all who share the pool have from before they look at it; it is kept, so
-    /// that nobody joins who would not look again.
+    /// Ends the use of the pool if this process is its last user, and if nothing is left to be
+    /// repaired. An exclusive lock of the medium proves that: all users take a shared lock before
+    /// they look at the pool. The lock is kept, so a newcomer cannot join without looking at the
+    /// pool again.
     fn end_use_if_last(&self) -> Result<()> {
         let (files, arena) = (&self.files, &self.files.tables().arena);
         if arena.descriptor().is_some() && files.medium().0.lock(Lock::Exclusive).is_err() {
-            // The attempt may have cost the lock that there was.
+            // The attempt may have cost the shared lock.
             let _ = files.medium().0.lock(Lock::Shared);
             return self.sync();
         }
         self.sync()?;
-        // Of others who have died meanwhile.
+        // Other processes may have died meanwhile.
         if arena.has_died_inside() || files.tables().is_damaged() {
             return Ok(());
         }
@@ -371,8 +382,8 @@ impl<F: Files> Pool<F> {
         files.end_use()
     }
 
-    /// Ends the mount and gives the medium back, as a process that is killed: what is to be durable was synced, and whether
-    /// the pool says so ([`FileSystem::close`]) is the caller's.
+    /// Ends the mount as if the process were killed, and gives the medium back. The caller decides
+    /// what is synced before, and whether the pool is closed ([`FileSystem::close`]).
     pub fn into_medium(self) -> MediumOf<F> {
         self.files.into_medium()
     }
@@ -390,7 +401,7 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn durability(&self) -> Durability {
         match self.files.medium().0.domain() {
-            // Fences can fail, which `fsync` tells.
+            // Fences can fail, which `fsync` reports.
             Domain::PageCache => Durability::OnSync,
             _ => F::DURABILITY,
         }
@@ -416,7 +427,7 @@ impl<F: Files> FileSystem for Pool<F> {
             }
             self.lookup_into(dir, name, attr)?;
             self.forget(attr.ino, 1);
-            // Without a link the name was removed between the two looks of `lookup`: look again.
+            // An inode without a link lost its name between the two steps of `lookup`: try again.
             if attr.nlink > 0 || matches!(name, b"." | b"..") {
                 return Ok(());
             }
@@ -534,7 +545,7 @@ impl<F: Files> Mappings for Pool<F> {
     fn map_again(&self, ino: Ino, stores: bool) -> Result<()> {
         self.files.op(|core| {
             let v = core.tables().vinode(ino)?;
-            // Otherwise nobody knows that the blocks are where they were.
+            // Without a direct mapping the blocks may have moved.
             if !v.mappings.are_direct() {
                 return Err(Errno::OPNOTSUPP);
             }
@@ -544,7 +555,7 @@ impl<F: Files> Mappings for Pool<F> {
     fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
         if let Ok(process) = self.files.tables().arena.process() {
             let mapping = (Mapper::direct(stores), 1);
-            // Where that fails, the pool does.
+            // This fails only if the pool fails.
             let _ = crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
         }
     }
@@ -685,7 +696,7 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 
     fn inherit(&self, ino: Ino) -> Result<()> {
-        // That of the parent keeps it live.
+        // The parent's reference keeps the inode live.
         self.files.hold_if(ino, |_| true).map(drop)
     }
 
@@ -694,7 +705,8 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 }
 
-/// Of free blocks, those that one file can have: a block of pointers leads to 512 others, and a file that grows copies some.
+/// The free blocks that one file can get: a block of pointers leads to 512 others, and a file that
+/// grows copies some.
 fn available(free: u64) -> u64 {
     const POINTERS: u64 = BLOCK / 8;
     const COPIES: u64 = 16;

@@ -23,13 +23,13 @@ use vfs::{Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode,
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
 
-/// Where a name led when the ticket of its directory's lock was taken.
+/// The target of a name when the ticket of its directory's lock was taken.
 pub struct Resolved {
     pub found: Option<Found>,
     ticket: Ticket,
 }
 
-/// The kind as an entry keeps it.
+/// The kind as an entry stores it.
 pub fn kind_bits(kind: FileKind) -> u8 {
     (kind.mode_bits() >> 12) as u8
 }
@@ -83,13 +83,13 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Holds what a name in a directory leads to, without a lock; `None` where somebody changes the
-    /// directory meanwhile.
+    /// Holds the inode that a name in a directory leads to, without a lock; `None` if the directory
+    /// changes meanwhile.
     ///
-    /// The directory's ticket, looked at after the reference was added, vouches for the name: whoever
-    /// takes it away looks at the references later, and one of the two sees the other (both here are
-    /// sequentially consistent, `drop_name` fences). A reference to what had died before is given back,
-    /// whatever lives there now.
+    /// The directory's ticket, checked after the reference was added, guarantees that the name
+    /// still exists. An operation that removes the name checks the references later, so one of the
+    /// two sees the other (both here are sequentially consistent, `drop_name` fences). A reference
+    /// to an inode that had died before is given back, even if another inode lives there now.
     fn hold_optimistic(&self, dir: Ino, name: &[u8]) -> Result<Option<Result<Ino>>> {
         let d = self.tables().vinode(dir)?;
         let Some(seen) = d.lock.begin_optimistic() else { return Ok(None) };
@@ -111,9 +111,9 @@ impl<S: Storage> Core<S> {
         Ok(None)
     }
 
-    /// `FileSystem::peek_into` where nobody changes anything meanwhile, without a store to what others use
-    /// too; else `None`. The inode's ticket vouches for its attributes, and the directory's, which is
-    /// older and looked at last, for the name having led there all the time.
+    /// `FileSystem::peek_into` if nothing changes meanwhile, without a store to shared memory; else
+    /// `None`. The inode's ticket guarantees its attributes. The directory's ticket, which is older
+    /// and checked last, guarantees that the name led there all the time.
     pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
         let d = self.tables().vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
@@ -163,7 +163,7 @@ impl<S: Storage> Core<S> {
                 self.write_new(caller, dir, d, v, node, prepare).inspect_err(|_| v.end())?;
             self.touch_modified(d);
             let has_content = record.size.get() != 0 || record.xattr.get() != 0;
-            // Not what PM holds of it: to load what is being flushed takes as long as a fence.
+            // Not loaded from PM: to load a line that is being flushed takes as long as a fence.
             let life = Life { ino, generation: record.generation.get() };
             self.commit_slot(&slot, life, !has_content);
             self.update_index_after_add(d, &slot)?;
@@ -192,7 +192,7 @@ impl<S: Storage> Core<S> {
             v.begin(FileKind::File, UNNAMED);
             let (record, ()) =
                 self.write_new(caller, dir, d, v, &node, |_| Ok(())).inspect_err(|_| v.end())?;
-            // Whoever names it later may be another thread, whose fence covers only its own stores.
+            // Another thread may name it later, and that thread's fence covers only its own stores.
             let _ = self.medium().fence();
             self.hold(ino, v);
             Ok(v.attr(ino, &record))
@@ -203,9 +203,9 @@ impl<S: Storage> Core<S> {
         made
     }
 
-    /// Writes a new inode with what it inherits from its directory and, for a symbolic link, its
-    /// target. What else can fail, `prepare` does: shortly before, because an atomic operation waits
-    /// for the flushes before it.
+    /// Writes a new inode with the attributes that it inherits from its directory and, for a
+    /// symbolic link, its target. `prepare` does everything else that can fail. It runs shortly
+    /// before, because an atomic operation waits for the flushes before it.
     pub(crate) fn write_new<T>(
         &self,
         caller: &Caller,
@@ -242,8 +242,8 @@ impl<S: Storage> Core<S> {
         self.write_new_inode(v, record, target, &acls, || prepare(self))
     }
 
-    /// A generation for the next life of an inode: another one than its record has, which may be of a life
-    /// that has not come to be.
+    /// Chooses a generation for the next life of an inode. It differs from the one in the record,
+    /// which may belong to a creation that a crash cut off.
     fn next_generation(&self, v: &VInode) -> u32 {
         let [first, second] = self.generations(v);
         match first.wrapping_add(1) {
@@ -338,7 +338,7 @@ impl<S: Storage> Core<S> {
         loop {
             let resolved = self.resolve(dir, name)?;
             let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
-            // What clearing the entry and giving the blocks back will read.
+            // Prefetches the lines that clearing the entry and giving the blocks back will read.
             self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
             let removed = self.change(&[dir, ino], || {
@@ -348,7 +348,7 @@ impl<S: Storage> Core<S> {
                 };
                 check(self, ino)?;
                 let v = self.live(ino)?;
-                // As in `make_slot`: before the first flush.
+                // Before the first flush, as in `make_slot`.
                 self.unindex_name(dir, name, found.pos);
                 self.touch_modified(d);
                 if v.links.load(Relaxed) > 1 || v.refs.load(Relaxed) > 0 {
@@ -366,7 +366,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Finds a name in order to lock what it names.
+    /// Finds a name in order to lock the inode that it names.
     pub(crate) fn resolve(&self, dir: Ino, name: &[u8]) -> Result<Resolved> {
         let d = self.tables().vinode(dir)?;
         let find = || -> Result<Option<Found>> {
@@ -385,7 +385,7 @@ impl<S: Storage> Core<S> {
         Ok(Resolved { found: find()?, ticket })
     }
 
-    /// The entry of a name now, under the directory's exclusive lock; `None` where it leads elsewhere.
+    /// The entry of a name now, under the directory's exclusive lock; `None` if it leads elsewhere.
     pub(crate) fn resolve_again(
         &self,
         dir: Ino,
@@ -401,7 +401,7 @@ impl<S: Storage> Core<S> {
         Ok(is_same.then_some(now))
     }
 
-    /// One name of `ino`, in the directory `d`, is gone.
+    /// Updates the links after the removal of one name of `ino`, in the directory `d`.
     pub(crate) fn drop_name(&self, d: &VInode, ino: Ino, v: &VInode) {
         let last = if v.kind() == FileKind::Dir {
             d.add_links(-1);

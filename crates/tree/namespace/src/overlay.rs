@@ -1,4 +1,5 @@
-//! A medium with the bytes that redo records would store: for those who look at a pool and may not change it.
+//! A medium that shows the bytes that redo records would store, for checks of a pool that must not
+//! change it.
 
 use pmem::{Counters, Domain, Fenced, Medium, PmOff};
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ pub struct Overlay<'m, M> {
 }
 
 impl<'m, M: Medium> Overlay<'m, M> {
-    /// With these bytes in these places.
+    /// Creates a view of `below` with these bytes in these places.
     pub fn new(below: &'m M, pieces: impl IntoIterator<Item = (PmOff, Vec<u8>)>) -> Self {
         let bytes = pieces.into_iter().flat_map(|(at, bytes)| (at.get()..).zip(bytes));
         Self { below, bytes: bytes.collect() }

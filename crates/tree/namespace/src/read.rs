@@ -1,7 +1,9 @@
-//! Reading, whatever the layout: without the lock where nobody changes the file meanwhile; and without a copy.
+//! Reading, independent of the layout: without the lock if the file does not change meanwhile, or
+//! without a copy.
 //!
-//! Who holds pointers to where content lies is counted ([`arena::Pins`]), and blocks that are replaced meanwhile wait. What is
-//! pinned may change, as some writes are in place: so it is given as atomics.
+//! Readers that hold pointers to content are counted ([`arena::Pins`]), and blocks that are
+//! replaced meanwhile wait for them. Pinned content may change, as some writes are in place, so it
+//! is lent as atomics.
 
 use crate::derived::SharedPool as _;
 use crate::fs::Core;
@@ -12,12 +14,12 @@ use pmem::{Medium as _, PmOff};
 use std::sync::atomic::AtomicU8;
 use vfs::{Errno, Ino, Result};
 
-/// What a hole reads as.
+/// The bytes of a hole.
 static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::read` of a file, whose state is `v`: `copy` copies what is asked for of its content, holes as zeros, and
-    /// says how many bytes.
+    /// `FileSystem::read` of a file, whose state is `v`. `copy` copies the requested content, holes
+    /// as zeros, and returns the number of bytes.
     #[inline]
     pub fn read_by(
         &self,
@@ -26,12 +28,12 @@ impl<S: Storage> Core<S> {
         mut copy: impl FnMut(&VInode) -> Result<usize>,
     ) -> Result<usize> {
         if let Some(ticket) = v.lock.begin_optimistic() {
-            // The content at last: it comes meanwhile.
+            // The content last: it arrives meanwhile.
             let read = self.live_file(ino).and_then(|v| {
                 let is_recorded = self.is_access_recorded(v);
                 Ok((copy(v)?, is_recorded))
             });
-            // Only what an unchanged lock vouches for is an answer, errors included.
+            // An answer counts only if the lock did not change meanwhile; this includes errors.
             if let (true, Ok((n, true))) = (v.lock.end_optimistic(ticket), read) {
                 return Ok(n);
             }
@@ -43,8 +45,9 @@ impl<S: Storage> Core<S> {
         Ok(n)
     }
 
-    /// As [`pool::Engine::get_read_buf`], of a file of which `contiguous` says where it lies ([`Files::contiguous`]); to be
-    /// followed by [`put_read_buf`](Self::put_read_buf). `EOPNOTSUPP` where the medium is not mapped.
+    /// As [`pool::Engine::get_read_buf`]; `contiguous` returns the place of the content
+    /// ([`Files::contiguous`]). To be followed by [`put_read_buf`](Self::put_read_buf).
+    /// `EOPNOTSUPP` if the medium is not mapped.
     ///
     /// [`Files::contiguous`]: crate::Files::contiguous
     pub(crate) fn get_read_buf(
@@ -62,7 +65,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Counts a reader of this process, and says what `contiguous` does; to be followed by
+    /// Counts a reader of this process, and returns the result of `contiguous`; to be followed by
     /// [`put_read_buf`](Self::put_read_buf).
     pub(crate) fn pin(
         &self,
@@ -75,7 +78,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// A reader of this process is done.
+    /// Uncounts a reader of this process.
     pub(crate) fn put_read_buf(&self) {
         let _ = self.op(|_| {
             self.unpin();

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Caller, Errno, FileKind, Ino, NewNode, ROOT, RenameFlags, Result};
 
-/// Words that change together: where they lie, and their new values.
+/// Words that change together: their places and new values.
 pub type Words = SmallVec<[(PmOff, u64); 8]>;
 
 impl<S: Storage> Core<S> {
@@ -41,7 +41,7 @@ impl<S: Storage> Core<S> {
         let flags = if is_exchange { RenameFlags::all() } else { flags };
         let ino = self.new_inode()?;
         let done = self.rename_leaving(from, to, flags, Some(Whiteout { ino, caller }));
-        // It does not live where nothing was renamed.
+        // It does not live if nothing was renamed.
         if !self.tables().vinode(ino)?.is_live() {
             self.tables().release_inode(ino);
         }
@@ -56,14 +56,14 @@ impl<S: Storage> Core<S> {
         whiteout: Option<Whiteout<'_>>,
     ) -> Result<()> {
         self.check_writable()?;
-        // What callers hold stays what it is: no lock is needed to see that.
+        // The callers' references keep the kinds of these inodes, so these checks need no lock.
         self.live_dir(from.0).and(self.live_dir(to.0))?;
         S::LIMITS.check_name(from.1)?;
         S::LIMITS.check_name(to.1)?;
         if flags == RenameFlags::all() || !RenameFlags::all().contains(flags) {
             return Err(Errno::INVAL);
         }
-        // Only a move to another directory can change what is below what.
+        // Only a move to another directory can change the tree of directories.
         let _topology = (from.0 != to.0).then(|| self.tables().lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
@@ -86,8 +86,9 @@ impl<S: Storage> Core<S> {
                 Ok(true)
             })?;
             if done {
-                // Storing a line takes it out of the cache, and whoever looks up one of these names reads it. Not
-                // before the locks are given back: that waits for the store, which would take it out again.
+                // Storing a line evicts it from the cache, and the next lookup of one of these
+                // names reads it. Prefetch only after the locks are given back: giving them back
+                // waits for the store, which would evict the line again.
                 self.prefetch_entry(pos);
                 return Ok(());
             }
@@ -148,15 +149,16 @@ impl<S: Storage> Core<S> {
         };
         let words = self.words(&r);
         let line = match left {
-            // Its inode has to be durable before.
+            // The inode of the whiteout has to be durable before.
             Some(_) => None,
             None if from_dir == to_dir => self.line_of(&r, &words),
             None => None,
         };
-        // As in `make_slot`: before the first flush.
+        // Before the first flush, as in `make_slot`.
         self.index_new_name(&r).inspect_err(|_| self.drop_whiteout(&r))?;
         if let Some((at, line)) = line {
-            // So is this. And times come after the line, which would wait for them.
+            // Also before the flush. Times follow the line, because the line would wait for their
+            // flush.
             self.index_rename(&r);
             let ready = Fenced::not_needed("the line is all that changes");
             self.medium().publish_line(at, &line, ready);
@@ -181,7 +183,7 @@ impl<S: Storage> Core<S> {
         self.update_index_after_rename(&r)
     }
 
-    /// Writes the inode of a whiteout, which nothing names yet; it is durable after a fence.
+    /// Writes the inode of a whiteout, which no entry names yet; it is durable after a fence.
     fn write_whiteout<'t>(
         &'t self,
         whiteout: &Whiteout<'_>,
@@ -202,8 +204,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Room for a new name: where the old one is, if that has it and a line is all that changes. Else what names an inode is not
-    /// overwritten.
+    /// Finds room for a new name: in place of the old one, if the name fits there and only one line
+    /// changes. Otherwise the old entry is not overwritten.
     fn slot_for(
         &self,
         in_place: bool,
@@ -220,7 +222,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// The words that change: of entries, and of a new one all but its name and the room that is left.
+    /// The words that change: of existing entries, and of a new entry, except for its name and the
+    /// room that is left.
     fn words(&self, r: &Renamed<'_>) -> Words {
         let mut words = Words::new();
         let source = r.source();
@@ -243,7 +246,8 @@ impl<S: Storage> Core<S> {
         words
     }
 
-    /// Where one line has all that changes: where it is, and what it will be. Storing it commits.
+    /// The only line that changes, if all changes are in one line: its place and new value. Storing it
+    /// commits.
     fn line_of(&self, r: &Renamed<'_>, words: &Words) -> Option<(PmOff, Line)> {
         if !self.medium().stores_lines() || r.slot.is_some_and(|slot| !slot.is_in_line()) {
             return None;
@@ -272,7 +276,7 @@ impl<S: Storage> Core<S> {
         Some((place, line))
     }
 
-    /// Lets an entry name another inode.
+    /// Makes an entry name another inode.
     fn name_inode(&self, words: &mut Words, pos: EntryPos, ino: Ino, v: &VInode) {
         let at = self.tables().entry_at(pos);
         words.push((at, self.life(ino, v).pack()));
@@ -283,8 +287,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Adds a new name to the index, which nobody believes before the directory's lock is given back. Nothing has changed where
-    /// that fails.
+    /// Adds a new name to the index, which readers do not trust before the directory's lock is
+    /// given back. If that fails, nothing has changed.
     fn index_new_name(&self, r: &Renamed<'_>) -> Result<()> {
         let (to_dir, _, to_name, _) = r.to;
         match &r.slot {
@@ -293,7 +297,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Changes what else the index knows.
+    /// Updates the other names in the index.
     fn index_rename(&self, r: &Renamed<'_>) {
         let (from_dir, _, from_name, source) = r.from;
         let (to_dir, _, to_name, target) = r.to;
@@ -312,7 +316,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Brings the rest of the derived state up to date.
+    /// Updates the rest of the derived state.
     fn update_index_after_rename(&self, r: &Renamed<'_>) -> Result<()> {
         let (from_dir, fd, _, source) = r.from;
         let (to_dir, td, _, target) = r.to;
@@ -368,7 +372,7 @@ impl<S: Storage> Core<S> {
     }
 }
 
-/// What is to stand under the old name.
+/// A whiteout to leave under the old name.
 struct Whiteout<'a> {
     /// Its inode, which is claimed.
     ino: Ino,
@@ -378,15 +382,15 @@ struct Whiteout<'a> {
 
 /// A rename that is allowed.
 struct Renamed<'a> {
-    /// Directory, name and entry of what gets another name.
+    /// Directory, name and entry of the inode that is renamed.
     from: (Ino, &'a VInode, &'a [u8], Found),
-    /// Directory, name and, where it has one, entry that it gets.
+    /// Directory and name that it gets, and the entry that has this name, if any.
     to: (Ino, &'a VInode, &'a [u8], Option<Found>),
-    /// What gets another name, and what has that.
+    /// The inode that is renamed, and the one that has the new name.
     nodes: (&'a VInode, Option<&'a VInode>),
-    /// Room for the new name, where nothing has it.
+    /// Room for the new name, if no entry has it.
     slot: Option<Slot>,
-    /// Whether both change their names.
+    /// Whether the two inodes exchange their names.
     exchange: bool,
     /// The whiteout that gets the old name.
     left: Option<(Ino, &'a VInode)>,
@@ -403,7 +407,7 @@ impl Renamed<'_> {
         self.slot.is_some_and(|slot| slot.pos == self.source().pos)
     }
 
-    /// Records the times of the change, as [`Storage::touch`].
+    /// Records the times of the change, as by [`Storage::touch`].
     fn touch(&self, storage: &impl Storage) {
         let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (self.from, self.to, self.nodes);
         storage.touch_modified(fd);

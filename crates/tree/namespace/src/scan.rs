@@ -1,18 +1,19 @@
-//! The scan that derives the volatile state (§3.3), and finds what cannot be: what is about names. Where content lies, the
-//! engine finds.
+//! The scan of names. It derives the volatile state (§3.3), and finds violations. The engine finds
+//! where content lies.
 //!
-//! It starts where inodes lie and follows what is valid: directories, in parallel, then the inodes that their entries name.
-//! Nothing is believed before it is checked:
+//! The scan starts with the inode file and follows valid references: directories, in parallel, then
+//! the inodes that their entries name. Everything is checked before it is trusted:
 //!
 //! - scan-S3: a directory has one name; the root has none.
 //! - scan-S4: a directory's block is a chain of sound entries, each name appears once.
-//! - scan-S5: what content holds beyond its end is left over from a crash, and so is an entry
-//!   whose inode has not come to be (dir-D4): they are not in use, and are cleared.
-//! - scan-S6: what was read is durable when the scan returns. A process that was killed may have stored a
-//!   commit and not flushed it; others must not build on what a power failure would take back, nor be
-//!   served it. So whatever operations change in place is flushed: where inodes lie and they themselves,
-//!   directories, what says where content lies; all else was durable before something led to it. And as a fence
-//!   completes the flushes of its own thread only, each worker fences.
+//! - scan-S5: content beyond a file's end is left over from a crash, and so is an entry whose inode
+//!   was never completed (dir-D4). They are not in use, and are cleared.
+//! - scan-S6: everything that was read is durable when the scan returns. A process that was killed
+//!   may have stored a commit and not flushed it. Other processes must not build on a change that a
+//!   power failure would undo, nor see it. So the scan flushes everything that operations change in
+//!   place: the inode file, inodes, directories, and the pointers to content. All else was durable
+//!   before something led to it. As a fence completes the flushes of its own thread only, each
+//!   worker fences.
 
 use crate::derived::{Held, LIVE, REMOVED};
 use crate::dir::Chain;
@@ -45,7 +46,7 @@ impl Queue {
         self.more.notify_one();
     }
 
-    /// The next directory; `None` when none is left and nobody is working on one.
+    /// Takes the next directory; `None` when none is left and no worker is scanning one.
     fn take(&self, finished: bool) -> Option<Ino> {
         let mut s = self.state.lock().expect("no worker panics");
         s.1 -= usize::from(finished);
@@ -67,38 +68,38 @@ impl Queue {
 pub struct ScanOptions<'a> {
     /// Workers, the calling thread among them.
     pub threads: usize,
-    /// Inodes that are in use though no entry may name them ([`crate::derived`], sharing-R4).
+    /// Inodes that are in use even if no entry names them (sharing-R4 in [`crate::derived`]).
     pub held: &'a BTreeMap<Ino, Held>,
 }
 
 impl ScanOptions<'_> {
-    /// Of a pool that nobody uses.
+    /// Options for a pool that no process uses.
     pub fn fresh(threads: Option<usize>) -> Self {
         const NONE: &BTreeMap<Ino, Held> = &BTreeMap::new();
         Self { threads: pool::scan_threads(threads), held: NONE }
     }
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Live inodes.
     pub inodes: AtomicU64,
     /// Names.
     pub names: AtomicU64,
-    /// Words that a crash left, and as what they count: as zero, mostly (scan-S5).
+    /// Words that a crash left, and the value that they count as: mostly zero (scan-S5).
     pub stale: Mutex<Vec<(PmOff, u64)>>,
     problems: Mutex<Vec<Problem>>,
     problems_more: AtomicUsize,
 }
 
 impl Scan {
-    /// Notes a word that a crash left and that counts as zero (scan-S5).
+    /// Records a word that a crash left and that counts as zero (scan-S5).
     pub fn note_stale(&self, word: PmOff) {
         self.note_excess(word, 0);
     }
 
-    /// Notes a word of which a crash has left more than counts, and what does.
+    /// Records a word that a crash left too large, and the value that counts.
     pub fn note_excess(&self, word: PmOff, counts: u64) {
         self.stale.lock().expect("no worker panics").push((word, counts));
     }
@@ -120,7 +121,7 @@ impl Scan {
         p
     }
 
-    /// Notes a violated invariant; `fix` is the word that repairing stores, and what that means.
+    /// Records a violated invariant; `fix` is the word that a repair stores, with its description.
     pub fn problem(
         &self,
         object: impl Fn() -> String,
@@ -142,12 +143,13 @@ impl Scan {
     }
 }
 
-/// What reports call a directory.
+/// The name of a directory in reports.
 fn directory(dir: Ino) -> String {
     format!("directory inode {}", dir.0)
 }
 
-/// Whether what is neither a file nor a directory can have this size, and anything this mode: others trust in both.
+/// Whether an inode other than a file or directory can have this size, and any inode this mode.
+/// Other code relies on both.
 fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
     let may_be = match kind {
         FileKind::File | FileKind::Dir => true,
@@ -158,20 +160,20 @@ fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
 }
 
 impl<S: Storage> Core<S> {
-    /// Scans the pool; `progress` is told how many inodes were found so far.
+    /// Scans the pool; `progress` receives the number of inodes found so far.
     pub fn scan(&self, o: &ScanOptions<'_>, progress: &(dyn Fn(u64) + Sync)) -> Scan {
         let scan = Scan::default();
         if self.scan_inodes(&scan) {
             self.scan_names(&scan, o.threads, progress);
             o.held.iter().for_each(|(ino, held)| self.adopt_orphan(&scan, *ino, *held));
         }
-        // scan-S6.
+        // The fence of this thread (scan-S6).
         let _ = self.medium().fence();
         self.tables().count_free_blocks();
         scan
     }
 
-    /// Scans what has a name.
+    /// Scans all directories, files and other inodes that have a name.
     fn scan_names(&self, scan: &Scan, threads: usize, progress: &(dyn Fn(u64) + Sync)) {
         let queue = Queue::default();
         let root = || "the root directory".to_owned();
@@ -205,14 +207,14 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// The same as another worker than the calling thread, which ends here.
+    /// Scans as a worker other than the calling thread; ends with the fence of this thread.
     fn help_scan(&self, scan: &Scan, queue: &Queue, progress: &(dyn Fn(u64) + Sync)) {
         self.scan_dirs(scan, queue, progress);
-        // scan-S6.
+        // The fence of this worker (scan-S6).
         let _ = self.medium().fence();
     }
 
-    /// Takes an inode without a name that is in use into the derived state.
+    /// Adds an inode without a name that is in use to the derived state.
     fn adopt_orphan(&self, scan: &Scan, ino: Ino, held: Held) {
         let Ok(v) = self.tables().vinode(ino) else { return };
         if ino.0 >= self.tables().inode_slots() || !self.tables().mark_inode(ino) {
@@ -227,7 +229,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Takes an inode into the derived state; a directory that has a name is queued.
+    /// Adds an inode to the derived state; queues a directory that has a name.
     fn adopt_inode(&self, scan: &Scan, queue: Option<&Queue>, ino: Ino, v: &VInode, flags: u32) {
         scan.inodes.fetch_add(1, Relaxed);
         let object = || format!("inode {}", ino.0);
@@ -269,8 +271,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Takes a block of a directory into the derived state, and what its entries name. Fails where that
-    /// has no room.
+    /// Adds a block of a directory to the derived state, with the inodes that its entries name.
+    /// Fails if the derived state has no room.
     fn scan_dir_block(
         &self,
         scan: &Scan,
@@ -310,11 +312,11 @@ impl<S: Storage> Core<S> {
         self.set_run(v, handle, free.best())
     }
 
-    /// scan-S4 does not hold from here on in a block.
+    /// Reports that scan-S4 does not hold from `off` on in a block.
     fn report_broken_chain(&self, scan: &Scan, dir: Ino, block: PmOff, off: u64) {
         let what = format!("block {block:#x}: the chain of entries breaks at byte {off}");
         let free = FreeRun { off, len: BLOCK - off };
-        // Both words of the broken header matter; what it names goes first.
+        // Both words of the broken header matter; the word that names an inode is repaired first.
         let at = block + off;
         let fix = if self.medium().load_u64(at) != 0 {
             ((at, 0), "drop the broken entry (check again to repair the chain)")
@@ -364,11 +366,11 @@ impl<S: Storage> Core<S> {
                 ino.0
             ));
         }
-        // scan-S4.
+        // Each name appears once (scan-S4).
         if self.find_name(dir, name).is_some() {
             return bad("the name appears twice".into());
         }
-        // scan-S3.
+        // A directory has one name (scan-S3).
         let first = self.tables().mark_inode(ino);
         if !first && kind == FileKind::Dir {
             return bad(format!("{} has another name", directory(ino)));
@@ -394,8 +396,8 @@ impl<S: Storage> Core<S> {
         scan.names.fetch_add(1, Relaxed);
     }
 
-    /// Clears what a crash left (scan-S5); of that, the scan has made durable how it stands (scan-S6). Durable on
-    /// return.
+    /// Clears the words that a crash left (scan-S5). The scan has made durable the state that they
+    /// are in (scan-S6). Durable on return.
     pub(crate) fn clear_stale(&self, words: &[(PmOff, u64)]) {
         for &(at, value) in words {
             self.medium().store_u64(at, value);

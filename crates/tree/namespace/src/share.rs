@@ -1,4 +1,4 @@
-//! One pool, several processes: what [`crate::derived::SharedPool`] wants.
+//! The implementation of [`crate::derived::SharedPool`]: one pool, several processes.
 
 use crate::derived::{Held, SharedPool, State};
 use crate::fs::Core;
@@ -63,7 +63,7 @@ impl<S: Storage> SharedPool for Core<S> {
         Storage::make_space(&self.0)
     }
 
-    /// By the scan that mounts (scan-S6).
+    /// Derives the state by the scan of a mount (scan-S6).
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String> {
         self.tables().clear();
         let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});

@@ -1,5 +1,5 @@
-//! Which blocks are free, as all engines derive it: a bit a block, and their number. What an engine takes and gives back in
-//! an operation, and where it looks for it, is its own.
+//! The free blocks, as all engines derive them: a bitmap with a bit for each block, and their
+//! number. Each engine has its own way to search for blocks, and to take and give them back.
 
 use crate::layout::BLOCK;
 use crate::tables::Tables;
@@ -32,14 +32,14 @@ impl Tables {
         }
     }
 
-    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more.
+    /// Lets blocks be claimed again that had to wait for readers, if no reader is left.
     pub fn clear_deferred(&self) {
         self.clear_deferred_by(|block| {
             self.blocks.clear(&self.arena, block);
         });
     }
 
-    /// As [`clear_deferred`](Self::clear_deferred), where `clear` is how a block's bit is cleared.
+    /// As [`clear_deferred`](Self::clear_deferred), with `clear` to clear a block's bit.
     pub fn clear_deferred_by(&self, clear: impl Fn(u64)) {
         let mut cleared = 0;
         self.pins().drain(&self.arena, |block| {
@@ -49,7 +49,8 @@ impl Tables {
         self.give_back(cleared);
     }
 
-    /// Of the `census` are those who read without a copy: what they may be reading is claimed again, and so is not free.
+    /// Claims the blocks again that readers without a copy, who are in the `census`, may be
+    /// reading: these are not free.
     pub(crate) fn recover_pins(&self, census: &Census) {
         self.pins().recover(&self.arena, census, &self.blocks);
         self.count_free_blocks();

@@ -1,4 +1,5 @@
-//! Inodes of a mounted pool: what every operation shares, and what it wants of the engine.
+//! Inodes of a mounted pool: the functions that all operations share, and the trait that engines
+//! implement.
 
 use crate::derived::REMOVED;
 use crate::layout::*;
@@ -10,23 +11,23 @@ use std::sync::atomic::Ordering::*;
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Times that a change of content changes.
+/// Times that a change of content sets.
 pub const MODIFIED: [Word; 2] = [Word::Mtime, Word::Ctime];
 
-/// Bytes of an inode that are laid out here.
+/// Bytes of an inode that this crate lays out.
 const RECORD: usize = size_of::<InodeRecord>();
 
-/// What a change of attributes does to an inode.
+/// The effect of a change of attributes on an inode.
 #[derive(Debug, Default)]
 pub struct Change {
     /// Words of its record.
     pub words: Vec<(Word, u64)>,
-    /// Its extended attributes, where they change.
+    /// Its extended attributes, if they change.
     pub attributes: Option<Attributes>,
 }
 
-/// Inodes and names of an engine: the medium, what is derived from it, and what an engine does its own way. Nothing here
-/// is an operation.
+/// Inodes and names of an engine: the medium, the state derived from it, and the engine's own
+/// methods. None of these is a whole operation.
 pub trait Storage: Sized + Send + Sync {
     /// The medium.
     type Medium: Medium;
@@ -34,7 +35,7 @@ pub trait Storage: Sized + Send + Sync {
     /// Bytes per inode, of which the first are an [`InodeRecord`]. A power of two.
     const INODE: u64;
 
-    /// How large things can be: names as long as fit in [entries](crate::layout), for instance.
+    /// The engine's limits: names, for instance, are as long as fit in [entries](crate::layout).
     const LIMITS: &'static Limits;
 
     /// Longest list of attributes, in [bytes](Attributes::bytes).
@@ -43,10 +44,10 @@ pub trait Storage: Sized + Send + Sync {
     /// The medium.
     fn medium(&self) -> Pm<&Self::Medium>;
 
-    /// What is derived.
+    /// The derived state.
     fn tables(&self) -> &Tables;
 
-    /// Whether nothing may be changed.
+    /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
 
     /// The time.
@@ -54,7 +55,7 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- space ----------------------------------------------------------------------------------
 
-    /// Blocks that are not free but kept for later: [`make_space`](Self::make_space) frees them.
+    /// Blocks that are kept for later use: [`make_space`](Self::make_space) frees them.
     fn reclaimable(&self) -> u64 {
         0
     }
@@ -71,11 +72,11 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- inodes ---------------------------------------------------------------------------------
 
-    /// Makes slots for more inodes, which are invisible until their size says so ([`Tables::add_leaf`]). Under the lock of
-    /// where inodes lie.
+    /// Makes slots for more inodes, which are invisible until the size of the inode file includes
+    /// them ([`Tables::add_leaf`]). Called under the lock of the inode file.
     fn grow_inodes(&self) -> Result<()>;
 
-    /// Claims an inode number for which there is a slot, [`VInode::at`]; makes more of them if it must.
+    /// Claims an inode number that has a slot, [`VInode::at`]; makes more slots if necessary.
     fn new_inode(&self) -> Result<Ino> {
         let tables = self.tables();
         let ino = tables.claim_inode()?;
@@ -92,10 +93,11 @@ pub trait Storage: Sized + Send + Sync {
         grow().inspect_err(|_| tables.release_inode(ino))
     }
 
-    /// Writes a new inode, which nothing names yet, by [`write_inode`](Self::write_inode), with a symbolic link's `target`
-    /// and its attributes, so that they are durable after the next fence; the record is complete but for
-    /// where these lie. Where it has neither size nor attributes, only the record has to become durable, and its entry need
-    /// not wait for it (dir-D4). What else can fail, `prepare` does: shortly before, because an
+    /// Writes a new inode, which no entry names yet, by [`write_inode`](Self::write_inode), with a
+    /// symbolic link's `target` and its attributes. All are durable after the next fence; the
+    /// record is complete except for the places of these two. If it has neither size nor
+    /// attributes, only the record has to become durable, and its entry need not wait for it
+    /// (dir-D4). `prepare` does everything else that can fail. It runs shortly before, because an
     /// atomic operation waits for the flushes before it. Sets the inode's blocks.
     fn write_new_inode<T>(
         &self,
@@ -110,25 +112,26 @@ pub trait Storage: Sized + Send + Sync {
     /// inode that no entry names is not valid (§3.1). The caller holds its lock exclusively.
     fn reap(&self, ino: Ino, v: &VInode);
 
-    /// Announces that an inode may be [reaped](Self::reap) soon.
+    /// Prefetches an inode that may be [reaped](Self::reap) soon.
     fn prefetch_reap(&self, v: &VInode);
 
-    /// Announces that a file, whose attributes these are, may be read from its start, or continued: what
-    /// holds it mostly does that next.
+    /// Prefetches the content of a file with these attributes, from its start or after the last
+    /// read: the holder mostly reads it next.
     fn prefetch_content(&self, v: &VInode, attr: &Attr);
 
-    /// Reads the content of a symbolic link, from its start, whose size is that of `buf` at least.
+    /// Reads the content of a symbolic link from its start; its size is at least that of `buf`.
     fn read_target(&self, v: &VInode, buf: &mut [u8]) -> Result<()>;
 
     // --- attributes -----------------------------------------------------------------------------
 
-    /// The list of attributes of an inode whose lock the caller holds, as it lies in PM; empty where there is none.
+    /// The list of attributes of an inode, as it lies in PM; empty if there are no attributes. The
+    /// caller holds the inode's lock.
     fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>>;
 
-    /// Where byte `at` of that list lies.
+    /// The place of byte `at` of that list.
     fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff>;
 
-    /// Takes what attributes say of an inode into its derived state: they are its own now.
+    /// Updates the derived state of an inode from its new attributes.
     fn note_attributes(&self, _v: &VInode, _attributes: &Attributes) {}
 
     /// All attributes of an inode whose lock the caller holds.
@@ -144,29 +147,31 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
-    /// Commits words and attributes of an inode, and its size if it gets another one, at once, durably. Grows or cuts the
-    /// content; then that is a change of content, which is [recorded](Self::touch_modified), as is that of the inode where
-    /// attributes change. What grows reads as zeros.
+    /// Commits words and attributes of an inode, and its new size if it has one, at once, durably.
+    /// Grows or cuts the content; this [records](Self::touch_modified) a change of content, and a
+    /// change of attributes records a change of the inode. The added part of a longer file reads as
+    /// zeros.
     fn commit_change(&self, ino: Ino, v: &VInode, change: &Change, size: Option<u64>)
     -> Result<()>;
 
-    /// Commits that an inode has no attributes, durably: that takes no space.
+    /// Commits that an inode has no attributes, durably. This takes no space.
     fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
 
-    // --- mappings to where content lies ([`vfs::FileSystem::map_range`]) ------------------------------
+    // --- direct mappings of content ([`vfs::Mappings::map_range`]) ---------------------------------
 
-    /// Notes that somebody may have changed the content of a file without a call, before he has no mapping of it any more.
+    /// Notes that the content of a file may have been changed through a mapping, before the mapping
+    /// is taken back.
     fn note_unknown_stores(&self, _v: &VInode) {}
 
-    /// Gives back what a file has beyond its end: nobody maps it any more.
+    /// Gives back the blocks of a file beyond its end, which no process maps any more.
     fn give_back_preallocated(&self, _v: &VInode) -> Result<()> {
         Ok(())
     }
 
     // --- directories ----------------------------------------------------------------------------
 
-    /// Appends a block of entries to a directory, which has `size` bytes, durably; where it lies. What it holds is free, so
-    /// that it commits on its own.
+    /// Appends a block of entries to a directory of `size` bytes, durably; returns its place. All
+    /// its entries are free, so it commits on its own.
     fn append_dir_block(
         &self,
         d: &VInode,
@@ -174,8 +179,8 @@ pub trait Storage: Sized + Send + Sync {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff>;
 
-    /// Calls `each(block, base)` for the blocks of a directory from byte `from` on, in order, with where they lie and
-    /// their position in the directory, until it says `false`.
+    /// Calls `each(block, base)` for the blocks of a directory from byte `from` on, in order, with
+    /// their place in PM and position in the directory, until it returns `false`.
     fn visit_dir(
         &self,
         d: &VInode,
@@ -183,19 +188,20 @@ pub trait Storage: Sized + Send + Sync {
         each: &mut dyn FnMut(PmOff, u64) -> Result<bool>,
     ) -> Result<()>;
 
-    /// Commits words of inodes and directories together, durably, in place; what they lead to is durable after a fence. `hint`
-    /// is another one where others are likely to do the same at a time.
+    /// Commits words of inodes and directories together, durably, in place; their targets are
+    /// durable after a fence. Concurrent operations should pass different values of `hint`.
     fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()>;
 
     // --- derived state --------------------------------------------------------------------------
 
-    /// Finds where the inodes lie ([`Tables::add_leaf`]) and makes that durable, with all else that is read and was stored in
-    /// place (scan-S6). Whether that is sound.
+    /// Finds the inodes ([`Tables::add_leaf`]) and makes their places durable, with all else that
+    /// the scan reads and that was stored in place (scan-S6). Returns whether the inode file is
+    /// sound.
     fn scan_inodes(&self, scan: &Scan) -> bool;
 
-    /// Claims the content of an inode of this kind, for reports called so, which is `size` bytes long; notes what is
-    /// derived of it. Calls `each(block, base)` for its blocks of directory entries where it is a directory. Returns the
-    /// blocks that it takes.
+    /// Claims the content of an inode of this kind, which is `size` bytes long; records the state
+    /// derived of it. `object` names the inode in reports. Calls `each(block, base)` for a
+    /// directory's blocks of entries. Returns the number of claimed blocks.
     fn scan_content(
         &self,
         scan: &Scan,
@@ -205,7 +211,7 @@ pub trait Storage: Sized + Send + Sync {
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64;
 
-    /// The same for its attributes, of which it has some.
+    /// Claims its attributes in the same way; the inode has some.
     fn scan_attributes(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64;
 
     // --- one inode ------------------------------------------------------------------------------
@@ -231,7 +237,7 @@ pub trait Storage: Sized + Send + Sync {
         if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
     }
 
-    /// A live regular file; `EISDIR` or `EINVAL` for anything else.
+    /// A live regular file; `EISDIR` or `EINVAL` for other inodes.
     fn live_file(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live(ino)?;
         match v.kind() {
@@ -241,7 +247,7 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// A live directory in which names may be made.
+    /// A live directory in which names may be created.
     fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;
         if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
@@ -253,27 +259,27 @@ pub trait Storage: Sized + Send + Sync {
         self.medium().load_u64(self.word_at(v, word))
     }
 
-    /// Where a word of an inode lies.
+    /// The place of a word of an inode.
     #[inline]
     fn word_at(&self, v: &VInode, word: Word) -> PmOff {
         v.at() + word as u64
     }
 
-    /// Attributes of a live inode whose lock the caller holds.
+    /// The attributes of a live inode whose lock the caller holds.
     fn attr(&self, ino: Ino, v: &VInode) -> Attr {
         let mut attr = Attr::NONE;
         self.attr_into(ino, v, &mut attr);
         attr
     }
 
-    /// As [`attr`](Self::attr), to where they are wanted.
+    /// As [`attr`](Self::attr), but stores them into `attr`.
     #[inline]
     fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         attr_of::<RECORD, Self>(self, ino, v, attr);
     }
 
-    /// As [`attr_into`](Self::attr_into), without `btime`: all else that files have is in the record's
-    /// first line.
+    /// As [`attr_into`](Self::attr_into), without `btime`: all other attributes of files are in the
+    /// record's first line.
     #[inline]
     fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         match v.kind() {
@@ -282,8 +288,8 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// Stores times that changed; they are durable after the next fence. Times are separate words
-    /// and so not atomic with what they date (§3.6).
+    /// Stores the times of a change; they are durable after the next fence. Times are separate
+    /// words and so not atomic with the change itself (§3.6).
     #[inline]
     fn touch<const N: usize>(&self, v: &VInode, words: [Word; N]) {
         if self.date(v, words) {
@@ -291,8 +297,9 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// As [`touch`](Self::touch) where the commit that follows flushes the line of the times: to flush it before
-    /// would be in vain, and to store to it again would wait for that. Whether any changed.
+    /// As [`touch`](Self::touch), for a commit that will flush the line of the times anyway. A
+    /// flush before it would be wasted, and a later store to the line would wait for that flush.
+    /// Returns whether any time changed.
     #[inline]
     fn date<const N: usize>(&self, v: &VInode, words: [Word; N]) -> bool {
         let now = self.now().0 as u64;
@@ -307,18 +314,19 @@ pub trait Storage: Sized + Send + Sync {
         any
     }
 
-    /// A change of content.
+    /// Records a change of content.
     fn touch_modified(&self, v: &VInode) {
         self.touch(v, MODIFIED);
     }
 
-    /// A change of the inode.
+    /// Records a change of the inode.
     fn touch_changed(&self, v: &VInode) {
         self.touch(v, [Word::Ctime]);
     }
 
-    /// Whether an access now has nothing to record: as `relatime` has it, because the last recorded one is younger than the
-    /// last change, and than a day; where each is recorded, because it is as young as the clock tells; where none is, always.
+    /// Whether an access now has nothing to record. As with `relatime`: the last recorded access is
+    /// younger than the last change and than a day. If each access is recorded: its time is the
+    /// clock's current time. If none is recorded: always.
     fn is_access_recorded(&self, v: &VInode) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if self.is_read_only() {
@@ -337,15 +345,15 @@ pub trait Storage: Sized + Send + Sync {
         is_recent || !self.tables().records_access(v.kind()) || !vfs::access::is_recorded()
     }
 
-    /// Records an access where the mount wants it. Not worth a fence.
+    /// Records an access if the mount requires it. Not worth a fence.
     fn touch_accessed(&self, v: &VInode) {
         if !self.is_access_recorded(v) {
             self.touch(v, [Word::Atime]);
         }
     }
 
-    /// Writes a new inode into its slot; nothing names it yet (§3.4). Of each line, the generation comes
-    /// last (dir-D4).
+    /// Writes a new inode into its slot; no entry names it yet (§3.4). The generation comes last in
+    /// each line (dir-D4).
     fn write_inode(&self, v: &VInode, record: &InodeRecord) {
         let at = v.at();
         let bytes = record.as_bytes();
@@ -364,8 +372,9 @@ pub trait Storage: Sized + Send + Sync {
         self.tables().add_ref(ino, v);
     }
 
-    /// Whether an entry names a life that has not come to be: a power failure kept the entry of a creation
-    /// and not its inode. (Or a life that is over, which no entry outlasts.)
+    /// Whether an entry names a life that was never completed: a power failure kept the entry of a
+    /// creation but not its inode. (Or a life that is over, but no entry outlasts its inode's
+    /// life.)
     fn is_left_over(&self, life: Life) -> bool {
         let has_slot = life.ino.0 < self.tables().inode_slots();
         self.tables()
@@ -373,12 +382,12 @@ pub trait Storage: Sized + Send + Sync {
             .is_ok_and(|v| has_slot && self.generations(v) != [life.generation; 2])
     }
 
-    /// What the two lines of an inode say.
+    /// The generations in the two lines of an inode.
     fn generations(&self, v: &VInode) -> [u32; 2] {
         [Word::Mode, Word::Rdev].map(|word| generation(self, v, word))
     }
 
-    /// What an entry of a live inode says.
+    /// The value that an entry of a live inode contains.
     fn life(&self, ino: Ino, v: &VInode) -> Life {
         Life { ino, generation: generation(self, v, Word::Mode) }
     }
@@ -393,12 +402,12 @@ fn attr_of<const N: usize, S: Storage>(storage: &S, ino: Ino, v: &VInode, attr: 
     *attr = v.attr(ino, record);
 }
 
-/// The generation that is in a word of an inode.
+/// The generation in a word of an inode.
 fn generation<S: Storage>(storage: &S, v: &VInode, word: Word) -> u32 {
     (storage.load(v, word) >> 32) as u32
 }
 
-/// Notes where damage was met. Only under locks: an optimistic reader can meet what is not there.
+/// Logs damage. Only to be called under locks: an optimistic reader can meet inconsistent values.
 pub fn report(ino: Ino, e: Errno) -> Errno {
     if e == Errno::UCLEAN {
         tracing::error!(%ino, "damaged: unmount and run `keepstone check`");
@@ -407,7 +416,7 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 }
 
 impl VInode {
-    /// Attributes, of which the record in PM has these.
+    /// The attributes of an inode with this record in PM.
     #[inline(always)]
     pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
         let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);

@@ -1,4 +1,5 @@
-//! The superblock, by which every pool begins: what a pool says of itself, and where its inodes are.
+//! The superblock, the first block of every pool: a description of the pool, and the place of its
+//! inodes.
 
 use crate::layout::{BLOCK, BlockNo, InodeRecord};
 use pmem::{Fenced, Medium, Pm, PmOff};
@@ -8,12 +9,12 @@ use vfs::{ROOT, Timestamp};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Where the word lies that says where the inodes are.
+/// The place of the word that leads to the inodes.
 pub const INODE_ROOT: PmOff = PmOff::new(64);
-/// Where the size of all inodes in bytes lies: behind it in its line.
+/// The place of the size of all inodes in bytes: behind it in its line.
 pub const INODE_SIZE: PmOff = PmOff::new(72);
-/// Where the word lies that says how the pool was last used, in the same line: what that means, the engine says. Only where
-/// its format has it ([`Format::usage_since`]).
+/// The place of the word that records how the pool was last used, in the same line; the engine
+/// defines its meaning. It exists only if the format has it ([`Format::usage_since`]).
 pub const POOL_USAGE: PmOff = PmOff::new(80);
 
 /// Block 0.
@@ -32,14 +33,15 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Identity of the pool.
     pub uuid: [u8; 16],
-    /// FNV-1a of all fields but where the inodes are and how the pool was last used, computed with this field zero.
+    /// FNV-1a of all fields except the place and size of the inodes and the last usage, computed
+    /// with this field zero.
     pub checksum: U64,
     reserved: [u8; 8],
-    /// Where the inodes lie: what that means, the engine says.
+    /// The place of the inodes; the engine defines its meaning.
     pub inode_root: U64,
     /// Size of all inodes in bytes.
     pub inode_size: U64,
-    /// How the pool was last used, where the format has that; else zero.
+    /// How the pool was last used, if the format records that; else zero.
     pub usage: U64,
     reserved2: [u8; 40],
     /// Name given by the user, padded with zeros.
@@ -56,14 +58,14 @@ const _: () = {
     assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE.get());
 };
 
-/// What superblocks of an engine say.
+/// The format of an engine's superblocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// The name of the layout.
     pub layout: &'static str,
     /// The first bytes of a pool.
     pub magic: [u8; 8],
-    /// Version of the format: what is formatted gets it.
+    /// Version of the format that new pools get.
     pub version: u32,
     /// The oldest version that can be opened.
     pub oldest: u32,
@@ -73,12 +75,12 @@ pub struct Format {
     pub bytes: (u64, u64),
 }
 
-/// The version that the superblock of a pool says, which was loaded before.
+/// The version in the superblock of a pool, which was loaded before.
 pub fn version(medium: &Pm<impl Medium>) -> u32 {
     medium.load_u64(VERSION) as u32
 }
 
-/// Where the word lies whose lower half is the version.
+/// The place of the word whose lower half is the version.
 const VERSION: PmOff = PmOff::new(offset_of!(Superblock, version) as u64);
 
 /// FNV-1a, 64 bits.
@@ -89,7 +91,7 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 impl Format {
-    /// Whether pools of a version say how they were last used.
+    /// Whether pools of a version record how they were last used.
     pub fn has_usage(&self, version: u32) -> bool {
         self.usage_since.is_some_and(|since| since <= version)
     }
@@ -105,7 +107,7 @@ impl Format {
         fnv1a(s.as_bytes())
     }
 
-    /// The superblock of a pool.
+    /// Loads and checks the superblock of a pool.
     ///
     /// # Errors
     /// [`Error::NotAPool`], [`Error::Unusable`].
@@ -161,8 +163,10 @@ impl Format {
         })
     }
 
-    /// Formats a region: an empty root directory and nothing else. What the region held is lost. The inodes are in the block
-    /// at `inodes`, which the word `inode_root` names, and before that is nothing but zeros; each has `inode_bytes`.
+    /// Formats a region with an empty root directory. The region's previous content is lost. The
+    /// inodes are in the block at `inodes`, which the word `inode_root` names; each has
+    /// `inode_bytes`. Bytes between the superblock
+    /// and that block are zeros.
     ///
     /// The magic is the commit: it is cleared first and stored last, so that an interrupted format
     /// leaves no pool rather than half of one.
@@ -195,7 +199,7 @@ impl Format {
         root.uid.set(options.owner.0);
         root.gid.set(options.owner.1);
         medium.zero_nt(0, inodes.at(BLOCK).get());
-        // The stores that follow go to the same lines through the cache.
+        // The following stores go to the same lines through the cache.
         let _ = medium.fence();
         let root_at = inodes.at(ROOT.0 * inode_bytes).get();
         medium.write(root_at, root.as_bytes());

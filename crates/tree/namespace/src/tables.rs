@@ -1,5 +1,5 @@
-//! The derived state of inodes and directories, in the arena; what all engines have is in [`crate::derived`], and an engine adds
-//! what it needs to know which space is free.
+//! The derived state of inodes and directories, in the arena. [`crate::derived`] has the part that
+//! all engines share; an engine adds what it needs to find free space.
 
 use crate::derived::{GlobalLock, InodeState, Locks, Sizes, State};
 use crate::free::{FreeRun, FreeUnits};
@@ -18,13 +18,13 @@ pub const CLASSES: usize = 16;
 #[derive(Default)]
 #[repr(C, align(64))]
 pub struct VInode {
-    /// What every inode has; its lock guards the inode's words, its tree and this record.
+    /// The engine-independent state; its lock guards the inode's words, its tree and this record.
     common: InodeState,
-    /// Where the record is; see [`at`](Self::at).
+    /// The place of the record; see [`at`](Self::at).
     place: AtomicU64,
     /// Blocks of data, pointers and attributes.
     pub blocks: AtomicI64,
-    /// Parent of a directory. (Of a file, this and the next two are the engine's.)
+    /// Parent of a directory. (For a file, this field and the next two belong to the engine.)
     pub parent: AtomicU32,
     /// Entries of a directory.
     pub entries: AtomicU32,
@@ -34,7 +34,8 @@ pub struct VInode {
 
 const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
 
-/// Of an inode's state: it may have `security.capability`, so that changes of content have to look.
+/// State bit of an inode: it may have `security.capability`, so that changes of content have to
+/// check.
 pub const MAY_BE_CAPABLE: u32 = crate::derived::ENGINE_BITS;
 
 impl Deref for VInode {
@@ -56,7 +57,8 @@ impl VInode {
         self.common.begin(kind, flags);
     }
 
-    /// Where its record lies in PM; that changes when the leaf is copied, under all locks of the leaf.
+    /// The place of its record in PM. It changes when the leaf is copied, under all locks of the
+    /// leaf.
     #[inline]
     pub fn at(&self) -> PmOff {
         PmOff::new(self.place.load(Relaxed))
@@ -68,8 +70,8 @@ impl VInode {
         self.blocks.load(Relaxed).max(0) as u64
     }
 
-    /// Adds to the blocks; as the next, for who has the inode exclusively: by a load and a store, as an
-    /// atomic addition would wait for what was written to PM before.
+    /// Adds to the blocks. The caller holds the inode exclusively, so a load and a store suffice:
+    /// an atomic addition would wait for the preceding writes to PM. The same holds for the next.
     #[inline]
     pub fn add_blocks(&self, n: i64) {
         self.blocks.store(self.blocks.load(Relaxed) + n, Relaxed);
@@ -92,8 +94,8 @@ pub struct DirState {
     pub blocks: AtomicU32,
 }
 
-/// A block that holds directory entries. Its handle stays when copy-on-write moves the block, so
-/// entries are known by [`EntryPos`]: where they are in which of these.
+/// A block that holds directory entries. Its handle stays when copy-on-write moves the block. So an
+/// [`EntryPos`] identifies an entry by the handle of its block and the offset in it.
 #[repr(C)]
 pub struct DirBlock {
     /// Next block of the chain; 0: none.
@@ -102,27 +104,28 @@ pub struct DirBlock {
     pub prev: AtomicU32,
     /// Next block of the directory; 0: none.
     pub sibling: AtomicU32,
-    /// Where the block is; see [`at`](Self::at).
+    /// The place of the block; see [`at`](Self::at).
     place: AtomicU64,
-    /// Where a long run of free entries is: its offset in the block.
+    /// The offset in the block of a long run of free entries.
     pub free_off: AtomicU16,
-    /// Its length in bytes; 0: there is none.
+    /// The length of that run in bytes; 0: no run is known.
     pub free_len: AtomicU16,
     /// Class of the chain the block is in, plus one; 0: in none.
     pub class: AtomicU32,
-    /// What is free.
+    /// The free units.
     pub free: FreeUnits,
 }
 
 impl DirBlock {
-    /// Where the block lies in PM.
+    /// The place of the block in PM.
     #[inline]
     pub fn at(&self) -> PmOff {
         PmOff::new(self.place.load(Relaxed))
     }
 }
 
-/// Where an entry is: the handle of its [`DirBlock`], and its offset in the block in the low bits.
+/// The position of an entry: the handle of its [`DirBlock`], and its offset in the block in the low
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryPos(pub u64);
 
@@ -168,18 +171,18 @@ impl Link for DirBlock {
     }
 }
 
-/// The state that is derived of inodes, directories and blocks.
+/// The derived state of inodes, directories and blocks.
 pub struct Tables {
     common: State<VInode>,
-    /// Which blocks are in use.
+    /// The blocks in use.
     pub blocks: Bitmap,
-    /// How many are not.
+    /// The number of free blocks.
     pub free: FreeCount,
     dir_states: Slab<DirState>,
     dir_blocks: Slab<DirBlock>,
-    /// Inodes that there is room for.
+    /// The number of inodes that there is room for.
     slots: Span<AtomicU64>,
-    /// Guards where inodes lie.
+    /// Guards the inode file.
     inode_file: Span<RwLock>,
 }
 
@@ -203,23 +206,25 @@ pub enum Memory {
         /// The key of the name hash.
         seed: u64,
     },
-    /// Others have filled it.
+    /// Memory that other processes have filled.
     Joined(Arena),
 }
 
-/// Tables that may have fewer bytes of huge pages have none: these take 2 MiB at least.
+/// The fewest bytes of huge pages that tables get; smaller tables have none. (A huge page takes at
+/// least 2 MiB.)
 const HUGE_PAGES_FROM: usize = 1 << 20;
-/// No more than so many bytes of them: they are taken when the pool is opened, also when it is empty.
+/// The most bytes of huge pages: they are taken when the pool is opened, even if it is empty.
 const HUGE_PAGES_MAX: u64 = 256 << 20;
 
 impl Plan {
-    /// For a pool of so many blocks that one process uses, or several. A block has room for so many inodes; directories have
-    /// at most as many blocks as the pool.
+    /// Plans the tables of a pool of `blocks` blocks, for one process or several. A block has room
+    /// for `inodes_per_block` inodes; directories have at most as many blocks as the pool.
     pub fn new(is_shared: bool, blocks: u64, inodes_per_block: u64) -> Self {
         let sizes = Sizes {
             inodes: (blocks * inodes_per_block).min(1 << 31),
             blocks,
-            // A line for 32 KiB, and for every second name of a pool that is full of directories.
+            // One line for each 32 KiB, which suffices for every second name of a pool that is full
+            // of directories.
             buckets: (blocks as usize / 8).clamp(1 << 7, 1 << 28),
             names: (blocks as usize * 64).min((1 << 31) - 2),
         };
@@ -236,17 +241,18 @@ impl Plan {
         }
     }
 
-    /// Where everything is. What an engine adds is derived, too.
+    /// The places of all tables. An engine's own tables are derived, too.
     pub fn layout(&mut self) -> &mut Layout {
         &mut self.common.layout
     }
 
-    /// Which blocks are in use.
+    /// The blocks in use.
     pub fn blocks(&self) -> Bitmap {
         self.blocks
     }
 
-    /// The tables in this memory: empty, so that a scan can fill them, unless others have.
+    /// Opens the tables in this memory. They are empty, so that a scan can fill them, unless other
+    /// processes have filled them.
     pub fn open(self, memory: Memory) -> Tables {
         match memory {
             Memory::Fresh { arena, seed } => {
@@ -271,7 +277,7 @@ impl Plan {
     }
 }
 
-/// What all engines have.
+/// The engine-independent state.
 impl Deref for Tables {
     type Target = State<VInode>;
 
@@ -281,7 +287,7 @@ impl Deref for Tables {
     }
 }
 
-/// A record that is held: which one, and its lock.
+/// A record that is held: its number, and its lock.
 pub type HeldRecord<'t> = (u64, GlobalLock<'t>);
 
 /// Locks of the records by which an engine changes several words, or bytes, at once.
@@ -289,7 +295,7 @@ pub type HeldRecord<'t> = (u64, GlobalLock<'t>);
 pub struct RecordLocks(Span<RwLock>);
 
 impl RecordLocks {
-    /// For so many records.
+    /// Plans the locks of this number of records.
     pub fn plan(l: &mut Layout, count: u64) -> Self {
         Self(l.table(count as usize))
     }
@@ -302,7 +308,8 @@ impl RecordLocks {
     }
 }
 
-/// Where a thread looks first for a free inode, in the pool it used last.
+/// The inode number at which a thread starts its search for a free one, in the pool that it used
+/// last.
 #[derive(Clone, Copy)]
 struct Hint {
     pool: u64,
@@ -314,7 +321,8 @@ os::thread_cell! {
 }
 
 impl Tables {
-    /// Begins with an empty pool. What lookups meet gets huge pages, as much as a thousandth of the pool within a limit.
+    /// Initialises the tables for an empty pool. The tables that lookups read get huge pages: a
+    /// thousandth of the pool, within a limit.
     pub(crate) fn clear(&self) {
         let huge = (self.blocks.len() * BLOCK / 1024).min(HUGE_PAGES_MAX) as usize;
         self.common.clear(if huge < HUGE_PAGES_FROM { 0 } else { huge });
@@ -323,9 +331,9 @@ impl Tables {
 
     // --- inodes ---------------------------------------------------------------------------------
 
-    /// Announces that an inode is looked at next; returns where its record will be, mostly. The first
-    /// inode of the leaf tells, whose line others of the leaf have fetched: so that record and derived
-    /// state come at the same time. Records have `inode_bytes`, here and below.
+    /// Prefetches the state of an inode; returns where its record most likely is. The place comes
+    /// from the first inode of the leaf, whose line is often in the cache. So record and derived
+    /// state arrive at the same time. Records have `inode_bytes`, here and below.
     #[inline(always)]
     pub fn prefetch_inode(&self, ino: Ino, inode_bytes: u64) -> Option<PmOff> {
         self.prefetch_vinode(ino);
@@ -339,7 +347,7 @@ impl Tables {
         &self.arena.table(self.slots)[0]
     }
 
-    /// Inodes that there is room for: those that the inode file holds.
+    /// The number of inodes that there is room for in the inode file.
     pub fn inode_slots(&self) -> u64 {
         self.slots().load(Acquire)
     }
@@ -355,18 +363,18 @@ impl Tables {
         self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
-    /// Where to look first for a free inode.
+    /// The inode number at which to start the search for a free one.
     fn inode_hint(&self) -> u64 {
         let h = hint().get();
         if h.pool == self.id { h.inode } else { 0 }
     }
 
-    /// Has this thread look there first.
+    /// Sets the start of this thread's next search.
     fn set_inode_hint(&self, inode: u64) {
         hint().set(Hint { pool: self.id, inode });
     }
 
-    /// Claims a free inode number: one that the inode file has room for, if there is any.
+    /// Claims a free inode number for which the inode file has room.
     pub fn claim_inode(&self) -> Result<Ino> {
         let ino = self.claim_number(self.inode_hint(), self.inode_slots())?;
         self.set_inode_hint(ino.0);
@@ -399,7 +407,7 @@ impl Tables {
 
     // --- directories ----------------------------------------------------------------------------
 
-    /// The state of a directory's free space, made on first use.
+    /// The state of a directory's free space, created on first use.
     pub fn dir_state(&self, v: &VInode) -> Result<&DirState> {
         let handle = match Handle::from_link(v.dir.load(Relaxed)) {
             Some(h) => h,
@@ -450,7 +458,7 @@ impl Tables {
         self.dir_blocks.get(&self.arena, block)
     }
 
-    /// Where an entry lies in PM.
+    /// The place of an entry in PM.
     #[inline]
     pub fn entry_at(&self, pos: EntryPos) -> PmOff {
         self.dir_block(pos.block()).at() + pos.off()

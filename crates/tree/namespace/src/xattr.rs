@@ -4,9 +4,10 @@
 //! The list is: its length in bytes (u64) and the number of attributes (u64),
 //! then for each the lengths of name (u16) and value (u32), the name, the value.
 //!
-//! - xattr-L1: an attribute whose name begins with a zero byte has been removed where it lies. No space is needed to store that
-//!   byte, so nobody who removes an attribute, or frees space, is refused for the list that would have to be written anew. The
-//!   next list that is stored does not have it any more.
+//! - xattr-L1: an attribute whose name begins with a zero byte has been removed in place. Storing
+//!   that byte needs no space. So a removal of an attribute, or an operation that frees space,
+//!   never fails for want of space for a new list. The next list that is stored omits the
+//!   attribute.
 
 use crate::fs::Core;
 use crate::layout::Word;
@@ -27,7 +28,7 @@ const ENTRY_HEADER: usize = 6;
 pub struct Attributes(BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Attributes {
-    /// Bytes of a list before its attributes, of which the first word is the length of the list.
+    /// Bytes of a list before its attributes; the first word is the length of the list.
     pub const HEADER: usize = 16;
 
     /// Whether there are none.
@@ -45,12 +46,12 @@ impl Attributes {
         self.0.insert(name.to_vec(), value);
     }
 
-    /// Removes an attribute; whether it was there.
+    /// Removes an attribute; returns whether it existed.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         self.0.remove(name).is_some()
     }
 
-    /// Bytes of the list.
+    /// The length of the list in bytes.
     pub fn bytes(&self) -> u64 {
         let entries: usize = self.0.iter().map(|(n, v)| ENTRY_HEADER + n.len() + v.len()).sum();
         (Self::HEADER + entries) as u64
@@ -70,11 +71,11 @@ impl Attributes {
         out
     }
 
-    /// Parses a list; `None` where it is not one.
+    /// Parses a list; `None` if it is malformed.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut list = BTreeMap::new();
         each_attribute(bytes, |_, name, value| {
-            // xattr-L1.
+            // It was removed in place (xattr-L1).
             if name.first() != Some(&0) {
                 list.insert(name.to_vec(), value.to_vec());
             }
@@ -82,7 +83,8 @@ impl Attributes {
         Some(Self(list))
     }
 
-    /// Where in a list the name of an attribute begins; `None` where it has none of that name.
+    /// The offset in a list at which the name of an attribute begins; `None` if the list does not
+    /// have it.
     fn position(bytes: &[u8], name: &[u8]) -> Option<u64> {
         let mut found = None;
         each_attribute(bytes, |at, other, _| {
@@ -94,7 +96,8 @@ impl Attributes {
     }
 }
 
-/// Calls `each(at, name, value)` for the attributes of a list, with where in it the name begins; `None` where it is no list.
+/// Calls `each(at, name, value)` for the attributes of a list; `at` is the offset of the name.
+/// `None` if the list is malformed.
 fn each_attribute(bytes: &[u8], mut each: impl FnMut(usize, &[u8], &[u8])) -> Option<()> {
     let count = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
     let mut rest = bytes.get(Attributes::HEADER..)?;
@@ -196,7 +199,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// Removes an attribute where it lies (xattr-L1), durably.
+    /// Removes an attribute in place (xattr-L1), durably.
     fn remove_in_place(&self, v: &VInode, name: &[u8]) -> Result<()> {
         let mut list = self.attribute_list(v)?;
         let at = Attributes::position(&list, name).ok_or(Errno::UCLEAN)?;
@@ -210,7 +213,8 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
-    /// Takes `security.capability` away from an inode, durably and whatever space there is; whether it had it.
+    /// Removes `security.capability` from an inode, durably and without taking space; returns
+    /// whether the inode had it.
     pub(crate) fn drop_capability(&self, v: &VInode) -> Result<bool> {
         match self.without_capability(v)? {
             None => return Ok(false),
@@ -220,8 +224,9 @@ impl<S: Storage> Core<S> {
         Ok(true)
     }
 
-    /// Before the content of a file changes, under its lock: takes `security.capability` away, durably, so that no
-    /// crash leaves it to other content. Costs a file that never had it a test of a word that is loaded anyway.
+    /// Removes `security.capability` durably, under the lock of a file, before its content changes.
+    /// So no crash leaves the capability with other content. For a file that never had one this
+    /// costs a test of a word that is loaded anyway.
     #[inline]
     pub fn revoke_capability(&self, v: &VInode) -> Result<()> {
         match v.state.load(Relaxed) & MAY_BE_CAPABLE {

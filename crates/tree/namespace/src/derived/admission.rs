@@ -1,10 +1,13 @@
-//! Mounts of which the kernel may keep what it was told, as nobody but their server uses the pool.
+//! Exclusive mounts: the kernel may cache answers because no process but the server uses the pool.
 //!
-//! - admission-A1: a server says so in a word before it lets the kernel keep anything, and then looks whether somebody else is
-//!   there. Who comes has a slot before it looks at these words (`Arena::has_company`). So one of the two sees the other.
-//! - admission-A2: who comes and finds such a word set notifies the server, and does nothing in the pool until it is cleared. The
-//!   server clears it when the kernel has forgotten everything, and keeps nothing from then on.
-//! - admission-A3: that also holds for a child of a fork whose parent has gone: each new slot is held up (`Arena::hold_newcomers`).
+//! - admission-A1: a server sets a word before it lets the kernel cache anything, and then checks
+//!   for other processes. A newcomer takes a slot before it reads these words
+//!   (`Arena::has_company`). So one of the two sees the other.
+//! - admission-A2: a newcomer that finds such a word set notifies the server, and does nothing in
+//!   the pool until it is cleared. The server clears it when the kernel has dropped everything, and
+//!   lets the kernel cache nothing from then on.
+//! - admission-A3: the same holds for a child of a fork whose parent has gone: each new slot is
+//!   held up (`Arena::hold_newcomers`).
 //! - admission-A4: the mount of a server that died is dead, and its word means nothing.
 
 use crate::derived::inodes::Inode;
@@ -16,15 +19,16 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use vfs::{Errno, Result};
 
-/// How long a server has, before who comes gives up: it may be stopped.
+/// The time that a server has before a newcomer gives up: the server may be stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to sleep before looking whether the server is alive.
+/// The pause before a newcomer checks again that the server is alive.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Waits until no kernel keeps anything of the pool (admission-A2), except for the mount of this process.
+/// Waits until no kernel caches anything of the pool (admission-A2), except for the mount of this
+/// process.
 ///
 /// # Errors
-/// `ETIMEDOUT` where a server lives and does not answer.
+/// `ETIMEDOUT` if a server lives and does not answer.
 #[cold]
 pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
     let own = state.arena.process()?;
@@ -35,7 +39,7 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
             let Some(server) =
                 unnamed.server().filter(|server| !state.arena.is_process_dead(*server))
             else {
-                // admission-A4.
+                // The server is dead (admission-A4).
                 break;
             };
             if begun.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
@@ -52,10 +56,11 @@ pub fn wait_until_ended<V: Inode>(state: &State<V>) -> Result<()> {
     Ok(())
 }
 
-/// Says whether the kernel may keep what this server answers; whether it may: not where there is company (admission-A1).
+/// Records whether the kernel may cache this server's answers. Returns whether it may: not if there
+/// is company (admission-A1).
 ///
 /// # Errors
-/// There are too many servers.
+/// `EUSERS` if there are too many servers.
 pub fn set<V: Inode>(state: &State<V>, keeps: bool) -> Result<bool> {
     let unnamed = unnamed::own_unnamed(state)?;
     unnamed.keeps.store(keeps.into(), SeqCst);

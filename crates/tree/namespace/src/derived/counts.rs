@@ -1,4 +1,5 @@
-//! Counts by process and inode: who holds and who maps what, so that it can be taken back from the dead.
+//! Counts by process and inode: references and mappings, so that those of dead processes can be
+//! taken back.
 
 use arena::{Arena, Layout, Span};
 use os::threads::OwnU64;
@@ -7,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use vfs::Ino;
 
-/// One count for each process and inode; none where a pool has one process.
+/// One count for each process and inode; no counts if only one process can use the pool.
 #[derive(Clone, Copy)]
 pub struct Counts {
     table: Option<Span<OwnU64>>,
@@ -15,12 +16,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Plans it; `processes` is 0 where there is but one.
+    /// Plans the counts; `processes` is 0 if only one process can use the pool.
     pub fn plan(layout: &mut Layout, processes: usize, inodes: usize) -> Self {
         Self { table: (processes > 0).then(|| layout.table(processes * inodes)), inodes }
     }
 
-    /// What a process counts of an inode; `None` where nobody counts.
+    /// The count of a process for an inode; `None` if no counts are kept.
     #[inline]
     fn of<'a>(&self, arena: &'a Arena, process: usize, ino: Ino) -> Option<&'a OwnU64> {
         arena.table(self.table?).get(self.index(process, ino))
@@ -31,7 +32,7 @@ impl Counts {
         process * self.inodes + ino.0 as usize
     }
 
-    /// Announces that this process counts an inode next.
+    /// Prefetches the count of this process for an inode.
     #[inline]
     pub fn prefetch(&self, arena: &Arena, ino: Ino) {
         if let (Some(table), Ok(process)) = (self.table, arena.process()) {
@@ -39,13 +40,13 @@ impl Counts {
         }
     }
 
-    /// Whether this process would have to say which one it is.
+    /// Whether counts are kept, so that this process needs its slot number.
     #[inline]
     pub fn are_kept(&self) -> bool {
         self.table.is_some()
     }
 
-    /// How much a process counts.
+    /// The count of a process for an inode.
     pub fn get(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
         self.of(arena, process, ino).map_or(0, |count| count.load(Acquire))
     }
@@ -58,7 +59,7 @@ impl Counts {
         }
     }
 
-    /// Takes up to `n`; how many. Where nobody counts: `n`.
+    /// Takes up to `n` from a count; returns the number taken, which is `n` if no counts are kept.
     #[inline]
     pub fn take(&self, arena: &Arena, process: usize, ino: Ino, n: u64) -> u64 {
         self.of(arena, process, ino).map_or(n, |own| {
@@ -68,7 +69,8 @@ impl Counts {
         })
     }
 
-    /// Adds to one part of a count: the bits from `shift` on, up to `max`. Whether there was room.
+    /// Adds one to a part of a count: the bits from `shift` on, up to `max`. Returns whether there
+    /// was room.
     #[must_use]
     pub fn add_part(
         &self,
@@ -82,7 +84,8 @@ impl Counts {
         })
     }
 
-    /// Takes up to `n` from one part of a count; how many. Where nobody counts: `n`.
+    /// Takes up to `n` from one part of a count; returns the number taken, which is `n` if no
+    /// counts are kept.
     pub fn take_part(
         &self,
         arena: &Arena,
@@ -99,7 +102,8 @@ impl Counts {
         })
     }
 
-    /// Calls `each` for the inodes that a process counts, with how much. Returns how many counts were looked at.
+    /// Calls `each` with the inodes that a process counts, and their counts. Returns the number of
+    /// counts read.
     pub fn for_each(&self, arena: &Arena, process: usize, mut each: impl FnMut(Ino, u64)) -> usize {
         let Some(table) = self.table else { return 0 };
         let range = self.of_process(process);
@@ -110,7 +114,7 @@ impl Counts {
         })
     }
 
-    /// Forgets all that a dead process counted.
+    /// Clears all counts of a dead process.
     pub fn clear(&self, arena: &Arena, process: usize) -> io::Result<()> {
         match self.table {
             Some(table) => arena.clear(table, self.of_process(process)),

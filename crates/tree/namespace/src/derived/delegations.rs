@@ -1,11 +1,13 @@
-//! Files of a pool that are delegated: other processes read and write them without asking who serves them
-//! ([`vfs::FileSystem::delegate`]).
+//! Delegated files of a pool: other processes read and write them without asking the server
+//! ([`vfs::Delegations::delegate`]).
 //!
-//! - delegations-D1: who uses a delegation looks at its word inside ([`Arena::enter`]), and comes out when the work is done.
-//! - delegations-D2: who recalls it clears the word, and then waits until all who were inside have come out. Afterwards nobody
-//!   is at work by it, and nobody begins.
-//! - delegations-D3: no number is given out twice as long as the memory exists; and who has one of another pool has none of this
-//!   one by chance, as they begin at random.
+//! - delegations-D1: a process that uses a delegation checks its word inside an operation
+//!   ([`Arena::enter`]), and leaves when the work is done.
+//! - delegations-D2: a process that recalls a delegation clears the word, and then waits until all
+//!   processes that were inside have left. Afterwards no process works by the delegation, and none
+//!   can begin.
+//! - delegations-D3: no number is given out twice while the memory exists. Numbers begin at random,
+//!   so a delegation of another pool is practically never valid in this one.
 
 use arena::atomic::AtomicU64;
 use arena::{Arena, Layout, Span};
@@ -13,15 +15,16 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::Ordering::*;
 use vfs::{Delegation, Errno, Result};
 
-/// So many files can be delegated at the same time.
+/// The number of files that can be delegated at the same time.
 const DELEGATIONS: usize = 1024;
 
-/// A word for each, 0 where there is none, and last how many there were; where there may be several processes.
+/// One word for each delegation (0: unused), followed by the count of all delegations so far.
+/// Absent if only one process can use the pool.
 #[derive(Clone, Copy)]
 pub struct Delegations(Option<Span<AtomicU64>>);
 
 impl Delegations {
-    /// Plans them; `processes` is 0 where there is but one.
+    /// Plans the words; `processes` is 0 if only one process can use the pool.
     pub fn plan(l: &mut Layout, processes: usize) -> Self {
         Self((processes > 0).then(|| l.table(DELEGATIONS + 1)))
     }
@@ -30,10 +33,11 @@ impl Delegations {
         arena.table(self.0?).split_last()
     }
 
-    /// A new one; `ENOSPC` where there are as many as there can be, `EOPNOTSUPP` where there is nobody to delegate to.
+    /// Begins a delegation. `ENOSPC` if all words are in use, `EOPNOTSUPP` if there are no other
+    /// processes.
     pub fn begin(&self, arena: &Arena) -> Result<Delegation> {
         let (count, words) = self.words(arena).ok_or(Errno::OPNOTSUPP)?;
-        // Another thread's will do as well.
+        // If another thread has set the count, that will do as well.
         let _ = count.compare_exchange(0, random(), Relaxed, Relaxed);
         let before = count.fetch_add(1, Relaxed);
         (0..DELEGATIONS)
@@ -46,7 +50,8 @@ impl Delegations {
             .ok_or(Errno::NOSPC)
     }
 
-    /// Whether it has not been recalled. To be asked inside (delegations-D1).
+    /// Whether a delegation has not been recalled. To be called inside an operation
+    /// (delegations-D1).
     #[inline]
     pub fn is_valid(&self, arena: &Arena, delegation: Delegation) -> bool {
         let Some((_, words)) = self.words(arena) else { return false };
@@ -54,8 +59,8 @@ impl Delegations {
             && words[delegation.0 as usize % DELEGATIONS].load(Acquire) == delegation.0
     }
 
-    /// Recalls it, or all (delegations-D2). `EAGAIN` where one cannot be sure of all who are at work; nothing is valid then,
-    /// either.
+    /// Recalls a delegation, or all (delegations-D2). `EAGAIN` if it is not certain that all
+    /// processes have left; the delegation is invalid then, too.
     pub fn end(&self, arena: &Arena, delegation: Option<Delegation>) -> Result<()> {
         let Some((_, words)) = self.words(arena) else { return Ok(()) };
         match delegation {
@@ -69,7 +74,7 @@ impl Delegations {
     }
 }
 
-/// Below the largest number of delegations by far.
+/// A random start, far below the largest number of delegations.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish() >> 16 | 1
 }

@@ -1,4 +1,4 @@
-//! What every inode has in derived state.
+//! The engine-independent derived state of inodes.
 //!
 //! - inodes-L1: an inode is live from its creation until its last name and last reference are gone.
 
@@ -8,17 +8,17 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 use vfs::FileKind;
 
-/// Of an inode's state: it lives.
+/// State bit of an inode: it lives.
 pub const LIVE: u32 = 1;
-/// It was made by `tmpfile` and never named.
+/// State bit: it was made by `tmpfile` and never named.
 pub const UNNAMED: u32 = 2;
-/// It is a directory that was removed.
+/// State bit: it is a directory that was removed.
 pub const REMOVED: u32 = 4;
-/// Engines may use the bits from here to 128: the kind is above.
+/// The lowest state bit for engines, which may use those up to 128. The kind is above them.
 pub const ENGINE_BITS: u32 = 8;
 const KIND_SHIFT: u32 = 8;
 
-/// Derived state of one inode, half a line; the engine's is the other half.
+/// Derived state of one inode, half a cache line; the engine's state is the other half.
 #[derive(Default)]
 #[repr(C)]
 pub struct InodeState {
@@ -30,42 +30,43 @@ pub struct InodeState {
     pub links: AtomicU32,
     /// References of front ends (contract vfs-C4).
     pub refs: AtomicU64,
-    /// How often the kernel has it open to execute it ([`mounts::MountEvents`]).
+    /// The number of times that the kernel has it open to execute it ([`mounts::MountEvents`]).
     pub executions: AtomicU32,
-    /// How often somebody may map it: the sum of what processes count.
+    /// Its mappings: the sum of the counts of all processes.
     pub mappings: Mappings,
 }
 
-/// How often an inode may be mapped: pages of the kernel's through the mount ([`mounts::MountEvents`]), or where it lies
-/// ([`vfs::FileSystem::map_range`]); never both, as one does not see what is stored through the other.
+/// The number of mappings of an inode: either the kernel's pages through the mount
+/// ([`mounts::MountEvents`]), or direct mappings of its blocks ([`vfs::Mappings::map_range`]).
+/// Never both, because stores through one are not visible through the other.
 ///
-/// A word: `DIRECT` is set as long as there is a mapping to where it lies; below it are counts of those that
-/// only read, and of those that store, or else the count of the kernel's.
+/// One word: `DIRECT` is set while there is a direct mapping. Then the lower bits count mappings
+/// that only read, and mappings that store; otherwise they are the count of the kernel's.
 #[derive(Default)]
 #[repr(transparent)]
 pub struct Mappings(AtomicU32);
 
-/// What maps an inode.
+/// The kind of a mapping of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapper {
     /// The kernel, through the mount.
     Kernel,
-    /// A mapping to where it lies, that only reads.
+    /// A direct mapping of its blocks that only reads.
     Reader,
-    /// The same, that stores.
+    /// A direct mapping that stores.
     Writer,
 }
 
 impl Mapper {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Reader, Self::Writer];
 
-    /// The mapping to where it lies that `stores`, or does not.
+    /// A direct mapping that `stores`, or one that only reads.
     pub fn direct(stores: bool) -> Self {
         if stores { Self::Writer } else { Self::Reader }
     }
 
-    /// Its part of the count of a process: the lowest bit, and the highest number.
+    /// Its part of the count of a process: the lowest bit, and the largest number.
     pub(crate) fn field(self) -> (u32, u64) {
         match self {
             Self::Kernel => (0, u32::MAX.into()),
@@ -87,20 +88,20 @@ impl Mappings {
         (1..Self::DIRECT).contains(&self.0.load(Acquire))
     }
 
-    /// Whether there are mappings to where it lies.
+    /// Whether there are direct mappings.
     #[inline]
     pub fn are_direct(&self) -> bool {
         self.0.load(Acquire) & Self::DIRECT != 0
     }
 
-    /// Whether there are such that store.
+    /// Whether there are direct mappings that store.
     #[inline]
     pub fn may_store(&self) -> bool {
         let word = self.0.load(Acquire);
         word & Self::DIRECT != 0 && word & Self::WRITERS != 0
     }
 
-    /// Counts `n` mappings; `false` where the others have it, or there are too many.
+    /// Counts `n` mappings; `false` if there are mappings of the other kind, or too many.
     #[must_use]
     pub fn add(&self, mapper: Mapper, n: u32) -> bool {
         let more = |word: u32| match mapper {
@@ -114,15 +115,16 @@ impl Mappings {
             }
         };
         let direct = if mapper == Mapper::Kernel { 0 } else { Self::DIRECT };
-        // In one order with what others see of the content: whoever does not see the count has changed what is read after it.
+        // Sequentially consistent with accesses to the content: a process that does not see the
+        // count made its change before the content is read for the mapping.
         self.0.fetch_update(SeqCst, Relaxed, |word| Some(more(word)? | direct)).is_ok()
     }
 
-    /// Takes `n` back; whether that left none.
+    /// Takes back `n` mappings; returns whether none is left.
     pub fn take(&self, mapper: Mapper, n: u32) -> bool {
         let less = |word: u32| {
             let n = match mapper {
-                // Those that others count.
+                // The mappings are of the other kind.
                 _ if (word & Self::DIRECT == 0) != (mapper == Mapper::Kernel) => 0,
                 Mapper::Kernel => n.min(word),
                 Mapper::Reader => n.min(word & Self::READERS),
@@ -138,7 +140,7 @@ impl Mappings {
 
 const _: () = assert!(size_of::<InodeState>() == 32, "the engine has the other half of the line");
 
-/// Derived state of an inode as an engine has it: this and its own.
+/// The derived state of an inode in an engine: this state and its own.
 pub trait Inode: Shared + Deref<Target = InodeState> {}
 
 impl<V: Shared + Deref<Target = InodeState>> Inode for V {}
@@ -151,9 +153,9 @@ impl InodeState {
             .unwrap_or(FileKind::File)
     }
 
-    /// Starts a life: live, of this kind, with these flags, without names. The engine has put its own words in order.
-    /// (References and mappings are counted on: somebody who holds an inode that he has just seen die gives that back
-    /// yet.)
+    /// Starts a life: live, of this kind, with these flags, without names. The engine has
+    /// initialised its own words. (References and mappings are not reset: a process may still give
+    /// back a reference to the inode's previous life.)
     #[inline]
     pub fn begin(&self, kind: FileKind, flags: u32) {
         self.links.store(0, Relaxed);
@@ -182,7 +184,7 @@ impl InodeState {
         }
     }
 
-    /// The number of links that `stat` tells.
+    /// The number of links that `stat` reports.
     #[inline]
     pub fn nlink(&self) -> u32 {
         let links = self.links.load(Relaxed);
@@ -193,8 +195,8 @@ impl InodeState {
         }
     }
 
-    /// Adds to the links; how many there are then. For who has the inode exclusively: by a load and a store, as an atomic
-    /// addition would wait for what was written to PM before.
+    /// Adds to the links; returns the new number. The caller holds the inode exclusively, so a load
+    /// and a store suffice: an atomic addition would wait for the preceding writes to PM.
     #[inline]
     pub fn add_links(&self, n: i32) -> u32 {
         let links = self.links.load(Relaxed).wrapping_add_signed(n);

@@ -1,8 +1,10 @@
-//! What the mount's server announces, in the derived state: [`mounts::MountEvents`].
+//! The events of a mount in the derived state, as the server announces them:
+//! [`mounts::MountEvents`].
 //!
-//! Recoveries keep it: the count of changes is not among what they derive anew, executions are counted
-//! with the references of the living. Mappings are counted twice, by inode for those who ask, and by process and
-//! inode, so that what a dead process mapped ends with its references (sharing-R1, sharing-R2 in `sharing.rs`).
+//! A recovery preserves them: the count of changes is not derived again, and executions are
+//! restored with the references of living processes. Mappings are counted twice: by inode, for
+//! queries, and by process and inode, so that the mappings of a dead process end with its
+//! references (sharing-R1, sharing-R2 in `sharing.rs`).
 
 use crate::derived::admission;
 use crate::derived::inodes::Mapper;
@@ -17,7 +19,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
-/// What is announced to those who share a pool.
+/// The mount events of a shared pool.
 pub struct PoolEvents<'p, P>(pub &'p P);
 
 impl<'p, P: SharedPool> PoolEvents<'p, P> {
@@ -26,8 +28,8 @@ impl<'p, P: SharedPool> PoolEvents<'p, P> {
         self.0.state()
     }
 
-    /// Inside, because a recovery reads the count and writes it again (sharing-R2). Whoever cannot get inside
-    /// announces nothing.
+    /// Changes the count inside an operation, because a recovery reads the count and writes it
+    /// again (sharing-R2). If the process cannot enter, it announces nothing.
     fn count_executions(&self, ino: Ino, change: impl Fn(u32) -> Option<u32>) {
         let _ = self.0.op(|pool| {
             let v = pool.state().vinode(ino)?;
@@ -36,7 +38,7 @@ impl<'p, P: SharedPool> PoolEvents<'p, P> {
     }
 }
 
-/// The word of a process that serves a mount with this `st_dev`; 0 is that of the others.
+/// The word of a process that serves a mount with this `st_dev`; other processes have 0.
 fn serving(device: u64) -> u64 {
     device.wrapping_add(1)
 }
@@ -84,7 +86,7 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
             })
         };
         match begin() {
-            // Perhaps the dead do.
+            // Dead processes may hold the mappings that are in the way.
             Err(Errno::BUSY) => {
                 self.0.reap_processes(Look::Thorough)?;
                 begin()

@@ -9,22 +9,23 @@ use vfs::{Errno, Ino, Result};
 #[derive(Default)]
 #[repr(C)]
 pub struct NameEntry {
-    /// Where the entry is, as the engine says, and [`TAG_BITS`] of the name's hash, the uppermost of both.
+    /// The position of the entry in the engine's encoding, and above it the highest [`TAG_BITS`] of
+    /// the name's hash.
     place: AtomicU64,
     dir: AtomicU32,
-    /// 0: there is no name.
+    /// The inode; 0: the slot is free.
     ino: AtomicU32,
 }
 
 const _: () = assert!(size_of::<NameEntry>() == 16);
 
-/// Bits of a place that are of the hash.
+/// Bits of a place that belong to the hash.
 const TAG_BITS: u32 = 20;
-/// Bits that the engine has for where an entry is.
+/// Bits for the engine's position of an entry.
 pub const POS_BITS: u32 = u64::BITS - TAG_BITS;
 
 impl NameEntry {
-    /// Whether that may be the name in `dir` with this hash.
+    /// Whether this may be the name in `dir` with this hash.
     #[inline]
     fn may_be(&self, dir: Ino, hash: u64) -> bool {
         self.place.load(Relaxed) >> POS_BITS == hash >> POS_BITS
@@ -41,7 +42,7 @@ impl NameEntry {
         Ino(u64::from(self.ino.load(Relaxed)))
     }
 
-    /// Fills it in; with the inode's number at last.
+    /// Fills the entry; stores the inode number last.
     fn fill(&self, dir: Ino, hash: u64, pos: u64, ino: Ino) {
         self.place.store(hash >> POS_BITS << POS_BITS | pos, Relaxed);
         self.dir.store(dir.0 as u32, Relaxed);
@@ -62,7 +63,7 @@ impl Entry for NameEntry {
 /// The index. Positions have [`POS_BITS`].
 pub struct NameIndex {
     table: HashIndex<NameEntry>,
-    /// Keys the hash, so that names cannot be chosen to collide.
+    /// The key of the hash, so that names cannot be chosen to collide.
     seed: u64,
 }
 
@@ -71,7 +72,7 @@ impl NameIndex {
         Self { table, seed }
     }
 
-    /// Gives huge pages to its first `bytes`.
+    /// Backs the first `bytes` of the index by huge pages.
     pub(crate) fn back(&self, arena: &Arena, bytes: usize) {
         self.table.back(arena, bytes / 64);
     }
@@ -89,7 +90,8 @@ impl NameIndex {
         for word in words {
             h = fold(h ^ u64::from_le_bytes(*word), K);
         }
-        // The bytes behind the last word; where there is one, with some of it.
+        // The bytes behind the last full word; of a name of 8 bytes or more, together with some
+        // bytes before them.
         let last = match name.last_chunk::<8>() {
             _ if rest.is_empty() => 0,
             Some(word) => u64::from_le_bytes(*word),
@@ -98,8 +100,9 @@ impl NameIndex {
         fold(h ^ last, self.seed | 1)
     }
 
-    /// Finds a name: asks of what may be it, by inode and position, whether it is. Without the directory's lock the answer
-    /// may be out of date when it arrives, and `is_it` is asked of what is no entry any more.
+    /// Finds a name: calls `is_it` with the inode and position of each candidate. Without the
+    /// directory's lock the answer may be out of date when it arrives, and `is_it` may be called
+    /// for a former entry.
     #[inline]
     pub fn find(
         &self,
@@ -118,7 +121,7 @@ impl NameIndex {
         })
     }
 
-    /// Adds a name. `ENOSPC` where there is no room.
+    /// Adds a name. `ENOSPC` if there is no room.
     #[inline]
     pub fn insert(&self, arena: &Arena, dir: Ino, name: &[u8], ino: Ino, pos: u64) -> Result<()> {
         let hash = self.hash(dir, name);
@@ -133,7 +136,7 @@ impl NameIndex {
         self.table.remove(arena, hash, |n| n.may_be(dir, hash) && n.pos() == pos);
     }
 
-    /// Lets the name whose entry is at `pos` lead to another inode.
+    /// Makes the name whose entry is at `pos` lead to another inode.
     #[inline]
     pub fn replace(&self, arena: &Arena, dir: Ino, name: &[u8], pos: u64, now: Ino) {
         let hash = self.hash(dir, name);
@@ -155,7 +158,7 @@ mod tests {
         let arena = &Arena::anonymous(&layout).unwrap();
         let index = NameIndex::new(table, 42);
         let names: Vec<Vec<u8>> = (0..500).map(|i| format!("name-{i}").into_bytes()).collect();
-        // The engine compares: here positions stand for names.
+        // Instead of the engine, positions stand for names here.
         let find = |dir, i: usize| {
             index.find(arena, Ino(dir), &names[i], |_, pos| pos == (i as u64 | dir << 20))
         };

@@ -1,12 +1,15 @@
-//! Files that processes have the kernel open by number: [`mounts::MountEvents::begin_opening`].
+//! Files that a process has the kernel open by inode number:
+//! [`mounts::MountEvents::begin_opening`].
 //!
-//! - openings-O1: a process announces what it is having opened, in its own token, before it asks the kernel, and takes it back
-//!   when the kernel knows the size. It does one at a time.
-//! - openings-O2: the server takes the token before it looks at the size that it answers. So a process that changes the size, or
-//!   has begun to map, and then finds no token of the inode, is not overtaken by an older answer.
+//! - openings-O1: a process announces in its own token which file it has opened, before it asks the
+//!   kernel. It takes the announcement back when the kernel knows the size. It does one at a time.
+//! - openings-O2: the server takes the token before it reads the size for its answer. Suppose a
+//!   process changes the size, or begins to map, and then finds no token of the inode: no answer
+//!   with an older size can follow.
 //! - openings-O3: no process waits for long: a killed process leaves a token without a meaning.
-//! - openings-O4: the announcement is the permission: the server answers to a ticket once, only to the thread that has announced
-//!   it, and only for [`VALID`]. A ticket has 64 random bits, and its count, which no later one of the process has.
+//! - openings-O4: the announcement is the permission. The server answers a ticket once, only to the
+//!   thread that has announced it, and only for [`VALID`]. A ticket has 64 random bits, and its
+//!   count, which no later ticket of the process has.
 
 use arena::{Arena, Layout, Span, TOKEN_WORDS, Token};
 use mounts::{Opening, Requester, Ticket};
@@ -16,15 +19,17 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use vfs::{Errno, Ino, Result};
 
-/// The longest that a pool's users wait: far more than the kernel takes to act on an answer that it has.
+/// The longest time that users of the pool wait: far more than the kernel needs to act on an
+/// answer.
 pub const PATIENCE: Duration = Duration::from_millis(100);
-/// How long an announcement is good for (openings-O4): a server that takes longer is asked again.
+/// The lifetime of an announcement (openings-O4): a slower server is asked again.
 pub const VALID: Duration = Duration::from_secs(1);
-/// How often to let others run before sleeping.
+/// The number of yields to other threads before sleeping.
 const YIELDS: usize = 20;
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 
-/// The state of a token: bits 1..33: the inode, if it is waited for; bits 33..: the count of the ticket.
+/// The state of a token: bits 1..33: the inode, if processes wait for it; bits 33..: the count of
+/// the ticket.
 const COUNT_SHIFT: u32 = 33;
 const COUNT_MASK: u64 = (1 << 31) - 1;
 /// Tickets: bits 96.. the slot of the process, 64..96 its count, below them random.
@@ -54,19 +59,19 @@ impl Openings {
         now: Duration,
     ) -> Result<Ticket> {
         static COUNT: AtomicU64 = AtomicU64::new(1);
-        // 0 would be no announcement.
+        // A count of 0 would mean no announcement.
         let count = COUNT.fetch_add(1, Relaxed) % COUNT_MASK + 1;
         let random = getrandom::u64().map_err(|_| Errno::IO)?;
         let place = (process as u128) << SLOT_SHIFT | u128::from(count) << 64;
         let inode = opening.ino.0 << 32 | u64::from(opening.generation);
         let words = [random, requester(by), inode, now.as_nanos() as u64];
-        // Whose size the kernel does not believe is not waited for.
+        // No process waits for an opening whose size the kernel does not believe.
         let awaited = if opening.as_new { opening.ino } else { Ino(0) };
         arena.table(self.0)[process].announce(state(awaited, count), &words);
         Ok(Ticket(place | u128::from(random)))
     }
 
-    /// The server is about to answer (openings-O2, openings-O4): what was announced.
+    /// The server is about to answer (openings-O2, openings-O4): returns the announced file.
     pub fn answer(
         &self,
         arena: &Arena,
@@ -95,13 +100,13 @@ impl Openings {
         announced.filter(|(_, state)| is_its(state)).is_some_and(|(token, state)| token.end(state))
     }
 
-    /// Takes back what a dead process has left.
+    /// Takes back the opening of a dead process.
     pub fn forget_process(&self, arena: &Arena, process: usize) {
         arena.table(self.0)[process].clear();
     }
 
-    /// Waits until openings of the inode have ended that are under way, or only those that are answered, for each of them at
-    /// most `patience` (openings-O3). Whether there were any.
+    /// Waits until all current openings of the inode have ended, or only those that are answered.
+    /// Waits at most `patience` for each (openings-O3). Returns whether there were any.
     pub fn wait(&self, arena: &Arena, ino: Ino, only_answered: bool, patience: Duration) -> bool {
         let is_meant = |(state, is_answered): &(u64, bool)| {
             inode(*state) == ino.0 as u32 && (!only_answered || *is_answered)
@@ -112,7 +117,7 @@ impl Openings {
             were_any = true;
             let started = Instant::now();
             let mut turns = 0..YIELDS;
-            // The next one, of whatever inode, is not this one any more.
+            // A later opening, of any inode, has another state.
             while token.state().is_some_and(|(state, _)| state == first)
                 && started.elapsed() < patience
             {
@@ -126,7 +131,8 @@ impl Openings {
     }
 }
 
-/// The time by which announcements expire: of all processes that have the pool, which are of one time namespace.
+/// The clock by which announcements expire: common to all processes of the pool, which are in one
+/// time namespace.
 pub fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -171,7 +177,8 @@ mod tests {
         (openings, Arena::anonymous(&layout).unwrap())
     }
 
-    /// Waits for an opening that `end` ends meanwhile, and is not back before.
+    /// Waits for an opening that `end` ends meanwhile, and checks that the wait does not return
+    /// earlier.
     fn wait_until(only_answered: bool, end: impl Fn(Openings, &Arena, Ticket) + Sync) {
         let (openings, arena) = &plan();
         let ticket = begin(*openings, arena);
@@ -181,7 +188,8 @@ mod tests {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Most often the other waits by now; it is right to find nothing else.
+                // Most often the other thread waits by now; if not, it rightly finds nothing to
+                // wait for.
                 thread::sleep(Duration::from_millis(5));
                 is_over.store(true, SeqCst);
                 end(*openings, arena, ticket);
@@ -220,7 +228,7 @@ mod tests {
         assert!(!openings.wait(arena, Ino(4), false, FOR_EVER), "no size is believed");
     }
 
-    /// openings-O4: once, by the thread that has announced it, as its user, in time.
+    /// openings-O4: an announcement is answered once, to its thread and user, in time.
     #[test]
     fn an_announcement_is_answered_once_and_to_nobody_else() {
         let (openings, arena) = &plan();
@@ -229,7 +237,8 @@ mod tests {
         for other in [Requester { thread: 101, ..BY }, Requester { user: 0, ..BY }] {
             assert_eq!(answer(ticket, other, NOW), None, "{other:?}");
         }
-        // Another secret, another count, other places: one where nothing is announced, and one that there is not.
+        // Forged tickets with another secret, another count, and other slots: one without an
+        // announcement, and one that does not exist.
         for bit in [0, 63, 64, 95, 96, 97, 127] {
             let forged = Ticket(ticket.0 ^ 1 << bit);
             assert_eq!(answer(forged, BY, NOW), None, "{forged}");

@@ -1,21 +1,23 @@
-//! One pool, several processes: how operations come and go, and what happens when a process dies.
+//! One pool, several processes: how operations begin and end, and what happens when a process dies.
 //!
-//! All of the derived state lies in a shared arena; [`arena`]'s session-E1–E4 say how processes stop for a
-//! repair. What is repaired here, and how:
+//! All of the derived state lies in a shared arena; session-E1–E4 of [`arena`] define how processes
+//! stop for a repair. The repairs here are:
 //!
-//! - sharing-R1: a process that died outside of operations held references and nothing else:
-//!   [`SharedPool::reap_processes`] takes them back, and frees what they alone kept.
-//! - sharing-R2: one that died inside may have left anything half-done, but only behind locks that it still
-//!   holds, and in PM nothing that a power failure could not have left. So [`recover`] stops
-//!   the world and derives everything anew, as mounting does; references of the living, which
-//!   are counted by process and kept, are added to it.
-//! - sharing-R3: the dead may have stored a commit and not flushed it, and others must not build on what a power
-//!   failure would take back. So [`SharedPool::derive`] makes durable what it reads: in a recovery, and in
-//!   a mount, as those who used the pool may have been killed all together.
-//! - sharing-R5: if the file of the state has been truncated, operations fail with `EIO`, as nothing that they read there
-//!   counts. Other processes find its gate closed for good. The pool itself is whole, so the next mount derives all again.
-//! - sharing-R4: inodes without a name that the living hold are not met by the names. They are adopted from
-//!   the references ([`Held`]).
+//! - sharing-R1: a process that died outside of operations held references and nothing else.
+//!   [`SharedPool::reap_processes`] takes them back, and frees the inodes that only they kept.
+//! - sharing-R2: a process that died inside an operation may have left anything half-done, but only
+//!   behind locks that it still holds, and in PM only a state that a power failure could also have
+//!   left. So [`recover`] stops the world and derives everything again, as mounting does. It then
+//!   adds the references of living processes, which are counted by process and kept.
+//! - sharing-R3: a dead process may have stored a commit without flushing it, and others must not
+//!   build on a change that a power failure would undo. So [`SharedPool::derive`] makes durable
+//!   whatever it reads. It does so in a recovery and in a mount, as all previous users of the pool
+//!   may have been killed together.
+//! - sharing-R5: if the file of the state has been truncated, operations fail with `EIO`, as
+//!   whatever they read there may be wrong. Other processes find its gate closed for good. The pool
+//!   itself is whole, so the next mount derives everything again.
+//! - sharing-R4: the scan of names does not find inodes without a name that living processes hold.
+//!   They are adopted from the references ([`Held`]).
 
 use crate::derived::admission;
 use crate::derived::inodes::{Inode, Mapper, UNNAMED};
@@ -33,42 +35,48 @@ pub trait SharedPool: Sized + Sync {
     /// Derived state of an inode.
     type Inode: Inode;
 
-    /// What all engines have.
+    /// The engine-independent state.
     fn state(&self) -> &State<Self::Inode>;
 
     /// Whether part of the medium is gone.
     fn is_lost(&self) -> bool;
 
-    /// Frees an inode that has lost its last name or reference, if neither is left. Called inside.
+    /// Frees an inode that has lost its last name or reference, if neither is left. Called inside
+    /// an operation.
     fn reap_if_unused(&self, ino: Ino, v: &Self::Inode) -> Result<()>;
 
-    /// Bytes may have been stored through a mapping to where a file lies ([`vfs::FileSystem::map_range`]), which is about to be
-    /// taken back: nobody knows what of it is durable. Called inside, perhaps more than once.
+    /// Notes that bytes may have been stored through a direct mapping of a file
+    /// ([`vfs::Mappings::map_range`]), which is about to be taken back: it is unknown which of them
+    /// are durable. Called inside an operation, perhaps more than once.
     fn note_stores(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
         Ok(())
     }
 
-    /// The last such mapping of a file has been taken back, unless there are new ones: what was kept for it can be given back.
-    /// As above.
+    /// Reacts to the end of a file's last direct mapping, unless there are new ones: blocks that
+    /// were kept for it can be given back. Called as above.
     fn all_unmapped(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
         Ok(())
     }
 
-    /// Lets blocks be claimed again that had to wait for readers without a copy, if nobody reads any more.
+    /// Lets blocks be claimed again that had to wait for readers without a copy, if no such reader
+    /// is left.
     fn clear_deferred(&self);
 
-    /// An operation has found no space, and holds nothing: frees what is kept for later, if there is any. Whether it did, so
-    /// that the operation may find some now. Called inside.
+    /// Makes space for an operation that has found none and holds no locks: frees blocks that are
+    /// kept for later, if there are any. Returns whether it did, so that the operation may now find
+    /// space. Called inside an operation.
     fn make_space(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Derives everything anew from PM, into tables that are all zeros, and makes durable what it reads (sharing-R3). Nobody
-    /// else is inside. `held` is in use whatever names say; of the `census` are those who read without a copy. Says what
-    /// is damaged; where nothing is, clears what a crash left.
+    /// Derives everything again from PM, into tables that are all zeros, and makes durable whatever
+    /// it reads (sharing-R3). No other process is inside an operation. Inodes in `held` are in use
+    /// regardless of names; the readers without a copy are in the `census`. Returns the damage
+    /// found; without any, clears the leftovers of a crash.
     fn derive(&self, held: &BTreeMap<Ino, Held>, census: &Census) -> Option<String>;
 
-    /// Runs an operation inside (arena, session-E1): once, unless it has to leave for a repair and start over.
+    /// Runs an operation inside the arena's gate (session-E1): once, unless it has to leave for a
+    /// repair and start over.
     #[inline]
     fn op<T>(&self, mut body: impl FnMut(&Self) -> Result<T>) -> Result<T> {
         let state = self.state();
@@ -108,18 +116,18 @@ pub trait SharedPool: Sized + Sync {
         }
     }
 
-    /// To be called by who has joined others in the arena, before any other thread of this process: takes back what the
-    /// last one in its slot has left, and other dead.
+    /// Joins others in the arena; called before any other thread of this process uses it. Takes
+    /// back what the last process in its slot has left, and what other dead processes have left.
     fn join(&self) -> Result<()> {
         self.op(|_| Ok(()))?;
         self.reap_processes(Look::Quick).map(drop)
     }
 
-    /// Adds a reference of this process to a live inode, if `may` says so; whether it did.
+    /// Adds a reference of this process to a live inode if `may` allows it; returns whether it did.
     fn hold_if(&self, ino: Ino, may: impl Fn(&Self::Inode) -> bool) -> Result<bool> {
         self.op(|pool| {
             let state = pool.state();
-            // Whoever frees an inode looks at its references under its lock.
+            // A process that frees an inode checks its references under its lock.
             let _lock = state.lock_shared(ino)?;
             let v = state.vinode(ino)?;
             let is_held = v.is_live() && may(v);
@@ -137,8 +145,8 @@ pub trait SharedPool: Sized + Sync {
         }
     }
 
-    /// Takes back what dead processes held (sharing-R1), and repairs what they left half-done (sharing-R2).
-    /// Returns how many there were.
+    /// Takes back the references of dead processes (sharing-R1), and repairs their half-done
+    /// operations (sharing-R2). Returns the number of dead processes.
     fn reap_processes(&self, look: Look) -> Result<usize> {
         let arena = &self.state().arena;
         if arena.is_lost() {
@@ -156,7 +164,7 @@ pub trait SharedPool: Sized + Sync {
         Ok(dead.len())
     }
 
-    /// Recovers although nobody died: for those who test what follows a death.
+    /// Recovers although no process died, for tests of what follows a death.
     fn rehearse_recovery(&self) -> Result<()> {
         match self.state().arena.stop_the_world()? {
             Some(stopped) => derive_anew(self, &stopped),
@@ -164,17 +172,19 @@ pub trait SharedPool: Sized + Sync {
         }
     }
 
-    /// An inode has lost its last name and is still held: notifies the servers, other processes, that hold it.
-    /// After a fence that orders it behind the loss of the name.
+    /// Notifies the servers in other processes that hold an inode which has lost its last name.
+    /// Call it after a fence that orders it behind the loss of the name.
     fn notify_unnamed(&self, ino: Ino) {
         unnamed::notify(self.state(), ino);
     }
 }
 
-/// Meets those at `place` who have the same medium open. Who is first fills what is planned, and publishes it.
+/// Attaches to the processes at `place` that have the same medium open. The first process fills the
+/// planned state, and publishes it.
 ///
 /// # Errors
-/// Of the system; that somebody has the medium for himself; that the state of the others has another format.
+/// Those of the system; also if another process has the medium exclusively, or if the existing
+/// state has another format.
 pub fn attach(medium: &impl Medium, place: &Place, layout: &Layout) -> io::Result<Attached> {
     place.attach(layout, &|hold| {
         medium.lock(match hold {
@@ -185,7 +195,7 @@ pub fn attach(medium: &impl Medium, place: &Place, layout: &Layout) -> io::Resul
     })
 }
 
-/// Does what somebody waits for: repairs, or lets somebody else finish it.
+/// Helps a process that waits for a repair: repairs, or lets another process finish the repair.
 #[cold]
 fn help<P: SharedPool>(pool: &P) -> Result<()> {
     let arena = &pool.state().arena;
@@ -206,7 +216,7 @@ fn arrive<P: SharedPool>(pool: &P) -> Result<()> {
     Ok(())
 }
 
-/// Clears the slot of this process, which a dead one has left as it was.
+/// Clears the slot of this process, which its dead predecessor has left as it was.
 fn clear_own<P: SharedPool>(pool: &P) -> Result<()> {
     clear_process(pool, pool.state().arena.process()?)
 }
@@ -223,8 +233,9 @@ fn take_back<P: SharedPool>(pool: &P, process: usize, ino: Ino, n: u64) -> Resul
     })
 }
 
-/// Takes back up to `n` mappings that a process counts. Inside, because a recovery sums up what is counted by process.
-/// `is_durable`: what may have been stored through them is.
+/// Takes back up to `n` mappings that a process counts. It runs inside an operation, because a
+/// recovery sums up the counts of processes. `is_durable`: all bytes that may have been stored
+/// through them are durable.
 pub fn end_mappings<P: SharedPool>(
     pool: &P,
     process: usize,
@@ -245,7 +256,7 @@ pub fn end_mappings<P: SharedPool>(
     })
 }
 
-/// Takes back all of them. Returns how many counts were looked at.
+/// Takes back all mappings of a process. Returns the number of counts read.
 pub fn end_all_mappings<P: SharedPool>(pool: &P, process: usize) -> Result<usize> {
     let mut mapped = Vec::new();
     let mut note = |ino, mapper, count| mapped.push((ino, (mapper, count)));
@@ -256,9 +267,10 @@ pub fn end_all_mappings<P: SharedPool>(pool: &P, process: usize) -> Result<usize
     Ok(words)
 }
 
-/// Takes back what the last process in a slot held.
+/// Takes back the references and mappings of the last process in a slot.
 fn clear_process<P: SharedPool>(pool: &P, process: usize) -> Result<()> {
-    /// Counts whose memory a slot may keep: eight pages, which cost less than to be taken away and again.
+    /// Counts whose memory a slot may keep: eight pages, which cost less to keep than to take away
+    /// and allocate again.
     const KEPT: usize = 4096;
     let state = pool.state();
     unnamed::end_server(state, process);
@@ -283,7 +295,7 @@ fn clear_process<P: SharedPool>(pool: &P, process: usize) -> Result<()> {
     Ok(())
 }
 
-/// Derives the volatile state anew after a process died inside an operation (sharing-R2–R4).
+/// Derives the volatile state again after a process died inside an operation (sharing-R2–R4).
 pub fn recover<P: SharedPool>(pool: &P) -> Result<()> {
     let arena = &pool.state().arena;
     match arena.stop_the_world()? {
@@ -298,14 +310,14 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     let state = pool.state();
     let arena = &state.arena;
     let failed = |_| Errno::IO;
-    // Also those that somebody is about to clear away: that will find nothing left.
+    // Includes processes that another process is about to clear away: it will find nothing left.
     let census = arena.census(stopped);
     for process in census.dead() {
         state.clear_counts(process).map_err(failed)?;
     }
     let held = held(state, &census);
     state.start_over().map_err(failed)?;
-    // Before anything is derived: what is mapped stays where it is.
+    // Before anything is derived: mapped blocks stay where they are.
     for process in census.living() {
         state.for_each_mapping(process, |ino, mapper, count| {
             if let Ok(v) = state.vinode(ino) {
@@ -328,7 +340,7 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the living hold.
+/// The inodes that living processes hold.
 fn held<V: Inode>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held> {
     let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
     for process in census.living() {
@@ -347,7 +359,7 @@ fn held<V: Inode>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held> {
     all
 }
 
-/// What a recovery knows of a held inode.
+/// The facts about a held inode that a recovery keeps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
     refs: u64,

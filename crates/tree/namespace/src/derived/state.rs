@@ -1,4 +1,4 @@
-//! The derived state that all engines have, and locks.
+//! The derived state that all engines have in common, and locks.
 
 use crate::derived::counts::Counts;
 use crate::derived::delegations::Delegations;
@@ -13,38 +13,38 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
-/// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times, nor those to anything else; each
-/// access changes them, not only one that `relatime` would record.
+/// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times; accesses to
+/// other inodes do not; each access changes them, not only one that `relatime` would record.
 const NO_DIR_TIMES: u64 = 1;
 const NO_FILE_TIMES: u64 = 2;
 const STRICT: u64 = 4;
 
-/// What cannot be derived: words that stay when everything else is derived anew.
+/// The words that cannot be derived, and stay when everything else is derived again.
 #[derive(Clone, Copy)]
 enum Kept {
     /// Key of the name hash.
     Seed,
     /// Whether a recovery met damage.
     Damaged,
-    /// How often everything else was derived anew.
+    /// The number of times that everything else was derived again.
     Derivations,
-    /// What accesses are recorded for, and when.
+    /// Which accesses are recorded, and when.
     AccessTimes,
 }
 
 /// Words of [`State::settings`].
 pub const SETTINGS: usize = 17;
 
-/// How much there is of everything.
+/// Sizes of the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Inode numbers, with 0, which none has.
+    /// Inode numbers, including 0, which no inode has.
     pub inodes: u64,
     /// Blocks that can wait for readers without a copy.
     pub blocks: u64,
     /// Lines of the name index.
     pub buckets: usize,
-    /// Names beyond those that its lines have room for, at the most.
+    /// Most names beyond those that the lines have room for.
     pub names: usize,
 }
 
@@ -52,30 +52,31 @@ pub struct Sizes {
 struct Tables<V> {
     kept: Span<AtomicU64>,
     settings: Span<[AtomicU64; SETTINGS]>,
-    /// How often the mount has changed ([`mounts::MountEvents`]): in a line of its own, which stays in every
-    /// cache.
+    /// The number of changes of the mount ([`mounts::MountEvents`]): in a line of its own, which
+    /// stays in every cache.
     mount_changes: Span<AtomicU64>,
     unnamed: Span<Unnamed>,
     /// References that each process holds, and mappings that it counts.
     refs: Counts,
     mappings: Counts,
     openings: Openings,
-    /// Which mount each process serves ([`mounts::MountEvents::begin_serving`]).
+    /// The mount that each process serves ([`mounts::MountEvents::begin_serving`]).
     serving: Span<AtomicU64>,
     delegations: Delegations,
     pins: Pins,
     inodes: Span<V>,
-    /// Which inode numbers are used.
+    /// The inode numbers in use.
     numbers: Bitmap,
     free_numbers: Span<AtomicU64>,
-    /// Guards which directory is below which.
+    /// Guards the parents of directories.
     topology: Span<RwLock>,
     names: HashIndex<NameEntry>,
 }
 
-/// The state before it has memory. What an engine adds to the layout is derived, too.
+/// The state before it has memory. An engine adds tables of its own to the layout, which are
+/// derived, too.
 pub struct Plan<V> {
-    /// Where everything is.
+    /// The places of all tables.
     pub layout: Layout,
     tables: Tables<V>,
 }
@@ -87,16 +88,16 @@ pub struct State<V> {
     tables: Tables<V>,
     /// Names.
     pub names: NameIndex,
-    /// Tells mounts of this process apart.
+    /// Distinguishes the mounts of this process.
     pub id: u64,
-    /// Whether the log has been told that part of the medium is gone.
+    /// Whether the loss of part of the medium has been logged.
     told_loss: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl<V: Inode> Plan<V> {
-    /// For a pool that one process uses, or several.
+    /// Plans the state for a pool that one process uses, or several.
     pub fn new(is_shared: bool, sizes: Sizes) -> Self {
         let (mut l, processes) = match is_shared {
             true => (Layout::shared(), arena::PROCESSES),
@@ -134,13 +135,14 @@ impl<V: Inode> Plan<V> {
         Self { layout: l, tables }
     }
 
-    /// The state in fresh memory, keyed by `seed`; empty, but for what [`State::clear`] does.
+    /// Creates the state in fresh memory, keyed by `seed`; it is empty except for the work of
+    /// [`State::clear`].
     pub fn begin(self, arena: Arena, seed: u64) -> State<V> {
         arena.table(self.tables.kept)[Kept::Seed as usize].store(seed, Relaxed);
         self.join(arena)
     }
 
-    /// The state in memory that others use.
+    /// Joins the state in memory that other processes use.
     pub fn join(self, arena: Arena) -> State<V> {
         let seed = arena.table(self.tables.kept)[Kept::Seed as usize].load(Acquire);
         arena.hold_newcomers();
@@ -155,8 +157,8 @@ impl<V: Inode> Plan<V> {
 }
 
 impl<V: Inode> State<V> {
-    /// Begins with no names and no inodes. Gives huge pages to so many bytes of what lookups meet: of names and inodes those
-    /// that come first.
+    /// Initialises the state without names and inodes. Gives `huge` bytes of huge pages to the
+    /// tables that lookups read: to the first part of the name index, and to the first inodes.
     pub fn clear(&self, huge: usize) {
         if huge > 0 {
             self.names.back(&self.arena, huge);
@@ -167,7 +169,8 @@ impl<V: Inode> State<V> {
         self.free_numbers().store(self.tables.numbers.len() - 1, Relaxed);
     }
 
-    /// Forgets all that can be derived, so that it can be derived anew. Nobody else may be at it.
+    /// Clears all state that can be derived, so that it can be derived again. No other process may
+    /// use it.
     pub(crate) fn start_over(&self) -> io::Result<()> {
         self.kept(Kept::Derivations).fetch_add(1, Relaxed);
         self.arena.clear_derived()
@@ -178,7 +181,7 @@ impl<V: Inode> State<V> {
         &self.arena.table(self.tables.kept)[which as usize]
     }
 
-    /// Whether a recovery met damage: nothing may be changed until a check.
+    /// Whether a recovery met damage: then nothing may be changed until a check.
     pub fn is_damaged(&self) -> bool {
         self.kept(Kept::Damaged).load(Relaxed) != 0
     }
@@ -188,38 +191,40 @@ impl<V: Inode> State<V> {
         self.kept(Kept::Damaged).store(1, Relaxed);
     }
 
-    /// Whether accesses change times.
+    /// Whether accesses to inodes of this kind change their times.
     #[inline]
     pub fn records_access(&self, kind: FileKind) -> bool {
         let bit = if kind == FileKind::Dir { NO_DIR_TIMES } else { NO_FILE_TIMES };
         self.kept(Kept::AccessTimes).load(Relaxed) & bit == 0
     }
 
-    /// Whether each access does, where any do.
+    /// Whether each recorded access changes the times, rather than as `relatime` would.
     #[inline]
     pub fn records_each_access(&self) -> bool {
         self.kept(Kept::AccessTimes).load(Relaxed) & STRICT != 0
     }
 
-    /// Changes that, for all who use the pool.
+    /// Sets which accesses change times, for all users of the pool.
     pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
         let bits = [(!files, NO_FILE_TIMES), (!dirs, NO_DIR_TIMES), (strictly, STRICT)];
         let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
         self.kept(Kept::AccessTimes).store(bits, Relaxed);
     }
 
-    /// What the engine was told when the state was made, in its own words: 0 where nobody said anything.
+    /// The settings that the engine stored when the state was made, in its own encoding: 0 for
+    /// unset ones.
     pub fn settings(&self) -> [u64; SETTINGS] {
         self.arena.table(self.tables.settings)[0].each_ref().map(|word| word.load(Relaxed))
     }
 
-    /// Says that: who makes the state, before others get in.
+    /// Stores the settings. The process that makes the state calls this before others can enter.
     pub fn set_settings(&self, settings: &[u64; SETTINGS]) {
         let words = &self.arena.table(self.tables.settings)[0];
         words.iter().zip(settings).for_each(|(to, word)| to.store(*word, Relaxed));
     }
 
-    /// Part of the pool, or of this state, is gone: whatever an operation has read may be zeros.
+    /// Records that part of the pool, or of this state, is gone: whatever an operation has read may
+    /// be zeros.
     #[cold]
     pub(crate) fn lost(&self) -> Errno {
         if !self.told_loss.swap(true, Relaxed) {
@@ -239,26 +244,26 @@ impl<V: Inode> State<V> {
         Errno::IO
     }
 
-    /// See [`vfs::FileSystem::version`]: that of the inode's lock, which begins anew with what is
-    /// derived.
+    /// Implements [`vfs::FileSystem::version`]: the version of the inode's lock, together with the
+    /// number of derivations, because the lock starts again with the derived state.
     #[inline]
     pub fn version(&self, ino: Ino) -> Option<u64> {
         let of_lock = self.vinode(ino).ok()?.lock.begin_optimistic()?.version();
         Some(self.kept(Kept::Derivations).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
-    /// How often the mount has changed.
+    /// The number of changes of the mount.
     #[inline]
     pub(crate) fn mount_changes(&self) -> &AtomicU64 {
         &self.arena.table(self.tables.mount_changes)[0]
     }
 
-    /// What servers are told.
+    /// The notifications for servers.
     pub(crate) fn unnamed(&self) -> &[Unnamed] {
         self.arena.table(self.tables.unnamed)
     }
 
-    /// Files that others read and write by themselves.
+    /// The delegations of files.
     pub fn delegations(&self) -> &Delegations {
         &self.tables.delegations
     }
@@ -271,7 +276,7 @@ impl<V: Inode> State<V> {
         self.arena.table(self.tables.serving)
     }
 
-    /// Readers without a copy.
+    /// The readers without a copy.
     #[inline]
     pub fn pins(&self) -> &Pins {
         &self.tables.pins
@@ -285,13 +290,13 @@ impl<V: Inode> State<V> {
         self.inodes().get(ino.0 as usize).filter(|_| ino.0 != 0).ok_or(Errno::STALE)
     }
 
-    /// All of them, by number; the first is nobody's.
+    /// The derived states of all inodes, by number; the first is unused.
     #[inline]
     pub fn inodes(&self) -> &[V] {
         self.arena.table(self.tables.inodes)
     }
 
-    /// Announces that the derived state of an inode is looked at next.
+    /// Prefetches the derived state of an inode.
     #[inline]
     pub fn prefetch_vinode(&self, ino: Ino) {
         self.arena.prefetch(self.tables.inodes, ino.0 as usize);
@@ -302,7 +307,7 @@ impl<V: Inode> State<V> {
         &self.arena.table(self.tables.free_numbers)[0]
     }
 
-    /// Marks an inode number as used; whether it was free.
+    /// Marks an inode number as used; returns whether it was free.
     pub fn mark_inode(&self, ino: Ino) -> bool {
         let fresh = self.tables.numbers.set(&self.arena, ino.0);
         if fresh {
@@ -311,7 +316,8 @@ impl<V: Inode> State<V> {
         fresh
     }
 
-    /// Claims a free inode number: one below `slots`, which the engine has room for, if there is any, from `hint` on.
+    /// Claims a free inode number below `slots`, the number of inodes that the engine has room for.
+    /// The search starts at `hint`.
     pub fn claim_number(&self, hint: u64, slots: u64) -> Result<Ino> {
         if self.arena.is_short() {
             return Err(Errno::NOSPC);
@@ -329,7 +335,7 @@ impl<V: Inode> State<V> {
         Ok(Ino(run.start))
     }
 
-    /// Gives an inode number back; whether it was used.
+    /// Gives an inode number back; returns whether it was used.
     pub fn release_number(&self, ino: Ino) -> bool {
         let was_used = self.tables.numbers.clear(&self.arena, ino.0);
         if was_used {
@@ -338,14 +344,14 @@ impl<V: Inode> State<V> {
         was_used
     }
 
-    /// Inode numbers in all, and those not in use.
+    /// The number of inode numbers, and the number of unused ones.
     pub fn inode_counts(&self) -> (u64, u64) {
         (self.tables.numbers.len() - 1, self.free_numbers().load(Relaxed))
     }
 
     // --- references -----------------------------------------------------------------------------
 
-    /// Announces that this process adds a reference next.
+    /// Prefetches the count that this process needs to add a reference.
     #[inline]
     pub fn prefetch_refs(&self, ino: Ino) {
         self.tables.refs.prefetch(&self.arena, ino);
@@ -359,7 +365,8 @@ impl<V: Inode> State<V> {
         {
             self.tables.refs.add(&self.arena, process, ino);
         }
-        // In one order with what lookups without a lock see: the engine's tell of it.
+        // Sequentially consistent with the reads of lookups without a lock: see the engine's
+        // lookup.
         v.refs.fetch_add(1, SeqCst);
     }
 
@@ -368,26 +375,28 @@ impl<V: Inode> State<V> {
         self.tables.refs.get(&self.arena, process, ino) > 0
     }
 
-    /// Takes back up to `n` references that a process holds; whether that left none at all.
+    /// Takes back up to `n` references that a process holds; returns whether no reference is left
+    /// at all.
     pub fn drop_refs(&self, process: usize, ino: Ino, v: &V, n: u64) -> bool {
         let n = self.tables.refs.take(&self.arena, process, ino, n);
         let had = v.refs.fetch_update(AcqRel, Acquire, |have| Some(have.saturating_sub(n)));
         had.unwrap_or(0) <= n
     }
 
-    /// Calls `each` for the inodes that a process holds, with how often. Returns how many counts were looked at.
+    /// Calls `each` with the inodes that a process holds and the number of its references. Returns
+    /// the number of counts read.
     pub(crate) fn for_each_ref(&self, process: usize, each: impl FnMut(Ino, u64)) -> usize {
         self.tables.refs.for_each(&self.arena, process, each)
     }
 
-    /// Forgets what a dead process held and mapped.
+    /// Clears the references and mappings of a dead process.
     pub(crate) fn clear_counts(&self, process: usize) -> io::Result<()> {
         let counts = [self.tables.refs, self.tables.mappings];
         counts.iter().try_for_each(|counts| counts.clear(&self.arena, process))
     }
 
-    /// Counts that this process may map an inode. `EBUSY` where others do so in the other way, `EMFILE` where there are too
-    /// many.
+    /// Counts that this process may map an inode. `EBUSY` if there are mappings of the other kind,
+    /// `EMFILE` if there are too many.
     pub fn add_mapping(&self, ino: Ino, v: &V, mapper: Mapper) -> Result<()> {
         let process = self.arena.process()?;
         if !v.mappings.add(mapper, 1) {
@@ -405,7 +414,8 @@ impl<V: Inode> State<V> {
         Err(Errno::MFILE)
     }
 
-    /// Takes back up to `n` mappings that a process counts; whether that left none of anybody's.
+    /// Takes back up to `n` mappings that a process counts; returns whether no process has one
+    /// left.
     pub(crate) fn drop_mappings(
         &self,
         process: usize,
@@ -417,8 +427,8 @@ impl<V: Inode> State<V> {
         v.mappings.take(mapper, n)
     }
 
-    /// Calls `each` for the inodes that a process may map, with how often it counts that. Returns how many counts
-    /// were looked at.
+    /// Calls `each` with the inodes that a process may map, the kind, and its count. Returns the
+    /// number of counts read.
     pub(crate) fn for_each_mapping(
         &self,
         process: usize,
@@ -448,7 +458,8 @@ impl<V: Inode> State<V> {
         Ok(GlobalLock(lock))
     }
 
-    /// Takes a lock; `ERESTART` where the operation has to leave and start over (arena, session-E3).
+    /// Takes a lock; `ERESTART` if the operation has to leave and start over (session-E3 in
+    /// `arena`).
     #[inline]
     fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         if lock.try_lock(mode) { Ok(()) } else { self.wait_long_for(lock, mode) }

@@ -1,18 +1,21 @@
-//! Inodes without a name that the kernel remembers: told to the mount's server.
+//! Inodes without a name that the kernel still caches: notifying the mount's server.
 //!
-//! The kernel keeps what it has once looked up, and with it the server's references, until it is told that the
-//! name is gone. Names that go through the mount it takes away itself. Whoever removes the last name of an inode
-//! beside the mount looks at one word more, the references that the server counts, and only where there are any
-//! notifies the servers.
+//! The kernel keeps an inode that it has looked up, and with it the server's references, until it
+//! learns that the name is gone. It drops names that are removed through the mount by itself. A
+//! process that removes the last name of an inode by direct access reads one more word: the
+//! references that the server counts. Only if there are any, it notifies the servers.
 //!
-//! - unnamed-U1: which inode it was is remembered in a word that is picked by the inode's number. Where two meet in one, the
-//!   server looks at all that it holds. So nobody waits for anybody, and who is killed leaves nothing half-done.
-//! - unnamed-U2: a notification is counted after its word was stored, and the server sleeps only as long as the count is what it
-//!   was before it looked at the words. Nobody calls the kernel to wake a server that is awake.
-//! - unnamed-U3: notifications up to `told` have reached the kernel. As long as there are others, space that is missing may
-//!   come back at any moment.
-//! - unnamed-U4: the kernel may let go of the inode by itself, and its number be used again. So the server holds an inode
-//!   while it tells of it, and only where it held it before and the name is gone *now*.
+//! - unnamed-U1: the inode is recorded in a word that is picked by the inode's number. If two
+//!   inodes meet in one word, the server checks all inodes that it holds. So no process waits for
+//!   another, and a killed process leaves nothing half-done.
+//! - unnamed-U2: a notification is counted after its word was stored. The server sleeps only while
+//!   the count equals the one that it read before it checked the words. A notifier makes no system
+//!   call for a server that is awake.
+//! - unnamed-U3: notifications up to `told` have reached the kernel. While there are later ones,
+//!   missing space may come back at any moment.
+//! - unnamed-U4: the kernel may drop the inode by itself, and its number may be used again. So the
+//!   server holds an inode while it notifies the kernel of it. It does so only if it held the inode
+//!   before and the name is gone *now*.
 
 use crate::derived::inodes::Inode;
 use crate::derived::sharing::SharedPool;
@@ -23,30 +26,31 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
-/// Inodes that can wait to be told without looking at all.
+/// Inodes that can wait for their notification before the server has to check all inodes that it
+/// holds.
 const WORDS: usize = 1022;
-/// How long to wait for what another process or the kernel does next.
+/// The pause while another process or the kernel does its next step.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How often to wait for the kernel to let an inode go that it was told to forget: what is open stays.
+/// The number of pauses for the kernel to drop an inode after its notification: open inodes stay.
 const NAPS_FOR_KERNEL: usize = 5;
-/// How often to wait for space that is about to come back.
+/// The number of pauses for space that is about to come back.
 const NAPS_FOR_SPACE: u32 = 100;
 
-/// Servers that can be told: a pool may be mounted at several places.
+/// Servers that can be notified: a pool may be mounted at several places.
 pub const SERVERS: usize = 4;
 
-/// What one server is notified of.
+/// The notifications for one server.
 #[repr(C, align(64))]
 pub struct Unnamed {
-    /// Slot of the server's process plus one; 0: there is none.
+    /// Slot of the server's process plus one; 0: no server.
     server: AtomicU32,
     /// Whether the server sleeps.
     asleep: AtomicU32,
-    /// Notifications so far: the server sleeps on it.
+    /// Notifications so far; the server sleeps on this word.
     notified: AtomicU32,
-    /// Those that the kernel has been told.
+    /// Notifications that the kernel has received.
     told: AtomicU32,
-    /// Whether a word was needed twice.
+    /// Whether two inodes needed the same word.
     overflowed: AtomicU32,
     /// Whether the kernel may keep what the server answers ([`crate::derived::admission`]).
     pub(crate) keeps: AtomicU32,
@@ -59,7 +63,7 @@ impl Unnamed {
         (self.server.load(Acquire) as usize).checked_sub(1)
     }
 
-    /// Lets those in who wait for that.
+    /// Records that the kernel caches nothing, and wakes the processes that wait for that.
     pub(crate) fn keeps_nothing(&self) {
         self.keeps.store(0, SeqCst);
         let _ = futex::wake(atomic::futex(&self.keeps), futex::Flags::empty(), u32::MAX);
@@ -86,12 +90,13 @@ impl Unnamed {
         self.server.load(Relaxed) != 0 && self.notified.load(Acquire) != self.told.load(Acquire)
     }
 
-    /// Begins to notify another server, or ends that; whether it did.
+    /// Begins to notify another server, or stops; returns whether the server was `from`.
     fn change_server(&self, from: u32, to: u32) -> bool {
         self.server.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Sleeps until there is a notification that the kernel was not told, or `patience` has passed.
+    /// Sleeps until there is a notification that the kernel has not received, or until `patience`
+    /// has passed.
     fn sleep(&self, patience: Duration) {
         let told = self.told.load(Relaxed);
         let patience = Timespec::try_from(patience).unwrap_or(NAP);
@@ -102,7 +107,8 @@ impl Unnamed {
     }
 }
 
-/// Waits for space that the kernel is about to give back (unnamed-U3); `false` where that is no use.
+/// Waits for space that the kernel is about to give back (unnamed-U3); `false` if waiting is of no
+/// use.
 pub fn nap_for_space<V: Inode>(state: &State<V>, naps: &mut u32) -> bool {
     if *naps == NAPS_FOR_SPACE || !state.unnamed().iter().any(Unnamed::is_pending) {
         return false;
@@ -123,12 +129,12 @@ pub fn notify<V: Inode>(state: &State<V>, ino: Ino) {
     }
 }
 
-/// This process as a server.
+/// The identity of this process as a server.
 fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
-/// What this process is notified of.
+/// The notifications for this process.
 pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
@@ -136,11 +142,11 @@ pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     known.or_else(|| all.find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
 }
 
-/// The process in this slot is dead, or its mount has ended.
+/// Ends the notifications for the process in this slot, which is dead or has ended its mount.
 pub fn end_server<V: Inode>(state: &State<V>, process: usize) {
     let its = |unnamed: &&Unnamed| unnamed.server() == Some(process);
     if let Some(unnamed) = state.unnamed().iter().find(its) {
-        // Its mount is as dead as it, and nobody is to wait for it.
+        // Its mount has ended with it, and no process must wait for it.
         unnamed.keeps_nothing();
         unnamed.change_server(process as u32 + 1, 0);
     }
@@ -160,7 +166,7 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
     let words = unnamed.inos.iter().map(|word| Ino(word.swap(0, AcqRel).into()));
     inos.extend(words.filter(|ino| ino.0 != 0));
     inos.retain(|ino| {
-        // unnamed-U4.
+        // Only inodes that were held and have no name now (unnamed-U4).
         let may = |v: &P::Inode| v.has_no_name() && pool.state().holds(process, *ino);
         let is_told = pool.hold_if(*ino, may).unwrap_or(false);
         if is_told {
@@ -169,7 +175,7 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
         }
         is_told
     });
-    // The kernel answers by requests of its own.
+    // The kernel answers by separate requests.
     for _ in 0..NAPS_FOR_KERNEL {
         inos.retain(|ino| state.holds(process, *ino));
         if inos.is_empty() {
