@@ -357,7 +357,7 @@ pub enum Durability {
     OnSync,
 }
 
-/// The number under which a file is [delegated](crate::FileSystem::delegate); never 0.
+/// The number under which a file is [delegated](crate::Delegations::delegate); never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
@@ -386,7 +386,7 @@ pub struct Announcement {
 
 /// The blocks that a program may mark as written without announcing them. Before it writes to them,
 /// it sets their bits in a file of the pool
-/// ([`FileSystem::set_bits_delegated`](crate::FileSystem::set_bits_delegated)).
+/// ([`Delegations::set_bits_delegated`](crate::Delegations::set_bits_delegated)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// The file with the bits.
