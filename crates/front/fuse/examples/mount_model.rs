@@ -4,7 +4,7 @@
 //! cargo run -p fuse --example mount_model -- DIR [--threads N] [--no-cache]
 //! ```
 //!
-//! Everything is lost when it ends: by `umount DIR`, SIGTERM or SIGINT.
+//! All content is lost when it ends: by `umount DIR`, SIGTERM or SIGINT.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! Files that programs have announced to open by a [`Ticket`], and the virtual directory of such names.
+//! Files that programs have announced to open by a [`Ticket`], and the virtual directory of such
+//! names.
 //!
-//! The directory has no inode in the engine: requests for its number are answered here, or fail as those for any
-//! number that no inode has.
+//! The directory has no inode in the engine. The server answers requests for its number here, or
+//! they fail as those for any number without an inode do.
 
 use std::time::Duration;
 
@@ -11,17 +12,19 @@ use vfs::{Entry, Errno, FileKind, FileSystem, Ino, Result};
 
 use crate::convert;
 
-/// The number of the virtual directory: no engine's, as they begin at 1.
+/// Number of the virtual directory. No engine has it, as their numbers begin at 1.
 pub(crate) const DIR: INodeNo = INodeNo(1 << 63);
-/// How long the kernel may remember the virtual directory, which stays as it is.
+/// Time for which the kernel may remember the virtual directory, which never changes.
 pub(crate) const DIR_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Attributes of the virtual directory: every user may ask to "create" in it. Only root may list or watch it.
+/// Returns the attributes of the virtual directory: every user may ask to "create" in it. Only root
+/// may list or watch it.
 pub(crate) fn dir_attr() -> FileAttr {
     FileAttr { perm: 0o333, nlink: 2, ..convert::only_kind(Ino(DIR.0), FileKind::Dir) }
 }
 
-/// What the requester has announced by this ticket, if that is to be opened by a name in the virtual directory (`as_new`), or not.
+/// Returns the opening that the requester has announced by this ticket. `as_new`: by a name in the
+/// virtual directory.
 pub(crate) fn announced(
     events: &dyn MountEvents,
     ticket: Ticket,
@@ -32,8 +35,8 @@ pub(crate) fn announced(
     events.answer_opening(ticket, by).filter(|opening| opening.as_new == as_new)
 }
 
-/// The inode that was announced, if it still is in that life, and for the virtual directory a regular file; else `ENOENT`. Adds a
-/// reference.
+/// Returns the announced inode, if it still has that generation and, for the virtual directory, is
+/// a regular file; else `ENOENT`. Adds a reference.
 pub(crate) fn lookup(fs: &dyn FileSystem, opening: &Opening) -> Result<Entry> {
     let entry = fs.lookup(opening.ino, b".").map_err(|err| match err {
         Errno::STALE => Errno::NOENT,

@@ -1,7 +1,8 @@
 //! Calls on mounts whose servers may never answer.
 //!
-//! A thread whose request a server has read waits for the answer whatever signals come, so that its process could not end. Such a
-//! call is made by a process that has nothing but a pipe, and is left behind if it takes too long.
+//! Once a server has read a thread's request, the thread waits for the answer whatever signals
+//! come, so its process could not end. So a process with nothing but a pipe makes such a call, and
+//! is left behind if it takes too long.
 
 #![allow(unsafe_code)]
 
@@ -14,12 +15,12 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// Bytes of the error number before an answer; 0: none.
+/// Bytes of the error number before an answer; the number 0 means success.
 const STATUS_LEN: usize = 4;
 
-/// Runs `call` with a buffer of so many bytes. Returns the bytes that it stored, or its error; `None` if it takes longer than
-/// `within`.
-/// `call` runs in a copy of this process with one thread: it must only make system calls.
+/// Calls `call` with a buffer of `room` bytes. Returns the bytes that it stored, or its error;
+/// `None` if it takes longer than `within`. `call` runs in a copy of this process with one thread:
+/// it must only make system calls.
 pub fn call_apart(
     within: Duration,
     room: usize,
@@ -39,7 +40,7 @@ pub fn call_apart(
     let child = Pid::from_raw(pid as i32);
     let read = read_until(&reader, deadline)?;
     if read.is_none() {
-        // It ends when the server answers or is gone.
+        // It ends when the server answers or dies.
         let _ = child.map(|child| kill_process(child, Signal::KILL));
         let _ = waitpid(child, WaitOptions::NOHANG);
         return Ok(None);
@@ -54,19 +55,20 @@ pub fn call_apart(
     }))
 }
 
-/// In the copy of the process: allocates nothing, takes no lock, and ends.
+/// Runs in the copy of the process: allocates nothing, takes no lock, and ends.
 fn answer_and_exit(
     writer: &OwnedFd,
     answer: &mut [u8],
     call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> ! {
-    // It goes with the thread that waits for it, and a reader of this program's output is not to wait for its copy.
+    // The copy dies with the thread that waits for it. It must not keep a reader of this program's
+    // output waiting.
     // SAFETY: plain numbers and a string. The descriptors are those of the copy, whose owners are never dropped.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_dup3, writer.as_raw_fd(), 0, 0);
         libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
-        // Nor is it to keep the directory in use.
+        // Nor may it keep the directory in use.
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
     }
     let (status, room) = answer.split_at_mut(STATUS_LEN);
@@ -90,7 +92,7 @@ fn answer_and_exit(
     }
 }
 
-/// All that comes from the pipe; `None` if that has no end before the deadline.
+/// Reads all that comes from the pipe; `None` if the pipe does not end before the deadline.
 fn read_until(reader: &OwnedFd, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
     let (mut read, mut part) = (Vec::new(), [0; 4096]);
     loop {

@@ -1,4 +1,4 @@
-//! Which parts of the protocol a server takes.
+//! The parts of the protocol that a server uses.
 
 use fuser::InitFlags;
 
@@ -6,9 +6,9 @@ use fuser::InitFlags;
 ///
 /// Left out on purpose: `POSIX_LOCKS`, `FLOCK_LOCKS` (the kernel keeps locks itself),
 /// `WRITEBACK_CACHE` (a write is durable on return), `ATOMIC_O_TRUNC` (the truncation then comes as
-/// a `setattr`, one code path), `AUTO_INVAL_DATA` (requested only where other programs write), `SPLICE_*`
-/// (`fuser` copies), `ASYNC_DIO` (asynchronous direct writes beside buffered readers leave pages as they were before, and the
-/// file's position where it was).
+/// a `setattr`, one code path), `AUTO_INVAL_DATA` (requested only if other programs write),
+/// `SPLICE_*` (`fuser` copies), `ASYNC_DIO` (asynchronous direct writes concurrent with buffered
+/// readers leave stale pages, and do not move the file's position).
 pub(crate) const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_BIG_WRITES)

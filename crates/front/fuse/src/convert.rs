@@ -1,4 +1,4 @@
-//! Words of the contract in words of `fuser`, and back.
+//! Conversions between the types of the contract and those of `fuser`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,12 +54,13 @@ pub(crate) fn generation(attr: &Attr) -> Generation {
     Generation(u64::from(attr.generation))
 }
 
-/// A reply that says "no such name" and may be cached: an entry with inode number 0.
+/// Returns the attributes of a reply for "no such name" that may be cached: an entry with inode
+/// number 0.
 pub(crate) fn absent() -> FileAttr {
     only_kind(Ino(0), FileKind::File)
 }
 
-/// Attributes of which only the inode number and the kind mean anything.
+/// Returns attributes of which only the inode number and the kind are valid.
 pub(crate) fn only_kind(ino: Ino, kind: FileKind) -> FileAttr {
     FileAttr {
         ino: INodeNo(ino.0),
@@ -80,7 +81,7 @@ pub(crate) fn only_kind(ino: Ino, kind: FileKind) -> FileAttr {
     }
 }
 
-/// What `mknod(2)` asks for.
+/// Converts the arguments of `mknod(2)`.
 pub(crate) fn new_kind(mode: u32, rdev: u32) -> Result<NewKind<'static>> {
     Ok(match FileKind::from_mode(mode) {
         Some(FileKind::File) => NewKind::File,
@@ -97,10 +98,10 @@ fn system_time(t: Timestamp) -> SystemTime {
     if t.0 >= 0 { UNIX_EPOCH + magnitude } else { UNIX_EPOCH - magnitude }
 }
 
-/// The time in a request.
+/// Converts the time in a request.
 ///
-/// `fuser` 0.18 computes a time before 1970 as `EPOCH - (-secs) - nanos`, where the kernel means
-/// `EPOCH - (-secs) + nanos`. Taking the two parts out again undoes it.
+/// `fuser` 0.18 computes a time before 1970 as `EPOCH - (-secs) - nanos`; the kernel means `EPOCH -
+/// (-secs) + nanos`. This function separates the two parts again to correct that.
 pub(crate) fn timestamp(t: SystemTime) -> Timestamp {
     match t.duration_since(UNIX_EPOCH) {
         Ok(d) => {
@@ -144,7 +145,7 @@ pub(crate) fn seek(whence: i32) -> Result<Seek> {
     }
 }
 
-/// How to rename, and whether that leaves a whiteout.
+/// Returns how to rename, and whether that leaves a whiteout.
 pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<(RenameFlags, bool)> {
     let others = flags - fuser::RenameFlags::RENAME_WHITEOUT;
     Ok((RenameFlags::from_bits(others.bits()).ok_or(Errno::INVAL)?, others != flags))
@@ -176,7 +177,7 @@ mod tests {
             };
             assert_eq!(back, i128::from(nanos));
         }
-        // What fuser makes of (-2 s, 500 000 000 ns), which is -1.5 s.
+        // fuser converts (-2 s, 500 000 000 ns), which is -1.5 s, to this.
         let received = UNIX_EPOCH - Duration::new(2, 500_000_000);
         assert_eq!(timestamp(received), Timestamp(-1_500_000_000));
     }

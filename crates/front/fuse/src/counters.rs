@@ -1,4 +1,4 @@
-//! How often each kind of request came, and how many bytes went through.
+//! Counts requests by kind, and the bytes of reads and writes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +16,7 @@ macro_rules! ops {
             /// Every kind, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The name under which it is reported.
+            /// Returns the name under which it is reported.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -61,7 +61,7 @@ ops! {
     CopyFileRange "copy_file_range",
 }
 
-/// Counters of one mount. Relaxed: each is exact, together they are no snapshot.
+/// Counters of one mount. Relaxed: each is exact, but together they are no snapshot.
 #[derive(Debug)]
 pub struct OpCounters {
     calls: [AtomicU64; Op::ALL.len()],
@@ -70,7 +70,7 @@ pub struct OpCounters {
     panics: AtomicU64,
 }
 
-/// What the counters said at one moment.
+/// The values of the counters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpSnapshot {
     /// Requests by kind; kinds that never came are left out.
@@ -95,12 +95,12 @@ impl Default for OpCounters {
 }
 
 impl OpCounters {
-    /// How often `op` came.
+    /// Returns the number of requests `op`.
     pub fn calls(&self, op: Op) -> u64 {
         self.calls[op as usize].load(Relaxed)
     }
 
-    /// All counters now.
+    /// Returns all counters.
     pub fn snapshot(&self) -> OpSnapshot {
         let requests = Op::ALL.iter().map(|&op| (op.name(), self.calls(op)));
         OpSnapshot {

@@ -1,9 +1,11 @@
 //! Creating files: with a name, which another process may take first, and without.
 //!
-//! The kernel asks to create where it knows of no such name, also if the program would open an existing file. It would pass
-//! `EEXIST` on to that program. `ESTALE` makes it look the name up again, once, and open by its own rules what is there. The
-//! name may be gone by then and be back at the next request, so the common case is served at once: a regular file of the
-//! caller's own, whose mode grants what the program asks for. No rule of the kernel's could refuse that one.
+//! The kernel sends a request to create if it knows of no such name, also if the program would open
+//! an existing file. It would pass `EEXIST` on to that program. After `ESTALE` it looks the name up
+//! again, once, and opens the file by its own rules. The name may be gone by then and be back at
+//! the next request. So the server answers the common case at once: a regular file of the caller's
+//! own, whose mode grants the access that the program wants. No rule of the kernel could refuse
+//! that one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +20,7 @@ use crate::requests::caller;
 use crate::server::Server;
 use crate::{alias, convert};
 
-/// Attempts at a name that comes and goes.
+/// Attempts to use a name that appears and disappears.
 const ATTEMPTS: u32 = 100;
 
 /// A file, and whether the request has made it.
@@ -47,7 +49,7 @@ impl Server {
         let is_ticket = self.in_alias_dir(parent).is_some();
         let created = self.call(Op::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
-                // Whoever opens it so counts his mappings himself.
+                // A process that opens it by a ticket counts its mappings itself.
                 let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
                 let opening = alias::announced(&*shared.events, ticket, req, true);
                 let entry = alias::lookup(fs, &opening.ok_or(Errno::NOENT)?)?;
@@ -137,7 +139,7 @@ fn create_or_open(
     Err(Errno::STALE)
 }
 
-/// Opens what the lookup has found. Takes the reference back if it cannot be opened here.
+/// Opens the file that the lookup has found. Takes the reference back if it cannot be opened here.
 fn open(fs: &dyn FileSystem, caller: &Caller, entry: Entry, flags: i32) -> Result<Opened> {
     let ino = entry.ino;
     let opened = if !may_open(caller, &entry, flags) {

@@ -1,4 +1,5 @@
-//! Names that the kernel is to ask for again, without giving up what they lead to: `FUSE_EXPIRE_ONLY`, which `fuser` does not know.
+//! Makes the kernel ask again for names, without dropping their inodes: `FUSE_EXPIRE_ONLY`, which
+//! `fuser` does not know.
 
 use std::ffi::OsStr;
 use std::io::IoSlice;
@@ -26,7 +27,7 @@ impl Expirer {
         is_known().then_some(Self(device))
     }
 
-    /// The kernel asks again for a name that it knows, or knows to be absent.
+    /// Makes the kernel ask again for a name that it knows, or knows to be absent.
     pub fn expire(&self, parent: INodeNo, name: &OsStr) {
         let len = HEADER + name.len() as u32 + 1;
         let mut head = [0; HEADER as usize];

@@ -1,14 +1,16 @@
-//! Holes that programs may have stored to through mappings of the kernel.
+//! Holes that programs may have stored to through mappings by the kernel.
 //!
-//! The kernel asks where data lies (`SEEK_DATA`) without writing back pages first. A store to a page of a hole is unknown here
-//! until then, and a sparse copy would lose it.
+//! The kernel asks for the place of data (`SEEK_DATA`) without writing back pages first. Until then
+//! the server does not know of a store to a page of a hole, and a sparse copy would lose it.
 //!
-//! - **holes-H1** A page of a hole that is dirty was read first: as zeros, by a request without an owner. Its range is noted then,
-//!   and forgotten with the inode.
-//! - **holes-H2** Pages are dirty only while a file is open for reading and writing, which a shared mapping for stores takes: the
-//!   kernel writes them back when the mapping ends, and closes the file after that.
+//! - **holes-H1** Before a page of a hole is dirty, the kernel reads it: as zeros, by a request
+//!   without an owner. The server then notes its range, and forgets it with the inode.
+//! - **holes-H2** Pages are dirty only while a file is open for reading and writing, which a shared
+//!   mapping for stores requires: the kernel writes them back when the mapping ends, and closes the
+//!   file after that.
 //!
-//! So what was noted of a file counts as data while such a handle is open; if the kernel opens files without a request, always.
+//! So a noted range counts as data while such a handle is open; if the kernel opens files without a
+//! request, it always does.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,14 +29,15 @@ pub(crate) struct Holes(Mutex<HashMap<Ino, Known>>);
 /// The state of a file.
 #[derive(Default)]
 struct Known {
-    /// From the first page of zeros that the kernel has read to the end of the last one, in bytes.
+    /// Range from the first page of zeros that the kernel has read to the end of the last one, in
+    /// bytes.
     zeros: Range<u64>,
-    /// Handles by which programs can map it for stores.
+    /// Number of handles by which programs can map it for stores.
     handles: u64,
 }
 
 impl Holes {
-    /// A handle is open by which programs can map the file for stores.
+    /// Notes a new handle by which programs can map the file for stores.
     pub fn begin_stores(&self, ino: Ino) {
         lock(&self.0).entry(ino).or_default().handles += 1;
     }
@@ -64,7 +67,7 @@ impl Holes {
         };
     }
 
-    /// The kernel has let the inode go, and its pages.
+    /// Forgets an inode that the kernel has dropped, with its pages.
     pub fn forget(&self, ino: Ino) {
         let mut all = lock(&self.0);
         if all.get(&ino).is_some_and(|known| known.handles == 0) {
@@ -72,14 +75,15 @@ impl Holes {
         }
     }
 
-    /// Whether the kernel may have pages that programs have stored to. If it opens files without a request, only where they were
-    /// holes.
+    /// Whether the kernel may have pages that programs have stored to. If it opens files without a
+    /// request, only pages of holes are known.
     pub fn may_be_stored_to(&self, ino: Ino, hears_opens: bool) -> bool {
         let all = lock(&self.0);
         all.get(&ino).is_some_and(|known| known.handles > 0 || !hears_opens)
     }
 
-    /// Where stores may be that only the kernel knows (holes-H2). `hears_opens`: handles are counted.
+    /// Returns the range of stores that only the kernel knows (holes-H2). `hears_opens`: handles
+    /// are counted.
     fn stored_to(&self, ino: Ino, hears_opens: bool) -> Range<u64> {
         let all = lock(&self.0);
         let known = all.get(&ino).filter(|known| known.handles > 0 || !hears_opens);

@@ -1,4 +1,4 @@
-//! What the kernel is to forget of a mount although it may still believe it.
+//! Makes the kernel forget parts of a mount before their lifetime ends.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,42 +10,42 @@ use vfs::{Errno, Ino};
 
 use crate::server::ATTRIBUTES_ONLY;
 
-/// Tells the kernel what to forget. Not for threads that answer requests, where nothing else is said: the kernel may wait for an
-/// answer meanwhile.
+/// Notifies the kernel of things to forget. Not for threads that answer requests, except where a
+/// method allows it: the kernel may wait for an answer meanwhile.
 #[derive(Clone)]
 pub struct Invalidator(pub(crate) Arc<OnceLock<Notifier>>);
 
 impl Invalidator {
-    /// Attributes of an inode; pages of a file where those have changed then.
+    /// Drops the attributes of an inode, and pages of a file if the attributes have changed then.
     pub fn attributes(&self, ino: Ino) {
         self.tell(|kernel| kernel.inval_inode(INodeNo(ino.0), ATTRIBUTES_ONLY, 0));
     }
 
-    /// The same, and all pages: also those that programs have mapped.
+    /// Drops attributes and all pages, including those that programs have mapped.
     pub fn content(&self, ino: Ino) {
         self.tell(|kernel| kernel.inval_inode(INodeNo(ino.0), 0, 0));
     }
 
-    /// A name in a directory, be it that it is absent, and the directory's listing.
+    /// Drops a name in a directory, also an absent one, and the directory's listing.
     pub fn name(&self, dir: Ino, name: &[u8]) {
         self.tell(|kernel| kernel.inval_entry(INodeNo(dir.0), OsStr::from_bytes(name)));
         self.content(dir);
     }
 
-    /// All that it keeps of a file, which it has forgotten when this returns. For a thread that answers requests where others go on
-    /// answering.
+    /// Drops all of a file, and returns when the kernel has forgotten it. For a thread that answers
+    /// requests while others continue to answer.
     ///
     /// # Errors
-    /// It may not have forgotten.
+    /// The kernel may not have forgotten the file.
     pub fn forget(&self, ino: Ino) -> vfs::Result<()> {
         match self.0.get().ok_or(Errno::NOTCONN)?.inval_inode(INodeNo(ino.0), 0, 0) {
-            // It knows nothing of it.
+            // The kernel does not know the inode.
             Err(err) if err.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other.map_err(|_| Errno::IO),
         }
     }
 
-    /// Before it is mounted there is nothing to forget, and afterwards neither.
+    /// Before the mount and after it, the kernel keeps nothing, so there is nothing to do.
     fn tell(&self, what: impl FnOnce(&Notifier) -> io::Result<()>) {
         if let Some(Err(err)) = self.0.get().map(what) {
             tracing::debug!("the kernel does not forget: {err}");

@@ -1,16 +1,22 @@
-//! What the kernel keeps of a pool that programs may use beside the mount: everything while none of them does, nothing else.
+//! Caching by the kernel for a pool that programs may use by direct access. The kernel keeps
+//! everything while no program uses the pool, and nothing otherwise.
 //!
-//! - **keeping-K1** An answer says what holds when it is made, and who changes that waits until answers made before have gone out.
-//! - **keeping-K2** To end it, names that the kernel knows expire, so that it asks again; attributes, listings and pages it drops.
-//!   Only then those who wait to use the pool are let in (admission-A2 in `derived`). Names are not dropped: a directory that a
-//!   program works in would lose its path, and what is mounted on one would go with it.
-//! - **keeping-K3** An answer that has gone out may not have been taken in, as the thread that gets it has to run first. For
-//!   inodes that the kernel has, it sees to that itself; all else is told once more a moment later.
-//! - **keeping-K4** When it begins again, pages may be left from before. Whoever opens a file first since then does not keep them.
+//! - **keeping-K1** An answer is right when it is made. A program that changes the facts waits
+//!   until earlier answers have gone out.
+//! - **keeping-K2** To end caching, the server lets names expire that the kernel knows, so that it
+//!   asks again, and makes it drop attributes, listings and pages. Only then are programs that wait
+//!   to use the pool let in (admission-A2 in `derived`). Names are not dropped: a directory in
+//!   which a program works would lose its path, and mounts on one would be detached.
+//! - **keeping-K3** An answer that has gone out may not have been processed, as the thread that
+//!   receives it has to run first. For inodes that the kernel has, the kernel handles that itself;
+//!   for all else the server repeats the notification a moment later.
+//! - **keeping-K4** When caching begins again, the kernel may have pages from an earlier phase. The
+//!   first opening of a file in a phase does not keep them.
 //!
-//! The kernel is told to drop attributes only when it ends: of an answer that is under way then it takes none, and goes by those
-//! that it has. At that moment these are right; but for the root, of which it has none before its first answer. So that is left
-//! to be told a moment later, too, where the first answer has just gone out.
+//! The server notifies the kernel to drop attributes only when caching ends. The kernel then
+//! ignores the attributes in an answer under way and uses those that it has, which are right at
+//! that moment. It has none of the root before its first answer. So if that answer has just gone
+//! out, the server notifies the kernel of the root a moment later.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -26,44 +32,44 @@ use crate::expire::Expirer;
 use crate::names::{EntryName, Names, lock};
 use crate::options::Caching;
 
-/// How long nobody else has to be there before the kernel keeps anything: programs come one after the other, and to end it
-/// takes the first of them some time.
+/// Time without other users before the kernel keeps anything. Programs often run one after the
+/// other, and ending the caching delays the first of them.
 const LINGER: Duration = Duration::from_secs(3);
-/// How often to look whether anybody is still there.
+/// Period at which to check for other users.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long to sleep where nothing happens.
+/// Time to sleep if nothing happens.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// When the kernel is told once more (keeping-K3).
+/// Time after which notifications are repeated (keeping-K3).
 const ONCE_MORE_AFTER: Duration = Duration::from_millis(100);
-/// How long an answer may take to be taken in, mostly.
+/// Time within which an answer is usually processed.
 const TAKEN_IN_AFTER: Duration = Duration::from_millis(10);
-/// How often to tell of an inode that the kernel is about to have, a millisecond each.
+/// Attempts to notify the kernel of an inode that it is about to have, a millisecond each.
 const TRIES: u32 = 5;
 /// Absent names that the kernel may keep.
 const ABSENT_MAX: usize = 64 << 10;
 
-/// Answers that are on their way, in a line of their own.
+/// Number of answers that are under way, in a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Answers(AtomicU32);
 
-/// Whether the kernel keeps anything.
+/// Whether the kernel keeps anything, and the answers of each phase.
 #[derive(Default)]
 pub(crate) struct Keeping {
-    /// Odd: it does.
+    /// Odd: the kernel keeps answers.
     phase: AtomicU32,
     answers: [Answers; 2],
     absent: Mutex<HashSet<EntryName>>,
     expirer: OnceLock<Expirer>,
-    /// When the kernel was told the root's attributes first.
+    /// When the first answer with the root's attributes was made.
     root: OnceLock<Instant>,
 }
 
-/// What the kernel may keep of an answer, until that has gone out.
+/// The extent to which the kernel may keep an answer, held until the answer has gone out.
 pub(crate) struct Now<'k> {
     caching: &'k Caching,
     answers: Option<&'k AtomicU32>,
-    /// Which time it is that the kernel keeps something, or that it does not.
+    /// Number of the phase in which the answer is made: keeping and not keeping alternate.
     pub phase: u32,
 }
 
@@ -83,19 +89,20 @@ impl Drop for Now<'_> {
 }
 
 impl<'k> Now<'k> {
-    /// Of a mount whose pool nobody else uses.
+    /// Returns the extent for a mount whose pool only this mount uses.
     pub fn always(caching: &'k Caching) -> Self {
         Self { caching, answers: None, phase: 0 }
     }
 }
 
 impl Keeping {
-    /// Names can expire from now on, so the kernel may keep them.
+    /// Begins caching: names can expire from now on, so the kernel may keep them.
     pub fn begin(&self, expirer: Expirer) {
         let _ = self.expirer.set(expirer);
     }
 
-    /// What it may keep of the answer that is about to be made: as much as `caching`, or nothing (keeping-K1).
+    /// Returns the extent to which the kernel may keep the next answer: `caching`, or nothing
+    /// (keeping-K1).
     pub fn now<'k>(&'k self, caching: &'k Caching) -> Now<'k> {
         loop {
             let phase = self.phase.load(SeqCst);
@@ -109,12 +116,13 @@ impl Keeping {
         }
     }
 
-    /// Notes that the kernel is about to be told the root's attributes.
+    /// Notes that an answer is about to carry the root's attributes.
     pub fn note_root(&self) {
         self.root.get_or_init(Instant::now);
     }
 
-    /// Notes that the kernel is about to be told that there is no such name. `false`: it may not keep that.
+    /// Notes that the answer will be that there is no such name. `false`: the kernel may not keep
+    /// that.
     pub fn note_absent(&self, parent: INodeNo, name: &OsStr) -> bool {
         let mut absent = lock(&self.absent);
         if absent.len() >= ABSENT_MAX {
@@ -128,7 +136,7 @@ impl Keeping {
         self.phase.load(SeqCst) % 2 == 1
     }
 
-    /// Goes over to the next phase, and waits until the answers of this one have gone out.
+    /// Begins the next phase, and waits until the answers of this one have gone out.
     fn go_over(&self) {
         let phase = self.phase.fetch_add(1, SeqCst);
         while self.answers[phase as usize % 2].0.load(SeqCst) != 0 {
@@ -137,22 +145,22 @@ impl Keeping {
     }
 }
 
-/// Who begins and ends it: the thread that tells the kernel what to forget.
+/// Begins and ends caching, in the thread that notifies the kernel.
 pub(crate) struct Keeper<'k> {
     keeping: &'k Keeping,
     names: &'k Names,
     events: &'k dyn MountEvents,
     notifier: &'k Notifier,
-    /// When somebody else was there last.
+    /// When another user was there last.
     company: Option<Instant>,
     once_more: Option<OnceMore>,
 }
 
-/// What the kernel is told once more (keeping-K3).
+/// Notifications to be repeated (keeping-K3).
 struct OnceMore {
     due: Instant,
     absent: Vec<EntryName>,
-    /// Inodes that it did not have.
+    /// Inodes that the kernel did not have.
     missing: Vec<INodeNo>,
 }
 
@@ -165,7 +173,8 @@ impl<'k> Keeper<'k> {
         Self { keeping, names, events, notifier, company: None, once_more: None }
     }
 
-    /// Begins it or ends it, where it is time for that. How long to sleep, unless somebody comes.
+    /// Begins or ends caching if it is time to. Returns the time to sleep, unless another user
+    /// comes.
     pub fn look(&mut self) -> Duration {
         if self.keeping.expirer.get().is_none() {
             return PATIENCE;
@@ -220,7 +229,7 @@ impl<'k> Keeper<'k> {
         self.names.for_each(&mut |_, names| names.iter().for_each(expire));
     }
 
-    /// Makes it drop all else. Which inodes it did not have.
+    /// Makes the kernel drop all else. Returns the inodes that it did not have.
     fn drop_all(&self) -> Vec<INodeNo> {
         let mut missing = vec![];
         self.names.for_each(&mut |ino, _| {
@@ -243,7 +252,7 @@ impl<'k> Keeper<'k> {
         missing
     }
 
-    /// Whether the kernel has the inode, whose attributes and pages it drops then.
+    /// Makes the kernel drop an inode's attributes and pages; returns whether it has the inode.
     fn drop_inode(&self, ino: INodeNo) -> bool {
         match self.notifier.inval_inode(ino, 0, 0) {
             Err(err) if err.raw_os_error() == Some(libc::ENOENT) => false,

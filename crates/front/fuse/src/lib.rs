@@ -1,30 +1,32 @@
 //! The FUSE front end: serves any [`vfs::FileSystem`] to every program through a mount.
 //!
-//! It translates and nothing else: a request becomes one call of the contract, its result one
-//! reply; the engine decides every errno. What it adds is what only the mount knows:
+//! It only translates: a request becomes one call of the contract, its result one reply; the engine
+//! decides every errno. It adds the facts that only a mount knows:
 //!
-//! - **References** (contract vfs-C4) are FUSE's `nlookup`: each entry in a reply carries one, `forget`
-//!   gives them back. An open file holds its inode through the kernel's own inode, so file handles and
-//!   `release` only tell of files that are executed.
-//! - **Permission** is the kernel's business (`default_permissions`, with POSIX ACLs). Where a
-//!   write by an unprivileged caller must clear set-user-ID, the kernel says so, or, where `fuser`
-//!   does not pass its word on (truncate, fallocate, copy), the caller's user ID does.
-//! - **Sharing** ([`Server::shared`]): where programs use the pool without the server, they find
-//!   inodes in the mount by [`mounts::Ticket`], appends are placed by the engine, what only the
-//!   kernel knows is announced on the pool's [`mounts::MountEvents`], and the kernel is told to forget inodes that
-//!   lose their last name beside the mount.
+//! - **References** (contract vfs-C4) are FUSE's `nlookup`: each entry in a reply carries one,
+//!   `forget` gives them back. An open file holds its inode through the kernel's own inode, so file
+//!   handles and `release` only serve to notice executed files.
+//! - **Permission**: the kernel checks it (`default_permissions`, with POSIX ACLs). If a write by
+//!   an unprivileged caller must clear set-user-ID, the kernel's request has a flag for that. For
+//!   requests whose flag `fuser` does not pass on (truncate, fallocate, copy), the server goes by
+//!   the caller's user ID.
+//! - **Sharing** ([`Server::shared`]): if programs use the pool without the server, they find
+//!   inodes in the mount by [`mounts::Ticket`], and the engine places appends. The server announces
+//!   on the pool's [`mounts::MountEvents`] the facts that only the kernel knows, and makes the
+//!   kernel forget inodes that lose their last name by direct access.
 //! - **Caching**: while this mount is the only writer, the kernel may keep names (absent ones too),
-//!   attributes, listings, links and pages for as long as it likes ([`Caching`]): always, or where programs may use the pool
-//!   without the server, as long as none does (`keeping.rs`).
-//! - **Locks**: `fcntl` and `flock` locks are not requested from the kernel, which therefore keeps
-//!   them itself, blocking ones included.
-//! - **Requests that wait** (for a store, a directory below, a lock of a stopped process) keep no others waiting: their threads are
-//!   replaced, and no user can have all of them (`workers.rs`).
+//!   attributes, listings, links and pages for as long as it likes ([`Caching`]). That holds always
+//!   or, if programs may use the pool without the server, as long as none does (`keeping.rs`).
+//! - **Locks**: the server does not request `fcntl` and `flock` locks from the kernel, which
+//!   therefore keeps them itself, blocking ones included.
+//! - **Requests that wait** (for a store, a directory in the backing store, a lock of a stopped
+//!   process) do not delay others: their threads are replaced, and no user can occupy all threads
+//!   (`workers.rs`).
 //! - **Panics** of an engine end one request with `EIO`, not the mount.
 //!
-//! What the kernel's FUSE does not pass on: `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE`
-//! (`EOPNOTSUPP` from the kernel itself). What `fuser` 0.18 does not: the birth time of `statx(2)`, and `O_NOATIME` of a
-//! directory. `FUSE_TMPFILE` it has by our addition (`vendor/fuser/KEEPSTONE.md`).
+//! The kernel's FUSE does not pass on `FALLOC_FL_COLLAPSE_RANGE` and `INSERT_RANGE` (`EOPNOTSUPP`
+//! from the kernel itself). `fuser` 0.18 does not pass on the birth time of `statx(2)`, and
+//! `O_NOATIME` of a directory. `FUSE_TMPFILE` is our addition to it (`vendor/fuser/KEEPSTONE.md`).
 
 mod alias;
 mod apart;

@@ -1,7 +1,7 @@
 //! Directory listings with attributes (`readdirplus`).
 //!
-//! The contract forbids calls from within a listing, so entries are taken from the engine in
-//! batches and looked up afterwards; each entry that goes out carries one reference (contract vfs-C4).
+//! The contract forbids calls from within a listing, so entries are read from the engine in batches
+//! and looked up afterwards; each entry in a reply carries one reference (contract vfs-C4).
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use vfs::{DirEntry, Errno, FileKind, FileSystem, Ino, Result};
 
 use crate::convert;
 
-/// Entries taken at a time. A reply has room for about 200 of them at the 32 KiB that glibc's
+/// Entries read at a time. A reply has room for about 200 of them at the 32 KiB that glibc's
 /// `readdir` asks for.
 const BATCH_LEN: usize = 64;
 
@@ -46,8 +46,8 @@ impl Batch {
     }
 }
 
-/// Adds the entries of `dir` from `cookie` until the reply is full or the directory ends. Calls `note` for each, but
-/// for `.` and `..`.
+/// Adds the entries of `dir` from `cookie` until the reply is full or the directory ends. Calls
+/// `note` for each, except `.` and `..`.
 pub(crate) fn add_entries(
     fs: &dyn FileSystem,
     (dir, mut cookie): (Ino, u64),
@@ -69,7 +69,8 @@ pub(crate) fn add_entries(
                 Ok(false) => return Ok(()),
                 // Removed since it was listed.
                 Err(Errno::NOENT) => {}
-                // What is before it goes out now; the next request starts with it and reports it.
+                // The entries before it go out now; the next request starts with it and reports the
+                // error.
                 Err(_) if added > 0 => return Ok(()),
                 Err(err) => return Err(err),
             }
@@ -77,7 +78,7 @@ pub(crate) fn add_entries(
     }
 }
 
-/// Adds one entry; `false` when it does not fit.
+/// Adds one entry; `false` if it does not fit.
 fn add_entry(
     fs: &dyn FileSystem,
     dir: Ino,

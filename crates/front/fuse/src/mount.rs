@@ -23,13 +23,13 @@ use crate::table::{MountEntry, mount_at, mounts, mounts_within};
 use crate::workers::Workers;
 use mounts::{CACHE_TYPE, FS_TYPE};
 
-/// How long a server may take to show that it lives.
+/// Time within which a server has to show that it lives.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// Where requests come from.
+/// The device from which requests are read.
 const DEVICE: &str = "/dev/fuse";
 
-/// What is mounted, as the table of mounts says it.
+/// The kind of mount, as its type in the table of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind {
     /// A pool: [`FS_TYPE`].
@@ -46,29 +46,29 @@ impl MountKind {
         }
     }
 
-    /// What the type says besides `fuse`.
+    /// Returns the type without `fuse.`.
     fn subtype(self) -> &'static str {
         self.fs_type().trim_start_matches("fuse.")
     }
 }
 
-/// Who may use the mount.
+/// The users that may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The user who mounts it.
+    /// The user that mounts it.
     Owner,
-    /// Everybody, as owner, group, mode and ACL of each file allow (`allow_other`).
+    /// Every user, as owner, group, mode and ACL of each file allow (`allow_other`).
     All,
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What it is.
+    /// Kind of mount.
     pub kind: MountKind,
-    /// What `/proc/mounts` shows as the source: the pool.
+    /// The source in `/proc/mounts`: the pool.
     pub source: String,
-    /// Who may use it.
+    /// Users that may use it.
     pub access: Access,
     /// Flags of `mount(2)`: read-only, nosuid, nodev, noexec, …
     pub flags: MountFlags,
@@ -76,7 +76,7 @@ pub struct MountOptions {
     pub threads: usize,
 }
 
-/// Flags that the table of mounts shows for each mount, and how it names them.
+/// Flags that the table of mounts shows for each mount, and their names there.
 const SHOWN: [(MountFlags, &str); 7] = [
     (MountFlags::RDONLY, "ro"),
     (MountFlags::NOSUID, "nosuid"),
@@ -88,14 +88,14 @@ const SHOWN: [(MountFlags, &str); 7] = [
 ];
 
 impl MountOptions {
-    /// A flag that was asked for and that a mount has not.
+    /// Returns the name of a requested flag that a mount lacks.
     fn missing_in(&self, entry: &MountEntry) -> Option<&'static str> {
         let asked = SHOWN.iter().filter(|(flag, _)| self.flags.contains(*flag));
         asked.map(|(_, name)| *name).find(|name| !entry.has_option(name))
     }
 }
 
-/// A mount whose requests wait to be served.
+/// A mount that is not served yet: its requests wait.
 pub struct Mounted {
     session: Session<Server>,
     workers: Arc<Workers>,
@@ -103,7 +103,7 @@ pub struct Mounted {
     mount_point: MountPoint,
 }
 
-/// Where a mount is, and which it is: another one may stand there later.
+/// The place and the device of a mount: another mount may take its place later.
 #[derive(Clone, Debug)]
 pub struct MountPoint {
     dir: PathBuf,
@@ -113,14 +113,14 @@ pub struct MountPoint {
 /// Mounts `server` on `dir`. When it returns, programs can use the mount; their requests wait for
 /// [`Mounted::serve`].
 ///
-/// A mount of ours there whose server is dead is replaced: where the kernel can (Linux 6.5) in one step, so
-/// that nobody who comes meanwhile meets the directory below.
+/// A Keepstone mount there whose server is dead is replaced: in one step if the kernel can (Linux
+/// 6.5), so that no process sees the directory below meanwhile.
 pub fn mount(mut server: Server, dir: &Path, options: &MountOptions) -> io::Result<Mounted> {
     Workers::prepare_allocator();
     let workers = Workers::new(options.threads);
     server.workers = workers.clone();
     let options = &MountOptions { threads: workers.threads(), ..options.clone() };
-    // That of a dead mount cannot be asked for.
+    // A dead mount does not resolve paths.
     let dir = if is_stale(dir)? { dir.to_owned() } else { dir.canonicalize()? };
     let root_mode = server.root_mode()?;
     let (shared, notifier) = (server.shared.clone(), server.notifier.clone());
@@ -149,7 +149,7 @@ pub fn mount(mut server: Server, dir: &Path, options: &MountOptions) -> io::Resu
 }
 
 impl Mounted {
-    /// Where it is mounted.
+    /// Returns the place of the mount.
     pub fn mount_point(&self) -> MountPoint {
         self.mount_point.clone()
     }
@@ -166,14 +166,14 @@ impl Mounted {
             names.end(&**events);
             result
         });
-        // What is still open the kernel does not close any more.
+        // The kernel does not close files that are still open.
         shared.events.end_serving();
         result
     }
 }
 
-/// Answers requests until there is no connection any more. Where that is cut ([`MountPoint::end`]), a thread that is about to
-/// wait for a request is told so by an error of its own.
+/// Answers requests until the connection ends. If it is cut ([`MountPoint::end`]), a thread that is
+/// about to wait for a request gets an error of its own.
 fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Result<()> {
     let result = std::thread::scope(|scope| {
         scope.spawn(|| workers.monitor());
@@ -199,19 +199,19 @@ impl MountPoint {
         Ok(rustix::mount::mount_remount(&self.dir, had | flags | MountFlags::BIND, "")?)
     }
 
-    /// Major and minor number of the device of what is in it.
+    /// Returns the major and minor number of the mounted file system's device.
     pub fn device(&self) -> (u32, u32) {
         self.device
     }
 
-    /// Unmounts, waiting up to `grace` for programs to close their files. After that the
-    /// connection is cut: open files give `ECONNABORTED` from then on. What programs have written
-    /// through mappings is written back first.
+    /// Unmounts, waiting up to `grace` for programs to close their files. After that it cuts the
+    /// connection: open files give `ECONNABORTED` from then on. Stores of programs through mappings
+    /// are written back first.
     pub fn end(&self, grace: Duration) -> io::Result<()> {
         let deadline = Instant::now() + grace;
         loop {
             if mount_at(&self.dir)?.is_none_or(|entry| entry.device != self.device) {
-                // Unmounted or lazily detached by somebody else; it ends when its users do.
+                // Another process has unmounted or lazily detached it; it ends when its users do.
                 return Ok(());
             }
             match unmount(&self.dir, false) {
@@ -228,13 +228,14 @@ impl MountPoint {
         }
         match rustix::mount::unmount(&self.dir, UnmountFlags::FORCE) {
             Ok(()) => Ok(()),
-            // FORCE has cut the connection all the same; what remains is to hide it.
+            // FORCE has cut the connection all the same, so the mount has to be hidden.
             Err(_) => self.hide(),
         }
     }
 
-    /// Takes a mount whose connection is cut out of the tree. While the kernel ends the requests that were under way, it gives
-    /// their error to who walks to the mount, once in a while to us.
+    /// Removes a mount whose connection is cut from the tree. While the kernel ends the requests
+    /// that were under way, it returns their error to processes that walk to the mount, and
+    /// sometimes to this one.
     fn hide(&self) -> io::Result<()> {
         let mut tries = 0;
         loop {
@@ -267,7 +268,7 @@ fn config(options: &MountOptions) -> Config {
     config
 }
 
-/// A mount, and the device that its requests come from.
+/// A mount, and the device from which its requests are read.
 type Attached<S> = (Session<S>, io::Result<OwnedFd>);
 
 /// Mounts and completes the protocol's handshake.
@@ -296,7 +297,7 @@ pub(crate) fn attach<S: fuser::Filesystem>(
     Ok((session, again))
 }
 
-/// Descriptors of this process that are FUSE devices.
+/// Returns descriptors of this process that are FUSE devices.
 fn open_devices() -> io::Result<Vec<i32>> {
     let mut found = vec![];
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -308,7 +309,7 @@ fn open_devices() -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// A duplicate of the device that was not open `before`: `fuser` shows its own to nobody.
+/// Returns a duplicate of the device that was not open `before`: `fuser` does not expose its own.
 fn new_device(before: &[i32]) -> io::Result<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let now = open_devices()?;
@@ -318,7 +319,8 @@ fn new_device(before: &[i32]) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(&own, fd, PidfdGetfdFlags::empty())?)
 }
 
-/// Takes away dead mounts at `dir` that lie on other mounts of ours; whether a dead one is on top then.
+/// Unmounts dead mounts at `dir` that lie on other Keepstone mounts; returns whether a dead one is
+/// on top then.
 fn clear_dead(dir: &Path) -> io::Result<bool> {
     while is_stale(dir)? {
         let is_ours = |entry: &MountEntry| entry.dir == dir && entry.claims_keepstone();
@@ -330,7 +332,7 @@ fn clear_dead(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// As [`attach`], in place of a dead mount.
+/// As [`attach`], but replaces a dead mount.
 fn replace<S: fuser::Filesystem>(
     server: S,
     dir: &Path,
@@ -352,7 +354,7 @@ fn replace<S: fuser::Filesystem>(
     if rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how).is_ok() {
         unmount(dir, true)?;
     } else {
-        // Before Linux 6.5: as close together as can be.
+        // Before Linux 6.5: two steps, without a pause between them.
         unmount(dir, true)?;
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&new, "", rustix::fs::CWD, dir, how)?;
@@ -360,7 +362,8 @@ fn replace<S: fuser::Filesystem>(
     Ok((session, again))
 }
 
-/// A mount that is nowhere yet, and the device that its requests come from.
+/// Makes a mount that is not attached to the tree yet, and the device from which its requests are
+/// read.
 fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd, OwnedFd)> {
     use rustix::mount::*;
     let device = open_device()?;
@@ -423,7 +426,7 @@ fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Resu
     Ok(device)
 }
 
-/// Options for `fusermount3`, which refuses those that it does not know.
+/// Returns options for `fusermount3`, which refuses options that it does not know.
 fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
@@ -449,13 +452,13 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     list
 }
 
-/// Changes the flags of the mount at `dir`, read-only among them. The kernel keeps to them; the
-/// server is not asked.
+/// Changes the flags of the mount at `dir`, read-only among them. The kernel enforces them without
+/// asking the server.
 pub fn remount(dir: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(dir, flags, "")?)
 }
 
-/// Unmounts `dir`. `lazy`: hides it now, ends it when its last user is gone. Without: fails with
+/// Unmounts `dir`. `lazy`: hides it now, ends it when its last user is gone. Otherwise fails with
 /// `EBUSY` while it is in use.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let how = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -480,27 +483,29 @@ fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
     Err(io::Error::new(kind, message))
 }
 
-/// Whether a mount of ours stands at `dir` whose server is gone (killed, say): every use of it
-/// gives `ENOTCONN`.
+/// Whether a Keepstone mount stands at `dir` whose server is dead (killed, for example): every use
+/// of it gives `ENOTCONN`.
 pub fn is_stale(dir: &Path) -> io::Result<bool> {
     if !mount_at(dir)?.is_some_and(|entry| entry.is_keepstone()) {
         return Ok(false);
     }
     let path = CString::new(dir.as_os_str().as_bytes())?;
-    // `stat` could be answered from the kernel's cache; `statfs` always asks the server. One that does not answer lives.
+    // The kernel may answer `stat` from its cache; `statfs` always asks the server. A server that
+    // does not answer in time lives.
     let asked = call_apart(ANSWER_WITHIN, 0, |_| rustix::fs::statfs(&*path).map(|_| 0))?;
     Ok(matches!(asked, Some(Err(errno)) if is_of_dead_server(errno)))
 }
 
-/// Whether a call on a mount fails so because its server is gone.
+/// Whether this error of a call on a mount means that its server is dead.
 pub fn is_of_dead_server(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
-/// The directory that lies below whatever is mounted at `dir`, an absolute path, opened for its path. Root only.
+/// Opens the directory below any mounts at `dir`, an absolute path, for its path. Root only.
 ///
 /// # Errors
-/// `EPERM` for other users; `Busy` where there are mounts within `dir` as well: these would not be seen.
+/// `EPERM` for other users; `Busy` if there are mounts within `dir` as well: these would not be
+/// seen.
 pub fn open_below(dir: &Path) -> io::Result<OwnedFd> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(Errno::INVAL.into());
@@ -510,7 +515,7 @@ pub fn open_below(dir: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
     }
     let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    // A copy of the mount without what is mounted on it.
+    // A copy of the mount without the mounts on it.
     let bare = rustix::mount::open_tree(rustix::fs::CWD, parent, how)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(&bare, name, flags, Mode::empty())?)

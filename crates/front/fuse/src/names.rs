@@ -1,13 +1,15 @@
-//! The names under which the kernel remembers inodes of a pool that others change, too.
+//! The names under which the kernel remembers inodes of a pool that other processes change, too.
 //!
-//! The kernel keeps the inode of each name that it has looked up until it is told that the name is gone, and can
-//! be told by name only. One that was renamed or removed beside the mount it would keep for good, and the file's
-//! space with it.
+//! The kernel keeps the inode of each name that it has looked up until a notification removes the
+//! name; there are notifications for names only. If a file is renamed or removed by direct access,
+//! the kernel would keep its inode for good, and so the file's space.
 //!
-//! - The kernel takes the directory's lock for what it is told, and holds that lock while it waits for an answer
-//!   from this server. So a thread of its own tells it, never one that answers requests.
-//! - What lost its name may have left it to another inode, which the kernel has found there since and may work in. The
-//!   name is that one's then, and the kernel has let the first go by itself.
+//! - To handle a notification, the kernel takes the directory's lock. It also holds that lock while
+//!   it waits for an answer from this server. So a separate thread notifies it, never one that
+//!   answers requests.
+//! - A name that an inode lost may belong to another inode by now, which the kernel has found there
+//!   since and may use. Such a name is not removed: the kernel has dropped the first inode by
+//!   itself.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -22,19 +24,19 @@ use vfs::FileSystem;
 use crate::convert;
 use crate::keeping::{Keeper, Keeping};
 
-/// Parts of the table that have locks of their own.
+/// Parts of the table, each with a lock of its own.
 const SHARDS: usize = 64;
 /// A name in a directory.
 pub(crate) type EntryName = (INodeNo, OsString);
 
-/// What the kernel knows of one inode.
+/// The kernel's state of one inode.
 #[derive(Default)]
 struct Known {
-    /// As many lookups as it has not taken back.
+    /// Lookups that the kernel has not taken back.
     lookups: u64,
-    /// Where it found it, mostly once.
+    /// The names under which it found the inode, mostly one.
     names: Vec<EntryName>,
-    /// The phase in which it was opened last (`Keeping`).
+    /// The phase of the last opening (`Keeping`).
     opened: u32,
 }
 
@@ -53,7 +55,8 @@ fn is_at(at: &EntryName, parent: INodeNo, name: &OsStr) -> bool {
 /// All names that the kernel knows.
 pub(crate) struct Names {
     shards: [Mutex<HashMap<u64, Known>>; SHARDS],
-    /// Names that the kernel is to forget, with the inode that is to be forgotten, or whatever is there.
+    /// Names that the kernel has to forget, with the inode that it should forget; `None`: whatever
+    /// inode is there.
     stale: Mutex<Vec<(EntryName, Option<INodeNo>)>>,
     has_ended: AtomicBool,
 }
@@ -71,7 +74,8 @@ impl Names {
         lock(&self.shards[ino.0 as usize % SHARDS])
     }
 
-    /// The kernel is about to be told that `name` leads to the inode, and counts that as a lookup.
+    /// Notes that an answer will lead the kernel from `name` to the inode, and counts that as a
+    /// lookup.
     pub fn add(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
         let mut shard = self.shard(ino);
         let known = shard.entry(ino.0).or_default();
@@ -79,19 +83,20 @@ impl Names {
         known.add(parent, name);
     }
 
-    /// The kernel is about to learn of an inode without a name, and counts that as a lookup.
+    /// Notes that an answer will give the kernel an inode without a name, and counts that as a
+    /// lookup.
     pub fn add_nameless(&self, ino: INodeNo) {
         self.shard(ino).entry(ino.0).or_default().lookups += 1;
     }
 
-    /// The kernel opens an inode; whether it has since this phase began.
+    /// Notes that the kernel opens an inode; returns whether it already has in this phase.
     pub fn opened(&self, ino: INodeNo, phase: u32) -> bool {
         let mut shard = self.shard(ino);
         let known = shard.get_mut(&ino.0);
         known.is_some_and(|known| std::mem::replace(&mut known.opened, phase) == phase)
     }
 
-    /// The kernel takes lookups back.
+    /// Takes back lookups that the kernel has returned.
     pub fn forget(&self, ino: INodeNo, lookups: u64) {
         let mut shard = self.shard(ino);
         if let Some(known) = shard.get_mut(&ino.0) {
@@ -102,14 +107,15 @@ impl Names {
         }
     }
 
-    /// The kernel has given what it knows another name.
+    /// Notes that the kernel has given the inode another name.
     pub fn renamed(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) {
         if let Some(known) = self.shard(ino).get_mut(&ino.0) {
             known.add(parent, name);
         }
     }
 
-    /// The kernel has taken away a name of the inode itself. Whether it may know others.
+    /// Notes that the kernel itself has removed a name of the inode. Returns whether it may know
+    /// others.
     pub fn removed(&self, ino: INodeNo, parent: INodeNo, name: &OsStr) -> bool {
         self.shard(ino).get_mut(&ino.0).is_some_and(|known| {
             known.names.retain(|at| !is_at(at, parent, name));
@@ -117,21 +123,21 @@ impl Names {
         })
     }
 
-    /// The kernel is to forget the inode as soon as nobody uses it.
+    /// Makes the kernel forget the inode as soon as no process uses it.
     pub fn expire(&self, ino: INodeNo) {
         let names = self.shard(ino).get_mut(&ino.0).map(|known| std::mem::take(&mut known.names));
         lock(&self.stale).extend(names.into_iter().flatten().map(|at| (at, Some(ino))));
     }
 
-    /// The kernel is to forget a name.
+    /// Makes the kernel forget a name.
     pub fn expire_name(&self, parent: INodeNo, name: &OsStr) {
         lock(&self.stale).push(((parent, name.to_owned()), None));
     }
 
-    /// All inodes that the kernel has, with their names.
+    /// Calls `f` with each inode that the kernel has, and its names.
     pub fn for_each(&self, f: &mut dyn FnMut(INodeNo, &[EntryName])) {
         for shard in &self.shards {
-            // What the kernel is told while it is locked, it may answer by requests that need it.
+            // `f` may notify the kernel, which may send requests that need this lock.
             let known = lock(shard)
                 .iter()
                 .map(|(ino, known)| (*ino, known.names.clone()))
@@ -145,7 +151,7 @@ impl Names {
         self.shard(ino).contains_key(&ino.0)
     }
 
-    /// Tells the kernel what it is to forget, until [`end`](Self::end).
+    /// Notifies the kernel of names to forget, until [`end`](Self::end).
     pub fn tell(
         &self,
         fs: &dyn FileSystem,
@@ -179,7 +185,7 @@ impl Names {
         }
     }
 
-    /// Whether the kernel has found another inode by a name.
+    /// Whether the kernel has found another inode under a name.
     fn is_of_another(&self, fs: &dyn FileSystem, at: &EntryName, ino: INodeNo) -> bool {
         let (parent, name) = at;
         let Ok(attr) = fs.peek(convert::ino(*parent), name.as_bytes()) else { return false };
@@ -195,7 +201,7 @@ impl Names {
     }
 }
 
-/// Of what no panic leaves half-done.
+/// Locks a mutex even after a panic: no panic leaves its content half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

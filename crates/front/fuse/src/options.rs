@@ -1,4 +1,4 @@
-//! What a mount may be told.
+//! Options of a server.
 
 use std::io;
 use std::sync::Arc;
@@ -12,27 +12,29 @@ use crate::counters::OpCounters;
 /// computed when read, cannot be written and is not listed.
 pub const STATS_XATTR: &str = "user.keepstone.stats";
 
-/// How long the kernel may answer by itself.
+/// The extent to which the kernel may answer by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caching {
-    /// Lifetime of names, absent names and attributes in the kernel; zero asks the server always.
+    /// Lifetime of names, absent names and attributes in the kernel; with zero it always asks the
+    /// server.
     pub ttl: Duration,
     /// Whether file pages, listings and link targets stay in the page cache. Without it every read
     /// and write comes to the server (`FOPEN_DIRECT_IO`).
     pub keep_cache: bool,
     /// Whether the kernel drops pages of a file whose size or time of modification has changed.
     pub checks_pages: bool,
-    /// Whether files are opened and created without asking the server, which then does not hear of
-    /// their being closed either: where the kernel can do that. Direct writes to one file then go one at a time, because the
-    /// permission to do otherwise is part of the answer.
+    /// Whether files are opened and created without a request, if the kernel can do that. The
+    /// server is not notified of their closing either. Direct writes to one file then go one at a
+    /// time, because the answer to an opening would have to permit parallel ones.
     pub skip_opens: bool,
-    /// Whether what is written stays in the page cache until it is synced, the file is closed, or the kernel sees fit. Only for
-    /// engines that promise nothing before a sync ([`Durability::OnSync`]), see [`Caching::allowed_by`].
+    /// Whether writes stay in the page cache until a sync, the closing of the file, or a write-back
+    /// by the kernel. Only for engines that promise nothing before a sync ([`Durability::OnSync`]),
+    /// see [`Caching::allowed_by`].
     pub writeback: bool,
 }
 
 impl Caching {
-    /// For a mount that is the only writer of its pool.
+    /// The caching of a mount that is the only writer of its pool.
     pub const EXCLUSIVE: Self = Self {
         ttl: Duration::from_secs(24 * 3600),
         keep_cache: true,
@@ -40,7 +42,7 @@ impl Caching {
         skip_opens: true,
         writeback: false,
     };
-    /// Every request is answered by the engine.
+    /// No caching: the engine answers every request.
     pub const NONE: Self = Self {
         ttl: Duration::ZERO,
         keep_cache: false,
@@ -49,10 +51,11 @@ impl Caching {
         writeback: false,
     };
 
-    /// As much of it as `fs` lets the kernel keep.
+    /// Returns the part of this caching that `fs` allows.
     ///
     /// # Errors
-    /// Where the kernel would keep back writes that are durable before a sync, or has no pages to keep them in.
+    /// If the kernel would hold back writes that must be durable before a sync, or has no pages to
+    /// keep them in.
     pub fn allowed_by(self, fs: &dyn FileSystem) -> io::Result<Self> {
         let caching = match fs.kernel_cache() {
             KernelCache::WhileAlone => self,
@@ -77,17 +80,17 @@ impl Caching {
     }
 }
 
-/// The user who reads statistics.
+/// The user that reads statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsReader {
-    /// Root, or the user whose server it is.
+    /// Root, or the user that runs the server.
     Owner,
-    /// Another user, who may not be allowed to see names of files.
+    /// Another user, which may not be allowed to see names of files.
     Other,
 }
 
 impl StatsReader {
-    /// The user with this ID.
+    /// Returns the class of a user ID.
     pub(crate) fn of(uid: u32) -> Self {
         let own = rustix::process::geteuid().as_raw();
         if uid == 0 || uid == own { Self::Owner } else { Self::Other }
@@ -97,15 +100,15 @@ impl StatsReader {
 /// Computes the value of [`STATS_XATTR`] for a reader.
 pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
 
-/// The right that reading or changing an attribute of this name takes.
+/// Returns the right that is needed to read or change an attribute of this name.
 pub type Rights = fn(name: &[u8], changes: bool) -> Right;
 
-/// How a [`Server`](crate::Server) behaves.
+/// Options of a [`Server`](crate::Server).
 pub struct ServerOptions {
-    /// What the kernel may keep.
+    /// The extent to which the kernel may cache.
     pub caching: Caching,
-    /// Where requests are counted.
+    /// Counters of requests.
     pub counters: Arc<OpCounters>,
-    /// What [`STATS_XATTR`] holds; `None`: no such attribute.
+    /// Computes [`STATS_XATTR`]; `None`: there is no such attribute.
     pub stats: Option<Stats>,
 }

@@ -1,8 +1,9 @@
-//! Set-user-ID and its like, which go before content changes.
+//! Set-user-ID, set-group-ID and capabilities, which are cleared before content changes.
 //!
-//! The kernel takes them away by a change of attributes that sets nothing. By the same request comes a change of owner to nobody
-//! by anybody. A write by root takes only `security.capability`, which the kernel removes by a request of its own just before: so
-//! that one is remembered.
+//! The kernel clears them by a change of attributes that sets nothing. A `chown` by any user that
+//! changes neither owner nor group sends the same request. A write by root clears only
+//! `security.capability`, which the kernel removes by a request of its own just before. So the
+//! server remembers that request.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,15 +31,16 @@ impl Privileges {
         }
     }
 
-    /// Whether the requester has just removed the capability of the file. Says so once.
+    /// Returns whether the requester has just removed the capability of the file, and forgets that.
     fn has_removed(&self, req: &Request, ino: Ino) -> bool {
         self.0.compare_exchange(Self::mark(req, ino.0), 0, Relaxed, Relaxed).is_ok()
     }
 }
 
 impl Server {
-    /// Clears set-user-ID and its like by a request that sets nothing. It is a change of owner to nobody, by anybody; or it
-    /// comes before a write, and the kernel believes of the mode what the answer says.
+    /// Clears set-user-ID and set-group-ID on a request that sets nothing. Either it is a `chown`
+    /// by any user that changes nothing, or a write follows, and the kernel takes the mode from the
+    /// answer.
     pub(crate) fn drop_before_write(
         &self,
         fs: &dyn FileSystem,

@@ -1,4 +1,4 @@
-//! What the running kernel's FUSE can do, found by asking it.
+//! Finds out what the running kernel's FUSE offers.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::mount::{self, Access, MountKind, MountOptions};
 
-/// What the kernel offered in `FUSE_INIT`.
+/// The offer of the kernel in `FUSE_INIT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelFuse {
     /// Protocol version, such as `7.45`.
@@ -29,8 +29,8 @@ impl fuser::Filesystem for Probe {
     }
 }
 
-/// Mounts an empty file system on a private directory for a moment and reports what the kernel
-/// offered. Fails where this process may not mount, with the reason.
+/// Mounts an empty file system on a private directory for a moment and returns the kernel's offer.
+/// Fails if this process may not mount, with the reason.
 pub fn probe_kernel() -> io::Result<KernelFuse> {
     let dir = tempfile::Builder::new().prefix("keepstone-probe-").tempdir()?;
     let found = Arc::new(Mutex::new(KernelFuse::default()));

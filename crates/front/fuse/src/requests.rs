@@ -23,11 +23,12 @@ use crate::server::Server;
 use crate::workers::begin;
 use crate::{alias, convert, listing, setgid};
 
-/// Largest write that comes in one request, in bytes; a longer `write(2)` is split by the kernel.
+/// Largest write in one request, in bytes; the kernel splits a longer `write(2)`.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-/// Requests that the kernel may have in flight without a waiting process (read-ahead, mapped
-/// pages, asynchronous direct I/O). It counts those of all users together, and
-/// lets all of them wait beyond this number. So it is larger than the number of requests of a user that wait ([`Workers`](crate::workers)).
+/// Requests that the kernel may have in flight without a waiting process (read-ahead, mapped pages,
+/// asynchronous direct I/O). The kernel counts those of all users together; beyond this number all
+/// users wait. So it is larger than the number of waiting requests that one user can have
+/// ([`Workers`](crate::workers)).
 const BACKGROUND_MAX: u16 = 4096;
 
 thread_local! {
@@ -49,7 +50,7 @@ impl fuser::Filesystem for Server {
         if self.options.caching.writeback {
             granted |= InitFlags::FUSE_WRITEBACK_CACHE & config.capabilities();
         }
-        // Who may not leave opens away would take the answer for a failure.
+        // A kernel without this capability would take `ENOSYS` to an open for a failure.
         self.options.caching.skip_opens &= granted.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         config.add_capabilities(granted).expect("a subset of what the kernel offers");
         config.set_max_write(MAX_WRITE_BYTES).expect("within fuser's limit");
@@ -58,7 +59,7 @@ impl fuser::Filesystem for Server {
         Ok(())
     }
 
-    /// What is unmounted is durable, whatever the engine promised before.
+    /// Closes the engine: after an unmount all is durable, whatever the engine promised before.
     fn destroy(&mut self) {
         if let Err(err) = self.fs.close() {
             tracing::error!("what was changed last may not be durable: {err}");
@@ -72,7 +73,7 @@ impl fuser::Filesystem for Server {
             return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
         }
         if self.in_alias_dir(parent).is_some() {
-            // The kernel then asks to create it.
+            // The kernel then sends a request to create it.
             self.options.counters.count(Op::Lookup);
             return reply.error(fuser::Errno::ENOENT);
         }
@@ -163,7 +164,7 @@ impl fuser::Filesystem for Server {
             ctime: ctime.map(convert::timestamp),
         };
         self.attr(Op::SetAttr, reply, |fs| {
-            // The kernel writes no pages back while it changes a size.
+            // While it changes a size, the kernel writes no pages back.
             if set.mtime.is_some() && set.size.is_none() {
                 self.write_pages_back(ino);
             }
@@ -332,7 +333,7 @@ impl fuser::Filesystem for Server {
             }
             let ino = convert::ino(ino);
             let read = self.call(Op::Read, |fs| {
-                // Whoever reads by a call has an owner, pages have none.
+                // A read by a call has an owner, a read of pages has none.
                 if lock_owner.is_none() {
                     self.check_page(ino, fh, false)?;
                 }
@@ -379,19 +380,20 @@ impl fuser::Filesystem for Server {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_privileges(fs, ino)?;
             }
-            // Pages that were mapped come back to where they were read from.
+            // The kernel writes back mapped pages, to the place from which it read them.
             let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
             if mapped {
                 self.check_page(ino, fh, true)?;
             }
-            // The kernel may not know where the file ends.
+            // The kernel may not know the end of the file.
             let is_shared = self.shared.is_some() || self.options.caching.checks_pages;
             if is_shared && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data)?;
             } else {
                 fs.write(ino, offset, data)?;
             }
-            // Pages change no size, and who opens the file may be waiting for them.
+            // Pages never change the size, and a process that opens the file may be waiting for
+            // them.
             if !mapped {
                 self.before_new_size(ino);
             }
@@ -414,7 +416,8 @@ impl fuser::Filesystem for Server {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // The kernel still writes back mapped pages before it would have asked.
+        // The kernel still writes mapped pages back at the point where it would have sent the
+        // request.
         self.never_again(Op::Flush, reply);
     }
 
@@ -456,7 +459,7 @@ impl fuser::Filesystem for Server {
             let keeps = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
             reply.opened(FileHandle(0), keeps);
         } else {
-            // "Do not ask": the kernel then also keeps listings.
+            // The kernel asks no more, and then also keeps listings.
             reply.error(fuser::Errno::ENOSYS);
         }
     }

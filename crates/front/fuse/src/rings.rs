@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-/// Descriptors that are looked at: programs make their rings early.
+/// Descriptors that are examined: programs make their rings early.
 const LOOK_AT: usize = 128;
 const RING: &str = "anon_inode:[io_uring]";
 

@@ -1,4 +1,4 @@
-//! The server: an engine, its options, and how a call becomes a reply.
+//! The server: an engine, its options, and the steps from a call to a reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,11 +30,11 @@ use crate::workers::Workers;
 pub struct Server {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) options: ServerOptions,
-    /// Of a pool that programs may use without asking this server.
+    /// State of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
     /// Rights for attributes that control the file system.
     rights: Option<Rights>,
-    /// To the kernel, once it is there.
+    /// Notifies the kernel, once it is connected.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The threads that answer.
     pub(crate) workers: Arc<Workers>,
@@ -42,40 +42,40 @@ pub struct Server {
     pub(crate) privileges: Privileges,
 }
 
-/// What those who use a pool beside its mount have from its server.
+/// The server's part in a pool that others use by direct access.
 pub(crate) struct Shared {
     pub fs: Arc<dyn FileSystem>,
     pub events: Arc<dyn MountEvents>,
-    /// What the kernel remembers.
+    /// Names that the kernel remembers.
     pub names: Names,
     pub keeping: Keeping,
 }
 
-/// Among the flags of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
+/// Flag of an open by `execve(2)`: `FMODE_EXEC` of the kernel's `fs.h`.
 const FMODE_EXEC: i32 = 0x20;
-/// In the handle of what is open to be executed.
+/// Bit of a handle: the file is executed.
 const EXECUTED: u64 = 1;
-/// In the handle of what may be mapped.
+/// Bit of a handle: the kernel may map the file.
 const MAPPED: u64 = 2;
-/// In the handle of what was opened while programs mapped it where it lies.
+/// Bit of a handle: when it was opened, programs had mapped the file directly from the pool.
 const UNMAPPED: u64 = 4;
-/// In the handle of what may be written to, and of what may be read, and so mapped.
+/// Bits of a handle: the file may be written to; it may be read, and so mapped.
 const WRITABLE: u64 = 8;
 const READABLE: u64 = 16;
-/// In the handle of what may be mapped for stores, which is counted.
+/// Bit of a handle: the kernel may map the file for stores, which is counted.
 const STORABLE: u64 = 32;
 
 /// Set-user-ID and set-group-ID.
 const PRIVILEGES: u32 = 0o6000;
-/// To the kernel, instead of an offset: it forgets attributes and keeps pages.
+/// Passed to the kernel instead of an offset: it forgets attributes and keeps pages.
 pub(crate) const ATTRIBUTES_ONLY: i64 = -1;
 
 /// The engine's panic payloads are not inspected; the panic hook has already reported them.
 const PANICKED: Errno = Errno::IO;
 
 impl Server {
-    /// A server for `fs`, whose root must have FUSE's root number, 1. Of what the kernel is to cache, it does as much as the
-    /// engine allows.
+    /// Makes a server for `fs`, whose root must have FUSE's root number, 1. The kernel caches as
+    /// much of the requested extent as the engine allows.
     ///
     /// # Errors
     /// As [`Caching::allowed_by`](crate::Caching::allowed_by).
@@ -89,27 +89,28 @@ impl Server {
         Ok(Self { fs, options, shared, rights, notifier, holes, privileges, workers })
     }
 
-    /// For a pool that other processes change without asking this server: files can be opened by
-    /// [tickets](Ticket) that these announce, what is written to a file that is open for appending goes
-    /// to where the file ends then, not to where the kernel remembers its end, and which files the
-    /// kernel executes or may map is announced among the mount events. The kernel keeps something only while there are none.
+    /// Serves a pool that other processes change without asking this server. They can open files by
+    /// [tickets](Ticket) that they announce. A write to a file that is open for appending goes to
+    /// its current end, not to the end that the kernel remembers. The server announces the files
+    /// that the kernel executes or may map among the mount events. The kernel keeps something only
+    /// while there are no other users.
     #[must_use]
     pub fn shared(mut self, events: Arc<dyn MountEvents>) -> Self {
         let fs = self.fs.clone();
-        // What it is not asked about it could not announce.
+        // The server can announce only files whose opening it sees.
         self.options.caching.skip_opens = false;
         let (names, keeping) = (Names::new(), Keeping::default());
         self.shared = Some(Arc::new(Shared { fs, events, names, keeping }));
         self
     }
 
-    /// For a file system with attributes that are commands, or what others depend on.
+    /// Restricts attributes of the file system that are commands, or on which others depend.
     #[must_use]
     pub fn restricted(self, rights: Rights) -> Self {
         Self { rights: Some(rights), ..self }
     }
 
-    /// `EPERM` unless the requester may use the attribute so.
+    /// Returns `EPERM` unless the requester may read, or change, the attribute.
     pub(crate) fn check_right(
         &self,
         fs: &dyn FileSystem,
@@ -127,18 +128,19 @@ impl Server {
         if may { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// For who learns that what the kernel has kept is not so any more.
+    /// Returns a handle by which other threads make the kernel forget what it keeps.
     pub fn invalidator(&self) -> Invalidator {
         Invalidator(self.notifier.clone())
     }
 
-    /// `st_mode` of the root directory, which `mount(2)` wants to know.
+    /// Returns `st_mode` of the root directory, which `mount(2)` needs.
     pub(crate) fn root_mode(&self) -> io::Result<u32> {
         let attr = self.fs.getattr(vfs::ROOT)?;
         Ok(attr.kind.mode_bits() | attr.perm)
     }
 
-    /// What the kernel may keep of an answer, to be asked before that is found out. To be dropped when it has gone out.
+    /// Returns the extent to which the kernel may keep an answer. Call it before the answer is
+    /// made; drop it when that has gone out.
     pub(crate) fn caching(&self) -> Now<'_> {
         match &self.shared {
             Some(shared) => shared.keeping.now(&self.options.caching),
@@ -146,12 +148,13 @@ impl Server {
         }
     }
 
-    /// For how long it may believe attributes that it is about to be told.
+    /// Returns the lifetime of attributes in an answer.
     pub(crate) fn ttl<'n>(&self, now: &'n Now<'_>, ino: Ino) -> &'n Duration {
         if self.fs.is_delegated(ino) { &Duration::ZERO } else { &now.ttl }
     }
 
-    /// For how long it may believe that there is no such name; `None`: not at all.
+    /// Returns the lifetime of an answer that there is no such name; `None`: the kernel may not
+    /// keep it.
     pub(crate) fn ttl_of_absent<'n>(
         &self,
         now: &'n Now<'_>,
@@ -200,22 +203,22 @@ impl Server {
         }
     }
 
-    /// Notes that the kernel is about to learn a name. Before the answer goes out, which it may take back at
-    /// once.
+    /// Notes that an answer gives the kernel a name. To be called before the answer goes out, as
+    /// the kernel may take the lookup back at once.
     pub(crate) fn note_name(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
         if let Some(shared) = &self.shared {
             shared.names.add(parent, name, ino);
         }
     }
 
-    /// As [`note_name`](Self::note_name), of a file that has none yet.
+    /// As [`note_name`](Self::note_name), for a file that has no name yet.
     pub(crate) fn note_nameless(&self, ino: INodeNo) {
         if let Some(shared) = &self.shared {
             shared.names.add_nameless(ino);
         }
     }
 
-    /// As [`note_name`](Self::note_name), of a name that the kernel is not to remember.
+    /// As [`note_name`](Self::note_name), for a name that the kernel must not remember.
     pub(crate) fn note_alias(&self, parent: INodeNo, name: &OsStr, ino: INodeNo) {
         if let Some(shared) = &self.shared {
             shared.names.add(parent, name, ino);
@@ -224,8 +227,9 @@ impl Server {
         }
     }
 
-    /// Answers a request that takes away a name, or moves it. The kernel does to its own names what was done to
-    /// those of the pool, but may know the inodes that `name` and `onto` lead to by others, too.
+    /// Answers a request that removes or moves a name. The kernel changes its own names in the same
+    /// way as those of the pool change, but may know the inodes of `name` and `onto` by other
+    /// names, too.
     pub(crate) fn change_names(
         &self,
         op: Op,
@@ -249,7 +253,7 @@ impl Server {
                     shared.events.wake();
                 }
             }
-            // The target, too: they may have changed places.
+            // The target, too: an exchange moves both.
             let new = [(onto, source), (onto.and(Some(name)), target)];
             for ((parent, name), ino) in new.into_iter().filter_map(|(at, ino)| at.zip(ino)) {
                 shared.names.renamed(ino, parent, name);
@@ -293,8 +297,8 @@ impl Server {
         }
     }
 
-    /// Clears set-user-ID and its like before content changes by a request for which the kernel believes the mode
-    /// that it remembers, by which it executes programs.
+    /// Clears set-user-ID and set-group-ID before a request changes content. On such a request the
+    /// kernel keeps the mode that it remembers, and would execute programs by it.
     pub(crate) fn drop_privileges(&self, fs: &dyn FileSystem, ino: Ino) -> vfs::Result<()> {
         let had = fs.getattr(ino)?.perm & PRIVILEGES;
         fs.drop_privileges(ino)?;
@@ -309,8 +313,8 @@ impl Server {
         Ok(())
     }
 
-    /// Has the kernel write back what programs have stored through mappings, so that their changes come before what follows.
-    /// Other threads answer these requests meanwhile.
+    /// Makes the kernel write back what programs have stored through mappings, so that their
+    /// changes precede the next step. Other threads answer these requests meanwhile.
     pub(crate) fn write_pages_back(&self, ino: Ino) {
         let hears_opens = !self.options.caching.skip_opens;
         if self.holes.may_be_stored_to(ino, hears_opens)
@@ -322,8 +326,8 @@ impl Server {
         }
     }
 
-    /// The same when an unprivileged process changes content by a request that does not say so itself (see the
-    /// crate's documentation).
+    /// As [`drop_privileges`](Self::drop_privileges), if an unprivileged process changes content by
+    /// a request without a flag for that (see the crate's documentation).
     pub(crate) fn drop_privileges_for(
         &self,
         fs: &dyn FileSystem,
@@ -334,7 +338,7 @@ impl Server {
     }
 
     /// Answers `ENOSYS` to a request whose answer would always be "nothing to do": the kernel
-    /// remembers and stops asking.
+    /// remembers that and stops asking.
     pub(crate) fn never_again(&self, op: Op, reply: ReplyEmpty) {
         self.options.counters.count(op);
         reply.error(fuser::Errno::ENOSYS);
@@ -348,12 +352,13 @@ impl Server {
         }
     }
 
-    /// How the kernel opens a file, which is new or not, for a thread.
+    /// Returns the flags with which the kernel opens a file, new or not, for a thread.
     ///
-    /// `O_DIRECT` alone bypasses the page cache, and moves the position of asynchronous requests ([`rings`]).
-    /// `FOPEN_DIRECT_IO` does not, so it is answered only where the kernel may keep no pages. Of a shared pool, it is also
-    /// answered to a direct writer that does not read: a file that grows by direct access would be cut to the size that the
-    /// kernel remembers if such a write failed.
+    /// `O_DIRECT` alone bypasses the page cache, and moves the position of asynchronous requests
+    /// ([`rings`]). `FOPEN_DIRECT_IO` does not move it, so the server returns that only if the
+    /// kernel may keep no pages. On a shared pool, a direct writer that does not read also gets it:
+    /// if such a write failed, the kernel would truncate a file that has grown by direct access to
+    /// the size that it remembers.
     pub(crate) fn open_flags(
         &self,
         now: &Now<'_>,
@@ -365,7 +370,7 @@ impl Server {
         let writes_only = handle.0 & (READABLE | WRITABLE) == WRITABLE;
         let is_direct = match self.shared {
             Some(_) => writes_only,
-            // A pool's mount asks only for several direct writes at a time (`ask_open`), a cache always.
+            // A pool's mount asks only for parallel direct writes (`ask_open`), a cache always.
             None => !self.options.caching.checks_pages,
         };
         if flags & libc::O_DIRECT != 0 && is_direct {
@@ -374,7 +379,7 @@ impl Server {
         if !now.keep_cache {
             let by_position = || flags & libc::O_DIRECT != 0 || rings::has_ring(thread);
             return if self.may_have_pages(flags, handle) && by_position() {
-                // Pages from before are dropped.
+                // The kernel drops its earlier pages.
                 FopenFlags::empty()
             } else {
                 direct
@@ -389,15 +394,16 @@ impl Server {
         }
     }
 
-    /// Whether the kernel can have pages of a file that programs may use directly, while the handle is open. If the
-    /// handle reads, it is [counted](Self::begin_mapping), and every process uses the file through the kernel. Appends stay one
-    /// request each, which the page cache would split.
+    /// Whether the kernel can have pages of a file that programs may use directly, while the handle
+    /// is open. If the handle reads, it is [counted](Self::begin_mapping), and every process uses
+    /// the file through the kernel. Appends stay one request each; the page cache would split them.
     fn may_have_pages(&self, flags: i32, handle: FileHandle) -> bool {
         let is_counted = handle.0 & (READABLE | WRITABLE) != 0 && handle.0 & UNMAPPED == 0;
         self.shared.is_some() && is_counted && flags & libc::O_APPEND == 0
     }
 
-    /// The opening that the requester has announced, if `name` in `parent` is the name of a ticket.
+    /// Returns the opening that the requester has announced, if `name` in `parent` is the name of a
+    /// ticket.
     pub(crate) fn announced_in(
         &self,
         req: &Request,
@@ -413,7 +419,7 @@ impl Server {
         is_it && self.shared.is_some()
     }
 
-    /// What the pool's users share, if requests for `ino` are for the virtual directory of aliases.
+    /// Returns the shared state, if requests for `ino` are for the virtual directory of aliases.
     pub(crate) fn in_alias_dir(&self, ino: INodeNo) -> Option<&Shared> {
         self.shared.as_deref().filter(|_| ino == alias::DIR)
     }
@@ -422,8 +428,8 @@ impl Server {
         self.shared.as_ref().map(|shared| &*shared.events)
     }
 
-    /// Announces what it means to programs beside the mount that one has opened a regular file by an ordinary
-    /// name. The handle says what its release takes back.
+    /// Announces to programs with direct access that a program has opened a regular file by an
+    /// ordinary name. The handle records what its release takes back.
     pub(crate) fn begin_use(&self, ino: INodeNo, flags: i32) -> vfs::Result<FileHandle> {
         let mut uses = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => READABLE,
@@ -436,7 +442,7 @@ impl Server {
             }
             return Ok(FileHandle(uses | self.begin_stores(ino, flags)));
         };
-        // Nobody maps what cannot be read.
+        // A file that is not open for reading cannot be mapped.
         if uses & READABLE != 0 {
             uses |= Self::begin_mapping(events, convert::ino(ino), flags)?;
         }
@@ -448,7 +454,8 @@ impl Server {
         Ok(FileHandle(uses | self.begin_stores(ino, flags)))
     }
 
-    /// Counts a handle by which programs may map the file for stores, in the kernel. Part of the handle.
+    /// Counts a handle by which programs may map the file for stores by the kernel. Returns a bit
+    /// of the handle.
     pub(crate) fn begin_stores(&self, ino: INodeNo, flags: i32) -> u64 {
         if flags & libc::O_ACCMODE != libc::O_RDWR {
             return 0;
@@ -457,9 +464,10 @@ impl Server {
         STORABLE
     }
 
-    /// Counts that the kernel may map what is opened so. Where programs map the file where it lies, that is not to be: a
-    /// file to which they may store so is not opened to be read and written, which is what mapping for stores takes, and
-    /// otherwise pages are refused when the kernel asks for them.
+    /// Counts that the kernel may map the opened file. It must not while programs map the file
+    /// directly from the pool. If they may store to it, opening it to be read and written, as
+    /// mapping for stores requires, is refused. Otherwise the server refuses pages when the kernel
+    /// asks for them.
     fn begin_mapping(events: &dyn MountEvents, ino: Ino, flags: i32) -> vfs::Result<u64> {
         match events.begin_mapping(ino) {
             Ok(()) => Ok(MAPPED),
@@ -472,8 +480,8 @@ impl Server {
         }
     }
 
-    /// `EIO` where the kernel asks for a page of a file, or brings one back, that programs map where it lies: it would
-    /// not be what these see.
+    /// Returns `EIO` if the kernel reads or writes back a page of a file that programs map directly
+    /// from the pool: the page could differ from what these see.
     pub(crate) fn check_page(&self, ino: Ino, handle: FileHandle, writes: bool) -> vfs::Result<()> {
         let Some(events) = self.events().filter(|_| handle.0 & UNMAPPED != 0) else {
             return Ok(());
@@ -485,15 +493,15 @@ impl Server {
         if differs { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Before the kernel hears that the size may be another: no older answer may come after this one
-    /// ([`MountEvents::begin_opening`]).
+    /// Waits for openings before an answer may change the size that the kernel knows: no older
+    /// answer may come after it ([`MountEvents::begin_opening`]).
     pub(crate) fn before_new_size(&self, ino: Ino) {
         if let Some(events) = self.events() {
             events.wait_for_openings(ino, true);
         }
     }
 
-    /// What a program that may write to a file announces, by a command.
+    /// Handles the command by which a program that may write to a file announces writes.
     pub(crate) fn announce(
         &self,
         (ino, handle): (INodeNo, FileHandle),

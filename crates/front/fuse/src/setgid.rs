@@ -1,7 +1,7 @@
-//! Set-group-ID and access ACLs, and what else depends on the caller's groups.
+//! Set-group-ID and access ACLs, and other rules that depend on the caller's groups.
 //!
-//! An owner who is not in the file's group loses the set-group-ID bit when setting an access ACL,
-//! as with `chmod(2)`. The kernel asks for it by a flag of the extended `setxattr` request, which
+//! An owner that is not in the file's group loses the set-group-ID bit when it sets an access ACL,
+//! as with `chmod(2)`. The kernel requests that by a flag of the extended `setxattr` request, which
 //! `fuser` 0.18 does not know, so the rule is applied here.
 
 use fuser::Request;
@@ -12,7 +12,8 @@ const S_ISGID: u32 = 0o2000;
 const S_IWGRP: u32 = 0o020;
 const S_IWOTH: u32 = 0o002;
 
-/// Clears the bit after a process that is neither privileged nor in the group set an access ACL.
+/// Clears the bit after a process that is neither privileged nor in the group has set an access
+/// ACL.
 pub(crate) fn clear_for_stranger(
     fs: &dyn FileSystem,
     req: &Request,
@@ -30,8 +31,8 @@ pub(crate) fn clear_for_stranger(
     fs.setattr(&Caller { uid: req.uid(), gid: req.gid() }, ino, &set).map(|_| ())
 }
 
-/// Whether mode and groups let a process write that does not own the file. Where an access ACL decides, the answer is
-/// no.
+/// Whether mode and groups let a process write that does not own the file. If the file has an
+/// access ACL, the answer is no.
 pub(crate) fn may_write(fs: &dyn FileSystem, req: &Request, attr: &Attr) -> Result<bool> {
     let is_in_group = || req.gid() == attr.gid || in_group(req.pid(), attr.gid);
     if attr.perm & (S_IWGRP | S_IWOTH) == 0 {

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-/// SIGTERM, SIGINT and SIGHUP, and others if they are asked for, blocked and waited for.
+/// The signals SIGTERM, SIGINT and SIGHUP, and others on request, blocked to be waited for.
 #[derive(Debug)]
 pub struct StopSignals(libc::sigset_t);
 
@@ -16,7 +16,7 @@ impl StopSignals {
         Self::block_with(&[])
     }
 
-    /// As [`block`](Self::block), of these signals, too.
+    /// As [`block`](Self::block), for these signals, too.
     pub fn block_with(more: &[i32]) -> io::Result<Self> {
         // SAFETY: `sigset_t` is plain data; `sigemptyset` initialises it before any other use.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -32,14 +32,15 @@ impl StopSignals {
         if err == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(err)) }
     }
 
-    /// A descriptor that is readable while one waits to be taken, for who waits for other things too.
+    /// Returns a descriptor that is readable while a signal is pending, for a thread that waits for
+    /// other things, too.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the set is valid; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &self.0, libc::SFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it has just been made, and nobody else knows it.
+        // SAFETY: it has just been made, and is not shared.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -55,7 +56,7 @@ impl StopSignals {
                 // raises; both have a sender (zero for the kernel).
                 return (signal, unsafe { info.si_pid() });
             }
-            // Only EINTR, by a signal that some handler took.
+            // Only EINTR, after a signal that a handler took.
         }
     }
 }

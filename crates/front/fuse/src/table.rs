@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// Its file.
+/// Path of the table.
 pub const TABLE: &str = "/proc/self/mountinfo";
 
 /// One line of `/proc/self/mountinfo`.
@@ -14,38 +14,38 @@ pub const TABLE: &str = "/proc/self/mountinfo";
 pub struct MountEntry {
     /// Major and minor number of the mounted file system's anonymous device.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     /// Per-mount options, such as `ro`.
     pub options: String,
     /// Type, such as `fuse.keepstone`.
     pub fs_type: String,
-    /// What is mounted: the pool.
+    /// The source: the pool.
     pub source: PathBuf,
-    /// The user who has mounted it, by FUSE.
+    /// The user that made the mount, by FUSE.
     pub user: Option<u32>,
 }
 
 impl MountEntry {
-    /// Whether it is a Keepstone mount of root's or this user's, alive or not. Any user can make a mount of any type and source.
-    /// Its server could answer anything, or nothing, so only mounts of these two users are asked.
+    /// Whether root or this user has made it, as a Keepstone mount, alive or not. Any user can make
+    /// a mount of any type and source. Its server could answer anything, or nothing, so only mounts
+    /// of these two users are asked.
     pub fn is_keepstone(&self) -> bool {
         let users = [0, rustix::process::geteuid().as_raw()];
         self.claims_keepstone() && self.user.is_some_and(|user| users.contains(&user))
     }
 
-    /// Whether it has the type of one of ours.
+    /// Whether it has the type of a Keepstone mount.
     pub fn claims_keepstone(&self) -> bool {
         self.fs_type == FS_TYPE || self.is_cache()
     }
 
-    /// Whether it has an option of its own, such as `ro`.
+    /// Whether the mount itself has an option, such as `ro`.
     pub fn has_option(&self, name: &str) -> bool {
         self.options.split(',').any(|option| option == name)
     }
 
-    /// Whether it is a cache over a directory.
-    /// Whether another user has made it, so that its server is not asked.
+    /// Whether another user has made it as a Keepstone mount, so that its server is not asked.
     pub fn is_of_another(&self) -> bool {
         self.claims_keepstone() && !self.is_keepstone()
     }
@@ -56,24 +56,24 @@ impl MountEntry {
     }
 }
 
-/// All mounts that this process sees, later ones on top.
+/// Returns all mounts that this process sees, later ones on top.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(mounts_in(&std::fs::read(TABLE)?))
 }
 
-/// The mounts that a table of some process lists, later ones on top.
+/// Returns the mounts in a table of some process, later ones on top.
 pub fn mounts_in(table: &[u8]) -> Vec<MountEntry> {
     let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
     lines.map(|line| MountEntry::of(&line)).collect()
 }
 
-/// Mounts below `dir`, an absolute path.
+/// Returns the mounts below `dir`, an absolute path.
 pub fn mounts_within(dir: &Path) -> io::Result<impl Iterator<Item = MountEntry>> {
     let is_within = move |entry: &MountEntry| entry.dir != dir && entry.dir.starts_with(dir);
     Ok(mounts()?.into_iter().filter(is_within))
 }
 
-/// The topmost mount at exactly `dir`, an absolute path.
+/// Returns the topmost mount at exactly `dir`, an absolute path.
 pub fn mount_at(dir: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rev().find(|entry| entry.dir == dir))
 }

@@ -1,4 +1,4 @@
-//! Watching what the kernel's table says of a mount.
+//! Watches the entries of a mount in the kernel's table.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::mount::MountPoint;
 use crate::table::TABLE;
 
-/// Tells when a mount is remounted, covered in part or whole, moved or unmounted: the kernel wakes those
-/// who poll the table, in the same mount namespace, for every change (`proc(5)`).
+/// A watch that notices when a mount is remounted, covered in part or whole, moved or unmounted.
+/// The kernel wakes processes that poll the table, in the same mount namespace, on every change
+/// (`proc(5)`).
 pub struct MountWatch {
     /// Only polled.
     table: File,
     device: (u32, u32),
     /// The pool.
     source: Vec<u8>,
-    /// What the table said of the mount at the last look.
+    /// The entries of the mount at the last look.
     last: Mutex<Vec<PoolMount>>,
 }
 
@@ -32,16 +33,16 @@ impl MountWatch {
         Ok(Self { table: file, device, source, last: Mutex::new(find(&table, device)) })
     }
 
-    /// Waits until there is something new in the table, of any mount.
+    /// Waits until the table changes, for any mount.
     pub fn wait(&self) -> io::Result<()> {
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI)];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         Ok(())
     }
 
-    /// Looks at the table, and calls `changed` where it says something else of the mount than at the
-    /// last look. When it returns, all calls have been made for what had changed before. Returns
-    /// whether the mount is still there.
+    /// Reads the table, and calls `changed` if the mount's entries differ from those at the last
+    /// look. When it returns, all calls for earlier changes have been made. Returns whether the
+    /// mount is still there.
     pub fn look(&self, changed: impl FnOnce()) -> io::Result<bool> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let table = std::fs::read(TABLE)?;
@@ -50,12 +51,12 @@ impl MountWatch {
             *last = now;
             changed();
         }
-        // The number of a device that is gone is given to the next one.
+        // The kernel reuses the number of a device that is gone.
         Ok(ours(&table, self.device).any(|line| line.source == self.source))
     }
 }
 
-/// The mounts of pools that have this device.
+/// Returns the mounts of pools with this device.
 fn ours(table: &[u8], device: (u32, u32)) -> impl Iterator<Item = Line<'_>> {
     let lines = table.split(|&b| b == b'\n').filter_map(Line::parse);
     lines.filter(move |line| line.device == device && line.fs_type == FS_TYPE.as_bytes())

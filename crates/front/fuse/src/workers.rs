@@ -1,14 +1,17 @@
-//! Threads that answer requests, and how those that wait are replaced.
+//! Threads that answer requests, and the replacement of those that wait.
 //!
-//! A request may wait for long: for a store on the network, for the directory below a cache, for a lock that a stopped process
-//! holds. It keeps its thread. So there are more threads than serve at a time; the others are parked. A monitor looks at all of
-//! them every [`TICK`], and unparks one for each that has not got on since.
+//! A request may wait for long: for a store on the network, for the directory below a cache, for a
+//! lock that a stopped process holds. It keeps its thread. So there are more threads than serve at
+//! a time; the others are parked. A monitor checks all of them every [`TICK`], and unparks one for
+//! each that is still at the same request.
 //!
-//! - **workers-W1** A request that does not wait is answered by the thread that took it from the kernel, without a lock.
-//! - **workers-W2** No user can keep all threads waiting: a request is only begun while its user has fewer under way than there are
-//!   threads left. Further ones are put off until one of the waiting ones has ended; others' requests go on meanwhile.
-//! - **workers-W3** A thread is parked only while enough threads are left that have served before. When such a thread ends, the
-//!   connection has ended, and all parked ones are let go.
+//! - **workers-W1** A request that does not wait is answered by the thread that took it from the
+//!   kernel, without a lock.
+//! - **workers-W2** No user can keep all threads waiting: a request is only begun while its user
+//!   has fewer under way than there are threads left. Further ones are put off until a waiting one
+//!   has ended; requests of other users continue meanwhile.
+//! - **workers-W3** A thread is parked only while enough threads are left that have served before.
+//!   When such a thread ends, the connection has ended, and all parked ones are released.
 
 #![allow(unsafe_code)]
 
@@ -26,13 +29,13 @@ use fuser::Request;
 
 use crate::server::Server;
 
-/// Threads of a mount that may wait, beside those that serve.
+/// Threads of a mount that may wait, in addition to those that serve.
 pub(crate) const WAITING_MAX: usize = 64;
-/// How long a request may take before its thread counts as waiting: one to two ticks.
+/// Period of the monitor: a thread counts as waiting after one to two ticks in one request.
 const TICK: Duration = Duration::from_millis(10);
 /// Ticks without a request before the monitor sleeps.
 const QUIET_TICKS: u32 = 20;
-/// How long it sleeps, unless a request wakes it.
+/// Time that the monitor sleeps, unless a request wakes it.
 const SLEEP: Duration = Duration::from_secs(60);
 /// Threads that are unparked at once beyond those that serve, while more and more wait.
 const GROWTH_MAX: usize = 16;
@@ -45,28 +48,28 @@ type Job = Box<dyn FnOnce(&Server) + Send>;
 
 /// The threads of a mount.
 pub(crate) struct Workers {
-    /// How many serve at a time.
+    /// Number of threads that serve at a time.
     serving: usize,
     slots: Box<[Slot]>,
     state: Mutex<State>,
     unparked: Condvar,
-    /// For the monitor.
+    /// Wakes the monitor.
     awake: Condvar,
     is_asleep: AtomicBool,
-    /// More threads serve than should.
+    /// Whether more threads serve than should.
     is_surplus: AtomicBool,
-    /// Some thread waits, or some request was put off.
+    /// Whether a thread waits, or a request was put off.
     is_slow: AtomicBool,
 }
 
-/// A thread's own.
+/// The state of one thread.
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {
     /// Odd while it has a request.
     count: AtomicU64,
     uid: AtomicU32,
-    /// The monitor has found that its request waits.
+    /// Set by the monitor: the request waits.
     waits: AtomicBool,
 }
 
@@ -76,7 +79,7 @@ struct State {
     threads: usize,
     parked: usize,
     waiting: usize,
-    /// Parked threads that may go.
+    /// Number of parked threads that may continue.
     to_unpark: usize,
     put_off: HashMap<u32, PutOff>,
     has_ended: bool,
@@ -89,11 +92,11 @@ struct PutOff {
     bytes: usize,
 }
 
-/// Where a thread is known.
+/// A thread's place in a mount.
 struct Home {
     workers: Arc<Workers>,
     slot: usize,
-    /// It serves a request that was put off.
+    /// Whether it serves a request that was put off.
     is_again: Cell<bool>,
 }
 
@@ -103,11 +106,11 @@ thread_local! {
 
 /// Decision about a request.
 pub(crate) enum Begin<'s> {
-    /// It is served while this is held.
+    /// Serve it while this is held.
     Now(Turn<'s>),
-    /// It is to be [put off](Workers::put_off).
+    /// [Put it off](Workers::put_off).
     Later,
-    /// Its user has too many already.
+    /// Refuse it: its user has too many already.
     Never,
 }
 
@@ -119,8 +122,9 @@ pub(crate) struct Turn<'s> {
 }
 
 impl Workers {
-    /// Lets the allocator take buffers of threads from the kernel, and give them back: `fuser` has 16 MiB for each, of which most
-    /// is never touched. glibc would take them from its heaps, and clear them, once it has freed one.
+    /// Lets the allocator map buffers of threads, and unmap them: `fuser` has 16 MiB for each, of
+    /// which most is never touched. Once glibc has freed one, it would otherwise take them from its
+    /// heaps, and clear them.
     pub fn prepare_allocator() {
         #[cfg(target_env = "gnu")]
         // SAFETY: takes two integers, and may be called at any time.
@@ -129,7 +133,7 @@ impl Workers {
         }
     }
 
-    /// For `serving` threads that serve at a time.
+    /// Makes the state for `serving` threads that serve at a time.
     pub fn new(serving: usize) -> Arc<Self> {
         let slots = (0..serving + WAITING_MAX).map(|_| Slot::default()).collect();
         Arc::new(Self {
@@ -144,15 +148,15 @@ impl Workers {
         })
     }
 
-    /// Threads that there are to be.
+    /// Returns the number of threads to start.
     pub fn threads(&self) -> usize {
         self.slots.len()
     }
 
-    /// Begins a request of a user; `bytes` would have to be kept if it were put off.
+    /// Begins a request of a user; `bytes` is the memory it needs if it is put off.
     pub fn begin<'s>(self: &Arc<Self>, server: &'s Server, uid: u32, bytes: usize) -> Begin<'s> {
         let Some((slot, is_again)) = self.home() else {
-            // More threads than were asked for: nothing is known of them.
+            // More threads than planned: this one has no slot.
             return Begin::Now(Turn { server, slot: usize::MAX, is_again: true });
         };
         // workers-W1.
@@ -176,7 +180,7 @@ impl Workers {
         Begin::Now(Turn { server, slot, is_again })
     }
 
-    /// Keeps a request until one of its user's has ended.
+    /// Keeps a request until another request of its user has ended.
     pub fn put_off(self: &Arc<Self>, server: &Server, uid: u32, bytes: usize, job: Job) {
         let mut state = self.lock();
         let put_off = state.put_off.entry(uid).or_default();
@@ -184,13 +188,13 @@ impl Workers {
         put_off.jobs.push_back((bytes, job));
         self.note(&state);
         drop(state);
-        // The last of its user's may have ended before it could see this one.
+        // The last request of its user may have ended before it could see this one.
         if let Some((slot, _)) = self.home() {
             self.end(slot, server);
         }
     }
 
-    /// This thread's slot, and whether it serves a request that was put off.
+    /// Returns this thread's slot, and whether it serves a request that was put off.
     fn home(self: &Arc<Self>) -> Option<(usize, bool)> {
         HOME.with_borrow_mut(|home| {
             if home.as_ref().is_none_or(|home| !Arc::ptr_eq(&home.workers, self)) {
@@ -208,7 +212,7 @@ impl Workers {
         })
     }
 
-    /// Whether one more request of a user may be begun (workers-W2).
+    /// Whether another request of a user may begin (workers-W2).
     fn admits(&self, uid: u32) -> bool {
         let (mut own, mut all) = (0, 0);
         for slot in self.slots.iter().filter(|slot| slot.count.load(Relaxed) % 2 == 1) {
@@ -218,7 +222,7 @@ impl Workers {
         own < self.slots.len() - all
     }
 
-    /// Ends a request, and serves those that were put off for it.
+    /// Ends a request, and serves those that waited for that.
     fn end(&self, slot: usize, server: &Server) {
         let own = &self.slots[slot];
         while own.waits.load(SeqCst) || self.is_slow.load(SeqCst) {
@@ -250,7 +254,7 @@ impl Workers {
         Some(job)
     }
 
-    /// Keeps this thread until it is needed, if it is not (workers-W3).
+    /// Parks this thread until it is needed, if it is not needed now (workers-W3).
     fn park(&self) {
         let mut state = self.lock();
         if state.has_ended || state.active() <= self.serving {
@@ -266,7 +270,7 @@ impl Workers {
         self.note(&state);
     }
 
-    /// Brings up to date what threads look at without the lock.
+    /// Updates the flags that threads read without the lock.
     fn note(&self, state: &State) {
         self.is_surplus.store(state.active() > self.serving && !state.has_ended, SeqCst);
         self.is_slow.store(state.waiting > 0 || !state.put_off.is_empty(), SeqCst);
@@ -278,7 +282,7 @@ impl Workers {
         let (mut quiet, mut growth) = (0, 0);
         let mut state = self.lock();
         while !state.has_ended {
-            // A request that begins meanwhile finds the flag, or is found by the look that follows.
+            // A request that begins meanwhile finds the flag, or the next look finds the request.
             self.is_asleep.store(quiet >= QUIET_TICKS, SeqCst);
             let (has_changed, new) = self.look(&mut state, &mut seen);
             quiet = if has_changed { 0 } else { quiet + 1 };
@@ -299,7 +303,8 @@ impl Workers {
         }
     }
 
-    /// Finds requests that have not got on since the last look. Whether anything has changed since, and how many there are.
+    /// Finds requests that have not ended since the last look. Returns whether anything has
+    /// changed, and the number of new ones.
     fn look(&self, state: &mut State, seen: &mut [u64]) -> (bool, usize) {
         let (mut has_changed, mut new) = (false, 0);
         for (slot, seen) in self.slots.iter().zip(seen) {
@@ -318,7 +323,7 @@ impl Workers {
         (has_changed, new)
     }
 
-    /// Lets all threads go: the connection has ended.
+    /// Releases all threads, as the connection has ended.
     pub fn end_all(&self) {
         let mut state = self.lock();
         state.has_ended = true;
@@ -333,7 +338,8 @@ impl Workers {
 }
 
 impl State {
-    /// Threads that serve, of those that are known. Those that may go soon count.
+    /// Returns the number of known threads that serve, including those that are about to be
+    /// unparked.
     fn active(&self) -> usize {
         (self.threads + self.to_unpark).saturating_sub(self.parked + self.waiting)
     }
@@ -344,7 +350,7 @@ impl Drop for Turn<'_> {
         let workers = &self.server.workers;
         if let Some(slot) = workers.slots.get(self.slot) {
             slot.count.fetch_add(1, SeqCst);
-            // The thread goes on with what was put off where it began with that.
+            // A thread that is serving a request that was put off continues in its own loop.
             if !self.is_again {
                 workers.end(self.slot, self.server);
             }
@@ -353,7 +359,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Drop for Home {
-    /// The thread ends (workers-W3).
+    /// Releases the others when the thread ends (workers-W3).
     fn drop(&mut self) {
         self.workers.end_all();
     }
@@ -396,7 +402,7 @@ impl Keep for [u8] {
     }
 }
 
-/// A request's head, which `fuser` only lends.
+/// The head of a request, which `fuser` only lends.
 pub(crate) struct RequestHead(Request);
 
 const _: () = assert!(!std::mem::needs_drop::<Request>());
@@ -404,8 +410,8 @@ const _: () = assert!(!std::mem::needs_drop::<Request>());
 impl Keep for Request {
     type Kept = RequestHead;
     fn keep(&self) -> RequestHead {
-        // SAFETY: `Request` is `repr(transparent)` around `fuse_in_header`, which is integers. It has nothing to drop
-        // (asserted above), so two of them own nothing twice.
+        // SAFETY: `Request` is `repr(transparent)` around `fuse_in_header`, which is integers. It
+        // has nothing to drop (asserted above), so two of them own nothing twice.
         RequestHead(unsafe { std::ptr::read(self) })
     }
     fn bytes(&self) -> usize {
@@ -420,8 +426,8 @@ impl Deref for RequestHead {
     }
 }
 
-/// Begins to serve a request, to the end of the method. One that has to be put off keeps what is in brackets, and calls the
-/// method again.
+/// Begins to serve a request, until the end of the method. If the request has to be put off, keeps
+/// the values in brackets and calls the method again later.
 macro_rules! begin {
     ($server:ident, $reply:ident, [$req:ident $(, $kept:ident)*], $method:ident ($($arg:expr),*)) => {
         let bytes = 0 $(+ crate::workers::Keep::bytes($kept))*;

@@ -1,4 +1,5 @@
-//! `open(O_CREAT)` of a name that the kernel knows to be absent, and that another process has made since.
+//! `open(O_CREAT)` of a name that the kernel knows to be absent, and that another process has made
+//! since.
 
 use std::fs;
 use std::io::Read as _;
@@ -17,7 +18,7 @@ fn open(mount: &Mount, name: &str, flags: i32) -> std::io::Result<fs::File> {
     options.read(true).write(true).create(true).custom_flags(flags).open(mount.path(name))
 }
 
-/// A mount whose kernel knows `name` to be absent, while the engine has it, with content.
+/// Makes a mount whose kernel knows `name` to be absent, while the engine has it, with content.
 fn made_since(name: &str, kind: NewKind<'_>, (uid, mode): (u32, u32)) -> Mount {
     let mount = Mount::asked_to_create();
     assert!(fs::metadata(mount.path(name)).is_err());
@@ -62,7 +63,7 @@ fn with_o_excl_it_exists() {
     assert_eq!(failed.raw_os_error(), Some(libc::EEXIST));
 }
 
-/// The kernel's rules are those of an existing file.
+/// The kernel applies the rules of an existing file.
 #[test]
 fn others_files_are_opened_as_their_modes_allow() {
     for (owner, mode, expected) in

@@ -1,4 +1,5 @@
-//! The front end over engines made for the purpose: what it asks of them, and what it survives.
+//! The front end over engines made for these tests: the requests it makes to them, and failures it
+//! survives.
 //!
 //! Needs root and `/dev/fuse`.
 
@@ -26,7 +27,7 @@ use vfs::{
     KernelCache, Limits, Mappings, NewKind, NewNode, Openings, RenameFlags, Result,
 };
 
-/// A model that counts references and calls to `fsync`, and breaks where it is told to.
+/// A model that counts references and calls to `fsync`, and panics on request.
 #[derive(Default)]
 struct Probe {
     model: Model,
@@ -35,18 +36,19 @@ struct Probe {
     fsyncs: AtomicU64,
     announced: Mutex<Vec<(Ino, Announcement)>>,
     kernel_cache: KernelCache,
-    /// What is announced as being executed.
+    /// Files announced as being executed.
     executed: Mutex<Vec<Ino>>,
-    /// What is announced as possibly mapped.
+    /// Files announced as possibly mapped.
     mapped: Mutex<Vec<Ino>>,
-    /// Openings that were announced and by whom, those that the server has answered, and what it has waited for.
+    /// Openings that were announced and their requesters; those that the server has answered; the
+    /// inodes for which it has waited.
     announced_openings: Mutex<Vec<(Ticket, Opening, Requester)>>,
     answered: Mutex<Vec<Ino>>,
     waited: Mutex<Vec<Ino>>,
-    /// What the kernel is to be told, and whether the server is to look.
+    /// Inodes of which to notify the kernel, and whether the server has to look.
     unnamed: Mutex<(Vec<Ino>, bool)>,
     news: Condvar,
-    /// Whether somebody else uses the pool, and whether the kernel may keep anything.
+    /// Whether another process uses the pool, and whether the kernel may keep anything.
     company: AtomicBool,
     /// The device of the mount.
     served: AtomicU64,
@@ -148,7 +150,7 @@ impl MountEvents for Probe {
 
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
-/// This thread.
+/// Describes this thread.
 fn this_thread(user: u32) -> Requester {
     Requester { thread: rustix::thread::gettid().as_raw_nonzero().get() as u32, user }
 }
@@ -228,14 +230,14 @@ impl Mount {
         Self::cached(Probe { model, ..Probe::default() }, Caching::EXCLUSIVE)
     }
 
-    /// Of a pool that others change too.
+    /// Makes a mount of a pool that other processes change, too.
     pub(crate) fn shared() -> Self {
         let shared = |server: Server, probe: Arc<Probe>| server.shared(probe);
         Self::of(Probe::default(), Caching::NONE, shared)
     }
 
-    /// Of one that others may use, though nobody does; with a file, a directory with one in it, and what the kernel knows
-    /// of them.
+    /// Makes a mount of a pool that others may use, but do not; with a file, a directory with one
+    /// in it, and in the kernel's cache all of them.
     pub(crate) fn alone() -> Self {
         let shared = |server: Server, probe: Arc<Probe>| server.shared(probe);
         let mount = Self::of(Probe::default(), Caching::EXCLUSIVE, shared);
@@ -252,14 +254,14 @@ impl Mount {
         until(|| self.probe.keeps.load(SeqCst));
     }
 
-    /// Somebody comes, and is let in.
+    /// Lets another process use the pool.
     fn has_company(&self) {
         self.probe.company.store(true, SeqCst);
         self.probe.wake();
         until(|| !self.probe.keeps.load(SeqCst));
     }
 
-    /// What is there, and how many requests it took to see it, but for the times of what was read.
+    /// Returns what programs see, and the number of requests that it took, except those for times.
     fn seen(&self) -> (Vec<String>, u64) {
         let asked = || {
             let ops = [Op::Lookup, Op::Read, Op::ReadDir, Op::ReadDirPlus];
@@ -285,7 +287,7 @@ impl Mount {
         (seen, asked() - before)
     }
 
-    /// Of what only the mount changes.
+    /// Makes a mount of a pool that only the mount changes.
     fn cached(probe: Probe, caching: Caching) -> Self {
         Self::of(probe, caching, |server, _| server)
     }
@@ -315,13 +317,13 @@ impl Mount {
         Self { dir, probe, counters, mount_point, server, _scratch: scratch }
     }
 
-    /// One whose kernel keeps names and asks the server to create files.
+    /// Makes a mount whose kernel keeps names and asks the server to create files.
     pub(crate) fn asked_to_create() -> Self {
         let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
         Self::cached(Probe::default(), caching)
     }
 
-    /// One of an engine that lets the kernel keep this.
+    /// Makes a mount of an engine that lets the kernel keep this.
     pub(crate) fn of_kernel_cache(kernel_cache: KernelCache) -> Self {
         Self::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE)
     }
@@ -344,7 +346,7 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// What a test has closed or unmapped may be in use for some moments.
+    /// Files that a test has closed or unmapped may be in use for some moments.
     fn drop(&mut self) {
         self.end(Duration::from_secs(10));
     }
@@ -362,7 +364,7 @@ fn panics_end_a_request_and_not_the_mount() {
     assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "content");
 }
 
-/// One request each.
+/// Each announcement takes one request.
 #[test]
 fn who_may_write_announces_by_a_command() {
     let mount = Mount::shared();
@@ -370,7 +372,8 @@ fn who_may_write_announces_by_a_command() {
     let announced = Announcement { by: Delegation(7), blocks: 3..u64::MAX };
     let tell = |file: &fs::File, command: u32| {
         let mut bytes = announced.to_bytes();
-        // SAFETY: as many bytes as the command says, and unknown commands have as many or fewer.
+        // SAFETY: the command contains the number of bytes; unknown commands have at most that
+        // number.
         match unsafe { libc::ioctl(file.as_raw_fd(), command.into(), &mut bytes) } {
             0 => Ok(Credit::from_bytes(&bytes)),
             _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
@@ -408,13 +411,13 @@ fn fsync_reaches_an_engine_that_needs_it() {
             file.sync_all().unwrap();
         }
         assert_eq!(mount.probe.fsyncs.load(Relaxed), expected);
-        // Told once, the kernel does not ask again.
+        // After one answer the kernel does not ask again.
         let asked = if durable_on_return { 1 } else { 5 };
         assert_eq!(mount.counters.calls(Op::FSync), asked);
     }
 }
 
-/// An engine has limits of its own, and the mount has them.
+/// An engine has limits of its own, and the mount applies them.
 #[test]
 fn limits_are_those_of_the_engine() {
     const SMALL: Limits = Limits { name: 20, file_size: 10_000, ..Limits::MAX };
@@ -430,7 +433,7 @@ fn limits_are_those_of_the_engine() {
     assert_eq!(errno(file.write_all_at(b"x", 10_000)), Some(libc::EFBIG));
 }
 
-/// What changes by itself the kernel asks for again.
+/// The kernel asks again for whatever changes by itself.
 #[test]
 fn the_kernel_keeps_what_the_engine_allows() {
     let now = Duration::ZERO;
@@ -452,7 +455,8 @@ fn the_kernel_keeps_what_the_engine_allows() {
     }
 }
 
-/// Of a pool that others may use it keeps everything while they do not, and nothing of it when they have come.
+/// In a pool that others may use, the kernel keeps everything while they do not, and nothing of it
+/// when they have come.
 #[test]
 fn the_kernel_keeps_what_it_is_told_until_somebody_comes() {
     let mount = Mount::alone();
@@ -477,7 +481,8 @@ fn the_kernel_keeps_what_it_is_told_until_somebody_comes() {
         entry.ino
     };
     let (file, dir) = (lookup(vfs::ROOT, b"file"), lookup(vfs::ROOT, b"dir"));
-    // What the kernel may map the others leave to it; attributes, names and other files they change.
+    // Others leave a file to the kernel that it may map; they change attributes, names and other
+    // files.
     let perm = vfs::SetAttr { perm: Some(0o600), ..Default::default() };
     model.setattr(&Caller::ROOT, file, &perm).unwrap();
     model.rename((dir, b"inner"), (vfs::ROOT, b"absent"), RenameFlags::empty()).unwrap();
@@ -498,7 +503,7 @@ fn the_kernel_keeps_what_it_is_told_until_somebody_comes() {
     assert!(mount.seen().1 > 5, "it keeps what it is told");
     assert_eq!(open.metadata().unwrap().mode() & 0o777, 0o600);
 
-    // Pages that are left from then are not those of a file as it is when it is alone again.
+    // Pages left from that time are not the file's when the mount is alone again.
     assert_eq!(fs::read_to_string(mount.path("absent")).unwrap(), "OUTER!");
     model.write(lookup(vfs::ROOT, b"absent"), 0, b"INNER?").unwrap();
     mount.is_alone();
@@ -507,7 +512,7 @@ fn the_kernel_keeps_what_it_is_told_until_somebody_comes() {
     assert_eq!(mount.seen().1, 0);
 }
 
-/// Who is there when it forgets keeps where it is, and what is mounted stays mounted.
+/// A program keeps its working directory when the kernel forgets, and mounts stay mounted.
 #[test]
 fn directories_in_use_outlast_what_the_kernel_forgets() {
     let mount = Mount::alone();
@@ -529,7 +534,7 @@ fn directories_in_use_outlast_what_the_kernel_forgets() {
     assert!(Command::new("umount").arg(&within).status().unwrap().success());
 }
 
-/// vfs-C6: only where nothing is promised before a sync the kernel may keep writes back.
+/// vfs-C6: the kernel may hold writes back only if nothing is promised before a sync.
 #[test]
 fn writes_are_kept_back_only_where_they_are_durable_on_sync() {
     let writeback = Caching { writeback: true, ..Caching::EXCLUSIVE };
@@ -551,7 +556,7 @@ fn writes_are_kept_back_only_where_they_are_durable_on_sync() {
     let left = mount.probe.model.after_crash();
     let left = left.lookup(vfs::ROOT, b"file").unwrap();
     assert_eq!(left.size, 10_000);
-    // Appended where the file ends, though the kernel alone knew where.
+    // Appended at the end of the file, though only the kernel knew it.
     let mut end = fs::OpenOptions::new().append(true).open(mount.path("file")).unwrap();
     end.write_all(b"end").unwrap();
     drop((file, end));
@@ -559,7 +564,7 @@ fn writes_are_kept_back_only_where_they_are_durable_on_sync() {
     assert_eq!(mount.probe.model.lookup(vfs::ROOT, b"file").unwrap().size, 10_003);
 }
 
-/// vfs-C4: what the kernel forgets is exactly what it was given.
+/// vfs-C4: the kernel forgets exactly as many references as it was given.
 #[test]
 fn references_balance() {
     let mount = Mount::new(true);
@@ -655,8 +660,8 @@ fn an_alias_opens_what_has_no_path_any_more() {
     mount.probe.forget(entry.ino, 1);
 }
 
-/// What loses its last name beside the mount the kernel gives up, whatever names it knows it by; and keeps for
-/// those who have it open.
+/// The kernel drops a file that loses its last name by direct access, under all names that it
+/// knows. It keeps the file for processes that have it open.
 #[test]
 fn the_kernel_forgets_what_is_removed_beside_it() {
     let mount = Mount::shared();
@@ -689,7 +694,7 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
     unnamed(file.ino);
     until(|| is_gone(file.ino));
 
-    // Open: as long as it is.
+    // Open: kept until it is closed.
     let open = lookup(b"open");
     let opened = fs::File::open(mount.path("open")).unwrap();
     model.unlink(vfs::ROOT, b"open").unwrap();
@@ -699,7 +704,8 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
     drop(opened);
     until(|| is_gone(open));
 
-    // Moved beside the mount, then removed, or replaced, through it: the kernel knows the old name still.
+    // Moved by direct access, then removed, or replaced, through the mount: the kernel still knows
+    // the old name.
     for (from, to) in [("moved", "new"), ("old", "replaced")] {
         let ino = lookup(from.as_bytes());
         let (source, target) = ((vfs::ROOT, from.as_bytes()), (vfs::ROOT, to.as_bytes()));
@@ -714,7 +720,7 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
         until(|| is_gone(ino));
     }
 
-    // Met in a listing only, and a directory with what was in it.
+    // Seen in a listing only; and a directory with its content.
     let (listed, dir) = (lookup(b"listed"), lookup(b"dir"));
     fs::write(mount.path("dir/inner"), "").unwrap();
     assert!(fs::read_dir(&mount.dir).unwrap().all(|e| e.unwrap().metadata().is_ok()));
@@ -726,7 +732,7 @@ fn the_kernel_forgets_what_is_removed_beside_it() {
     until(|| is_gone(listed) && is_gone(dir));
 }
 
-/// A name that was removed and made again beside the mount is not taken from who has it now.
+/// A name that was removed and made again by direct access stays with the inode that has it now.
 #[test]
 fn a_name_that_is_used_again_stays() {
     let mount = Mount::shared();
@@ -793,7 +799,7 @@ fn executions_are_posted_while_they_last() {
     assert!(!is_mounted(&dir));
 }
 
-/// Waits for what the kernel tells the server later: it does not wait when it closes a file, and an unmount
+/// Waits for what the kernel reports later: it does not wait when it closes a file, and an unmount
 /// overtakes that.
 fn until(done: impl Fn() -> bool) {
     let late = Instant::now() + Duration::from_secs(30);
@@ -821,7 +827,7 @@ fn what_programs_may_map_is_posted_while_they_have_it_open() {
     until(|| !mount.probe.is_mapped(ino));
     drop((written, created));
     until(|| !mount.probe.is_mapped(new));
-    // The kernel does not close what is open when the connection is cut.
+    // When the connection is cut, the kernel does not close open files.
     let open = fs::File::open(mount.path("file")).unwrap();
     assert!(mount.probe.is_mapped(ino));
     mount.end(Duration::ZERO);
@@ -829,8 +835,8 @@ fn what_programs_may_map_is_posted_while_they_have_it_open() {
     drop(open);
 }
 
-/// A name in the virtual directory opens its file for everybody who knows it, whatever may be done to the file, and
-/// wherever its own names are; no other name does, and none is ever created.
+/// A name in the virtual directory opens its file for every process that knows it, whatever the
+/// file's mode, and wherever its own names are. No other name does, and none is ever created.
 #[test]
 fn a_capability_opens_what_its_permissions_forbid() {
     let mount = Mount::shared();
@@ -863,14 +869,14 @@ fn a_capability_opens_what_its_permissions_forbid() {
         let name = announce(&file, 65534);
         let mut opened = open(&name, truncate).unwrap();
         opened.write_all(b"CON").unwrap();
-        // A used ticket is found nowhere, not even in a cache of names.
+        // No lookup finds a used ticket, not even in a cache of names.
         assert_eq!(open(&name, read_write).unwrap_err(), rustix::io::Errno::NOENT);
         let shown = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
         assert!(fs::read(shown).is_err());
         let mut content = String::new();
         open(&announce(&file, 65534), read_write).unwrap().read_to_string(&mut content).unwrap();
         assert_eq!(content, "CONtent", "nothing is truncated");
-        // Nobody but root lists or watches the directory.
+        // Only root lists or watches the directory.
         let listed = fs::read_dir(&virtual_dir).unwrap_err();
         assert_eq!(listed.kind(), ErrorKind::PermissionDenied);
         let watch = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).unwrap();
@@ -884,7 +890,8 @@ fn a_capability_opens_what_its_permissions_forbid() {
     rustix::fs::fchmod(&opened, 0o640.into()).unwrap();
     assert_eq!(mount.probe.getattr(file.ino).unwrap().perm, 0o640);
     assert!(!mount.probe.is_mapped(file.ino), "whoever comes so counts himself");
-    // The server says what it answers before it looks, and whoever changes the size waits for that.
+    // The server announces an answer before it reads the size, and a process that changes the size
+    // waits for that.
     let answered = mount.probe.answered.lock().unwrap().clone();
     assert_eq!(answered, [file.ino; 3]);
     let waits = || std::mem::take(&mut *mount.probe.waited.lock().unwrap()).contains(&file.ino);
@@ -922,7 +929,7 @@ fn a_capability_opens_what_its_permissions_forbid() {
     }
     let without_create = open(&announce(&file, 0), rustix::fs::OFlags::RDONLY);
     assert_eq!(without_create.unwrap_err(), rustix::io::Errno::NOENT);
-    // Nothing is ever in it, and nothing can be made there.
+    // It is always empty, and no file can be made there.
     assert_eq!(fs::read_dir(&virtual_dir).unwrap().count(), 0);
     assert!(fs::create_dir(virtual_dir.join("dir")).is_err());
     assert!(fs::hard_link(mount.path("dir"), virtual_dir.join("link")).is_err());
@@ -932,14 +939,15 @@ fn a_capability_opens_what_its_permissions_forbid() {
         fs::read_dir(&mount.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(listed, ["dir"]);
 
-    // References balance: what is unlinked dies with its last description.
+    // References balance: an unlinked file dies with its last description.
     mount.probe.forget(file.ino, 1);
     mount.probe.forget(dir.ino, 1);
     drop(opened);
     until(|| mount.probe.getattr(file.ino) == Err(Errno::STALE));
 }
 
-/// Runs a part of a test with the permissions of a user who owns nothing: the credentials of this thread only.
+/// Runs a part of a test with the permissions of a user that owns nothing: changes the credentials
+/// of this thread only.
 fn as_nobody(part: impl FnOnce()) {
     let set = |uid: u32| {
         // SAFETY: changes nothing but the calling thread's credentials.

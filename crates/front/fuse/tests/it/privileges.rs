@@ -1,4 +1,4 @@
-//! Set-user-ID of a file that has a capability, too.
+//! Set-user-ID of a file that also has a capability.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
@@ -7,7 +7,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use crate::mount::Mount;
 
-/// Of version 2, one bit permitted.
+/// A capability of version 2, with one bit permitted.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -24,7 +24,7 @@ fn a_write_by_root_takes_the_capability_alone() {
             assert_eq!(mode(), 0o6755);
             assert!(getxattr(&path, "security.capability", &mut [0; 32]).is_err());
         }
-        // A change of owner to the same one takes the bits.
+        // A change to the same owner clears the bits.
         std::os::unix::fs::chown(&path, None, None).unwrap();
         assert_eq!(mode(), 0o755);
     }

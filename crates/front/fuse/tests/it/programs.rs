@@ -17,8 +17,8 @@ fn compiled(scratch: &Path, name: &str) -> PathBuf {
     program
 }
 
-/// Runs a program, with each of `flags`, on a mount that is the only user of its pool, on one that asks to open files, on one
-/// beside other users of the pool, on one that they have left, and on caches.
+/// Runs a program, with each of `flags`, on several mounts: the only user of its pool; one that
+/// asks to open files; one with other users of the pool; one that those have left; and caches.
 fn passes(name: &str, flags: &[&str]) {
     let scratch = tempfile::tempdir().unwrap();
     let program = compiled(scratch.path(), name);

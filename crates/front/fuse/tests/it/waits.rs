@@ -1,4 +1,4 @@
-//! Requests that wait, and what becomes of others meanwhile.
+//! Requests that wait, and other requests meanwhile.
 //!
 //! Needs root and `/dev/fuse`.
 
@@ -18,7 +18,7 @@ use fuse::{
 use vfs::model::Model;
 use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, Result};
 
-/// A file of this size is read when the gate is open.
+/// Reads of this size wait until the gate is open.
 const SLOW_BYTES: usize = 7777;
 
 /// A file system whose reads can be kept waiting.
@@ -77,7 +77,7 @@ impl Gate {
     }
 }
 
-/// A mount with two threads; the gate is opened and the mount ended when it is dropped.
+/// A mount with two threads. Dropping it opens the gate and ends the mount.
 struct Mount {
     dir: PathBuf,
     gate: Arc<Gate>,
@@ -112,7 +112,7 @@ impl Mount {
         mount
     }
 
-    /// Makes files, and reads each in a thread of its own as this user.
+    /// Makes files as this user, and reads each in a thread of its own.
     fn read_slowly(&self, uid: u32, count: usize) -> Vec<JoinHandle<std::io::Result<usize>>> {
         let paths = (0..count).map(|i| self.dir.join(format!("slow-{uid}-{i}")));
         paths
@@ -156,7 +156,8 @@ fn use_mount(dir: &Path, name: &str) {
     fs::remove_file(dir.join("renamed")).unwrap();
 }
 
-/// Users who let all their requests wait do not let another one wait, and get all their answers in the end.
+/// Users that let all their requests wait do not delay another one, and get all their answers in
+/// the end.
 #[test]
 fn requests_that_wait_keep_no_other_user_waiting() {
     const EACH: usize = 150;
@@ -177,14 +178,14 @@ fn requests_that_wait_keep_no_other_user_waiting() {
     for reader in readers {
         assert_eq!(reader.join().unwrap().unwrap(), SLOW_BYTES);
     }
-    // Threads are parked again, and the mount goes on.
+    // Threads are parked again, and the mount still works.
     for i in 0..200 {
         use_mount(&mount.dir, &format!("later-{i}"));
     }
     assert_eq!(mount.gate.state.lock().unwrap().waiting, 0);
 }
 
-/// A mount that few or no requests were made of ends all the same.
+/// A mount ends even if it got few or no requests.
 #[test]
 fn a_mount_ends_whatever_its_threads_have_done() {
     for requests in [0, 1, 2, 3, 70, 140] {
