@@ -10,80 +10,84 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU8;
 use vfs::{FileSystem, Ino, Result};
 
-/// A pool that is open, with what front ends need beside its files.
+/// A pool that is open, with the functions that front ends need besides file access.
 ///
 /// Several processes may have the same pool open ([`place`](crate::place)), unless the engine is [`Alone`].
 pub trait Engine: FileSystem + MountEvents + Processes {
     /// The memory that the pool lies in.
     fn region(&self) -> &Region;
 
-    /// The descriptors that it keeps open: for those who live in a program that is to know nothing of them.
+    /// The descriptors that the engine keeps open, for front ends that hide them from the program
+    /// in which they run.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// What mounting found.
+    /// The findings of the mount.
     fn mount_report(&self) -> &MountReport;
 
-    /// How free space lies, read from the derived state: in time that grows with the pool, and without a lock, so that
-    /// it is exact where nobody else works.
+    /// Reads from the derived state how free space lies. This takes time that grows with the pool.
+    /// It takes no lock, so the answer is exact only while nothing changes.
     fn free_space(&self) -> FreeSpace;
 
-    /// Whether accesses to files, and to directories, change their access times, for all who use the pool: each does
-    /// (`strictly`), or only where `relatime` would record it. As long as nobody says so they do, as `relatime` would.
+    /// Sets which accesses change access times, for all users of the pool: accesses to files, and
+    /// to directories. Either each access does (`strictly`), or only one that `relatime` would
+    /// record. Initially all accesses do, as `relatime` would.
     fn record_access(&self, files: bool, dirs: bool, strictly: bool);
 
-    /// The content of a file from `offset` on without a copy (Chell §6): up to `count` bytes, fewer
-    /// at the end of the file, where the file is not contiguous, and in holes.
-    /// What is replaced meanwhile is not used again before all such buffers are dropped.
+    /// Lends the content of a file from `offset` on without a copy (Chell §6): up to `count` bytes,
+    /// fewer at the end of the file, at the end of a contiguous piece, and in holes. Blocks that
+    /// are replaced meanwhile are not used again before all such buffers are dropped.
     ///
     /// # Errors
     /// As [`FileSystem::read`].
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>>;
 
-    /// Does a bounded step of what may wait until somebody has time for it; whether more is to be done. To be called now and then
-    /// by somebody who stays.
+    /// Does a bounded step of deferred work; returns whether more is to be done. A process that
+    /// stays calls this now and then.
     ///
     /// # Errors
-    /// `EIO` and `EUCLEAN` where the pool is lost or damaged.
+    /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn maintain(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// What dropping a [`ReadBuf`] does; for those whose buffers have no owner in Rust, and who have
-    /// forgotten them ([`std::mem::forget`]).
+    /// Does the work of dropping a [`ReadBuf`], for front ends whose buffers have no owner in Rust,
+    /// and which have forgotten them ([`std::mem::forget`]).
     fn put_read_buf(&self);
 }
 
-/// What an engine does about the other processes that have the pool open.
+/// The relations of an engine to other processes that have the pool open.
 pub trait Processes {
-    /// Clears away what processes that died have left: to be called now and then by somebody who
-    /// stays. Returns how many there were.
+    /// Clears away what dead processes have left; a process that stays calls this now and then.
+    /// Returns the number of dead processes.
     ///
     /// # Errors
-    /// `EIO` and `EUCLEAN` where the pool is lost or damaged.
+    /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn reap_processes(&self) -> Result<usize>;
 
-    /// Lets those into the shared state who may open the pool meanwhile, and nobody else.
+    /// Updates the access rights of the shared state: exactly the users who may now open the pool
+    /// may use it.
     ///
     /// # Errors
-    /// Of the system.
+    /// Those of the system.
     fn follow_owner(&self) -> io::Result<()>;
 
     /// Keeps the other threads of this process out of the pool until dropped: before `execve`,
     /// which would kill them anywhere.
     fn pause(&self) -> Option<Paused<'_>>;
 
-    /// Before a fork: until [`end_fork`](Self::end_fork), what this process holds stays, also if it dies.
+    /// Begins a fork: until [`end_fork`](Self::end_fork), references of this process stay, even if
+    /// it dies.
     fn begin_fork(&self);
 
-    /// In the child of a fork, before [`end_fork`](Self::end_fork): takes a reference of its own to an inode that its parent
-    /// holds.
+    /// Takes an own reference to an inode that the parent holds; called in the child of a fork,
+    /// before [`end_fork`](Self::end_fork).
     ///
     /// # Errors
-    /// `EIO` and `EUCLEAN` where the pool is lost or damaged.
+    /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn inherit(&self, ino: Ino) -> Result<()>;
 
-    /// In the child of a fork, when it has taken references for what it inherits; and in the parent, when it
-    /// has or there is no child.
+    /// Ends a fork. The child calls this when it has taken references for what it inherits; the
+    /// parent, when the child has done so or there is no child.
     fn end_fork(&self);
 }
 
@@ -112,15 +116,15 @@ impl<T: Alone + FileSystem> Processes for T {
     fn end_fork(&self) {}
 }
 
-/// Bytes of a file, where they are. They stay what they are until dropped, except for writes in
-/// place; a thread that holds one may call the file system.
+/// Bytes of a file in place, without a copy. They do not change until the buffer is dropped, except
+/// by writes in place. A thread that holds one may call the file system.
 pub struct ReadBuf<'a> {
     engine: &'a dyn Engine,
     bytes: &'a [AtomicU8],
 }
 
 impl<'a> ReadBuf<'a> {
-    /// Gives back to the engine what it has lent, when dropped.
+    /// Wraps bytes that the engine has lent; the buffer gives them back when dropped.
     pub fn new(engine: &'a dyn Engine, bytes: &'a [AtomicU8]) -> Self {
         Self { engine, bytes }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong when a pool is formatted, opened or checked.
+//! Errors of formatting, opening and checking a pool.
 
 use serde::Serialize;
 use vfs::Errno;
@@ -9,20 +9,21 @@ pub enum Error {
     /// The region holds no pool.
     #[error("no pool here: {0}. Format it with `keepstone mkfs`, or name another file")]
     NotAPool(String),
-    /// The region holds a pool, which cannot be used: of another version, cut off, or damaged at the start.
+    /// The region holds a pool that cannot be used: it has another version, is cut off, or is
+    /// damaged at the start.
     #[error("holds a pool that cannot be opened: {0}")]
     Unusable(String),
     /// The region cannot hold a pool.
     #[error("cannot format: {0}")]
     Unformattable(String),
-    /// What the pool says of itself cannot be.
+    /// The pool contains contradictions.
     #[error("the pool is damaged: {} problem(s), first: {}. `keepstone check` lists them; \
              `check --repair` repairs what is safe; a read-only mount is possible", .0.len(), .0[0])]
     Damaged(Vec<Problem>),
-    /// The machine did not give what was needed.
+    /// The machine did not provide the needed memory.
     #[error("no memory for the volatile state: {0}")]
     Memory(#[from] std::io::Error),
-    /// The state that processes share could not be had.
+    /// The state that processes share could not be created or opened.
     #[error("cannot share the pool with other processes: {0}")]
     Shared(#[source] std::io::Error),
     /// The pool has no room for what opening it needs.
@@ -35,13 +36,13 @@ pub enum Error {
 pub struct Problem {
     /// The object, for example `inode 17` or `directory inode 1, entry at 0x5020`.
     pub object: String,
-    /// What is wrong with it.
+    /// The violation.
     pub what: String,
-    /// What repairing does, where that is safe: one word stored.
+    /// The effect of a repair, if one is safe: it stores one word.
     pub remedy: Option<String>,
     /// Whether it was repaired.
     pub repaired: bool,
-    /// That word: where in the region, and its value.
+    /// That word: its place in the region, and its value.
     #[serde(skip)]
     pub fix: Option<(u64, u64)>,
 }

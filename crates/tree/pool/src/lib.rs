@@ -1,8 +1,8 @@
-//! What all pools have, whatever engine keeps their files: how they are formatted, mounted and checked, what they
-//! say of themselves, what can go wrong, and where those meet who share one.
+//! The engine-independent parts of a pool: how pools are formatted, mounted and checked, reports
+//! about them, errors, and the meeting place of the processes that share one.
 //!
-//! An engine implements [`Engine`] and takes and returns the types here; who wants any pool opened, asks the crate
-//! `engines`, the only one that names them all.
+//! An engine implements [`Engine`], and takes and returns the types here. To open a pool of any
+//! engine, use the crate `engines`, the only one that names them all.
 
 #![forbid(unsafe_code)]
 

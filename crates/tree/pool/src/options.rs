@@ -22,25 +22,27 @@ pub struct FormatOptions {
 pub struct MountOptions {
     /// Refuse changes; a damaged pool can be mounted this way.
     pub read_only: bool,
-    /// Workers of the mount scan, the calling thread among them; none given: one for each processor.
+    /// Workers of the mount scan, including the calling thread; `None`: one for each processor.
     pub threads: Option<usize>,
-    /// Where the time of changes comes from.
+    /// The clock for the times of changes.
     pub clock: fn() -> Timestamp,
     /// Decides what is otherwise random: the key of the name hash and the generations of new
     /// inodes. For replays; a known key lets names be chosen to collide.
     pub seed: Option<u64>,
     /// How space is pre-allocated, by engines that do so.
     pub prealloc: Prealloc,
-    /// How writes inside files reach the medium, where the engine stores them in place. As the next, for all who share the
-    /// pool: what the first of them says.
+    /// How writes inside files reach the medium, if the engine stores them in place. For this field
+    /// and the next two, the first process of those that share the pool decides.
     pub write_policy: WritePolicy,
-    /// Which writes go past the cache, where nobody has chosen.
+    /// The writes that bypass the cache with [`WritePolicy::Auto`], unless a file has its own
+    /// setting.
     pub past_cache: PastCache,
     /// Whether names and attributes are consistent after a power failure.
     pub consistency: Consistency,
 }
 
-/// Which writes go past the cache with [`WritePolicy::Auto`]: those that are as long as this in files that are as long.
+/// The writes that bypass the cache with [`WritePolicy::Auto`]: those of at least `write` bytes in
+/// files of at least `file` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastCache {
     /// Bytes of a write.
@@ -50,12 +52,13 @@ pub struct PastCache {
 }
 
 impl PastCache {
-    /// None at all.
+    /// No writes bypass the cache.
     pub const NEVER: Self = Self { write: u64::MAX, file: u64::MAX };
 }
 
-/// Files that a last-level cache holds stay there: half of the smallest that servers have. Past it, a block need not be fetched
-/// before it is replaced, which is 0.6 of the time of a write, and reading it afterwards costs what that saves.
+/// Files that fit into a last-level cache stay there: the limit is half of the smallest that
+/// servers have. A write past the cache need not fetch a block before replacing it, which is 0.6 of
+/// the time of a write. Reading the block afterwards costs what that saves.
 impl Default for PastCache {
     fn default() -> Self {
         Self { write: 4 << 10, file: 4 << 20 }
@@ -78,7 +81,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Whether they choose what only some engines have.
+    /// Whether the options select something that only some engines have.
     pub fn chooses(&self) -> bool {
         self.write_policy != WritePolicy::default() || self.consistency != Consistency::default()
     }
@@ -87,28 +90,30 @@ impl MountOptions {
 /// How writes inside files reach the medium (SCMFS §3.4, `write_through` of `nvmalloc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WritePolicy {
-    /// Through the cache, durable on fsync; what [`PastCache`] names past it, durable on return.
+    /// Through the cache, durable on fsync; writes as long as [`PastCache`] requires bypass it, and
+    /// are durable on return.
     #[default]
     Auto,
-    /// Through the cache, all of them.
+    /// All through the cache.
     Cached,
-    /// Past the cache, all of them.
+    /// All past the cache.
     Through,
 }
 
 impl WritePolicy {
-    /// All of them, with their names.
+    /// All policies, with their names.
     const NAMES: [(Self, &str); 3] =
         [(Self::Auto, "auto"), (Self::Cached, "cached"), (Self::Through, "through")];
 }
 
-/// How far names and attributes survive a power failure (SCMFS §3.6, and §4.3 for what that costs).
+/// Whether names and attributes survive a power failure (SCMFS §3.6, and §4.3 for the cost).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// They are flushed and fenced in their order.
+    /// They are flushed and fenced in order.
     #[default]
     Metadata,
-    /// Nothing is flushed before the pool is unmounted: for memory that loses everything anyway, and for comparisons.
+    /// Nothing is flushed before the pool is unmounted: for memory that loses everything anyway,
+    /// and for comparisons.
     None,
 }
 
@@ -116,7 +121,7 @@ impl Consistency {
     const NAMES: [(Self, &str); 2] = [(Self::Metadata, "metadata"), (Self::None, "none")];
 }
 
-/// What has this name.
+/// Finds the value of this name.
 fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, known)| *known == name);
     found.map(|(value, _)| *value).ok_or_else(|| {
@@ -125,7 +130,7 @@ fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, String> {
     })
 }
 
-/// The name of what has one.
+/// The name of a value.
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
     names.iter().find(|(known, _)| known == value).map_or("", |(_, name)| name)
 }
@@ -167,7 +172,8 @@ pub struct CheckOptions {
     pub threads: Option<usize>,
 }
 
-/// Workers of a scan: `given`, or one for each processor. (To know these takes longer than to join a pool.)
+/// Workers of a scan: `given`, or one for each processor. (Counting processors takes longer than
+/// joining a pool.)
 pub fn scan_threads(given: Option<usize>) -> usize {
     given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

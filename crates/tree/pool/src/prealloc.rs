@@ -1,37 +1,43 @@
 //! Pre-allocation and its collector (SCMFS §3.3, §3.5), as options.
 
-/// How an engine that pre-allocates space does so. Who opens a pool first decides, also for those who join. Blocks have 4096
-/// bytes.
+/// How an engine pre-allocates space, if it does. The process that opens a pool first decides, also
+/// for those that join. Blocks have 4096 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prealloc {
     /// Whether space is pre-allocated at all.
     pub enabled: bool,
-    /// The collector makes null files when there are fewer, and leaves so many as long as there is space.
+    /// Null files that the collector keeps ready, as long as there is space: it makes more when
+    /// there are fewer.
     pub null_min: u64,
-    /// No more null files are kept than so many; at the most 1008.
+    /// Most null files that are kept; at most 1008.
     pub null_max: u64,
-    /// Blocks of a null file: of a longer file that is removed, the rest becomes free.
+    /// Blocks of a null file. When a longer file is removed, the rest becomes free.
     pub null_blocks: u64,
-    /// A file that is appended to gets as many blocks more as it has, but no fewer than this, …
+    /// Fewest blocks that an append allocates in advance. It allocates as many as the file has,
+    /// within this and the next limit.
     pub blocks_min: u64,
-    /// … and no more. A file that is cut keeps no more beyond its end, either.
+    /// Most blocks that an append allocates in advance. A file that is cut keeps at most this many
+    /// beyond its end, too.
     pub blocks_max: u64,
-    /// Utilisation of the pool in percent, reclaimable space included, from which on the collector frees, and nothing is
-    /// pre-allocated.
+    /// Utilisation of the pool in percent, including reclaimable space, from which on the collector
+    /// frees space, and nothing is pre-allocated.
     pub collect_above: u64,
-    /// The same, in bytes that are neither used nor pre-allocated.
+    /// The same limit as the fewest bytes that are neither used nor pre-allocated.
     pub collect_below: u64,
-    /// A file that has not been modified for so many seconds is cold.
+    /// Seconds without modification after which a file is cold.
     pub cold_after: u64,
-    /// The collector frees or moves about so many blocks in one step.
+    /// Blocks that the collector frees or moves in one step, approximately.
     pub step: u64,
-    /// Aligned units of which no more than so many percent are used, all by cold files, are emptied; 0: none are.
+    /// The collector empties aligned units of which at most this percentage is used, all by cold
+    /// files; 0: it empties none.
     pub relocate: u64,
-    /// … where less than so many percent of what is free lies in whole units.
+    /// The collector empties units only if less than this percentage of the free space lies in
+    /// whole units.
     pub whole_below: u64,
     /// Blocks of such a unit: 512 are 2 MiB.
     pub unit: u64,
-    /// Whether space is chosen by turns, rather than what was freed last, so that all of the pool wears alike.
+    /// Whether allocation goes round the pool instead of reusing the space that was freed last, so
+    /// that all of it wears equally.
     pub wear: bool,
 }
 
@@ -57,7 +63,7 @@ impl Default for Prealloc {
 }
 
 impl Prealloc {
-    /// Nothing is pre-allocated.
+    /// Options without pre-allocation.
     pub fn off() -> Self {
         Self { enabled: false, ..Self::default() }
     }

@@ -1,16 +1,16 @@
-//! What pools say of themselves, and what mounting and checking find.
+//! Descriptions of pools, and the findings of mounting and checking.
 
 use crate::{LABEL_MAX, Problem};
 use serde::Serialize;
 use std::ops::Range;
 
-/// The label that a superblock holds, padded with zeros.
+/// Decodes the label of a superblock, which is padded with zeros.
 pub fn label(padded: &[u8; LABEL_MAX]) -> String {
     let label = padded.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(label).into_owned()
 }
 
-/// What a pool says of itself.
+/// The description of a pool in its superblock.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolInfo {
     /// The name of its layout, and so of the engine that keeps it.
@@ -32,8 +32,8 @@ pub struct PoolInfo {
 /// Bytes of an aligned unit of space that a huge page can map.
 const UNIT: u64 = 2 << 20;
 
-/// How the free space of a pool lies: what a file that wants to be contiguous can get. Space that waits for readers counts
-/// as used.
+/// The distribution of a pool's free space: how much contiguous space a file can get. Space that
+/// waits for readers counts as used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FreeSpace {
     /// Bytes that are free.
@@ -44,7 +44,7 @@ pub struct FreeSpace {
     pub longest_bytes: u64,
     /// Bytes in aligned units of 2 MiB that are free as a whole, for huge pages.
     pub huge_bytes: u64,
-    /// How many runs there are by their size: the `i`th counts runs of 2^i blocks up to less than 2^(i+1).
+    /// Numbers of runs by size: element `i` counts runs of 2^i blocks up to less than 2^(i+1).
     pub runs_by_size: Vec<u64>,
 }
 
@@ -66,13 +66,14 @@ impl FreeSpace {
         self.runs_by_size[class] += 1;
     }
 
-    /// The share of free space that huge pages can map; 1 where nothing is free.
+    /// The share of free space that huge pages can map; 1 if no space is free.
     pub fn huge_share(&self) -> f64 {
         if self.bytes == 0 { 1.0 } else { self.huge_bytes as f64 / self.bytes as f64 }
     }
 }
 
-/// What mounting found and did. A process that joins others finds nothing but the space in use.
+/// The findings and actions of a mount. For a process that joins others, only the space in use is
+/// set.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MountReport {
     /// Live inodes.
@@ -81,8 +82,8 @@ pub struct MountReport {
     pub names: u64,
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Words that a crash had left and that are cleared: pointers beyond the end of files, entries of
-    /// inodes that had not come to be.
+    /// Words that a crash had left and that are cleared: pointers beyond the end of files, entries
+    /// of inodes that were never completed.
     pub stale_cleared: u64,
     /// Problems (read-only mounts of damaged pools).
     pub problems: u64,
@@ -90,7 +91,7 @@ pub struct MountReport {
     pub scan_us: u64,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// Live inodes.
@@ -103,12 +104,12 @@ pub struct CheckReport {
     pub blocks_used: u64,
     /// Words left by a crash, as in [`MountReport::stale_cleared`]; harmless, cleared by the next mount.
     pub stale_words: u64,
-    /// What is wrong, in the order of objects.
+    /// The problems, in the order of objects.
     pub problems: Vec<Problem>,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether there is no problem.
     pub fn clean(&self) -> bool {
         self.problems.is_empty()
     }
@@ -125,7 +126,7 @@ mod tests {
         free.add(10..13, 4096);
         assert_eq!((free.bytes, free.runs, free.huge_bytes), (4 * 4096, 2, 0));
         assert_eq!(free.huge_share(), 0.0);
-        // One unit and a block on either side, then a whole unit less one block.
+        // A block, one unit and another block; then a whole unit less one block.
         free.add(511..1025, 4096);
         free.add(1536..2047, 4096);
         assert_eq!(free.huge_bytes, UNIT);

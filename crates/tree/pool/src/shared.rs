@@ -1,18 +1,18 @@
-//! Where the processes meet that share a pool: a file with the derived state.
+//! The meeting place of processes that share a pool: a file with the derived state.
 
 use crate::{Error, Place};
 use pmem::Region;
 use std::io;
 use std::path::Path;
 
-/// Where the directories of shared states are.
+/// The directory with the directories of shared states.
 const ARENAS: &str = "/dev/shm";
 
-/// Where those meet who use the pool in `region`: a copy of its file is another pool. `format` is the version of
-/// the derived state; no two engines have the same.
+/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
+/// another pool. `format` is the version of the derived state; no two engines have the same.
 ///
 /// # Errors
-/// [`Error::Shared`] where the region lies in no file.
+/// [`Error::Shared`] if the region lies in no file.
 pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Error> {
     let file =
         region.file_id().ok_or_else(|| Error::Shared(io::Error::other("it is not a file")))?;
@@ -26,23 +26,25 @@ pub fn place(region: &Region, pool: uuid::Uuid, format: u64) -> Result<Place, Er
     })
 }
 
-/// Removes the shared states with one of these `formats` of pools whose users have all been killed. Returns how many bytes of
-/// memory that gave back.
+/// Removes the shared states with one of these `formats` of pools whose users have all been killed.
+/// Returns the number of bytes of memory that this freed.
 ///
 /// # Errors
-/// Of the system.
+/// Those of the system.
 pub fn remove_abandoned(formats: &[u64]) -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), formats)
 }
 
-/// Whether a pool or a shared state is mapped there: larger than all that is a program's own, and sparse.
+/// Whether a pool or a shared state is mapped at `address`: it is larger than all mappings of the
+/// program itself, and sparse.
 pub fn is_mapped(address: usize) -> bool {
     arena::is_mapped(address) || pmem::is_mapped(address)
 }
 
-/// To be called in a handler of SIGBUS with the address that was touched: whether the instruction can be executed
-/// again, as it was in a shared state for which there was no room, and now there is, or in a shared state or pool whose file
-/// was truncated: then all operations of that pool fail with `EIO`.
+/// Handles a SIGBUS; called in its handler with the faulting address. Returns whether the
+/// instruction can be executed again. That is so in two cases: a shared state had no room, and now
+/// has; or a shared state or pool file was truncated. Then all operations of that pool fail with
+/// `EIO`.
 pub fn handle_fault(address: usize) -> bool {
     arena::handle_fault(address) || pmem::handle_fault(address)
 }
