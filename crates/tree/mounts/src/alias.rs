@@ -1,4 +1,4 @@
-//! Names that open an inode once, instead of paths.
+//! Names that open an inode once, in place of paths.
 
 use std::fmt;
 use vfs::Ino;
@@ -10,17 +10,19 @@ const TICKET_LEN: usize = 32;
 /// The number of an opening that a process has announced
 /// ([`MountEvents::begin_opening`](crate::MountEvents::begin_opening)). No two openings have the same, and no process can guess one.
 ///
-/// A process that uses the pool directly sometimes needs the kernel's own description of a file that it
-/// knows by inode number only: the file may have been renamed or unlinked since. It announces which one in the memory that the
-/// pool's users share, and opens a name that carries the ticket alone, as 32 hexadecimal digits. Such a name is never listed.
-/// The server looks at the announcement: the name works once, within a second, for the thread that has announced it, with the
-/// same user. A name that `/proc/self/fd` or inotify shows later opens nothing. There are two such names:
+/// A process that uses the pool directly sometimes needs the kernel's own description of a file
+/// that it knows by inode number only: the file may have been renamed or unlinked since. It
+/// announces the inode in the memory that the pool's users share, and opens a name that carries the
+/// ticket alone, as 32 hexadecimal digits. Such a name is never listed. The server looks up the
+/// announcement: the name works once, within a second, for the thread that has announced it, with
+/// the same user. A name that `/proc/self/fd` or inotify shows later opens nothing. There are two
+/// such names:
 ///
 /// - `.keepstone-TICKET` in the root of the mount ([`root_name`](Self::root_name)): the kernel
 ///   checks the permissions of the inode.
-/// - `TICKET` ([`Display`](fmt::Display)) in the virtual directory [`DIR`](Self::DIR) of the root, for regular files, with
-///   `O_CREAT`: the name never exists, so the kernel asks the server to create it, and takes what that opens for a new file, of
-///   which it checks no permission.
+/// - `TICKET` ([`Display`](fmt::Display)) in the virtual directory [`DIR`](Self::DIR) of the root,
+///   for regular files, with `O_CREAT`. The name never exists, so the kernel asks the server to
+///   create it. The kernel takes the opened file for a new one, and so checks no permission of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u128);
 
@@ -33,12 +35,12 @@ impl Ticket {
         format!("{PREFIX}{self}")
     }
 
-    /// The ticket in what has the form of a name in the root.
+    /// Parses a name in the root; `None` if it does not have that form.
     pub fn parse_root(name: &[u8]) -> Option<Self> {
         Self::parse(name.strip_prefix(PREFIX.as_bytes())?)
     }
 
-    /// The ticket that `name` in the virtual directory has the form of.
+    /// Parses a name in the virtual directory; `None` if it does not have that form.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let digits =
@@ -58,13 +60,14 @@ impl fmt::Display for Ticket {
 pub struct Opening {
     /// Number of the inode.
     pub ino: Ino,
-    /// Its life: inodes are used again.
+    /// Its generation: inode numbers are used again.
     pub generation: u32,
-    /// Whether by a name in the virtual directory, so that the kernel takes it for a new file.
+    /// Whether it is opened by a name in the virtual directory, so that the kernel takes it for a
+    /// new file.
     pub as_new: bool,
 }
 
-/// The thread that the kernel asks a server for.
+/// The thread on whose behalf the kernel asks a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// Its number, in the namespace of the pool's users.

@@ -1,5 +1,6 @@
-//! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): a twentieth of what it takes to
-//! read the table. Everything here is `None` where the kernel does not know the calls, or a sandbox forbids them.
+//! Asking the kernel about single mounts (`statmount(2)`, `listmount(2)`, Linux 6.8): this takes a
+//! twentieth of the time to read the table. All functions return `None` if the kernel does not know
+//! the calls, or a sandbox forbids them.
 
 #![allow(unsafe_code)]
 
@@ -21,19 +22,20 @@ const IDENTITY: u32 = linux::STATMOUNT_MNT_ROOT
     | linux::STATMOUNT_FS_SUBTYPE
     | linux::STATMOUNT_SB_SOURCE
     | linux::STATMOUNT_MNT_OPTS;
-/// Mounts below one of a pool that are looked at; with more, the table is read.
+/// Most mounts below a pool's mount that are examined; if there are more, the table is read.
 const NESTED: usize = 16;
 
-/// The mount of this process's namespace that was made last: as long as it is the same, none has come.
-/// Numbers are never used again (`mnt_id` of `statmount`).
+/// The number of the newest mount of this process's namespace: while it is the same, no mount has
+/// been added. Numbers are never used again (`mnt_id` of `statmount`).
 pub fn newest_mount() -> Option<u64> {
     let mut newest = [0];
-    // A mount that is gone leaves an older one, or one of a namespace that is entered: both are other numbers.
+    // If the newest mount is gone, or another namespace is entered, the newest number is another
+    // one.
     (list(linux::LSMT_ROOT as u64, &mut newest, linux::LISTMOUNT_REVERSE)? == 1)
         .then_some(newest[0])
 }
 
-/// Which mount it is.
+/// The identity of a mount.
 pub(crate) struct Identified {
     /// The pool, as the mount names it.
     pub source: Vec<u8>,
@@ -43,13 +45,14 @@ pub(crate) struct Identified {
     pub state: MountState,
 }
 
-/// Flags of the mount of `device` that the path `dir` leads to, and what is mounted below, if it leads to its root.
+/// Returns the flags of the mount of `device` at the path `dir`, and the mounts below it, if `dir`
+/// leads to its root.
 pub fn mount_state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let mount = mount_at(dir, device)?;
     state(mount, &Answer::about(mount, STATE)?)
 }
 
-/// The same of a mount of a whole pool, with what it is.
+/// Returns the identity and state of a mount of a whole pool.
 pub(crate) fn identify(dir: &[u8], device: (u32, u32)) -> Option<Identified> {
     let mount = mount_at(dir, device)?;
     let answer = Answer::about(mount, STATE | IDENTITY)?;
@@ -66,10 +69,10 @@ pub(crate) fn identify(dir: &[u8], device: (u32, u32)) -> Option<Identified> {
     (is_pool && is_whole).then_some(Identified { source, user, state })
 }
 
-/// The mount of `device` that the path `dir` leads to the root of.
+/// The number of the mount of `device` whose root is at the path `dir`.
 fn mount_at(dir: &[u8], device: (u32, u32)) -> Option<u64> {
     let id = StatxFlags::from_bits_retain(linux::STATX_MNT_ID_UNIQUE);
-    // Nothing that the server of the mount would be asked for.
+    // These flags ask nothing of the mount's server.
     let flags = AtFlags::from_bits_retain(linux::AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
     let root = statx(CWD, CString::new(dir).ok()?, flags, id).ok()?;
     let is_root = root.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
@@ -89,7 +92,7 @@ fn state(mount: u64, answer: &Answer) -> Option<MountState> {
     Some(MountState { flags: answer.flags()?, nested: nested.collect::<Option<_>>()? })
 }
 
-/// Mounts below `mount`, at any depth; how many were found.
+/// Lists mounts below `mount`, at any depth; returns the number found.
 fn list(mount: u64, to: &mut [u64], flags: u32) -> Option<usize> {
     let (address, len) = (to.as_mut_ptr(), to.len());
     // SAFETY: the kernel stores at most that many numbers.
@@ -114,14 +117,14 @@ unsafe fn ask(
         mnt_ns_id: 0,
     };
     let args = [(&raw const request).expose_provenance(), to, len, flags as usize, 0];
-    // Valgrind shows programs no vDSO, and warns their users of calls that it does not know.
+    // Valgrind hides the vDSO from programs, and warns users of system calls that it does not know.
     // SAFETY: no preconditions.
     let has_vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } != 0;
-    // SAFETY: the request is one, and the caller answers for the rest.
+    // SAFETY: the request is valid, and the caller answers for the rest.
     has_vdso.then(|| unsafe { os::syscalls::syscall(call.into(), args) })?.ok()
 }
 
-/// What `statmount` says.
+/// The answer of `statmount`.
 struct Answer(Box<[u64; ANSWER.div_ceil(8)]>);
 
 impl Answer {
@@ -142,12 +145,12 @@ impl Answer {
         self.0[at / 8]
     }
 
-    /// Half a word.
+    /// Reads half a word.
     fn half(&self, at: usize) -> u32 {
         (self.word(at) >> (at % 8 * 8)) as u32
     }
 
-    /// `ST_*` of `statvfs`.
+    /// The flags as `ST_*` of `statvfs`.
     fn flags(&self) -> Option<u64> {
         let attributes = u32::try_from(self.word(offset_of!(linux::statmount, mnt_attr))).ok()?;
         let superblock = u64::from(self.half(offset_of!(linux::statmount, sb_flags)));
@@ -172,7 +175,7 @@ impl Answer {
         path.starts_with(b"/").then_some(path)
     }
 
-    /// The text whose place the field at this offset has.
+    /// The text to which the field at this offset points.
     fn text(&self, field: usize) -> Vec<u8> {
         let at = size_of::<linux::statmount>() + self.half(field) as usize;
         self.bytes().skip(at).take_while(|&byte| byte != 0).collect()

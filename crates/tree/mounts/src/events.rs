@@ -1,53 +1,56 @@
-//! What a mount's server announces for those who use the pool beside it.
+//! Events that a mount's server announces to the processes that use the pool directly.
 
 use crate::{Opening, Requester, Ticket};
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
 
-/// What the kernel tells the server of a mount and nobody else, announced where all can see it who use the
+/// Facts that the kernel reports only to a mount's server, which announces them to all users of the
 /// pool.
 ///
-/// What is announced makes others look for themselves, or leave a call to the kernel: it may come late, and
-/// what a server leaves that was killed, or unmounted before the kernel had told it all, does no harm.
+/// An announcement makes other processes check for themselves, or leave a call to the kernel. So a
+/// late announcement does no harm, nor do those of a server that was killed, or unmounted before
+/// the kernel had reported everything.
 pub trait MountEvents: Send + Sync {
-    /// How often the kernel's table of mounts has said something else of the mount: other
-    /// [`MountState`](crate::MountState), or nothing any more. One load.
+    /// The number of changes of the mount in the kernel's table: its
+    /// [`MountState`](crate::MountState) has changed, or it is gone. Costs one load.
     fn mount_changes(&self) -> u64;
 
     /// Announces such a change.
     fn announce_mount_change(&self);
 
-    /// Whether the kernel may be executing the file: whether somebody may write to it is the kernel's
-    /// to say then (`ETXTBSY`). One load.
+    /// Whether the kernel may be executing the file. Then the kernel decides whether it may be
+    /// written (`ETXTBSY`). Costs one load.
     fn is_executed(&self, ino: Ino) -> bool;
 
     /// Announces that the kernel has opened the file to execute it. The caller holds the inode.
     fn begin_execution(&self, ino: Ino);
 
-    /// Announces that it has closed what it opened so.
+    /// Announces that the kernel has closed a file that it had opened to execute it.
     fn end_execution(&self, ino: Ino);
 
-    /// Whether somebody may map the file through the mount, so that the kernel may have pages of it. One load.
+    /// Whether a process may map the file through the mount, so that the kernel may have pages of
+    /// it. Costs one load.
     ///
-    /// Whoever changes content without the kernel asks before and again afterwards: a mapping that began
-    /// meanwhile may have read pages before the change.
+    /// A process that changes content without the kernel asks before and after the change: a
+    /// mapping that began meanwhile may have read pages before the change.
     fn is_mapped(&self, ino: Ino) -> bool;
 
-    /// Whether somebody maps the file where it lies ([`vfs::FileSystem::map_range`]): then the kernel is to have no pages of it
-    /// that change.
+    /// Whether a process maps the blocks of the file directly ([`vfs::Mappings::map_range`]): then
+    /// the kernel must not have pages of it that can change.
     fn is_mapped_directly(&self, ino: Ino) -> bool;
 
-    /// Whether somebody may store through such a mapping, so that pages of the kernel's would not be what the file holds.
+    /// Whether a process may store through such a mapping, so that pages of the kernel would differ
+    /// from the file.
     fn is_stored_to_directly(&self, ino: Ino) -> bool;
 
-    /// Counts that somebody may map the file from now on: the server for each open file that a program
-    /// has by an ordinary name, a program that uses the pool without the server for each of its mappings.
-    /// The caller holds the inode until [`end_mapping`](Self::end_mapping). What a process has not ended
-    /// ends with it, when somebody clears away what it left.
+    /// Counts that a process may map the file from now on. The server counts each open file that a
+    /// program has by an ordinary name; a program that uses the pool without the server counts each
+    /// of its mappings. The caller holds the inode until [`end_mapping`](Self::end_mapping). When a
+    /// process dies, its counts are removed with the rest of its state.
     ///
     /// # Errors
-    /// Nothing is counted, and so nothing may be mapped; `EBUSY` where a process that lives maps it where it lies
-    /// ([`vfs::FileSystem::map_range`]).
+    /// Nothing is counted, and so nothing may be mapped; `EBUSY` if a living process maps its
+    /// blocks directly ([`vfs::Mappings::map_range`]).
     fn begin_mapping(&self, ino: Ino) -> Result<()>;
 
     /// Takes back one such count of this process, if it has one.
@@ -56,68 +59,73 @@ pub trait MountEvents: Send + Sync {
     /// Takes back all counts of this process.
     fn end_mappings(&self);
 
-    /// Announces that the thread `by` of this process is having the kernel open an inode by a name of the
-    /// [`Ticket`], one at a time.
+    /// Announces that the thread `by` of this process lets the kernel open an inode by a name of
+    /// the [`Ticket`], one at a time.
     ///
-    /// If that is for a new file, the kernel believes the size in the answer, even if it has learned of a
-    /// later one meanwhile: for a moment, mapped pages beyond the older size are gone. So who opens looks
-    /// afterwards whether the kernel has the right size, and ends the opening only then; and who maps the file, or
-    /// changes its size through the mount, waits for those under way.
+    /// If the name is for a new file, the kernel believes the size in the answer, even if it has
+    /// learned a later size meanwhile. For a moment, mapped pages beyond the older size are gone.
+    /// So the opening process then checks whether the kernel has the right size, and ends the
+    /// opening only after that. A process that maps the file, or changes its size through the
+    /// mount, waits for openings under way.
     ///
     /// # Errors
     /// As [`begin_mapping`](Self::begin_mapping).
     fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket>;
 
-    /// For the server, about to look at what it answers to an opening with this ticket: what was announced. `None` if it was not
-    /// announced by this requester within the last second, or was answered before.
+    /// Takes the announcement of the opening with this ticket; the server calls this before it
+    /// reads the attributes for its answer. `None` if this requester has not announced it within
+    /// the last second, or if it was answered before.
     fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening>;
 
     /// Ends an opening of this process. Returns whether it was answered.
     fn end_opening(&self, ticket: Ticket) -> bool;
 
-    /// Waits until openings of the inode have ended that are under way: all, or for the server, for which some may be
-    /// waiting, those that it has answered. Does not wait for long: who opens may have been killed. Whether there were
-    /// any.
+    /// Waits until current openings of the inode have ended. Waits for all, or only for those that
+    /// the server has answered: the server itself must not wait for the others, which may be
+    /// waiting for it. Does not wait for long, because an opening process may have been killed.
+    /// Returns whether there were any.
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool;
 
-    /// For the server: waits until inodes that it holds have lost their last names beside the mount, and calls
-    /// `tell` for each, so that the kernel learns of it and gives up what it remembers. Returns as well where
-    /// there is none, after `patience` or a [`wake`](Self::wake).
+    /// Waits until inodes that the server holds have lost their last names by direct access. Calls
+    /// `tell` for each, so that the kernel drops what it caches of the inode. Returns also without
+    /// such inodes, after `patience` or a [`wake`](Self::wake). Only for the server.
     ///
     /// # Errors
-    /// That one cannot wait; trying again at once is no use.
+    /// It is not possible to wait; trying again at once is of no use.
     fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()>;
 
     /// Ends such a wait, or else the next one.
     fn wake(&self);
 
-    /// For the server: whether another process uses the pool, or has until a moment ago.
+    /// Whether another process uses the pool, or has used it until a moment ago. Only for the
+    /// server.
     fn has_company(&self) -> bool;
 
-    /// For the server: says whether the kernel may keep what it is told, and whether it may: not where there is company. Who
-    /// comes [wakes](Self::wake) the server and waits until it has said no.
+    /// Records whether the kernel may cache the server's answers, and returns whether it may: not
+    /// if other processes use the pool. A newcomer [wakes](Self::wake) the server and waits until
+    /// the server has withdrawn the permission. Only for the server.
     ///
     /// # Errors
-    /// That cannot be said, so it may not.
+    /// The permission cannot be recorded, so the kernel may not cache.
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool>;
 
-    /// For the server: announces that it serves the mount whose files have this `st_dev`.
+    /// Announces that this server serves the mount whose files have this `st_dev`.
     ///
     /// # Errors
     /// As [`begin_mapping`](Self::begin_mapping).
     fn begin_serving(&self, device: u64) -> Result<()>;
 
-    /// Whether a process that lives serves the pool by the mount with this `st_dev`. Any mount can name any pool; its server
-    /// alone can say so here.
+    /// Whether a living process serves the pool by the mount with this `st_dev`. Any mount can name
+    /// any pool, but only the pool's server can announce itself here.
     fn is_served_at(&self, device: u64) -> bool;
 
-    /// The mount of this process has ended: takes back its mappings, and nothing is announced for it any more.
+    /// Ends the announcements for the mount of this process, and takes back its mappings.
     fn end_serving(&self);
 }
 
-/// Who leaves all of that to something else, to which calls are passed on.
+/// A type that passes these calls on to another object.
 pub trait HasMountEvents: Send + Sync {
-    /// What does it.
+    /// The object to which calls are passed on.
     fn mount_events(&self) -> impl MountEvents;
 }
 
@@ -213,7 +221,7 @@ impl<T: HasMountEvents> MountEvents for T {
     }
 }
 
-/// Of an engine whose pools one process uses at a time: nothing is announced to anybody.
+/// The events of an engine whose pools only one process uses at a time: it announces nothing.
 pub struct NoMountEvents;
 
 impl MountEvents for NoMountEvents {

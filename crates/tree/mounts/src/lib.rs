@@ -1,6 +1,6 @@
-//! What a mount of a pool and those who use the pool beside it have to agree on: how the mount is
-//! called in the kernel's table, and with what flags ([`PoolMount`]); how a file is named
-//! by its inode ([`Ticket`]); and what only the mount's server gets to know ([`MountEvents`]).
+//! The agreement between a pool's mount and the processes that use the pool directly. It covers the
+//! mount's entry and flags in the kernel's table ([`PoolMount`]), names that open a file by its
+//! inode ([`Ticket`]), and events that only the mount's server learns of ([`MountEvents`]).
 
 mod alias;
 mod ask;

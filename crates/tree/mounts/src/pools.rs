@@ -1,4 +1,4 @@
-//! Where pools are mounted, and with what flags.
+//! The mounts of pools, with their flags.
 
 use crate::ask::{identify, newest_mount};
 use crate::table::{FS_TYPE, Line, unescape};
@@ -6,19 +6,20 @@ use crate::table::{FS_TYPE, Line, unescape};
 /// A mount of a pool that paths lead to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolMount {
-    /// Where: absolute.
+    /// The mount point, an absolute path.
     pub dir: Vec<u8>,
     /// The pool.
     pub pool: Vec<u8>,
-    /// Major and minor number of the device of what is in it.
+    /// Major and minor number of the device of the files in it.
     pub device: (u32, u32),
-    /// The user who has made it. Any user can make a mount that names any pool.
+    /// The user who has made the mount. Any user can make a mount that names any pool.
     pub user: Option<u32>,
-    /// What may change while it is mounted.
+    /// The state that may change while it is mounted.
     pub state: MountState,
 }
 
-/// What may change while a pool is mounted: it is remounted, or something is mounted in it.
+/// The state that may change while a pool is mounted: it is remounted, or something is mounted in
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountState {
     /// `ST_RDONLY`, `ST_NOEXEC`, `ST_NOSUID`, … as `statvfs` shows them.
@@ -28,8 +29,8 @@ pub struct MountState {
 }
 
 impl PoolMount {
-    /// Finds them in the kernel's table. Left out are those that a later mount hides, and bind mounts
-    /// of a part of a pool.
+    /// Finds the mounts of pools in the kernel's table. Leaves out those that a later mount hides,
+    /// and bind mounts of a part of a pool.
     pub fn find(table: &[u8]) -> Vec<Self> {
         if !table.windows(FS_TYPE.len()).any(|part| part == FS_TYPE.as_bytes()) {
             return Vec::new();
@@ -37,9 +38,9 @@ impl PoolMount {
         of_lines(table, |line| line.is_pool() && line.root == b"/")
     }
 
-    /// What `table` says of them, on one line, for those that this process starts: [`announced`](Self::announced)
-    /// reads it.
-    /// `newest` is what [`newest_mount`] said before the table was read.
+    /// Writes the mounts of pools in `table` on one line, for child processes, which read it by
+    /// [`announced`](Self::announced). `newest` is the result of [`newest_mount`] before the table
+    /// was read.
     pub fn announce(table: &[u8], newest: u64) -> Vec<u8> {
         let found = Self::find(table);
         let is_found = |line: &&[u8]| {
@@ -57,11 +58,12 @@ impl PoolMount {
         self.user.is_some_and(|user| users.contains(&user))
     }
 
-    /// What [`announce`](Self::announce) has written, as it is now: `None` where a mount has come since, or one
-    /// is not found in its place (behind a `chroot`, say), so that the table must be read. The text may come from any user: the
-    /// kernel is asked for each mount whether it names this pool, and which user has made it.
+    /// Reads the line of [`announce`](Self::announce), and updates its state. `None` if a mount was
+    /// added since, or if one is not found in its place (behind a `chroot`, say): then the table
+    /// must be read. The text may come from any user. So the kernel is asked for each mount whether
+    /// it names this pool, and which user has made it.
     pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
-        // The table has no tabs: they are escaped.
+        // The table contains no tabs: they are escaped.
         let mut lines = text.split(|&byte| byte == b'\t');
         let newest: u64 = std::str::from_utf8(lines.next()?).ok()?.parse().ok()?;
         if newest_mount() != Some(newest) {
@@ -77,7 +79,7 @@ impl PoolMount {
     }
 }
 
-/// Mounts that `wanted` takes and no later one hides.
+/// Returns the mounts that `wanted` accepts and no later one hides.
 fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> {
     let lines = table.split(|&byte| byte == b'\n').filter_map(Line::parse);
     let lines: Vec<_> = lines.map(|line| (unescape(line.dir), line)).collect();
@@ -98,7 +100,7 @@ fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> 
     found
 }
 
-/// Whether `path` is `dir` or below it: absolute paths without links.
+/// Whether `path` is `dir` or below it; both are absolute paths without links.
 fn covers(dir: &[u8], path: &[u8]) -> bool {
     let dir = if dir == b"/" { b"" } else { dir };
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
@@ -130,7 +132,7 @@ fn flags(options: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// All mounts of the table, of whatever type.
+    /// Returns all mounts of the table, of any type.
     pub(crate) fn all(table: &[u8]) -> Vec<PoolMount> {
         of_lines(table, |_| true)
     }

@@ -1,9 +1,10 @@
-//! How much address space a process has for what it maps of pools (`RLIMIT_AS`): a limit that a program was given is for what
-//! the program needs.
+//! The address space that a process has for mapping pools (`RLIMIT_AS`): a program's limit is meant
+//! for the program's own needs.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes below which programs leave pools to the mount: what the library reserves before any pool is used is a sixteenth.
+/// Bytes below which programs leave pools to the mount. The library reserves a sixteenth of this
+/// before any pool is used.
 pub const ADDRESS_SPACE_MIN: u64 = 2 << 30;
 
 /// The limit of this process, if it has one.
@@ -11,7 +12,7 @@ pub fn address_space_limit() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// The limit of this process, if it is too low for programs to use pools by themselves.
+/// The limit of this process, if it is too low for using pools directly.
 pub fn scarce_address_space() -> Option<u64> {
     address_space_limit().filter(|limit| *limit < ADDRESS_SPACE_MIN)
 }

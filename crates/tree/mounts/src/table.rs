@@ -1,33 +1,33 @@
-//! The kernel's table of mounts, `/proc/self/mountinfo`. Reading it is the caller's business: inside a
-//! program that is served, files are not opened by the means of the standard library.
+//! The kernel's table of mounts, `/proc/self/mountinfo`. The caller reads it: inside a served
+//! program, files are not opened by the standard library.
 
 /// The type of every mount of a pool.
 pub const FS_TYPE: &str = "fuse.keepstone";
 /// The type of every mount of a cache over a directory, whose files are not the pool's.
 pub const CACHE_TYPE: &str = "fuse.keepstone-cache";
 
-/// A line of the table, `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`. Paths are
-/// as they stand there: [`unescape`] them.
+/// A line of the table, `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`.
+/// Paths are escaped as in the table: [`unescape`] them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'t> {
     /// Major and minor number of the file system's device.
     pub device: (u32, u32),
-    /// What of the file system is mounted.
+    /// The part of the file system that is mounted.
     pub root: &'t [u8],
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: &'t [u8],
     /// Options of the mount, such as `ro`.
     pub options: &'t [u8],
     /// Type, such as [`FS_TYPE`].
     pub fs_type: &'t [u8],
-    /// What is mounted: the pool.
+    /// The source of the mount: the pool.
     pub source: &'t [u8],
     /// Options of the file system.
     pub super_options: &'t [u8],
 }
 
 impl<'t> Line<'t> {
-    /// Takes a line apart.
+    /// Parses a line.
     pub fn parse(line: &'t [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
@@ -38,12 +38,12 @@ impl<'t> Line<'t> {
         Some(Self { device, root, dir, options, fs_type, source, super_options })
     }
 
-    /// Whether it is a mount of a pool, alive or not.
+    /// Whether it is a mount of a pool, even if its server is dead.
     pub fn is_pool(&self) -> bool {
         self.fs_type == FS_TYPE.as_bytes()
     }
 
-    /// Whether it is a mount of a cache that one of these users has made.
+    /// Whether it is a mount of a cache, made by one of these users.
     pub fn is_cache_by(&self, users: &[u32]) -> bool {
         self.fs_type == CACHE_TYPE.as_bytes() && self.is_by(users)
     }
@@ -53,13 +53,14 @@ impl<'t> Line<'t> {
         self.user().is_some_and(|user| users.contains(&user))
     }
 
-    /// The user who has made the mount, by FUSE. The number is of the user namespace in which that was done.
+    /// The user who has made the mount, by FUSE. The number belongs to the user namespace in which
+    /// that was done.
     pub fn user(&self) -> Option<u32> {
         user(self.super_options)
     }
 }
 
-/// The user whom the options of a file system name as its maker.
+/// The user who has made a file system, by its options.
 pub(crate) fn user(super_options: &[u8]) -> Option<u32> {
     let by = |option: &[u8]| {
         let user = option.strip_prefix(b"user_id=")?;
