@@ -1,7 +1,7 @@
-//! Which engines there are: the one place that names them. What a pool is laid out for says its first bytes; who opens
-//! it so gets an [`Engine`], and need not know which.
+//! The registry of engines, the only place that names them. The first bytes of a pool determine its
+//! layout; opening it here gives an [`Engine`], and callers need not know which one.
 //!
-//! A call of an engine from here is an indirect one. Within the engine all is known when it is compiled.
+//! Calls through this type are indirect. Inside an engine all types are known at compile time.
 
 #![forbid(unsafe_code)]
 
@@ -14,28 +14,28 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What a pool can be laid out for.
+/// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Every operation atomic and durable on return: [`bpfs`].
     Bpfs,
     /// Files contiguous in memory; names and attributes durable on return, contents on fsync: [`scmfs`].
     Scmfs,
-    /// What was not synced is lost in a crash; for tests: [`modelfs`].
+    /// For tests: loses in a crash what was not synced; [`modelfs`].
     Model,
 }
 
 impl Layout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 3] = [Self::Bpfs, Self::Scmfs, Self::Model];
 
-    /// That of the pool in `region`, whether or not it can be opened; `None` where there is none.
+    /// The layout of the pool in `region`, even if it cannot be opened; `None` if there is no pool.
     pub fn of(region: &Region) -> Option<Self> {
         let begins = |magic: &[u8]| region.len() >= magic.len() as u64 && region.equals(0, magic);
         Self::ALL.into_iter().find(|layout| begins(layout.magic()))
     }
 
-    /// The first bytes of such a pool.
+    /// The first bytes of a pool with this layout.
     fn magic(self) -> &'static [u8] {
         match self {
             Self::Bpfs => &bpfs::layout::MAGIC,
@@ -44,7 +44,7 @@ impl Layout {
         }
     }
 
-    /// As users write it.
+    /// The name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bpfs => bpfs::LAYOUT,
@@ -53,12 +53,12 @@ impl Layout {
         }
     }
 
-    /// The one of this name.
+    /// The layout of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|layout| layout.name() == name)
     }
 
-    /// What it is good for, in half a line.
+    /// Its promise, in half a line.
     pub fn promise(self) -> &'static str {
         match self {
             Self::Bpfs => "every write whole and durable without fsync (default)",
@@ -77,7 +77,7 @@ impl Layout {
         }
     }
 
-    /// The smallest and the largest pool.
+    /// The sizes of the smallest and the largest pool, in bytes.
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
             Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
@@ -86,7 +86,7 @@ impl Layout {
         }
     }
 
-    /// Formats a region: an empty root directory and nothing else. What the region held is lost.
+    /// Formats a region with an empty root directory. The region's previous content is lost.
     ///
     /// # Errors
     /// [`Error::Unformattable`].
@@ -99,7 +99,7 @@ impl Layout {
     }
 }
 
-/// The layout of a region in which there is to be a pool.
+/// The layout of a region that must hold a pool.
 fn layout(region: &Region) -> Result<Layout, Error> {
     let why = || match region.len() {
         0 => "it is empty".to_owned(),
@@ -108,7 +108,7 @@ fn layout(region: &Region) -> Result<Layout, Error> {
     Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
 }
 
-/// The same, if its engine has what the options choose.
+/// The same, if the engine supports all chosen options.
 fn layout_for(region: &Region, options: &MountOptions) -> Result<Layout, Error> {
     match layout(region)? {
         layout if layout != Layout::Scmfs && options.chooses() => {
@@ -122,7 +122,7 @@ fn layout_for(region: &Region, options: &MountOptions) -> Result<Layout, Error> 
     }
 }
 
-/// What the pool in `region` says of itself.
+/// Describes the pool in `region` from its superblock.
 ///
 /// # Errors
 /// [`Error::NotAPool`], [`Error::Unusable`].
@@ -135,12 +135,13 @@ pub fn info(region: &Region) -> Result<PoolInfo, Error> {
 }
 
 /// Checks a pool that is not mounted. With `repair`, stores the one word that repairs each problem
-/// that has such a word, and says so in the report; check again to see what that uncovered.
+/// that has such a word, and marks the problem as repaired in the report. Check again to see what
+/// that uncovered.
 ///
-/// `progress` is told how many inodes were found, and how many there is room for.
+/// `progress` receives the number of inodes found, and the number there is room for.
 ///
 /// # Errors
-/// As [`mount`]; damage that it can describe is none.
+/// As [`mount`], but damage that the report can describe is not an error.
 pub fn check(
     region: &Region,
     options: &CheckOptions,
@@ -156,8 +157,9 @@ pub fn check(
 /// Opens the pool in `region` for this process alone.
 ///
 /// # Errors
-/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where it is found to be damaged,
-/// unless `read_only`: then damaged objects answer `EUCLEAN`.
+/// [`Error::NotAPool`] or [`Error::Unusable`] if the region holds no usable pool.
+/// [`Error::Damaged`] if damage is found, unless `read_only`: then damaged objects answer
+/// `EUCLEAN`.
 pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {
     Ok(match layout_for(&region, options)? {
         Layout::Bpfs => Arc::new(Bpfs::mount(region, options)?),
@@ -188,11 +190,11 @@ pub fn attach(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>,
     })
 }
 
-/// Removes the shared states of pools whose users have all been killed. Returns how many bytes of memory
-/// that gave back.
+/// Removes the shared states of pools whose users have all been killed. Returns the number of bytes
+/// of memory that this freed.
 ///
 /// # Errors
-/// Of the system.
+/// Those of the system.
 pub fn remove_abandoned() -> io::Result<u64> {
     pool::remove_abandoned(&[bpfs::STATE_FORMAT, scmfs::STATE_FORMAT])
 }

@@ -1,4 +1,4 @@
-//! Every layout is found by what a pool begins with, and opened by its engine.
+//! Every layout is recognised by the first bytes of a pool, and opened by its engine.
 
 use engines::Layout;
 use pmem::{Access, Lock, OpenOptions, Region};
@@ -38,7 +38,7 @@ fn a_pool_is_opened_by_the_engine_that_it_is_laid_out_for() {
             assert!(matches!(refused, Some(Error::Shared(_))));
             continue;
         }
-        // Together, as those of several processes would.
+        // Two engines on one pool, as in two processes.
         let one = engines::attach(open(&path), &MountOptions::default()).unwrap();
         let two = engines::attach(open(&path), &MountOptions::default()).unwrap();
         assert_eq!(one.descriptors().len(), 2, "the region's and the shared state's");
