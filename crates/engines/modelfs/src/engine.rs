@@ -1,4 +1,4 @@
-//! What front ends need beside files: [`pool::Engine`].
+//! The functions that front ends need besides file access: [`pool::Engine`].
 
 use crate::ModelFs;
 use pmem::Region;
@@ -19,7 +19,7 @@ impl Engine for ModelFs<Region> {
         &self.report
     }
 
-    /// Where things will lie is known when they are saved: what is free is one run.
+    /// Places are decided when the model is saved, so all free space is one run.
     fn free_space(&self) -> FreeSpace {
         let space = self.statfs();
         let mut free = FreeSpace::default();

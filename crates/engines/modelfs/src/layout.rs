@@ -1,4 +1,4 @@
-//! What is on the media: `docs/format/model.md` in Rust.
+//! The bytes on the media: `docs/format/model.md` in Rust.
 
 use pool::LABEL_MAX;
 use std::mem::offset_of;
@@ -15,7 +15,7 @@ pub const VERSION: u32 = 1;
 pub const POOL_MIN: u64 = 16 * BLOCK;
 /// Largest region.
 pub const POOL_MAX: u64 = 1 << 40;
-/// Where in a half the saved bytes begin; their number is its first word.
+/// The offset in a half at which the saved bytes begin; the first word of the half is their number.
 pub const HEADER: u64 = pmem::LINE;
 
 /// Block 0.
@@ -36,12 +36,12 @@ pub struct Superblock {
     reserved2: [u8; 16],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
-    /// How often the tree was saved: the last time in the half of this number's parity.
+    /// The number of saves so far: the parity of this number names the half with the last save.
     pub saved: U64,
 }
 
 impl Superblock {
-    /// Of a pool of `size` bytes that nothing was saved in.
+    /// The superblock of a pool of `size` bytes in which nothing was saved.
     pub fn new(size: u64, created_ns: u64, uuid: [u8; 16], label: &[u8]) -> Self {
         let mut sb = Self::new_zeroed();
         sb.magic = MAGIC;
@@ -54,7 +54,7 @@ impl Superblock {
     }
 }
 
-/// Where the word is that says how often the tree was saved: the commit.
+/// The place of the word that counts the saves: the commit.
 pub const SAVED: u64 = offset_of!(Superblock, saved) as u64;
 
 /// Bytes of each half of a pool.
@@ -67,7 +67,7 @@ pub fn capacity(size: u64) -> u64 {
     half_bytes(size) - HEADER
 }
 
-/// Where the half begins that the tree is saved in for the `number`th time.
+/// The start of the half in which the `number`th save lies.
 pub fn half(size: u64, number: u64) -> u64 {
     BLOCK + number % 2 * half_bytes(size)
 }

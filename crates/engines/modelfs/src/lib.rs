@@ -1,14 +1,16 @@
-//! The contract's model as an engine: a file system in memory, saved whole when somebody syncs.
+//! The contract's model as an engine: a file system in memory, saved whole by each sync.
 //!
-//! It exists so that all above engines has a second one that promises less than BPFS: what was not synced is lost in
-//! a crash ([`Durability::OnSync`]). It is the smallest engine there can be, for tests and to read first, and no match
-//! for the others: a sync costs as much as there is, and all of it has to fit in memory, and twice in the pool.
+//! It is a second engine for testing everything above engines, and promises less than BPFS:
+//! unsynced changes are lost in a crash ([`Durability::OnSync`]). It is the smallest possible
+//! engine, for tests and to read first. It is no match for the others: a sync costs as much as the
+//! whole tree, which has to fit in memory, and twice in the pool.
 //!
 //! Invariants:
 //!
-//! - **modelfs-S1** The half of the pool that the commit word's parity names holds a whole model. A save goes to the other one
-//!   and is durable before the word is stored, which alone makes it the pool's.
-//! - **modelfs-S2** What was loaded from a pool is checked as a whole before anything is done with it.
+//! - **modelfs-S1** The half of the pool that the commit word's parity names holds a whole model. A
+//!   save goes to the other half and is durable before the word is stored. Only this store makes it
+//!   the pool's model.
+//! - **modelfs-S2** A loaded model is checked as a whole before it is used.
 
 #![forbid(unsafe_code)]
 
@@ -41,23 +43,23 @@ pub struct ModelFs<M: Medium> {
     size: u64,
     read_only: bool,
     last: Mutex<Saved>,
-    /// Bytes that the model may still grow by; known to be so many at least.
+    /// A lower bound of the bytes that the model may still grow by.
     room: Mutex<u64>,
     report: MountReport,
 }
 
-/// What the pool holds.
+/// The last save of the pool.
 struct Saved {
     number: u64,
     bytes: Vec<u8>,
 }
 
 impl<M: Medium> ModelFs<M> {
-    /// Loads what was saved last.
+    /// Mounts the pool: loads the last save.
     ///
     /// # Errors
-    /// [`Error::NotAPool`] or [`Error::Unusable`] where there is none, [`Error::Damaged`] where what was saved is no
-    /// sound model.
+    /// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool,
+    /// [`Error::Damaged`] if the save is not a valid model.
     pub fn mount(medium: M, options: &MountOptions) -> std::result::Result<Self, Error> {
         let sb = load_superblock(&medium)?;
         let (model, last) =
@@ -68,7 +70,7 @@ impl<M: Medium> ModelFs<M> {
         Ok(Self { medium, model, size, read_only, last, room, report })
     }
 
-    /// What mounting found.
+    /// The findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
     }
@@ -78,13 +80,13 @@ impl<M: Medium> ModelFs<M> {
         &self.medium
     }
 
-    /// The model, for what does not make it larger.
+    /// The model, for calls that do not make it larger.
     fn shrinking(&self) -> Result<&Model> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(&self.model) }
     }
 
-    /// Does what may make the model larger, by `most` bytes when saved. Where it is not known that there is so much
-    /// room, it is done on a copy first.
+    /// Makes a change that may make the saved model larger, by at most `most` bytes. If `room` does
+    /// not guarantee the space, makes the change on a copy first.
     fn growing<T>(&self, most: usize, change: impl Fn(&Model) -> Result<T>) -> Result<T> {
         let model = self.shrinking()?;
         let mut room = lock(&self.room);
@@ -101,10 +103,10 @@ impl<M: Medium> ModelFs<M> {
         Ok(changed)
     }
 
-    /// Saves all that has been done (modelfs-S1).
+    /// Saves all completed calls (modelfs-S1).
     fn save(&self) -> Result<()> {
         let mut last = lock(&self.last);
-        // After the lock was taken: what had returned before is in it.
+        // After the lock was taken, so that the save includes every call that had returned before.
         let bytes = self.model.save();
         if self.read_only || bytes == last.bytes {
             return Ok(());
@@ -119,12 +121,13 @@ impl<M: Medium> ModelFs<M> {
     }
 }
 
-/// Nothing panics while it holds one of the locks, but for a bug: then what they guard is whole.
+/// Takes a lock. A panic of another holder can only come from a bug; the guarded value is whole
+/// then.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Unmounts: what is there is synced.
+/// Unmounts: syncs the model.
 impl<M: Medium> Drop for ModelFs<M> {
     fn drop(&mut self) {
         if let Err(err) = self.save() {
@@ -194,7 +197,7 @@ impl<M: Medium> FileSystem for ModelFs<M> {
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        // To insert moves numbers of blocks, of which any may need a byte more.
+        // An insertion changes block numbers, any of which may need a byte more.
         self.growing(usize::MAX, |model| model.fallocate(ino, mode, offset, len))
     }
 
@@ -223,22 +226,23 @@ impl<M: Medium> Openings for ModelFs<M> {}
 impl<M: Medium> Delegations for ModelFs<M> {}
 
 impl<M: Medium> ModelFs<M> {
-    /// Bytes of access control that what is made in a directory inherits at most.
+    /// The most bytes of access control that a new inode inherits from a directory.
     fn inherited(&self, dir: Ino) -> usize {
         self.model.getxattr(dir, ACL_DEFAULT).map_or(0, |acl| 2 * (acl.len() + SMALL))
     }
 }
 
-/// More than an inode takes without its content and attributes, or a name without its letters.
+/// An upper bound of the bytes of an inode without its content and attributes, or of a name without
+/// its letters.
 const SMALL: usize = 256;
 
-/// What so many bytes of content take at most: whole blocks, each with its number and length.
+/// The most bytes that content of this length takes: whole blocks, each with its number and length.
 fn of_content(len: u64) -> usize {
     let blocks = (len / BLOCK + 4) as usize;
     blocks.saturating_mul(BLOCK as usize + 16)
 }
 
-/// Blocks that a model takes of which so many bytes are saved.
+/// The blocks that a model of this many saved bytes takes.
 fn blocks_used(saved: u64) -> u64 {
     (HEADER + saved).div_ceil(BLOCK)
 }
@@ -279,7 +283,7 @@ fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Erro
     Ok(sb)
 }
 
-/// What was saved last, checked (modelfs-S2).
+/// Loads and checks the last save (modelfs-S2).
 fn load(
     medium: &impl Medium,
     sb: &Superblock,
@@ -323,8 +327,8 @@ fn report(model: &Model, saved: &[u8]) -> MountReport {
     }
 }
 
-/// Formats a region: an empty root directory and nothing else. What the region held is lost. The magic is the commit:
-/// cleared first and stored last.
+/// Formats a region with an empty root directory. The region's previous content is lost. The magic
+/// is the commit: it is cleared first and stored last.
 ///
 /// # Errors
 /// [`Error::Unformattable`].
@@ -355,7 +359,7 @@ pub fn format(
     info(medium)
 }
 
-/// What the pool says of itself.
+/// Describes the pool from its superblock.
 ///
 /// # Errors
 /// [`Error::NotAPool`], [`Error::Unusable`].
@@ -372,7 +376,7 @@ pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
     })
 }
 
-/// Checks a pool that is not mounted. Nothing can be repaired: what was saved is one piece.
+/// Checks a pool that is not mounted. Nothing can be repaired: the save is one piece.
 ///
 /// # Errors
 /// As [`info`].

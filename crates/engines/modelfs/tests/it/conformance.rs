@@ -1,4 +1,4 @@
-//! The model engine keeps the contract, what was synced, and nothing of what was not.
+//! The model engine keeps the contract and all synced changes, and loses all others in a crash.
 
 use modelfs::layout::{BLOCK, HEADER, POOL_MIN, SAVED, half};
 use modelfs::{ModelFs, check, format};
@@ -30,7 +30,7 @@ fn the_contract_is_kept() {
     run_generated(make, 10, 200);
 }
 
-/// A pool that is filled takes nothing more, loses nothing, and can be emptied.
+/// A full pool accepts no more data, loses none, and can be emptied.
 #[test]
 fn a_full_pool_is_whole() {
     let fs = mount(pool(POOL_MIN));
@@ -52,7 +52,7 @@ fn a_full_pool_is_whole() {
     assert_eq!(fs.statfs().blocks - fs.statfs().blocks_free, 1);
 }
 
-/// What has no name is in use, too: it may get one.
+/// A file without a name takes space, too: it may get a name.
 #[test]
 fn a_file_without_a_name_takes_space() {
     let fs = mount(pool(POOL_MIN));
@@ -63,7 +63,7 @@ fn a_file_without_a_name_takes_space() {
     }
     assert!((20_000..POOL_MIN / 2).contains(&written), "{written} bytes");
     assert!(fs.statfs().blocks_free < 2);
-    // With or without room for the name.
+    // This may succeed or fail for want of room.
     let _ = fs.link(ino, ROOT, b"name");
     fs.sync().unwrap();
 }
@@ -112,7 +112,7 @@ fn what_was_synced_is_there_and_no_more() {
     assert_eq!(read_only.unlink(ROOT, b"unsynced"), Err(Errno::ROFS));
 }
 
-/// Whatever is there: it is refused, or is a sound file system.
+/// Damaged bytes are refused, or load as a valid file system.
 #[test]
 fn bad_pools_are_refused() {
     let fs = mount(pool(POOL_MIN));
@@ -143,7 +143,7 @@ fn bad_pools_are_refused() {
         }
     }
     assert!(refused(saved + HEADER, 0).is_some());
-    // Not yet saved, and saved in a half where nothing is.
+    // A number of saves that was not reached: its half holds the previous tree.
     assert!(refused(SAVED, 3).is_none(), "the tree of before");
     let damaged = region(&good);
     damaged.write(saved + HEADER, &[255; 64]);
