@@ -165,8 +165,7 @@ impl Format {
 
     /// Formats a region with an empty root directory. The region's previous content is lost. The
     /// inodes are in the block at `inodes`, which the word `inode_root` names; each has
-    /// `inode_bytes`. Bytes between the superblock
-    /// and that block are zeros.
+    /// `inode_bytes`. Bytes between the superblock and that block are zeros.
     ///
     /// The magic is the commit: it is cleared first and stored last, so that an interrupted format
     /// leaves no pool rather than half of one.
