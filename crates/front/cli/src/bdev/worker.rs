@@ -1,8 +1,8 @@
 //! A worker of `keepstone bdev serve --workers`: a process that serves clients, and the channel
 //! over which its supervisor passes them.
 //!
-//! An order is one byte, with the descriptor of the client if the order has a client. Answers are
-//! lines of JSON.
+//! An order has one byte, and the descriptor of the client if it needs one. Answers are lines of
+//! JSON.
 
 use std::io::{BufRead as _, BufReader, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;

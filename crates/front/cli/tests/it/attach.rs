@@ -1,4 +1,4 @@
-//! `keepstone attach`: a directory of the kernel's, cached by a pool.
+//! `keepstone attach`: a pool caches a directory of a kernel file system.
 //!
 //! Needs root and `/dev/fuse`.
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::common::served_child_test;
 
-/// A directory, a pool in memory, and the cache of the one by the other while it is mounted.
+/// A directory, a pool in memory, and while it is mounted, the cache of the directory in the pool.
 pub struct Cached {
     pub base: tempfile::TempDir,
     memory: tempfile::TempDir,
@@ -48,7 +48,7 @@ impl Cached {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Over the directory itself.
+    /// Attaches the pool over the directory itself.
     pub fn attach(&self, options: &[&str]) {
         let (pool, data) = (self.pool(), self.data());
         let paths = [pool.to_str().unwrap(), data.to_str().unwrap()];
@@ -65,7 +65,7 @@ impl Cached {
         self.keepstone(&["umount", self.data().to_str().unwrap()]);
     }
 
-    /// Kills the server, and takes away what is left of the mount.
+    /// Kills the server, and removes its dead mount.
     fn kill(&self) {
         self.kill_server();
         rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -84,7 +84,7 @@ impl Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        // Of a test that has failed.
+        // If the test has failed.
         let _ = rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH);
         std::thread::sleep(Duration::from_millis(if std::thread::panicking() { 500 } else { 0 }));
     }
@@ -154,13 +154,14 @@ fn a_killed_server_loses_nothing() {
     let expected: Vec<u8> = (0..100u8).flat_map(|i| [i; 5000]).collect();
     assert!(fs::read(data.join("log")).unwrap() == expected);
     cached.kill();
-    // Without a mount.
+    // Writes back without a mount.
     let (pool, dir) = (cached.pool(), data.to_str().unwrap().to_owned());
     cached.keepstone(&["attach", "drain", pool.to_str().unwrap(), &dir]);
     assert!(fs::read(data.join("log")).unwrap() == expected);
 }
 
-/// The server has the directory below open, and we a file of it: they have the same names, and do not count.
+/// The server has the directory below open, and the test a file in it. They have the same paths as
+/// files on the mount, but do not count as its users.
 #[test]
 fn who_uses_a_cache_is_named() {
     let cached = Cached::new();
@@ -189,7 +190,7 @@ fn who_uses_a_cache_is_named() {
     drop(below);
 }
 
-/// Its mount hides the directory from everybody else until the next one stands there.
+/// A dead mount hides the directory from all programs until the next mount replaces it.
 #[test]
 fn a_dead_mount_is_replaced() {
     let cached = Cached::new();
@@ -212,7 +213,7 @@ fn a_dead_mount_is_replaced() {
     cached.attach(&[]);
     assert_eq!(content(data.join("two")), "second");
     cached.detach();
-    // It was the only one.
+    // There was only one mount.
     assert_eq!(
         (content(data.join("one")), content(data.join("two"))),
         ("first".into(), "second".into())
@@ -221,7 +222,7 @@ fn a_dead_mount_is_replaced() {
     assert!(!output.status.success(), "{output:?}");
 }
 
-/// What is mounted within the directory could not be seen from below.
+/// A new mount would hide a file system that is mounted within the directory.
 #[test]
 fn a_dead_mount_with_another_within_is_left() {
     let cached = Cached::new();
@@ -244,8 +245,8 @@ fn a_dead_mount_with_another_within_is_left() {
     rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
-/// Space that is allocated ahead is not what others lack: small files take little more than they have, and what is written back
-/// gives its own back.
+/// Space that the cache allocates ahead does not fill the file system: small files take little more
+/// than their content, and writing back releases the excess.
 #[test]
 fn a_small_file_system_is_filled_with_small_files() {
     let cached = Cached::new();
@@ -287,7 +288,7 @@ fn what_is_not_its_business_is_refused() {
     refused(&["mount", pool, dir], "is the cache of");
     refused(&["attach", pool, other.data().to_str().unwrap()], "is the cache of");
     refused(&["attach", "status", dir], "no pool is mounted there");
-    // A pool with files is no cache.
+    // A pool with files is not a cache.
     other.keepstone(&["mount", other.pool().to_str().unwrap(), other.data().to_str().unwrap()]);
     fs::write(other.data().join("mine"), "precious").unwrap();
     other.detach();
@@ -297,7 +298,8 @@ fn what_is_not_its_business_is_refused() {
     );
 }
 
-/// What others change below is seen through the mount, whatever the kernel and the cache have kept of it.
+/// Changes that others make below are visible through the mount, even if the kernel and the cache
+/// have cached old content.
 #[test]
 fn changes_behind_the_cache_are_seen() {
     let cached = Cached::new();
@@ -310,7 +312,8 @@ fn changes_behind_the_cache_are_seen() {
     for (i, text) in ["two", "three", "four", "five"].into_iter().enumerate() {
         assert!(!content(mount.join("file")).is_empty());
         fs::write(data.join("file"), text).unwrap();
-        // Within one tick of the clock below neither time nor size may tell: so the time is moved.
+        // Within one tick of the clock below, time and size may stay the same, so the test moves
+        // the time.
         while content(mount.join("file")) != text {
             fs::File::open(data.join("file"))
                 .unwrap()
@@ -322,8 +325,9 @@ fn changes_behind_the_cache_are_seen() {
     assert_eq!(content(data.join("file")), "five");
 }
 
-/// Reads of a program under `keepstone run` are copies from what the kernel keeps, and see all that calls would see: what the
-/// program writes, what others change below, where the file ends, and that the server is gone (direct-C5).
+/// Reads of a program under `keepstone run` are copies from the kernel's pages. They see all that
+/// calls would see: the program's own writes, changes by others below, the end of the file, and the
+/// death of the server (direct-C5).
 #[test]
 fn programs_read_without_the_server() {
     const LEN: usize = 1 << 20;
@@ -342,7 +346,7 @@ fn programs_read_without_the_server() {
     };
     let change = |what: &dyn Fn(), second| {
         what();
-        // Within one tick of the clock below neither time nor size may tell.
+        // Within one tick of the clock below, time and size may stay the same.
         below.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
     };
     wait_for("# its own write");
@@ -358,7 +362,7 @@ fn programs_read_without_the_server() {
     assert!(run.wait().unwrap().success());
     let (served, by_kernel) = (&report["served"]["calls"], &report["by_mount"]["calls"]);
     assert!(served.as_u64() > by_kernel.as_u64().map(|calls| 10 * calls), "{report:#}");
-    // Nothing of it keeps the mount.
+    // The program has left nothing that keeps the mount busy.
     rustix::mount::unmount(cached.data(), rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
@@ -397,7 +401,7 @@ fn reader() {
     }
 }
 
-/// Another user's files are theirs, below as well.
+/// Files of another user belong to that user below, too.
 #[test]
 fn a_second_user() {
     let cached = Cached::new();
@@ -452,7 +456,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     assert_eq!(cached.status()["cache"]["dirty_bytes"], 0);
     assert_eq!(ask("invalidate", "d/2")[0]["cached_bytes"], 0);
     assert_eq!(fs::read(data.join("d/2")).unwrap(), [b'y'; 5000]);
-    // A mode of its own.
+    // A mode for this file alone.
     let mode = |value: &[u8]| {
         rustix::fs::setxattr(
             data.join("d/0"),
@@ -465,7 +469,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
     mode(b"writeback").unwrap();
     assert_eq!(ask("show", "d/0")[0]["mode"], "writeback");
     assert_eq!(ask("show", "d/1")[0]["mode"], "journal");
-    // Another user may have read what he may read, and no more.
+    // Another user may warm files that it may read, and do no more.
     let as_nobody = |command: &str| {
         let args =
             ["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_keepstone")];
@@ -489,7 +493,7 @@ fn files_are_warmed_pinned_flushed_and_forgotten() {
         crate::common::as_nobody(&format!("if {change} 2>/dev/null; then exit 9; fi"));
     }
     cached.detach();
-    // Where no cache is, nothing is left behind, and it is said.
+    // Without a cache, the command fails with a message and leaves nothing behind.
     let output = cached.run(&["attach", "pin", &path("d/0")]);
     assert!(!output.status.success());
     assert!(
@@ -516,7 +520,7 @@ fn holes_are_holes_below() {
         drop(file);
         cached.detach();
         let blocks = fs::metadata(&path).unwrap().blocks();
-        // What leads to the pieces counts, too.
+        // Metadata blocks of the file count, too.
         assert!(blocks <= 2048 + 64 - len / 4096 * 8, "{len}: {blocks}");
         let content = fs::read(&path).unwrap();
         assert_eq!(content.iter().filter(|byte| **byte == 0).count() as u64, len);
@@ -524,7 +528,7 @@ fn holes_are_holes_below() {
     }
 }
 
-/// Backup programs know by it whether a file is to be read again.
+/// Backup programs use the ctime to decide whether to read a file again.
 #[test]
 fn writing_back_does_not_move_ctime() {
     let cached = Cached::new();
@@ -566,7 +570,8 @@ fn an_unmount_names_the_loop_device_that_uses_it() {
     s.umount();
 }
 
-/// An unmount fails and names the files that cannot be written back. The pool has them when it is attached again.
+/// An unmount fails and names the files that cannot be written back. The pool still has them when
+/// it is attached again.
 #[test]
 fn an_unmount_names_what_is_not_written_back() {
     let cached = Cached::new();
@@ -598,7 +603,7 @@ fn an_unmount_names_what_is_not_written_back() {
     drop(unmounted);
 }
 
-/// A mount that goes when the test ends.
+/// A mount that is removed when the test ends.
 struct Unmounted<'d>(&'d Path);
 
 impl Drop for Unmounted<'_> {

@@ -1,6 +1,8 @@
-//! `keepstone attach --watch`: what others do behind a cache that believes what it has found for an hour.
+//! `keepstone attach --watch`: changes by others behind a cache that otherwise trusts its knowledge
+//! for an hour.
 //!
-//! Needs root and `/dev/fuse`. The server is another process than the test, which is one of the others.
+//! Needs root and `/dev/fuse`. The server is another process than the test, so the test itself
+//! counts as another program.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -17,7 +19,7 @@ use serde_json::Value;
 use crate::attach::{Cached, content};
 use crate::common::{as_nobody, served_child_test, tool};
 
-/// Nothing takes longer, unless it never comes.
+/// Longest wait. An event that has not come by then never comes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A directory, and its cache at another place.
@@ -45,7 +47,7 @@ impl Beside {
         serde_json::from_str(&told).unwrap()
     }
 
-    /// What the server says of the cache, as text.
+    /// Returns the status of the cache as text.
     fn told(&self, options: &[&str]) -> String {
         let mount = self.mount();
         self.0.keepstone(&[&["attach", "status"], options, &[mount.to_str().unwrap()]].concat())
@@ -89,12 +91,12 @@ fn cat(path: &Path) -> Child {
     cat.spawn().unwrap()
 }
 
-/// Waits until a process is inside `openat(2)`, where others keep it waiting.
+/// Waits until a process is blocked inside `openat(2)`.
 fn until_it_opens(child: &Child) {
     let call = format!("/proc/{}/syscall", child.id());
     let openat = format!("{} ", libc::SYS_openat);
     until("it opens nothing", || {
-        // Not one that was under way by chance.
+        // Checks repeatedly, because one sample could catch a short call.
         (0..20).all(|_| {
             std::thread::sleep(Duration::from_millis(1));
             fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&openat))
@@ -102,7 +104,7 @@ fn until_it_opens(child: &Child) {
     });
 }
 
-/// Whether all threads of a process are stopped.
+/// Returns whether all threads of a process are stopped.
 fn is_stopped(process: Pid) -> bool {
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
@@ -132,7 +134,7 @@ fn what_others_change_is_seen_although_it_is_believed() {
         names
     };
     assert_eq!(content(mount.join("file")), "first");
-    // As long as before, and as old.
+    // New content with the same length and time.
     let time = fs::metadata(data.join("file")).unwrap().modified().unwrap();
     fs::write(data.join("file"), "other").unwrap();
     fs::File::options().write(true).open(data.join("file")).unwrap().set_modified(time).unwrap();
@@ -146,7 +148,7 @@ fn what_others_change_is_seen_although_it_is_believed() {
     fs::File::options().write(true).open(data.join("file")).unwrap().set_len(10).unwrap();
     until("a cut", || content(mount.join("file")) == "x".repeat(10));
 
-    // As editors do it.
+    // A replacement by rename, as editors do it.
     fs::write(data.join("temporary"), "replaced").unwrap();
     fs::rename(data.join("temporary"), data.join("file")).unwrap();
     until("another file of the name", || content(mount.join("file")) == "replaced");
@@ -166,7 +168,7 @@ fn what_others_change_is_seen_although_it_is_believed() {
     until("a mode", || {
         fs::metadata(mount.join("file")).unwrap().permissions().mode() & 0o777 == 0o600
     });
-    // What the cache does itself is not told.
+    // The kernel does not report the cache's own changes.
     let counters = |byte| {
         fs::write(mount.join("file"), vec![byte; 1 << 20]).unwrap();
         beside.0.keepstone(&["attach", "flush", mount.to_str().unwrap()]);
@@ -181,7 +183,8 @@ fn what_others_change_is_seen_although_it_is_believed() {
     beside.detach();
 }
 
-/// Reads of a program under `keepstone run` are copies from pages that the kernel drops when it is told of a change.
+/// Reads of a program under `keepstone run` are copies from the kernel's pages, which the kernel
+/// drops when the cache reports a change.
 #[test]
 fn programs_that_read_by_copies_see_it() {
     const LEN: usize = 1 << 20;
@@ -268,7 +271,7 @@ fn who_passes_by_sees_what_was_written() {
     for i in 0..20 {
         let written = format!("written {i}");
         fs::write(mount.join("file"), &written).unwrap();
-        // By the test, a program, another user, and by another way to the file.
+        // Read by the test, a program, another user, and by another path to the file.
         let found = match i % 4 {
             0 => content(data.join("file")),
             1 => text(&cat(&data.join("file")).wait_with_output().unwrap()),
@@ -284,7 +287,7 @@ fn who_passes_by_sees_what_was_written() {
     }
     fs::write(mount.join("new"), "a new file").unwrap();
     assert_eq!(content(data.join("new")), "a new file");
-    // Who writes behind the cache meets what was written through it.
+    // A program that writes behind the cache finds writes that went through it.
     fs::write(mount.join("file"), "through").unwrap();
     let append = format!("echo behind >>{}", data.join("file").display());
     tool("sh", &["-c", &append]);
@@ -297,7 +300,8 @@ fn who_passes_by_sees_what_was_written() {
     assert_eq!(content(data.join("file")), "throughbehind\n");
 }
 
-/// Who opens a file gets all that was written before he asked, whatever is written and written back meanwhile.
+/// A program that opens a file behind the cache reads all writes before the open, whatever is
+/// written and written back meanwhile.
 #[test]
 fn who_passes_by_never_sees_less() {
     const FILES: usize = 4;
@@ -339,7 +343,7 @@ fn who_passes_by_never_sees_less() {
     beside.detach();
 }
 
-/// Ends a thread, also where a test fails.
+/// Ends a thread when it is dropped, even if a test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -348,7 +352,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Over the directory itself, where nobody finds the files by their ordinary names.
+/// Attached over the directory itself, so that no program reaches the files below by their ordinary
+/// paths.
 #[test]
 fn who_is_below_the_mount_sees_what_was_written() {
     let cached = Cached::new();
@@ -385,7 +390,7 @@ fn what_is_in_conflict_is_not_opened() {
         trouble["path"] == "file" && what.contains(&format!("process {pid} was refused"))
     });
     assert_eq!(beside.status()["cache"]["counters"]["openers_refused"], 1);
-    // The others are none of its business.
+    // Opening other files does not wait.
     fs::write(data.join("free"), "free").unwrap();
     assert_eq!(content(data.join("free")), "free");
 }
@@ -406,7 +411,7 @@ fn a_killed_server_keeps_nobody_waiting() {
     for waiting in waiting {
         let output = waiting.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        // It is in the pool.
+        // The content is in the pool.
         assert_eq!(text(&output), "first");
     }
     let (pool, dir) = (beside.0.pool(), data.to_str().unwrap().to_owned());
@@ -415,7 +420,8 @@ fn a_killed_server_keeps_nobody_waiting() {
     assert_eq!(content(data.join("file")), "writt");
 }
 
-/// Users other than root are told of directories that are in use; asked for more, they are refused.
+/// The kernel reports changes in directories in use to users other than root. Requests of such
+/// users for more fail.
 #[test]
 fn another_user_is_told_of_directories() {
     let cached = Cached::new();
@@ -453,7 +459,7 @@ fn another_user_is_told_of_directories() {
     assert!(said.contains("first") && said.contains("second"), "{said}");
 }
 
-/// Where the kernel cannot tell, the cache compares, and says so.
+/// If the kernel cannot report changes, the cache compares, and its status shows that.
 #[test]
 fn where_it_cannot_be_told_the_cache_compares() {
     let cached = Cached::new();
@@ -462,7 +468,7 @@ fn where_it_cannot_be_told_the_cache_compares() {
     let below = Cached::new();
     let pool = below.pool();
     below.keepstone(&["mount", pool.to_str().unwrap(), below.data().to_str().unwrap()]);
-    // A directory on FUSE has no handles that last.
+    // A directory on FUSE has no persistent file handles.
     fs::create_dir(below.data().join("dir")).unwrap();
     let dir = below.data().join("dir");
     let paths = [cached.pool(), dir, outer];

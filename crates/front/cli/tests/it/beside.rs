@@ -1,5 +1,5 @@
-//! Programs that need the kernel's view of a file: alone on a mount, beside a program that uses the pool directly, under
-//! `keepstone run`, and on caches. Each sees what it would see on tmpfs.
+//! Programs that need the kernel's view of a file: alone on a mount, together with a program that
+//! uses the pool directly, under `keepstone run`, and on caches. Each sees the same as on tmpfs.
 //!
 //! Needs root, `/dev/fuse` and gcc.
 
@@ -19,7 +19,8 @@ on_each_engine!(
     answers_are_those_of_tmpfs,
 );
 
-/// Of BPFS: SCMFS stores short holes as zeros, and sets times when a mapping of its memory ends.
+/// Only on BPFS: SCMFS stores short holes as zeros, and sets times when a mapping of its memory
+/// ends.
 #[test]
 fn answers_about_holes_and_mapped_files_are_those_of_tmpfs() {
     let program = compiled("answers", &[]);
@@ -28,7 +29,7 @@ fn answers_about_holes_and_mapped_files_are_those_of_tmpfs() {
     }
 }
 
-/// A program that uses the pool of a mount directly, until it is dropped.
+/// A program that uses the pool of a mount directly, until this is dropped.
 struct Company(Child);
 
 impl Company {
@@ -63,7 +64,7 @@ fn passes(what: &str, command: &mut Command) {
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Runs a program on a pool in each way there is, and on caches.
+/// Runs a program on a pool in every configuration, and on caches.
 fn everywhere(layout: &str, program: &PathBuf, flags: &[&str]) {
     for options in [&[][..], &["-o", "exclusive"], &["-o", "direct"]] {
         let sandbox = Sandbox::mounted_as(layout, options);
@@ -106,7 +107,7 @@ fn answers_are_those_of_tmpfs(layout: &str) {
     }
 }
 
-/// `open(O_CREAT)` beside a process that makes and removes the same name.
+/// `open(O_CREAT)` succeeds while another process creates and removes the same name.
 fn names_that_come_and_go_are_opened(layout: &str) {
     let program = compiled("comes", &[]);
     let sandbox = Sandbox::mounted_as(layout, &[]);

@@ -1,4 +1,4 @@
-//! Every command: what it prints, what it refuses, and its exit status.
+//! Output, refusals and exit status of every command.
 
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn mkfs_keeps_what_is_there() {
     // The size of the old pool is the default.
     s.ok(["mkfs", s.pool_str(), "--force"]);
     assert_eq!(json(&s.ok(["info", s.pool_str(), "--json"]))["size_bytes"], 64 << 20);
-    // Other people's data too.
+    // Other data is refused, too.
     std::fs::write(&s.pool, "precious").unwrap();
     assert!(s.fails(["mkfs", s.pool_str(), "--size", "64M"], 1).contains("no pool"));
     assert_eq!(std::fs::read(&s.pool).unwrap(), b"precious");
@@ -57,7 +57,7 @@ fn mkfs_refuses_what_it_cannot_do() {
     assert!(!s.pool.exists(), "what failed leaves no file");
 }
 
-/// What of a file a failed mkfs could take away.
+/// Returns the properties of a file that a failed mkfs could change.
 fn seen(path: &Path) -> (u64, u32, u32, u64, u64) {
     let meta = std::fs::symlink_metadata(path).unwrap();
     (meta.ino(), meta.uid(), meta.mode(), meta.len(), meta.rdev())
@@ -77,7 +77,7 @@ fn mkfs_names_what_is_no_file_and_leaves_it() {
     let dangling = s.outside("dangling");
     std::os::unix::fs::symlink(s.outside("nothing"), &dangling).unwrap();
     for (path, kind) in [
-        // There is no such device, but mkfs must not get as far as to find out.
+        // There is no such device, but mkfs must fail before it tries to open it.
         (node("block", FileType::BlockDevice, makedev(7, 4000)), "is a block device"),
         (node("null", FileType::CharacterDevice, makedev(1, 3)), "is a character device"),
         (node("fifo", FileType::Fifo, 0), "is a fifo"),
@@ -93,7 +93,7 @@ fn mkfs_names_what_is_no_file_and_leaves_it() {
             assert_eq!(seen(&path), before, "{kind}");
         }
     }
-    // A link to a file is followed, and stays one.
+    // A link to a file is followed, and stays a link.
     let link = s.outside("link");
     std::os::unix::fs::symlink(&s.pool, &link).unwrap();
     std::fs::write(&s.pool, "").unwrap();
@@ -126,13 +126,13 @@ fn mkfs_sees_what_lies_anywhere() {
         s.ok(["mkfs", s.pool_str(), "--force"]);
         s.ok(["check", s.pool_str()]);
     }
-    // Of a pool that was cut off, what is left stays.
+    // The rest of a truncated pool stays.
     let file = std::fs::OpenOptions::new().write(true).open(&s.pool).unwrap();
     file.set_len(32 << 20).unwrap();
     assert!(s.fails(["mkfs", s.pool_str()], 1).contains("a pool that cannot be opened"));
     let refused = s.fails(["mount", s.pool_str(), s.dir_str()], 1);
     assert!(refused.contains("copy") && !refused.contains("mkfs"), "{refused}");
-    // What was only set aside is taken.
+    // A file of zeros that was set aside is formatted.
     for allocated in [false, true] {
         let file = std::fs::File::create(&s.pool).unwrap();
         file.set_len(64 << 20).unwrap();
@@ -172,7 +172,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
         .unwrap();
     assert_eq!(limited.status.code(), Some(1), "{limited:?}");
     assert_eq!(seen(&s.pool), before);
-    // Longer, shorter, as it is: the file stays the same one, and is one pool.
+    // Longer, shorter or of the same size: the file stays the same, and holds one pool.
     for (size, want) in [("64M", 64 << 20), ("32M", 32 << 20), ("", 32 << 20)] {
         let size = ["--size", size];
         let size = if size[1].is_empty() { &[][..] } else { &size };
@@ -182,7 +182,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
         assert!(s.pool.metadata().unwrap().blocks() * 512 >= want, "all of it is allocated");
         s.ok(["check", s.pool_str()]);
     }
-    // A file that is new and fails leaves none.
+    // A failed mkfs of a new file leaves no file.
     std::fs::remove_file(&s.pool).unwrap();
     s.fails(["mkfs", s.pool_str(), "--size", &huge.to_string()], 1);
     assert!(!s.pool.exists());
@@ -197,7 +197,7 @@ fn free_on_shm() -> u64 {
 fn a_pool_in_use_is_left_alone() {
     let s = Sandbox::mounted(&[]);
     let refused = s.fails(["mkfs", s.pool_str(), "--size", "64M", "--force"], 1);
-    // By whom, and what to do about it.
+    // The message names the process and a remedy.
     for part in ["in use by keepstone", &format!("pid {}", s.servers[0]), s.dir_str(), "umount"] {
         assert!(refused.contains(part), "{refused}");
     }
@@ -208,7 +208,7 @@ fn a_pool_in_use_is_left_alone() {
     assert!(twice.contains("in use"), "{twice}");
     let same = s.fails(["mount", s.pool_str(), s.dir_str()], 1);
     assert!(same.contains("is mounted there"), "{same}");
-    // Looking is allowed.
+    // Reading its description is allowed.
     let info = json(&s.ok(["info", s.pool_str(), "--json"]));
     assert_eq!(info["mounted_on"][0], s.dir_str());
 }
@@ -253,7 +253,7 @@ fn check_finds_and_repairs() {
     assert!(code == 1 || code == 4, "{output:?}");
     let output = s.run(["check", s.pool_str(), "--repair"]);
     assert!(matches!(output.status.code(), Some(1 | 4)), "{output:?}");
-    // A damaged pool can be looked at.
+    // A damaged pool can be mounted read-only.
     let mounted = s.run(["mount", "--json", "--read-only", s.pool_str(), s.dir_str()]);
     if mounted.status.success() {
         s.servers
@@ -311,7 +311,7 @@ fn crashtest_explores_a_script_and_shows_a_crash_again() {
     let outcome = json(&String::from_utf8(explored.stdout).unwrap());
     assert!(outcome["states_explored"].as_u64().unwrap() > 10, "{outcome}");
     assert_eq!(outcome["violations"], 0);
-    // Without a terminal a line tells how far it is.
+    // Without a terminal, a line reports the progress.
     let told = String::from_utf8(explored.stderr).unwrap();
     assert!(told.contains("0 violations"), "{told}");
     assert!(std::fs::read_to_string(&trace).unwrap().starts_with("keepstone-trace"));
@@ -326,7 +326,7 @@ fn crashtest_explores_a_script_and_shows_a_crash_again() {
     s.fails(["crashtest", "--replay", "garbage"], 1);
 }
 
-/// Runs `keepstone ARGS` with its output to a pipe that nobody reads, or to `stdout`.
+/// Runs `keepstone ARGS` with its output to a pipe without a reader, or to the file `stdout`.
 fn with_stdout(args: &[&str], stdout: Option<&str>) -> std::process::Output {
     let to: std::process::Stdio = match stdout {
         Some(path) => std::fs::File::options().write(true).open(path).unwrap().into(),
@@ -348,13 +348,13 @@ fn nobody_need_read_what_is_printed() {
     {
         let said = with_stdout(args, None);
         assert!(!String::from_utf8_lossy(&said.stderr).contains("panic"), "{said:?}");
-        // Where somebody wanted it, it is a failure.
+        // Lost output is a failure if there still is a reader.
         let full = with_stdout(args, Some("/dev/full"));
         assert_eq!(full.status.code(), Some(1), "{full:?}");
         assert!(String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
     }
     s.umount();
-    // In the foreground it goes on serving.
+    // In the foreground the server continues.
     let (pool, dir) = (s.pool_str().to_owned(), s.dir_str().to_owned());
     let server = std::thread::spawn(move || with_stdout(&["mount", "-f", &pool, &dir], None));
     crate::common::wait_until("it is mounted", || s.run(["stats", s.dir_str()]).status.success());
@@ -423,7 +423,7 @@ fn pools_are_named_by_path_mount_point_uuid_or_label() {
         assert!(s.fails(["umount", unknown], 1).contains("no such"), "{unknown}");
         assert!(s.fails(["check", unknown], 4).contains("no such pool"), "{unknown}");
     }
-    // Two of one name are not chosen from.
+    // Two pools with the same label are refused.
     let copy = format!("{}-copy", s.pool_str());
     std::fs::copy(&s.pool, &copy).unwrap();
     let refused = s.fails(["check", &label], 4);

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::attach::Cached;
 use crate::common::served_child_test;
 
-/// A program that does what it is told with one file.
+/// A program that executes orders on one file.
 struct Actor {
     child: Child,
     orders: ChildStdin,
@@ -28,7 +28,7 @@ impl Actor {
         Self::by(Command::new(env!("CARGO_BIN_EXE_keepstone")), file)
     }
 
-    /// Started by what is to start `keepstone run`.
+    /// Starts an actor. `run` is the command that starts `keepstone run`.
     fn by(run: Command, file: &Path) -> Self {
         Self::start(&mut served_child_test(run, "delegated::actor", file.as_os_str()))
     }
@@ -46,14 +46,14 @@ impl Actor {
             line.clear();
             let len = self.answers.read_line(&mut line).unwrap();
             assert!(len > 0, "the actor has ended before it did {order}");
-            // The first one follows what the test harness says.
+            // The first answer follows output of the test harness.
             if let Some((_, answer)) = line.split_once("# ") {
                 return answer.trim_end().to_owned();
             }
         }
     }
 
-    /// Writes a lot to the first bytes, so that the file is delegated.
+    /// Writes to the first bytes often enough that the file is delegated.
     fn works(&mut self, byte: char) {
         assert_eq!(self.asks(&format!("work {byte}")), "done");
     }
@@ -62,7 +62,7 @@ impl Actor {
         assert_eq!(self.asks(&format!("write {offset} {len} {byte}")), "done");
     }
 
-    /// Appends so often so many bytes, each time by one call; where the offset is then.
+    /// Appends `len` bytes `times` times, each time by one call. Returns the offset after that.
     fn appends(&mut self, times: usize, len: usize, byte: char) -> u64 {
         self.asks(&format!("append {times} {len} {byte}")).parse().unwrap()
     }
@@ -71,7 +71,7 @@ impl Actor {
         self.asks(&format!("read {offset} {len}"))
     }
 
-    /// Ends; how many calls were made in user space, and by the kernel.
+    /// Ends the actor. Returns the number of calls made in user space, and by the kernel.
     fn ends(mut self) -> (u64, u64) {
         drop(self.orders);
         let mut rest = String::new();
@@ -82,14 +82,15 @@ impl Actor {
         (calls("served"), calls("by_mount"))
     }
 
-    /// Ends; most of its calls were served. On a busy machine one asks in vain now and then.
+    /// Ends the actor, and checks that most of its calls were served. On a busy machine some
+    /// requests for a delegation fail.
     fn ends_served(self) {
         let (served, by_kernel) = self.ends();
         assert!(served > by_kernel, "{served} calls served, {by_kernel} by the kernel");
     }
 }
 
-/// A directory with an empty file, of which a pool may become the cache.
+/// Creates a directory with an empty file, which a pool can cache.
 fn with_file() -> (Cached, PathBuf) {
     let cached = Cached::new();
     let path = cached.data().join("file");
@@ -97,7 +98,7 @@ fn with_file() -> (Cached, PathBuf) {
     (cached, path)
 }
 
-/// The same, with the pool as its cache, and a program that has the file open.
+/// Creates the same, attaches the cache, and starts a program that has the file open.
 fn with_actor() -> (Cached, PathBuf, Actor) {
     let (cached, path) = with_file();
     cached.attach(&[]);
@@ -125,16 +126,16 @@ fn actor() {
         };
         let answer = match words[0] {
             "work" => done((0..500).try_for_each(|_| file.write_all_at(&[byte(1); 100], 0))),
-            // Writes a byte where the file ends further away than before, and reads it where it is mapped.
+            // Writes a byte that extends the file, and reads it through a mapping.
             "mapped" => {
                 let at = number(1) as usize;
                 assert!(at < MAPPED);
                 let start = *mapped.get_or_insert_with(|| map(&file));
                 file.write_all_at(&[byte(2)], number(1)).unwrap();
-                // SAFETY: within what is mapped.
+                // SAFETY: the address is within the mapping.
                 char::from(unsafe { start.add(at).read_volatile() }).to_string()
             }
-            // A file beside, made, written to nine times and removed, so often.
+            // Creates another file, writes to it nine times and removes it; all this N times.
             "journal" => done((0..number(1)).try_for_each(|_| {
                 let beside = Path::new(&path).with_extension("journal");
                 let journal = fs::File::create_new(&beside)?;
@@ -143,7 +144,8 @@ fn actor() {
                 drop(journal);
                 fs::remove_file(&beside)
             })),
-            // A file beside, written to by one call, so often opened again to append to it and to read it.
+            // Writes another file by one call, and then opens it N times to append to it and to
+            // read it.
             "again" => done((0..number(1)).try_for_each(|round| {
                 let beside = Path::new(&path).with_extension("again");
                 if round == 0 {
@@ -155,7 +157,7 @@ fn actor() {
                 assert!(read.len() == expected && read.ends_with(&[b'b'; 5000]));
                 Ok(())
             })),
-            // By many threads, each in a place of its own.
+            // Writes by many threads, each at its own place.
             "crowd" => {
                 let work = |thread: u64| {
                     let data = [byte(1); 100];
@@ -172,14 +174,14 @@ fn actor() {
                 (0..number(1)).for_each(|_| assert_eq!(end.write(&data).unwrap(), data.len()));
                 end.stream_position().unwrap().to_string()
             }
-            // With `O_APPEND`, Linux does not look at the offset.
+            // With `O_APPEND`, Linux ignores the offset.
             "append-at" => {
                 let before = end.stream_position().unwrap();
                 let result = end.write_all_at(&[byte(2)], number(1));
                 assert_eq!(end.stream_position().unwrap(), before);
                 done(result)
             }
-            // Several parts, by one call: at an offset, or at the end.
+            // Writes several parts by one call: at an offset, or at the end.
             "vector" => vector(file.as_raw_fd(), number(1) as i64, &words[2..]),
             "vector-end" => vector(end.as_raw_fd(), -1, &words[1..]),
             "vector-append" => vector(file.as_raw_fd(), -2, &words[1..]),
@@ -187,20 +189,20 @@ fn actor() {
                 let mut parts: Vec<Vec<u8>> =
                     words[2..].iter().map(|len| vec![b'?'; len.parse().unwrap()]).collect();
                 let list: Vec<_> = parts.iter_mut().map(|part| iovec(part)).collect();
-                // SAFETY: buffers of their lengths.
+                // SAFETY: the buffers have the given lengths.
                 let len = unsafe {
                     let (count, offset) = (list.len() as i32, number(1) as i64);
                     libc::preadv(file.as_raw_fd(), list.as_ptr(), count, offset)
                 };
                 format!("{len} {}", runs(&parts.concat()))
             }
-            // The second part is not there.
+            // The address of the second part is not mapped.
             "bad-vector" => {
                 let mut first = [byte(2); 10];
                 let missing = libc::iovec { iov_base: std::ptr::dangling_mut(), iov_len: 20 };
                 let list = [iovec(&mut first), missing];
                 let (fd, offset) = (file.as_raw_fd(), number(1) as i64);
-                // SAFETY: the kernel finds what is not there.
+                // SAFETY: the kernel checks addresses, and fails for an unmapped one.
                 let written = unsafe { libc::pwritev(fd, list.as_ptr(), 2, offset) };
                 // SAFETY: as above.
                 let read = unsafe { libc::preadv(fd, list.as_ptr(), 2, offset) };
@@ -218,7 +220,7 @@ fn actor() {
                 continue;
             }
             "fork" => {
-                // SAFETY: the child makes calls on a descriptor, and ends.
+                // SAFETY: the child only makes calls on a descriptor, and ends.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
                     let status = i32::from(file.write_all_at(&[byte(2)], number(1)).is_err());
@@ -226,7 +228,7 @@ fn actor() {
                     unsafe { libc::_exit(status) };
                 }
                 let mut status = 0;
-                // SAFETY: room for the status.
+                // SAFETY: the status is a valid place.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
                 if status == 0 { "done".to_owned() } else { "error".to_owned() }
             }
@@ -242,12 +244,13 @@ fn actor() {
     }
 }
 
-/// Writes `data` `count` times to a stream that is opened by `mode`; its position then, and what the file has.
+/// Writes `data` `count` times to a stream that is opened with `mode`. Returns its position after
+/// that, and the content of the file.
 #[allow(unsafe_code)]
 fn stream(path: &OsStr, mode: &str, count: u64, data: &[u8]) -> String {
     let name = CString::new(path.as_encoded_bytes()).unwrap();
     let mode = CString::new(mode).unwrap();
-    // SAFETY: strings, a stream and buffers of their lengths.
+    // SAFETY: the strings end with NUL, the stream is open, and the buffers have the given lengths.
     let (read, position) = unsafe {
         let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
         for _ in 0..count {
@@ -261,7 +264,7 @@ fn stream(path: &OsStr, mode: &str, count: u64, data: &[u8]) -> String {
         assert_eq!(libc::fclose(stream), 0);
         (runs(&all[..len]), position)
     };
-    // What has the stream's number then is nobody else's file.
+    // After the close, a new descriptor with the stream's number is a different file.
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     writer.write_all(b"beside").unwrap();
     let mut beside = [0; 6];
@@ -272,12 +275,12 @@ fn stream(path: &OsStr, mode: &str, count: u64, data: &[u8]) -> String {
 
 const MAPPED: usize = 1 << 20;
 
-/// The first bytes of a file, which need not be there yet.
+/// Maps the first bytes of a file, even beyond its current end.
 #[allow(unsafe_code)]
 fn map(file: &fs::File) -> *const u8 {
     let (protection, flags) = (libc::PROT_READ, libc::MAP_SHARED);
-    // By libc, as the library has to see it.
-    // SAFETY: a new mapping, which stays.
+    // By libc, because the library must see the call. SAFETY: a new mapping, which is never
+    // removed.
     let mapped =
         unsafe { libc::mmap(std::ptr::null_mut(), MAPPED, protection, flags, file.as_raw_fd(), 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
@@ -288,14 +291,15 @@ fn iovec(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
-/// Writes parts, each said by its length and its byte, by one call; how much that has written.
+/// Writes parts, each given by its length and its byte, by one call. Returns the number of bytes
+/// written.
 #[allow(unsafe_code)]
 fn vector(fd: i32, offset: i64, parts: &[&str]) -> String {
     let part = |pair: &[&str]| vec![pair[1].as_bytes()[0]; pair[0].parse().unwrap()];
     let mut parts: Vec<_> = parts.chunks(2).map(part).collect();
     let list: Vec<_> = parts.iter_mut().map(|part| iovec(part)).collect();
     let count = list.len() as i32;
-    // SAFETY: buffers of their lengths.
+    // SAFETY: the buffers have the given lengths.
     let written = unsafe {
         match offset {
             -1 => libc::writev(fd, list.as_ptr(), count),
@@ -306,7 +310,7 @@ fn vector(fd: i32, offset: i64, parts: &[&str]) -> String {
     written.to_string()
 }
 
-/// How often which byte comes: `3a2b` for `aaabb`, with `-` for zeros.
+/// Formats bytes as run lengths: `3a2b` for `aaabb`, with `-` for zeros.
 fn runs(bytes: &[u8]) -> String {
     let run = |run: &[u8]| match run[0] {
         0 => format!("{}-", run.len()),
@@ -319,8 +323,8 @@ fn delegated(cached: &Cached) -> u64 {
     cached.status()["cache"]["counters"]["delegated"].as_u64().unwrap()
 }
 
-/// What the program writes without a request, everybody sees, and it sees what everybody does: by calls, mappings, at the end of
-/// the file and beyond.
+/// All processes see data that a program writes without requests, and it sees data that others
+/// write: by calls and mappings, at the end of the file and beyond.
 #[test]
 #[allow(unsafe_code)]
 fn programs_and_others_see_the_same() {
@@ -342,7 +346,7 @@ fn programs_and_others_see_the_same() {
     assert_eq!(actor.reads(0, 110), "50a2c48a10-");
     actor.works('d');
     assert_eq!(seen(0, 110), "100d10-");
-    // Sizes that the kernel has not been told of.
+    // Sizes that the kernel does not know yet.
     actor.works('e');
     actor.writes(20_000, 5, 'f');
     let mut end = fs::File::options().append(true).open(&path).unwrap();
@@ -355,8 +359,7 @@ fn programs_and_others_see_the_same() {
     actor.writes(8_192, 3, 'i');
     assert_eq!(seen(0, 10_000), "100h8092-3i");
 
-    // Pages that a program has mapped.
-    // SAFETY: a mapping of the test's own, which nobody else knows.
+    // Pages that a program has mapped. SAFETY: a new mapping that only this test uses.
     let page = unsafe {
         rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -369,7 +372,7 @@ fn programs_and_others_see_the_same() {
     };
     let page = page.unwrap().cast::<u8>();
     let load = |at: usize| {
-        // SAFETY: within the page.
+        // SAFETY: the address is within the page.
         unsafe { page.add(at).read_volatile() }
     };
     assert_eq!(load(0), 0);
@@ -383,7 +386,7 @@ fn programs_and_others_see_the_same() {
     // SAFETY: mapped above.
     unsafe { rustix::mm::munmap(page.cast(), 4096) }.unwrap();
 
-    // What else can become of the file meanwhile.
+    // Other operations on the file meanwhile.
     let renamed = cached.data().join("renamed");
     fs::rename(&path, &renamed).unwrap();
     actor.works('n');
@@ -406,7 +409,7 @@ fn programs_and_others_see_the_same() {
     assert_eq!(fs::read_dir(cached.data()).unwrap().count(), 0);
 }
 
-/// Two programs have one file, and neither it nor the cache minds when one of them is killed.
+/// Two programs share a file. If one of them is killed, the other and the cache continue.
 #[test]
 fn two_programs_and_one_that_is_killed() {
     let (cached, path) = with_file();
@@ -432,8 +435,8 @@ fn two_programs_and_one_that_is_killed() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 11_000);
 }
 
-/// Two programs and one that is not served append to one file, through more than is announced at once, and beside writes to
-/// other places: everything comes behind what was there.
+/// Two served programs and one unserved program append to one file, more than is announced at once,
+/// while there are writes to other places. Each append lands behind all earlier ones.
 #[test]
 fn programs_append_in_turns() {
     const TURNS: u64 = 30;
@@ -472,7 +475,8 @@ fn programs_append_in_turns() {
     assert_eq!(runs(&fs::read(&path).unwrap()), format!("{TURNS}d1970a{turn}{turn}{turn}1g"));
 }
 
-/// Calls of several parts are served, up to a length from which on they are the kernel's; with the same results.
+/// Vectored calls are served up to a length; the kernel makes longer ones. The results are the
+/// same.
 #[test]
 fn vectors_of_programs() {
     let (cached, path, mut actor) = with_actor();
@@ -505,7 +509,7 @@ fn vectors_of_programs() {
     let bad = actor.asks("bad-vector 10 k");
     assert_eq!(bad, "10 10");
     assert_eq!(actor.reads(0, 30), "10a10k10a");
-    // Where the kernel does not know the end, and where it makes the call.
+    // With an end that the kernel does not know, and with a call that the kernel makes.
     for len in [10, 200_000] {
         actor.works('a');
         assert_eq!(actor.appends(1, 3, 'l'), size + 3);
@@ -538,13 +542,13 @@ fn streams_of_programs() {
     assert_eq!(runs(&fs::read(&path).unwrap()), "2000f");
 }
 
-/// Programs that run already when a cache is attached are served in files that they open from then on, and so are programs that
-/// they start.
+/// Programs that already run when a cache is attached are served in files that they open from then
+/// on, and so are programs that they start.
 #[test]
 fn a_cache_that_comes_later() {
     let (cached, path) = with_file();
     let mut actor = Actor::new(&path);
-    // A shell that waits.
+    // Started by a shell that waits.
     let run = served_child_test(
         Command::new(env!("CARGO_BIN_EXE_keepstone")),
         "delegated::actor",
@@ -561,7 +565,7 @@ fn a_cache_that_comes_later() {
 
     cached.attach(&[]);
     assert_eq!(fs::metadata(&path).unwrap().len(), 100);
-    // An opening looks every tenth of a second.
+    // An open checks for caches once in 0.1 s.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(actor.asks("open"), "done");
     actor.works('b');
@@ -580,7 +584,7 @@ fn a_cache_that_comes_later() {
     cached.detach();
 }
 
-/// Whatever a program has written is there when the server was killed, also what it has written since.
+/// All writes of a program survive the kill of the server, even those after it.
 #[test]
 fn a_killed_server_loses_nothing_of_programs() {
     let (cached, path, mut actor) = with_actor();
@@ -593,7 +597,7 @@ fn a_killed_server_loses_nothing_of_programs() {
     rustix::mount::unmount(cached.data(), rustix::mount::UnmountFlags::DETACH).unwrap();
     assert_eq!(runs(&fs::read(&path).unwrap()), "", "nothing was written back");
 
-    // Who serves the pool now has it alone.
+    // The next server excludes the program from the pool.
     cached.attach(&[]);
     let not_connected = format!("error {}", libc::ENOTCONN);
     assert_eq!(actor.asks("write 0 1 d"), not_connected);
@@ -603,7 +607,7 @@ fn a_killed_server_loses_nothing_of_programs() {
     assert_eq!(runs(&fs::read(&path).unwrap()), "100a3900-100b10c90b");
 }
 
-/// Who may not open the pool has the same files, by requests.
+/// A user that may not open the pool uses the same files by requests.
 #[test]
 fn a_user_who_may_not_open_the_pool() {
     let (cached, path) = with_file();
@@ -630,7 +634,7 @@ fn a_user_who_may_not_open_the_pool() {
     cached.detach();
 }
 
-/// A program that writes all the time is written back all the same, in time.
+/// Data of a program that writes all the time is nevertheless written back in time.
 #[test]
 fn what_is_written_all_the_time_comes_down() {
     let (cached, path) = with_file();
@@ -649,7 +653,8 @@ fn what_is_written_all_the_time_comes_down() {
     assert_eq!(runs(&fs::read(&path).unwrap()[5_000..5_100]), "100a");
 }
 
-/// Blocks that nobody could announce ahead: two programs mark them themselves, and a child of one of them.
+/// Blocks that the server could not announce ahead: two programs, and a child of one of them, mark
+/// them themselves.
 #[test]
 fn blocks_in_no_order_take_few_requests() {
     const BLOCKS: u64 = 500;
@@ -699,13 +704,13 @@ fn threads_are_delegated_a_file() {
     cached.detach();
 }
 
-/// A few large writes are as many as it takes.
+/// A few large writes suffice for a delegation.
 #[test]
 fn few_large_writes_are_served() {
     let (cached, path, mut actor) = with_actor();
     for (byte, round) in ('a'..='j').zip(0..) {
         (0..10).for_each(|_| actor.writes(round, 1 << 20, byte));
-        // Another use.
+        // A use by another process.
         assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 20) + round);
         assert_eq!(fs::read(&path).unwrap().last(), Some(&(byte as u8)));
     }
@@ -713,17 +718,19 @@ fn few_large_writes_are_served() {
     cached.detach();
 }
 
-/// A file that is closed stays delegated: who opens it again goes on without requests for its content.
+/// A file stays delegated after a close. A program that opens it again needs no requests for its
+/// content.
 #[test]
 fn what_is_opened_again_is_still_delegated() {
     let (cached, path, mut actor) = with_actor();
     assert_eq!(actor.asks("again 30"), "done");
     let status = cached.status();
     let asked = |what: &str| status["requests"][what].as_u64().unwrap_or(0);
-    // More than a hundred otherwise. On a busy machine it is not delegated at once.
+    // Without delegation it would be more than a hundred. On a busy machine the delegation comes
+    // later.
     assert!(asked("read") + asked("write") < 40, "{status:#}");
     assert!(status["cache"]["counters"]["recalled"].as_u64().unwrap() < 5, "{status:#}");
-    // Others see it all, and so does the program what they make of it.
+    // Other processes see all writes, and the program sees their changes.
     let beside = path.with_extension("again");
     assert_eq!(runs(&fs::read(&beside).unwrap()), "200000a150000b");
     fs::write(&beside, [b'c'; 200_000]).unwrap();
@@ -733,7 +740,8 @@ fn what_is_opened_again_is_still_delegated() {
     assert_eq!(runs(&fs::read(cached.data().join("file.again")).unwrap()), "200000a5000b");
 }
 
-/// A file that is made again and again is known by its name: only the first one is written to by requests.
+/// The library recognises a file that is created again and again by its name: only the first one is
+/// written by requests.
 #[test]
 fn journals_are_served_from_their_first_write() {
     let (cached, _, mut actor) = with_actor();
@@ -745,7 +753,8 @@ fn journals_are_served_from_their_first_write() {
     assert_eq!(fs::read_dir(cached.data()).unwrap().count(), 1);
 }
 
-/// A file that grows by a delegation grows for those, too, who have mapped it by the kernel: the program itself, and others.
+/// If a program extends a delegated file, processes that have mapped it through the kernel see the
+/// growth: the program itself, and others.
 #[test]
 #[allow(unsafe_code)]
 fn what_is_mapped_grows() {
@@ -764,7 +773,7 @@ fn what_is_mapped_grows() {
     assert!(delegated(&cached) > 0);
     for (at, byte) in [(350_000, 'g'), (450_000, 'h'), (550_000, 'i')] {
         other.writes(at, 1, byte);
-        // SAFETY: within what is mapped.
+        // SAFETY: the address is within the mapping.
         assert_eq!(unsafe { start.add(at as usize).read_volatile() }, byte as u8);
         actor.works('j');
     }

@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::common::Sandbox;
 
-/// Some user without rights.
+/// A user without privileges.
 const STRANGER: u32 = 61_002;
 
-/// The unsafe findings of `keepstone doctor TARGET` about a subject.
+/// Returns the unsafe findings of `keepstone doctor TARGET` about a subject.
 fn unsafe_of(sandbox: &Sandbox, target: &str, subject: &str) -> Vec<Value> {
     let report = serde_json::from_str::<Value>(&sandbox.ok(["doctor", "--json", target])).unwrap();
     let findings = report["findings"].as_array().unwrap().clone();

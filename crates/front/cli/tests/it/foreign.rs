@@ -27,7 +27,7 @@ const STRANGER: u32 = 12345;
 /// Runs a part of a test with the permissions of another user: the credentials of this thread only.
 fn as_stranger<T>(part: impl FnOnce() -> T) -> T {
     let set = |uid: u32| {
-        // SAFETY: changes nothing but the calling thread's credentials.
+        // SAFETY: changes only the calling thread's credentials.
         let result = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
         assert_eq!(result, 0, "this test runs as root");
     };
@@ -37,7 +37,7 @@ fn as_stranger<T>(part: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A pool with a private file of root's in a private directory.
+/// Creates a pool with a private file of root in a private directory.
 fn with_secret() -> Sandbox {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     fs::set_permissions(&sandbox.dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -48,8 +48,8 @@ fn with_secret() -> Sandbox {
     sandbox
 }
 
-/// A stranger's program has root's file as its output. The name in its `/proc/self/fd` opens nothing, and neighbouring
-/// names do not either.
+/// A stranger's program has a file of root as its output. The name in its `/proc/self/fd` opens
+/// nothing, and neither do similar names.
 #[test]
 fn the_name_of_a_descriptor_that_a_stranger_is_handed_opens_nothing() {
     let sandbox = with_secret();
@@ -70,7 +70,8 @@ fn the_name_of_a_descriptor_that_a_stranger_is_handed_opens_nothing() {
     sandbox.umount();
 }
 
-/// A stranger watches the root of the mount while a program of root's has its descriptors promoted, of all kinds.
+/// A stranger watches the root of the mount while descriptors of all kinds of a program of root are
+/// promoted.
 #[test]
 fn names_that_are_watched_open_nothing() {
     let sandbox = with_secret();
@@ -109,7 +110,7 @@ fn names_that_are_watched_open_nothing() {
                         continue;
                     }
                     for flags in [OFlags::RDONLY, OFlags::RDWR | OFlags::CREATE, OFlags::PATH] {
-                        // Root may make a file of any name in the root.
+                        // Root may create a file of any name in the root directory.
                         if user == 0 && flags.contains(OFlags::CREATE) && path != &beside {
                             continue;
                         }
@@ -124,7 +125,8 @@ fn names_that_are_watched_open_nothing() {
     sandbox.umount();
 }
 
-/// A server that has no pool: its root is empty. It counts what it is asked, and may leave questions about attributes open.
+/// A server without a pool: its root is empty. It counts requests, and may leave requests for
+/// attributes unanswered.
 struct Fake {
     asked: Arc<AtomicU64>,
     hangs: bool,
@@ -177,7 +179,8 @@ impl Filesystem for Fake {
     }
 }
 
-/// A mount of such a server, in the name of a user, of a pool that it does not have. Ends when it is dropped.
+/// A mount of such a server by a user. It claims a pool that it does not have. Dropping this ends
+/// it.
 struct FakeMount {
     dir: PathBuf,
     asked: Arc<AtomicU64>,
@@ -220,7 +223,7 @@ impl FakeMount {
 
 impl Drop for FakeMount {
     fn drop(&mut self) {
-        // The connection is cut, and what waits for an answer gets an error.
+        // Cuts the connection, so that waiting requests get an error.
         let _ = rustix::mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH);
     }
 }
@@ -234,8 +237,9 @@ fn explained(sandbox: &Sandbox, script: &str) -> (String, Value) {
     (text[..at].to_owned(), serde_json::from_str(&text[at..]).unwrap())
 }
 
-/// Programs of root see in a mount what its own server shows, and never the pool that it names: neither if a stranger has made it,
-/// nor if root has, but its server does not have the pool.
+/// Programs of root use such a mount through its server, and never the pool that it names. This
+/// holds if a stranger has made the mount, and also if root has, but the server does not have the
+/// pool.
 #[test]
 fn a_mount_that_names_a_pool_of_others_is_left_to_its_server() {
     let sandbox = with_secret();
@@ -255,7 +259,7 @@ fn a_mount_that_names_a_pool_of_others_is_left_to_its_server() {
     sandbox.umount();
 }
 
-/// Mounts of strangers whose servers never answer are asked by nothing, and hold nothing up.
+/// No command asks mounts of strangers, so servers that never answer block nothing.
 #[test]
 fn mounts_of_strangers_are_not_asked() {
     let sandbox = with_secret();
@@ -278,14 +282,15 @@ fn mounts_of_strangers_are_not_asked() {
     let top = sandbox.ok(["top", "--count", "1", "--json"]);
     assert!(top.contains(sandbox.dir_str()) && !top.contains(dir), "{top}");
     sandbox.ok(["info", sandbox.pool_str()]);
-    // Named by its pool, only the real one is meant; named by its directory, it is taken away without a question.
+    // The pool's name means only the real mount. The directory's name removes the fake mount
+    // without asking its server.
     sandbox.ok(["umount", dir]);
     assert!(fakes.iter().all(|fake| fake.asked() == 0), "a server was asked");
     sandbox.ok(["umount", sandbox.pool_str()]);
 }
 
-/// Servers of this user's own that do not answer, whether they have read the question or not, cost a moment, and the report names
-/// them.
+/// Servers of this user that do not answer, whether they have read the request or not, delay the
+/// program only for a moment, and the report names them.
 #[test]
 fn a_server_that_does_not_answer_is_reported() {
     let sandbox = with_secret();

@@ -1,5 +1,5 @@
-//! What the kernel keeps of a mount with direct access: everything while nobody else uses the pool, nothing when a program has
-//! come that goes past the mount.
+//! Caching of the kernel on a mount with direct access: it caches everything while no other process
+//! uses the pool, and nothing once a program bypasses the mount.
 //!
 //! Needs root and `/dev/fuse`.
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::common::{Sandbox, as_nobody, on_each_engine, tool, wait_until};
 
-/// A script under `keepstone run`, which says nothing itself.
+/// Returns a script under `keepstone run --quiet`.
 fn run(sandbox: &Sandbox, script: &str) -> Command {
     sandbox.served_script(&["--quiet"], script)
 }
@@ -22,7 +22,7 @@ fn runs(sandbox: &Sandbox, script: &str) {
     assert!(run(sandbox, script).status().unwrap().success(), "{script}");
 }
 
-/// Waits until the kernel answers for itself.
+/// Waits until the kernel answers from its cache.
 fn is_kept(sandbox: &Sandbox) {
     let file = sandbox.path("asked");
     wait_until("the kernel keeps what it is told", || {
@@ -42,7 +42,8 @@ on_each_engine!(
     what_a_program_says_it_did_is_seen_whenever_it_came,
 );
 
-/// Whatever the kernel has kept, by descriptors that were open, too; and again when the program has gone.
+/// Changes by programs are visible at once, whatever the kernel has cached, by open descriptors,
+/// too. The kernel caches again when the program has ended.
 fn what_programs_change_is_seen_at_once(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::create_dir(sandbox.path("dir")).unwrap();
@@ -60,7 +61,7 @@ fn what_programs_change_is_seen_at_once(layout: &str) {
             String::from_utf8_lossy(&buf[..len]).into_owned()
         };
         let read = |name: &str| fs::read_to_string(sandbox.path(name));
-        // All of it is in the kernel.
+        // Everything is in the kernel's cache.
         list();
         assert_eq!(
             (reads(), read("file").unwrap()),
@@ -86,7 +87,7 @@ fn what_programs_change_is_seen_at_once(layout: &str) {
     sandbox.umount();
 }
 
-/// What it said of its mount means nothing when it is dead.
+/// The records of a dead server about its mount have no effect.
 fn a_killed_server_holds_up_nobody(layout: &str) {
     let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::write(sandbox.path("file"), "content").unwrap();
@@ -99,7 +100,7 @@ fn a_killed_server_holds_up_nobody(layout: &str) {
     sandbox.umount();
 }
 
-/// A program does not wait for ever, nor does it see or leave anything that is not so.
+/// A program does not wait for ever, and neither sees nor leaves wrong data.
 fn a_stopped_server_is_left_to_the_kernel(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::write(sandbox.path("file"), "old").unwrap();
@@ -117,7 +118,7 @@ fn a_stopped_server_is_left_to_the_kernel(layout: &str) {
     sandbox.umount();
 }
 
-/// Its parent has gone, and nobody was there meanwhile.
+/// Its parent has ended, and no process used the pool meanwhile.
 fn a_child_that_wakes_late_is_held_up_too(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::write(sandbox.path("file"), "old").unwrap();
@@ -144,7 +145,8 @@ fn a_child_that_wakes_late_is_held_up_too(layout: &str) {
     sandbox.umount();
 }
 
-/// Programs come and go, and what they say is looked for at once by who looked for it before.
+/// Programs come and go. Each prints every change, and the test, which has looked up the same names
+/// before, checks that it sees the change at once.
 fn what_a_program_says_it_did_is_seen_whenever_it_came(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &[]);
     let made = |i: u32| sandbox.path(&format!("made{i}"));
@@ -165,7 +167,7 @@ fn what_a_program_says_it_did_is_seen_whenever_it_came(layout: &str) {
         for line in BufReader::new(program.stdout.take().unwrap()).lines() {
             last = line.unwrap().parse().unwrap();
             assert!(value() >= last, "an older value was seen than {last}");
-            // The program may have gone on.
+            // The program may have continued.
             assert!(made(last).exists() || value() > last, "made{last} was not seen");
             assert!(!made(last - 1).exists(), "made{} was seen", last - 1);
             let _ = made(last + 1).exists();

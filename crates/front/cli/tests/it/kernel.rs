@@ -1,4 +1,4 @@
-//! What the kernel does on top of the mount: locks, mappings, file handles.
+//! Functions of the kernel on a mount: locks, mappings, file handles.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 on_each_engine!(shared_writable_mappings, shared_writable_mappings_without_cache, file_handles,);
 
-/// More than the server has threads.
+/// Number of waiting processes, more than the server has threads.
 const WAITERS: usize = 8;
 const SERVER_THREADS: &str = "2";
 
@@ -24,7 +24,8 @@ fn open_rw(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Not a test: waits for a lock on the file ARG names, notes that it had it, gives it back.
+/// Not a test: waits for a lock on the file that ARG names, counts itself in the file, and releases
+/// the lock.
 #[test]
 #[ignore = "run by the tests below in processes of its own"]
 fn waiter() {
@@ -32,7 +33,7 @@ fn waiter() {
     let (kind, path) = arg.to_str().unwrap().split_once(':').unwrap();
     let file = open_rw(Path::new(path));
     lock(&file, kind, FlockOperation::LockExclusive).unwrap();
-    // With the lock held, nobody else counts.
+    // While the lock is held, no other process counts.
     let mut count = [0];
     file.read_exact_at(&mut count, 0).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(5));
@@ -45,7 +46,7 @@ fn lock(file: &File, kind: &str, operation: FlockOperation) -> rustix::io::Resul
 }
 
 /// Blocking locks of several processes: no worker of the server is occupied, a signal ends a wait,
-/// and everybody gets the lock in the end.
+/// and every process gets the lock in the end.
 fn blocking_locks(kind: &str) {
     let s = Sandbox::mounted(&["--threads", SERVER_THREADS]);
     let path = s.path("locked");
@@ -59,7 +60,7 @@ fn blocking_locks(kind: &str) {
         .collect();
     wait_until("all wait", || waiters.iter().all(|waiter| is_blocked(waiter.id())));
 
-    // The mount works meanwhile.
+    // The mount continues to work meanwhile.
     for i in 0..100 {
         let other = s.path(&format!("other{i}"));
         fs::write(&other, "content").unwrap();
@@ -67,7 +68,7 @@ fn blocking_locks(kind: &str) {
     }
     assert_eq!(fs::read_dir(&s.dir).unwrap().count(), 101);
 
-    // A signal ends the wait of one.
+    // A signal ends the wait of one process.
     let mut interrupted = waiters.pop().unwrap();
     let pid = crate::common::pid(interrupted.id() as i32);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -80,7 +81,7 @@ fn blocking_locks(kind: &str) {
     assert_eq!(fs::read(&path).unwrap(), [WAITERS as u8 - 1]);
 }
 
-/// Whether a thread of the process sleeps in the kernel for a lock.
+/// Returns whether a thread of the process sleeps in the kernel for a lock.
 fn is_blocked(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stacks = tasks.map(|task| fs::read_to_string(task.path().join("syscall")));
@@ -107,13 +108,13 @@ fn locks_that_do_not_wait() {
     let refused = flock(&second, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
     drop(first);
-    // A child that another test has just forked keeps it open until it becomes another program.
+    // A child that another test has just forked keeps it open until its exec.
     wait_until("the lock is free", || {
         flock(&second, FlockOperation::NonBlockingLockExclusive).is_ok()
     });
 }
 
-/// A mapping of a file, shared and writable.
+/// A shared, writable mapping of a file.
 struct Mapping {
     base: *mut u8,
     len: usize,
@@ -172,7 +173,7 @@ fn shared_mappings(layout: &str, mount_options: &[&str]) {
     assert!(seen == [1; LEN], "reads see mapped stores");
     file.write_all_at(&[2; 100], 5000).unwrap();
     assert_eq!((map.byte(4999), map.byte(5000), map.byte(5100)), (1, 2, 1));
-    // What msync has confirmed survives the server.
+    // Data that msync has confirmed survives a kill of the server.
     map.fill(3);
     map.sync();
     drop((map, file));
@@ -180,7 +181,7 @@ fn shared_mappings(layout: &str, mount_options: &[&str]) {
     s.server_ends();
     s.mount(mount_options);
     assert!(fs::read(&path).unwrap() == [3; LEN]);
-    // So does what a mapping held when it was unmapped.
+    // So does the content of a mapping after its unmap.
     let file = open_rw(&path);
     let map = Mapping::of(&file, LEN);
     map.fill(4);
@@ -205,14 +206,14 @@ struct Handle {
     bytes: [u8; 128],
 }
 
-/// The handle of a file, and a descriptor of its mount.
+/// Returns the handle of a file.
 fn handle_of(path: &Path) -> Handle {
-    // SAFETY: plain data.
+    // SAFETY: all zeros are valid for plain data.
     let mut handle: Handle = unsafe { std::mem::zeroed() };
     handle.header.handle_bytes = 128;
     let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut mount_id = 0;
-    // SAFETY: `name` ends with NUL; the handle has room for what `handle_bytes` says.
+    // SAFETY: `name` ends with NUL; the handle has room for `handle_bytes` bytes.
     let result = unsafe {
         let handle = (&raw mut handle).cast();
         libc::name_to_handle_at(libc::AT_FDCWD, name.as_ptr(), handle, &mut mount_id, 0)
@@ -229,7 +230,7 @@ fn open_handle(mount: &Path, handle: &mut Handle, flags: i32) -> std::io::Result
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a descriptor just opened, owned by nobody else.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -261,7 +262,7 @@ fn file_handles(layout: &str) {
     let link = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     assert_eq!(fs::read_link(link).unwrap(), s.path("d/e"));
     drop(opened);
-    // A handle of what is gone is stale, even if the inode number lives again.
+    // A handle of a removed file is stale, even if the inode number is reused.
     fs::remove_file(s.path("moved")).unwrap();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     for i in 0..10 {

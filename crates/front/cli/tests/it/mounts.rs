@@ -1,4 +1,4 @@
-//! Mounting and unmounting, in every way it can begin and end.
+//! Mounting and unmounting, in every way in which a mount can begin and end.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -84,7 +84,7 @@ fn a_truncated_pool_fails_and_its_server_goes_on(layout: &str) {
         s.mount(options);
         fs::write(s.path("far"), vec![2; 100 << 20]).unwrap();
         s.umount();
-        // Nothing is in the kernel's cache.
+        // The kernel's cache is empty.
         let ready = s.mount(options);
         fs::File::options().write(true).open(&s.pool).unwrap().set_len(20 << 20).unwrap();
         let eio = Some(rustix::io::Errno::IO.raw_os_error());
@@ -106,7 +106,7 @@ fn a_killed_server_is_replaced_and_nothing_completed_is_lost(layout: &str) {
     fs::rename(s.path("d/0"), s.path("renamed")).unwrap();
     s.signal_server(Signal::KILL);
     s.server_ends();
-    // What the kernel had sent when the connection broke ends in another way.
+    // Requests that the kernel had sent before the connection broke fail with another error.
     let is_dead = || fs::read_dir(&s.dir).unwrap_err().kind() == ErrorKind::NotConnected;
     wait_until("nobody is connected", is_dead);
     assert!(s.fails(["stats", s.dir_str()], 1).contains("has died"));
@@ -121,7 +121,8 @@ fn a_killed_server_is_replaced_and_nothing_completed_is_lost(layout: &str) {
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
 }
 
-/// Its pool is not free before the kernel has taken its memory apart: that others have its lock stands for that.
+/// The pool is not free before the kernel has released the memory of the killed server. In this
+/// test, another process that holds the lock stands for that.
 #[test]
 fn a_killed_server_that_is_still_ending_is_waited_for() {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -150,7 +151,8 @@ fn a_killed_server_that_is_still_ending_is_waited_for() {
     assert!(s.ok(["check", s.pool_str()]).contains("clean"));
 }
 
-/// Who uses the place meanwhile meets the dead mount or the new one, never the directory below.
+/// Programs that use the mount point meanwhile see the dead mount or the new one, never the
+/// directory below.
 #[test]
 fn a_dead_mount_is_replaced_in_one_step() {
     let mut s = Sandbox::formatted();
@@ -172,7 +174,7 @@ fn a_dead_mount_is_replaced_in_one_step() {
             });
             s.mount(&["-o", "nosuid,noatime,nosymfollow"]);
             is_mounted.store(true, Relaxed);
-            // What a program was told is there is there.
+            // If the program's `mkdir` succeeded, the directory is on the new mount.
             assert_eq!(watching.join().unwrap(), fs::remove_dir(&created).is_ok());
         });
         let line = mount_line(&s.dir).unwrap();
@@ -240,14 +242,15 @@ fn a_server_that_loses_its_memory_says_so_in_its_log() {
     s.umount();
 }
 
-/// In a mount namespace of its own, for a directory like `/tmp`.
+/// Runs in a mount namespace of its own, to have its own `/tmp`.
 #[test]
 fn no_log_is_written_where_somebody_else_could_lead_it() {
     let s = Sandbox::empty();
     let program = s.outside("keepstone");
     fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
     for (set_up, why) in [
-        // A directory of somebody else; a link to one of the user; one in which all may write.
+        // A directory of another user; a link to a directory of the user; a directory in which all
+        // users may write.
         ("mkdir -m 777 /tmp/keepstone-65534", "belongs to user 0"),
         (
             "mkdir -m 700 /tmp/x && chown 65534 /tmp/x && ln -s /tmp/x /tmp/keepstone-65534",
@@ -305,7 +308,7 @@ fn a_read_only_mount_changes_nothing(layout: &str) {
         assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
         let refused = fs::write(s.path("other"), "").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
-        // Others may look too.
+        // Other commands may read the pool, too.
         s.ok(["check", s.pool_str()]);
         s.umount();
     }
@@ -357,7 +360,7 @@ fn a_pool_in_use_in_another_mount_namespace_is_said_to_be() {
     s.ok(["check", s.pool_str()]);
 }
 
-/// `/sbin/mount.fuse.keepstone`, for as long as it is held.
+/// `/sbin/mount.fuse.keepstone`, which exists until this is dropped.
 struct Helper(bool);
 
 impl Helper {
@@ -376,7 +379,7 @@ impl Drop for Helper {
     }
 }
 
-/// One test, because the helper is one.
+/// A single test, because all tests would share the helper.
 #[test]
 fn mount8_knows_the_type() {
     let _helper = Helper::install();
@@ -415,11 +418,11 @@ fn mount8_knows_the_type() {
     s.server_ends();
 }
 
-/// What `mount(8)` is asked for it does, or says that it does not.
+/// The helper honours each flag that `mount(8)` passes, or refuses it.
 #[test]
 fn flags_are_kept_to() {
     let mut s = Sandbox::formatted();
-    // As `mount(8)` calls it.
+    // Called as `mount(8)` calls it.
     let helper = s.outside("mount.fuse.keepstone");
     symlink(env!("CARGO_BIN_EXE_keepstone"), &helper).unwrap();
     let (pool, dir) = (s.pool_str().to_owned(), s.dir_str().to_owned());
@@ -505,7 +508,7 @@ fn cached_mounts_do_not() {
     assert_eq!(fs::read_to_string(s.path("file")).unwrap(), "content");
     assert!(!s.path("absent").exists());
     let asked = || (s.requests("read"), s.requests("lookup"));
-    // What it keeps, the kernel may drop at any time: other tests tell it to.
+    // The kernel may drop its cache at any time, because other tests request that.
     let asks_nothing = (0..5).any(|_| {
         let before = asked();
         for _ in 0..10 {
@@ -525,9 +528,10 @@ fn opens_are_left_to_the_kernel() {
         fs::write(s.path("again"), format!("content {i}")).unwrap();
         assert_eq!(fs::read_to_string(s.path("again")).unwrap(), format!("content {i}"));
     }
-    // Asked once each, to say so.
+    // The server received one request of each kind, and answered that the kernel need not ask
+    // again.
     assert_eq!((s.requests("create"), s.requests("open"), s.requests("release")), (1, 1, 0));
-    // A file created without permission to write can be written by whoever created it.
+    // The program that creates a file can write to it even if the mode forbids writing.
     fs::set_permissions(&s.dir, PermissionsExt::from_mode(0o777)).unwrap();
     as_nobody(&format!(
         "umask 777 && echo x > {0}/theirs && test $(stat -c %s {0}/theirs) = 2",
@@ -535,11 +539,11 @@ fn opens_are_left_to_the_kernel() {
     ));
 }
 
-/// In a mount namespace of its own, where `/dev/fuse` is open to all, as udev makes it.
+/// Runs in a mount namespace of its own, where all users may open `/dev/fuse`, as with udev.
 #[test]
 fn users_can_mount() {
     let s = Sandbox::empty();
-    // Where nobody can run it, wherever the build directory is.
+    // A copy that all users can run, wherever the build directory is.
     let program = s.outside("keepstone");
     fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
     let runtime = s.outside("run");
@@ -567,7 +571,8 @@ fn users_can_mount() {
     assert!(said.ends_with("clean\n"), "{said}");
 }
 
-/// Files that are contiguous: programs use them through the mount and beside it, after a kill of the server as well.
+/// Programs use contiguous files through the mount and by direct access, also after a kill of the
+/// server.
 #[test]
 fn another_engine_is_mounted_and_shared() {
     let mut s = Sandbox::empty();
@@ -597,8 +602,8 @@ fn another_engine_is_mounted_and_shared() {
     assert!(s.ok(["info", s.pool_str()]).contains("scmfs"));
 }
 
-/// The layout of tests: programs use it through the mount, which asks for what they want durable; what they did not
-/// sync is lost with the server.
+/// The layout for tests: programs use it through the mount, which passes on their syncs. Data that
+/// they have not synced is lost with the server.
 #[test]
 fn an_engine_that_promises_less_loses_what_was_not_synced() {
     let mut s = Sandbox::empty();
@@ -637,14 +642,14 @@ fn an_engine_that_promises_less_loses_what_was_not_synced() {
     s.mount(&[]);
     assert_eq!(fs::read_to_string(s.path("kept")).unwrap(), "kept");
 
-    // Full: it says so, and has room again.
+    // A full pool reports ENOSPC, and has room again after a removal.
     let full = fs::write(s.path("large"), vec![1; 20 << 20]).unwrap_err();
     assert_eq!(full.kind(), ErrorKind::StorageFull);
     fs::remove_file(s.path("large")).unwrap();
     fs::write(s.path("small"), vec![1; 4 << 20]).unwrap();
 }
 
-/// What the server has flushed, in lines.
+/// Returns the number of lines that the server has flushed.
 fn lines_flushed(s: &Sandbox) -> u64 {
     s.stats()["medium"]["lines_flushed"].as_u64().unwrap()
 }
@@ -657,7 +662,7 @@ fn what_nobody_syncs_is_written_back() {
     let content = vec![1; 40_960];
     fs::write(s.path("file"), &content).unwrap();
     let before = lines_flushed(&s);
-    // In place, through the cache.
+    // In place, through the CPU cache.
     std::os::unix::fs::FileExt::write_all_at(
         &fs::File::options().write(true).open(s.path("file")).unwrap(),
         &content,
@@ -677,7 +682,7 @@ fn what_scmfs_lets_choose() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(why), "{text}");
     };
-    // What the pool says of its use (docs/format/scmfs.md).
+    // Reads the field of the pool that records its use (docs/format/scmfs.md).
     let usage = |s: &Sandbox| String::from_utf8(fs::read(&s.pool).unwrap()[80..88].into()).unwrap();
     s.mount(&["-o", "write_policy=through"]);
     fs::write(s.path("file"), [1; 4096]).unwrap();
@@ -696,7 +701,7 @@ fn what_scmfs_lets_choose() {
     s.server_ends();
     assert_eq!(usage(&s), "\0\0\0\0\0\0\0\0", "killed");
 
-    // A server that is killed leaves a pool that says how it was used.
+    // The pool of a killed server records how it was used.
     s.mount(&["-o", "consistency=none"]);
     fs::write(s.path("file"), [2; 4096]).unwrap();
     s.signal_server(Signal::KILL);

@@ -24,7 +24,7 @@ fn name(file: &File, path: &Path) -> rustix::io::Result<()> {
     linkat(CWD, descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// What `open(2)` says of them.
+/// Checks the rules of `open(2)` for such files.
 fn check(dir: &Path) {
     let sub = dir.join("sub");
     fs::create_dir(&sub).unwrap();
@@ -37,7 +37,7 @@ fn check(dir: &Path) {
     file.read_to_string(&mut content).unwrap();
     assert_eq!(content, "content");
     assert_eq!(fs::read_dir(&sub).unwrap().count(), 0, "no name is listed");
-    // It gets a name, and has all that was written.
+    // The file gets a name and keeps its content.
     name(&file, &sub.join("named")).unwrap();
     file.write_all_at(b"C", 0).unwrap();
     assert_eq!(fs::read_to_string(sub.join("named")).unwrap(), "Content");
@@ -45,7 +45,7 @@ fn check(dir: &Path) {
     assert_eq!((meta.nlink(), meta.ino()), (1, fs::metadata(sub.join("named")).unwrap().ino()));
     assert_eq!(name(&file, &sub.join("named")), Err(Errno::EXIST));
     fs::remove_file(sub.join("named")).unwrap();
-    // One that must not get any, and what has no directory.
+    // A file that must not get a name, and errors for paths that are not directories.
     let private = nameless(&sub, OFlags::EXCL).unwrap();
     assert_eq!(name(&private, &sub.join("refused")), Err(Errno::NOENT));
     assert_eq!(nameless(&dir.join("absent"), OFlags::empty()).unwrap_err(), Errno::NOENT);

@@ -1,6 +1,7 @@
-//! `keepstone attach s3://…`: a tree in an object store, by a server that speaks S3 (moto, from PyPI).
+//! `keepstone attach s3://…`: a tree in an object store, here a server of the S3 protocol (moto,
+//! from PyPI).
 //!
-//! Needs root and `/dev/fuse`; what it needs of Python it installs.
+//! Needs root and `/dev/fuse`; installs the Python packages that it needs.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::common::wait_until;
 
-/// A server with an empty bucket, which is ended with this.
+/// A server with an empty bucket, which ends when this is dropped.
 struct Moto {
     server: Child,
     port: u16,
@@ -39,14 +40,14 @@ impl Moto {
             let line = line.unwrap();
             line.split_once("Running on http://127.0.0.1:")?.1.trim().parse().ok()
         });
-        // It tells of each request; somebody has to read that.
+        // Reads the log of requests, so that the pipe never fills up.
         std::thread::spawn(move || told.for_each(drop));
         let moto = Self { server, port: port.expect("it tells its port") };
         assert!(moto.ask("PUT", "/bucket").starts_with("HTTP/1.1 200"));
         moto
     }
 
-    /// A request without content, and its answer.
+    /// Sends a request without content, and returns the answer.
     fn ask(&self, method: &str, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = format!(
@@ -58,7 +59,7 @@ impl Moto {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// The names of all objects.
+    /// Returns the names of all objects.
     fn names(&self) -> Vec<String> {
         let listed = self.ask("GET", "/bucket?list-type=2");
         listed
@@ -76,7 +77,7 @@ impl Drop for Moto {
     }
 }
 
-/// The way to a server, which can be cut.
+/// A connection to a server that can be cut.
 struct Way {
     port: u16,
     is_cut: Arc<AtomicBool>,
@@ -123,7 +124,7 @@ impl Way {
     }
 }
 
-/// A machine: a pool in memory, a mount point, and how it reaches the store.
+/// A machine: a pool in memory, a mount point, and the port at which it reaches the store.
 struct Machine {
     dir: tempfile::TempDir,
     port: u16,
@@ -182,7 +183,7 @@ impl Machine {
         assert!(output.status.success(), "{options:?}: {output:?}");
     }
 
-    /// What the program says instead of attaching.
+    /// Returns the error of an attempt to attach that must fail.
     fn refusal(&self, url: &str, options: &[&str]) -> String {
         let output = self.try_attach(url, options);
         assert!(!output.status.success(), "{output:?}");
@@ -198,13 +199,13 @@ impl Machine {
         serde_json::from_str(&told).unwrap()
     }
 
-    /// The server's process.
+    /// Returns the server's process ID.
     fn server(&self) -> rustix::process::Pid {
         let pid = self.status()["pid"].as_i64().unwrap() as i32;
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
-    /// Kills the server, and takes away what is left of the mount.
+    /// Kills the server, and removes its dead mount.
     fn kill(&self) {
         let pid = self.server();
         let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
@@ -217,12 +218,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Of a test that has failed.
+        // If the test has failed.
         let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len as u32)
         .flat_map(|i| (i.wrapping_mul(2_654_435_761) >> 24).to_le_bytes())
@@ -230,8 +231,8 @@ fn bytes(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Programs write, the server is killed, what was written is there, goes to the store in parts, and is seen by a machine that
-/// comes after.
+/// Programs write and the server is killed. The writes survive, reach the store in parts, and are
+/// visible to the next machine.
 #[test]
 fn a_tree_in_a_store_outlives_servers_and_machines() {
     let moto = Moto::start();
@@ -271,7 +272,7 @@ fn a_tree_in_a_store_outlives_servers_and_machines() {
     fs::rename(second.path("dir/large"), second.path("moved")).unwrap();
     fs::remove_dir_all(second.path("dir")).unwrap();
 
-    // The first has to wait its turn.
+    // The first machine has to wait.
     let refused = first.refusal(URL, &[]);
     let pid = second.status()["pid"].to_string();
     assert!(refused.contains("the tree is in use: process") && refused.contains(&pid), "{refused}");
@@ -283,7 +284,8 @@ fn a_tree_in_a_store_outlives_servers_and_machines() {
     first.detach();
 }
 
-/// The store is away: programs go on, nothing is lost, and it comes down when the store is back.
+/// While the store is unreachable, programs continue. Nothing is lost, and the data is written back
+/// when the store returns.
 #[test]
 fn a_store_that_is_away_is_waited_for() {
     let moto = Moto::start();
@@ -302,7 +304,7 @@ fn a_store_that_is_away_is_waited_for() {
     wait_until("writing back has failed", || failures() > 0);
     way.mend();
     wait_until("all is written back", || machine.status()["cache"]["dirty_bytes"] == 0);
-    // Without a word to the store at the end, what was written back is there.
+    // Written-back data is in the store although the server could not contact it at its end.
     way.cut();
     machine.kill();
     way.mend();
@@ -313,8 +315,9 @@ fn a_store_that_is_away_is_waited_for() {
     other.detach();
 }
 
-/// Changes of names are only in the server's memory until the store has them: an unmount that would lose them is refused, and a
-/// server whose mount went by another way stays until the store is back.
+/// Changes of names are only in the server's memory until the store has them: an unmount that would
+/// lose them is refused. A server whose mount was removed in another way stays until the store is
+/// back.
 #[test]
 fn names_that_the_store_has_not_outlive_an_unmount() {
     let moto = Moto::start();
@@ -346,8 +349,8 @@ fn names_that_the_store_has_not_outlive_an_unmount() {
     other.detach();
 }
 
-/// A server sleeps past its lease, and another machine takes the tree. The one that wakes up changes nothing any more, and what
-/// it had not written back is there when it is attached again.
+/// A server sleeps longer than its lease, and another machine takes the tree. The first server
+/// changes nothing when it wakes up, and its dirty data is still there when it is attached again.
 #[test]
 fn a_machine_that_slept_is_kept_out_and_loses_nothing() {
     let moto = Moto::start();
@@ -377,7 +380,8 @@ fn a_machine_that_slept_is_kept_out_and_loses_nothing() {
     first.detach();
 }
 
-/// A killed server's changes are written back without a mount, and what cannot be attached says why.
+/// `drain` writes back a killed server's changes without a mount, and a refused `attach` explains
+/// why.
 #[test]
 fn drained_without_a_mount_and_refused_with_a_reason() {
     let moto = Moto::start();

@@ -1,6 +1,7 @@
-//! Upper directories of the kernel's overlay file system: what containers are stored in.
+//! Upper directories of the kernel's overlay file system, which store the changes of containers.
 //!
-//! It wants extended attributes, kinds of entries in listings, and renames that leave a whiteout.
+//! The overlay needs extended attributes, types of entries in listings, and renames that leave a
+//! whiteout.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use crate::common::{Sandbox, on_each_engine, tool};
 
 on_each_engine!(an_overlay_stores_in_a_pool, whiteouts_of_a_pool);
 
-/// An overlay, until it is dropped.
+/// An overlay, mounted until this is dropped.
 struct Overlay(PathBuf);
 
 impl Overlay {
@@ -32,7 +33,7 @@ impl Overlay {
         Self(dir)
     }
 
-    /// Names and contents.
+    /// Returns names and contents.
     fn files(&self) -> BTreeMap<String, String> {
         let script = "find . -type f | while read f; do echo \"$f=$(cat \"$f\")\"; done";
         let listed = Command::new("sh").args(["-c", script]).current_dir(&self.0).output().unwrap();
@@ -54,7 +55,7 @@ fn check_whiteout(path: &Path) {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (0, 0, 0), "{path:?}");
 }
 
-/// What a container does to its image, and that the store keeps it.
+/// Changes files as a container does, and checks that the store keeps the changes.
 fn check(scratch: &Path, store: &Path) {
     let lower = scratch.join("lower");
     for dir in ["lower/dir", "lower/kept"] {
@@ -135,7 +136,7 @@ fn whiteouts_of_a_pool(layout: &str) {
     fs::create_dir(s.path("d")).unwrap();
     rename_whiteout(&s.path("a"), &s.path("b"));
     rename_whiteout(&s.path("b"), &s.path("d/c"));
-    // The same by programs beside the mount.
+    // The same by programs with direct access.
     let script = "import ctypes, os, stat\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
         assert libc.renameat2(-100, b'd/c', -100, b'e', 4) == 0, ctypes.get_errno()\n\

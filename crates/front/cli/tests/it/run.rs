@@ -1,4 +1,4 @@
-//! Programs under `keepstone run`: what they see is what they would see on tmpfs.
+//! Programs under `keepstone run` see the same as on tmpfs.
 //!
 //! Needs root, `/dev/fuse` and gcc.
 
@@ -38,7 +38,8 @@ on_each_engine!(
     the_c_interface_shares_the_pool_with_the_mount,
 );
 
-/// A C program of `crates/front/preload/tests/c`, compiled where it has changed since a test last did so.
+/// Compiles a C program of `crates/front/preload/tests/c`, if it has changed since the last time.
+/// Returns the path.
 pub fn compiled(name: &str, options: &[&str]) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = dir.join(format!("{name}{}", options.concat()));
@@ -58,12 +59,12 @@ pub fn compiled(name: &str, options: &[&str]) -> PathBuf {
     file
 }
 
-/// Runs a program, without input; returns what it prints.
+/// Runs a program without input; returns its output.
 fn output_of(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// `keepstone run ARGS`.
+/// Runs `keepstone run ARGS`.
 fn keepstone_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
     output_of(command.arg("run").args(args).env("KEEPSTONE_LIBRARY", library()))
@@ -77,15 +78,15 @@ fn on_tmpfs(calls: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs them below the mount, with `options`, and compares all lines but those that contain one of
-/// `different`; returns the object of `--stats --json`.
+/// Runs them below the mount, with `options`, and compares all lines except those that contain one
+/// of `different`; returns the object of `--stats --json`.
 fn on_pool(sandbox: &Sandbox, calls: &Path, options: &[&str], different: &[&str]) -> Value {
     let dir = sandbox.path(calls.file_name().unwrap().to_str().unwrap());
     fs::create_dir(&dir).unwrap();
     under_run(&dir, calls, options, different)
 }
 
-/// As [`on_pool`], in a directory anywhere.
+/// Does the same as [`on_pool`], in any directory.
 fn under_run(dir: &Path, calls: &Path, options: &[&str], different: &[&str]) -> Value {
     let expected = on_tmpfs(calls);
     assert!(expected.ends_with("\ndone\n"), "{expected}");
@@ -145,7 +146,8 @@ fn requests_of_io_uring_and_linux_aio_are_served(layout: &str) {
     let report = on_pool(&sandbox, &requests, &[], &[]);
     let served = |class: &str| report["calls"][class]["served"].as_u64().unwrap();
     assert!(served("read") >= 9 && served("write") >= 9 && served("sync") >= 3, "{report}");
-    // The kernel's: what is chained, appended by Linux AIO, registered, spliced, or fails.
+    // The kernel makes requests that are chained, registered, spliced, appended by Linux AIO, or
+    // that fail.
     let by_mount = sandbox.requests("read") + sandbox.requests("write");
     assert!((1..30).contains(&by_mount), "{}", sandbox.stats());
     sandbox.umount();
@@ -156,7 +158,7 @@ fn files_are_mapped_where_they_lie() {
     let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("mapped", &[]), &[], &[]);
     let map = &report["calls"]["map"];
-    // What cannot be mapped at all is the kernel's to say.
+    // The kernel returns the errors of mappings that are not possible at all.
     assert!(map["served"].as_u64() > Some(25) && map["by_kernel"] == 3, "{report}");
     assert_eq!(sandbox.requests("read") + sandbox.requests("write"), 0, "{}", sandbox.stats());
     sandbox.umount();
@@ -164,7 +166,7 @@ fn files_are_mapped_where_they_lie() {
     assert!(checked.contains("clean"), "{checked}");
 }
 
-/// Two users map files of a pool that both may open: each sees, and may do, what tmpfs lets it.
+/// Two users map files of a pool that both may open. Each can do the same as on tmpfs.
 #[test]
 fn who_may_only_read_maps_only_that() {
     let mut sandbox = Sandbox::empty();
@@ -174,7 +176,7 @@ fn who_may_only_read_maps_only_that() {
     sandbox.mount(&["-o", "direct"]);
     let (program, dir) = (compiled("others", &[]), sandbox.path("others"));
     fs::create_dir(&dir).unwrap();
-    // Where others can load it, wherever the build directory is.
+    // A copy that all users can load, wherever the build directory is.
     let lib = sandbox.outside("libkeepstone.so");
     fs::copy(library(), &lib).unwrap();
     let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
@@ -184,7 +186,7 @@ fn who_may_only_read_maps_only_that() {
     let text = String::from_utf8(output.stdout).unwrap();
     let report = text.strip_prefix(&on_tmpfs(&program)).unwrap_or_else(|| panic!("{text}"));
     let report: Value = serde_json::from_str(report).unwrap();
-    // One mapping is the owner's, three are the reader's.
+    // One mapping belongs to the owner, three belong to the reader.
     assert!(report["calls"]["map"]["served"].as_u64() >= Some(4), "{report}");
     assert_eq!(sandbox.requests("read") + sandbox.requests("write"), 0, "{}", sandbox.stats());
     sandbox.umount();
@@ -192,7 +194,8 @@ fn who_may_only_read_maps_only_that() {
     assert!(checked.contains("clean"), "{checked}");
 }
 
-/// Who may not open the pool has the mount, by which it sees what others store through mappings, and gets no further.
+/// A user that may not open the pool uses the mount. It sees what others store through mappings,
+/// and gets no other access.
 #[test]
 fn who_may_not_open_the_pool_sees_what_others_map() {
     let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
@@ -232,7 +235,8 @@ sys.stdin.read()";
     assert!(checked.contains("clean"), "{checked}");
 }
 
-/// A program without the library finds what is stored, and cannot map what would not be that.
+/// A program without the library reads what is stored, and its mapping fails if it would not show
+/// that.
 #[test]
 fn what_is_mapped_where_it_lies_the_kernel_does_not_map() {
     let sandbox = Sandbox::mounted_as("scmfs", &["-o", "direct"]);
@@ -255,14 +259,14 @@ sys.stdin.read()";
     assert_eq!(&fs::read(&path).unwrap()[5..11], b"stored");
     let both = || fs::OpenOptions::new().read(true).write(true).open(&path);
     assert_eq!(both().unwrap_err().raw_os_error(), Some(libc::EBUSY));
-    // Another program with the library does, and writes show.
+    // Another program with the library can map the file, and sees writes.
     let reader = "import mmap, sys
 f = open(sys.argv[1], 'rb')
 m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
 print(m[5:11].decode())";
     let args = ["--", "python3", "-c", reader, path.to_str().unwrap()];
     assert_eq!(String::from_utf8_lossy(&keepstone_run(args).stdout), "stored\n");
-    // It is killed; what it had does not keep others from anything.
+    // After it is killed, its mappings block no other process.
     program.kill().unwrap();
     program.wait().unwrap();
     let file = both().unwrap();
@@ -298,15 +302,16 @@ fn streams_of_libc_are_served_and_answer_as_on_tmpfs(layout: &str) {
     for class in ["open", "close", "read", "write", "seek", "stat"] {
         assert!(count(class, "served") > 20, "{class}: {report}");
     }
-    // But for files that libc opens itself, for the modes `c` and `ccs`, while the kernel has them, and for the first calls of
-    // a child.
+    // Exceptions: files that libc opens itself (the modes `c` and `ccs`), files that the kernel
+    // also has, and the first calls of a child.
     let by_kernel = |class: &&str| count(class, "by_kernel") > 8;
     let classes = ["read", "write", "seek", "close", "stat"];
     assert_eq!(classes.iter().find(|class| by_kernel(class)), None, "{report}");
     sandbox.umount();
 }
 
-/// What programs find on their numbers is served like what they open: redirected, appended to, shared with others.
+/// Inherited descriptors are served like files that programs open: redirected, appended to, shared
+/// with others.
 #[test]
 fn redirections_are_served() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -342,7 +347,7 @@ fn redirections_are_served() {
         let name = entry.unwrap().file_name();
         let (expected, got) = (plain.path().join(&name), dir.join(&name));
         let (expected, got) = (fs::read(expected).unwrap(), fs::read(got).unwrap());
-        // Two write to it at once.
+        // Two processes write to it at once.
         let is_same = if name == "both" { expected.len() == got.len() } else { expected == got };
         assert!(is_same, "{name:?}: {} bytes, not {}", got.len(), expected.len());
     }
@@ -350,7 +355,7 @@ fn redirections_are_served() {
     let mount = report["mounts"].as_object().unwrap().values().next().unwrap();
     let requests = |kind: &str| mount[kind].as_u64().unwrap_or(0);
     let served = |kind: &str| report["calls"][kind]["served"].as_u64().unwrap_or(0);
-    // Of each program, the first calls are the kernel's.
+    // The kernel makes the first calls of each program.
     for kind in ["read", "write"] {
         assert!(requests(kind) < 16 * 16, "{kind}: {report}");
         assert!(served(kind) > 10 * requests(kind), "{kind}: {report}");
@@ -368,7 +373,7 @@ fn a_file_that_grows_is_mapped_while_others_lock_it() {
 fn processes_share_files_as_on_tmpfs(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("shared", &[]), &[], &[]);
-    // What the kernel has, too, is served as before.
+    // Files that the kernel has, too, are served as before.
     let writes = &report["calls"]["write"];
     assert!(writes["served"].as_u64() > writes["by_kernel"].as_u64(), "{report}");
     sandbox.umount();
@@ -380,7 +385,7 @@ fn changed_files_lose_their_capabilities_as_on_tmpfs() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     on_pool(&sandbox, &program, &[], &[]);
     sandbox.umount();
-    // Through the mount, and what it has cached.
+    // Through the mount, with the kernel's cache.
     let expected = on_tmpfs(&program);
     for options in [&[][..], &["-o", "direct"]] {
         let sandbox = Sandbox::mounted(options);
@@ -395,7 +400,7 @@ fn changed_files_lose_their_capabilities_as_on_tmpfs() {
 fn threads_have_identities_of_their_own_as_on_tmpfs(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("identities", &[]), &[], &[]);
-    // Threads that differ are still served.
+    // Threads with different identities are still served.
     assert!(report["calls"]["attributes"]["served"].as_u64() >= Some(100), "{report}");
     assert!(report["calls"]["names"]["served"].as_u64() >= Some(50), "{report}");
     sandbox.umount();
@@ -436,7 +441,7 @@ fn the_environment_asks_nothing_in_a_privileged_program() {
     gcc.args(["-lkeepstone", &format!("-Wl,-rpath,{dir}")]);
     let output = gcc.output().expect("gcc: install it");
     assert!(output.status.success(), "{output:?}");
-    // It is linked with the library, and counts in the file that the environment names.
+    // The program is linked with the library, and counts in the file that the environment names.
     let counted = |user: &[&'static str]| {
         let args = ["--stats", "--json", "--"].iter().chain(user).map(OsStr::new);
         let output = keepstone_run(args.chain([program.as_os_str(), file.as_os_str()]));
@@ -508,7 +513,7 @@ fn what_others_map_and_what_is_written_beside_the_mount_meet(layout: &str) {
         libc::mmap(std::ptr::null_mut(), 8192, kinds, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
     assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: mapped above; others change it, so each byte is loaded and stored as it is.
+    // SAFETY: mapped above; other processes change it, so accesses are volatile.
     let byte = |index: usize| unsafe { at.cast::<u8>().add(index) };
     // SAFETY: as above.
     assert_eq!(unsafe { byte(10).read_volatile() }, b'.');
@@ -521,7 +526,7 @@ fn what_others_map_and_what_is_written_beside_the_mount_meet(layout: &str) {
     }
     let seen = keepstone_run(["head", "-c", "1", path.to_str().unwrap()]);
     assert_eq!(seen.stdout, b"A");
-    // SAFETY: mapped above, used no more.
+    // SAFETY: mapped above, and not used after this.
     unsafe {
         byte(1).write_volatile(b'A');
         libc::munmap(at, 8192);
@@ -535,7 +540,8 @@ fn what_others_map_and_what_is_written_beside_the_mount_meet(layout: &str) {
 #[test]
 fn descriptors_of_the_mount_answer_alike() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
-    // What the mount cannot do (docs/SEMANTICS.md); and buffers are touched where the size is not asked of the mount.
+    // The mount cannot do this (docs/SEMANTICS.md); and buffers are touched if the library does not
+    // ask the mount for the size.
     let different = ["O_TMPFILE", "pages_touched(fd)"];
     let calls = compiled("calls", &[]);
     let report = on_pool(&sandbox, &calls, &["--fds", "real"], &different);
@@ -550,10 +556,10 @@ fn descriptors_of_the_mount_answer_alike() {
 fn pointers_good_and_bad_give_what_the_kernel_gives() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let pointers = compiled("pointers", &[]);
-    // What libc itself dies of.
+    // libc itself dies of these.
     let different = ["signal"];
     on_pool(&sandbox, &pointers, &[], &different);
-    // And where no pool is concerned, although there is one.
+    // The same on files outside the pool.
     let [plain, direct] = [(), ()].map(|()| tempfile::tempdir_in("/dev/shm").unwrap());
     under_run(plain.path(), &pointers, &[], &different);
     let served = ["--direct", direct.path().to_str().unwrap()];
@@ -613,7 +619,7 @@ fn a_program_with_a_small_stack_runs() {
     sandbox.umount();
 }
 
-/// To `env`: says that there are caches over directories.
+/// An argument of `env` that pretends that there are caches over directories.
 const CACHES: &str = "KEEPSTONE_CACHES=1";
 
 #[test]
@@ -621,7 +627,7 @@ fn an_exclusive_mount_serves_itself() {
     let sandbox = Sandbox::mounted(&["-o", "exclusive"]);
     let file = sandbox.path("file");
     let script = format!("echo content > {0} && cat {0}", file.display());
-    // Also where files of a cache may be served.
+    // Also if files of a cache may be served.
     for caches in [&[][..], &["env", CACHES]] {
         let words = ["--stats", "--json", "--"].into_iter().chain(caches.iter().copied());
         let output = keepstone_run(words.chain(["sh", "-c", &script]));
@@ -647,7 +653,8 @@ fn what_one_side_writes_the_other_reads(layout: &str) {
     sandbox.umount();
 }
 
-/// Space of files that the kernel has seen, too: on the shell's descriptors, by `ls` outside, under other names.
+/// This includes files that the kernel knows: by the shell's descriptors, by `ls` outside, under
+/// other names.
 fn space_of_removed_files_comes_back(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let free = || rustix::fs::statvfs(&sandbox.dir).unwrap().f_bfree;
@@ -684,7 +691,7 @@ fn a_program_keeps_to_what_it_has_mounted_itself() {
     sandbox.umount();
 }
 
-/// A scenario of `life.c`.
+/// Runs a scenario of `life.c`.
 fn lives(layout: &str, scenario: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let program = compiled("life", &[]);
@@ -705,12 +712,12 @@ fn threads_fork_and_end_and_exec_at_once(layout: &str) {
     lives(layout, "threads");
 }
 
-/// A program that ends well on tmpfs and on a pool.
+/// Runs a program that must succeed on tmpfs and on a pool.
 fn is_done(layout: &str, name: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let program = compiled(name, &[]);
     assert_eq!(on_tmpfs(&program), "done\n");
-    // Also where files of a cache may be served.
+    // Also if files of a cache may be served.
     for caches in [&[][..], &["env", CACHES]] {
         let words = caches.iter().map(OsStr::new);
         let words = words.chain([program.as_os_str(), sandbox.dir.as_os_str()]);
@@ -724,7 +731,7 @@ fn a_program_near_its_limits_fails_by_error_numbers_only(layout: &str) {
     is_done(layout, "limits");
 }
 
-/// Each leaves its references and its place among the users of the pool to the next.
+/// Each program passes its references and its slot among the users of the pool to the next.
 #[test]
 fn a_program_can_be_replaced_more_often_than_processes_can_use_a_pool() {
     let s = Sandbox::mounted(&["-o", "direct"]);
@@ -757,7 +764,8 @@ fn a_program_on_a_truncated_pool_gets_errors_and_no_signal(layout: &str) {
     s.umount();
 }
 
-/// As `rm -r /dev/shm/keepstone-*` does, or systemd-logind when a user logs out.
+/// The shared state is removed, as by `rm -r /dev/shm/keepstone-*`, or by systemd-logind when a
+/// user logs out.
 fn the_mount_serves_programs_that_find_no_shared_state(layout: &str) {
     let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
@@ -780,8 +788,8 @@ fn the_mount_serves_programs_that_find_no_shared_state(layout: &str) {
     sandbox.umount();
 }
 
-/// A user who may write the shared state truncates it under a server and a program: calls fail, neither ends by a signal, and
-/// the pool can be mounted again.
+/// A user with write permission on the shared state truncates it while a server and a program use
+/// it. Calls fail, neither process ends by a signal, and the pool can be mounted again.
 fn a_truncated_shared_state_kills_no_process(layout: &str) {
     let mut sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let uuid = sandbox.stats()["uuid"].as_str().unwrap().replace('-', "");
@@ -803,7 +811,7 @@ fn a_truncated_shared_state_kills_no_process(layout: &str) {
     sandbox.umount();
 }
 
-/// A limit on the address space is for what the program needs: it uses the mount, with a reason.
+/// A program with a low limit on its address space uses the mount, and a notice explains why.
 #[test]
 fn programs_with_little_address_space_use_the_mount() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -826,7 +834,7 @@ fn programs_with_little_address_space_use_the_mount() {
 fn relative_paths_from_outside_are_served() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let outside = sandbox.outside("").canonicalize().unwrap();
-    // What `outside.c` calls at each of its seven places, ROUNDS times.
+    // `outside.c` makes calls at each of seven places, ROUNDS times.
     let rounds = 7 * 100;
     let options = ["--stats", "--json", "--"].map(OsStr::new);
     let program = compiled("outside", &[]);
@@ -838,7 +846,7 @@ fn relative_paths_from_outside_are_served() {
     for (class, calls) in [("open", 1), ("write", 1), ("stat", 3), ("names", 2), ("close", 1)] {
         assert!(served(class) >= calls * rounds, "{class}: {report}");
     }
-    // Of programs that know nothing of it.
+    // With ordinary programs.
     let script = "mkdir mnt/tree && tar cf - -C /etc passwd group | tar xf - -C mnt/tree &&
         cat mnt/tree/passwd >mnt/copy && cd mnt/tree && cmp passwd ../copy && cd ../.. && rm -r mnt/tree";
     let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
@@ -877,7 +885,7 @@ fn the_exit_status_is_the_programs() {
     assert_eq!(status(&[]), Some(2));
 }
 
-/// What `keepstone doctor TARGET` finds of a subject.
+/// Returns the finding of `keepstone doctor TARGET` about a subject.
 fn doctor_found(sandbox: &Sandbox, target: &str, subject: &str) -> Value {
     let report: Value = serde_json::from_str(&sandbox.ok(["doctor", "--json", target])).unwrap();
     let findings = report["findings"].as_array().unwrap();
@@ -911,7 +919,7 @@ fn mounts_that_are_not_served_are_named() {
     }
 }
 
-/// Stops the server of a sandbox for as long as it is held.
+/// Stops the server of a sandbox until this is dropped.
 struct Stopped<'s>(&'s Sandbox);
 
 impl<'s> Stopped<'s> {
@@ -946,7 +954,7 @@ fn a_stopped_server_holds_up_nobody_who_does_not_use_it() {
 fn what_is_counted_has_no_name_and_no_way_to_shorten_it() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let file = sandbox.path("file");
-    // The program tries what another user could; `cat` has not inherited the descriptor.
+    // The program tries the attacks of another user; `cat` has not inherited the descriptor.
     let script = format!(
         "echo a > {file}; : 2>/dev/null > $KEEPSTONE_STATS; truncate -s 0 $KEEPSTONE_STATS 2>/dev/null; \
          ls -l /proc/self/fd > /dev/null; eval \"exec ${{KEEPSTONE_STATS##*/}}>&-\"; \
@@ -967,7 +975,7 @@ fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
     let file = sandbox.path("file");
     fs::write(&file, "content\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
-    // Where others can run it, wherever the build directory is.
+    // Copies that all users can run, wherever the build directory is.
     let (program, lib) = (sandbox.outside("keepstone"), sandbox.outside("libkeepstone.so"));
     fs::copy(env!("CARGO_BIN_EXE_keepstone"), &program).unwrap();
     fs::copy(library(), &lib).unwrap();
@@ -983,11 +991,11 @@ fn who_may_not_open_the_pool_is_told_the_remedy_which_works_at_once() {
         (served, String::from_utf8(output.stderr).unwrap())
     };
     let as_nobody = || run(&file);
-    // Nothing is said of a pool that a program has no business with.
+    // There is no notice about a pool that the program does not use.
     let other = sandbox.outside("other");
     fs::copy(&file, &other).unwrap();
     assert!(!run(&other).1.contains(sandbox.pool_str()));
-    // Others' pools beside this one could be open to all.
+    // Pools of other tests could be open to all users.
     let (served, told) = as_nobody();
     assert_eq!(served, 0);
     if told.contains(sandbox.pool_str()) {
@@ -1024,7 +1032,7 @@ fn the_c_interface_shares_the_pool_with_the_mount(layout: &str) {
     sandbox.mount(&["-o", "direct"]);
     count("run 3\n18 bytes of log\n");
     assert_eq!(fs::read_to_string(sandbox.path("runs/log")).unwrap(), "run 1\nrun 2\nrun 3\n");
-    // A mount that has the pool for itself keeps others out.
+    // An exclusive mount excludes other processes.
     sandbox.umount();
     sandbox.mount(&["-o", "exclusive"]);
     let output = counter();

@@ -1,4 +1,4 @@
-//! What programs see through the mount.
+//! The semantics of files through the mount.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -52,7 +52,7 @@ fn ten_thousand_entries_are_listed_once(layout: &str) {
         assert_eq!(listed.len(), names.len());
         assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), names);
     }
-    // Removing while listing: what stays is listed once, and all can be removed.
+    // Removing while listing: each remaining file is listed once, and all can be removed.
     let mut removed = 0;
     for entry in fs::read_dir(&dir).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
@@ -111,7 +111,7 @@ fn access_control_lists(layout: &str) {
     assert!(readable().contains("Permission denied"));
     tool("setfacl", &["-b", name]);
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-    // A default ACL takes the place of the umask.
+    // A default ACL replaces the umask.
     let dir = s.path("dir");
     fs::create_dir(&dir).unwrap();
     tool("setfacl", &["-d", "-m", "u:daemon:rwx,g::rw,o::-", dir.to_str().unwrap()]);
@@ -151,7 +151,7 @@ fn changes_by_others_clear_setuid(layout: &str) {
         as_nobody(&change.replace('F', file.to_str().unwrap()));
         assert_eq!(mode(), 0o777, "after `{change}`");
     }
-    // Root's changes do not, but a change of owner does.
+    // Changes by root do not clear the bits, but a change of owner does.
     fs::set_permissions(&file, PermissionsExt::from_mode(0o6777)).unwrap();
     OpenOptions::new().append(true).open(&file).unwrap().write_all(b"x").unwrap();
     assert_eq!(mode(), 0o6777);
@@ -167,7 +167,7 @@ fn changes_by_others_clear_setuid(layout: &str) {
     assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o7777, 0o777);
 }
 
-/// The kernel executes by the mode that it remembers, and asks nobody.
+/// The kernel executes a program by the mode that it has cached, without asking the server.
 #[test]
 fn a_program_that_others_changed_is_not_executed_as_its_owner() {
     for options in [&[][..], &["-o", "ask_open"], &["-o", "no_cache"]] {
@@ -194,7 +194,7 @@ fn a_program_that_others_changed_is_not_executed_as_its_owner() {
                 assert_eq!(run(change).trim(), "65534", "{options:?}, after `{change}`");
             }
         }
-        // Who may not write cannot take it away either.
+        // A user without write permission cannot clear it either.
         fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
         tool("setfacl", &["-b", program.to_str().unwrap()]);
         let chown = "python3 -c 'import os; os.chown(\"F\", -1, -1)' || true";
@@ -250,7 +250,7 @@ fn direct_io(layout: &str) {
     let page = |byte: u8| vec![byte; 8192];
     let mut seen = page(0);
     for byte in 1..20 {
-        // Each way sees what the other has written.
+        // Each descriptor sees writes through the other.
         direct.write_all_at(&page(byte), 4096).unwrap();
         cached.read_exact_at(&mut seen, 4096).unwrap();
         assert_eq!(seen, page(byte));
@@ -276,7 +276,7 @@ fn direct_io(layout: &str) {
     }
 }
 
-/// Of BPFS: SCMFS stores short holes as zeros.
+/// Only on BPFS: SCMFS stores short holes as zeros.
 #[test]
 fn holes_and_preallocation() {
     const BLOCK: u64 = 4096;
@@ -395,7 +395,7 @@ fn special_files_links_and_times(layout: &str) {
         assert_eq!(FileType::from_raw_mode(stat.st_mode), kind);
         assert_eq!(stat.st_rdev, device, "{name}");
     }
-    // Device files work: the mount is root's.
+    // Device files work, because root has made the mount.
     OpenOptions::new().write(true).open(s.path("null")).unwrap().write_all(b"x").unwrap();
 
     let target = "t".repeat(4095);
@@ -444,7 +444,7 @@ fn fallocate_has_what_statfs_promises(layout: &str) {
         fs::remove_file(s.path("file")).unwrap();
         drop(file);
         crate::common::wait_until("its space is free", || free().0 > available / 2);
-        // And in a pool whose free space is in many pieces.
+        // The same in a pool with fragmented free space.
         for i in 0..400 {
             fs::write(s.path(&format!("small-{i}")), vec![1; 9000]).unwrap();
         }

@@ -1,4 +1,5 @@
-//! What users are told of what `keepstone run` serves: counters, the closing line, notices, `--explain` and `doctor`.
+//! Reports to users about service by `keepstone run`: counters, the closing line, notices,
+//! `--explain` and `doctor`.
 //!
 //! Needs root, `/dev/fuse`, gcc and rsync.
 
@@ -9,7 +10,7 @@ use crate::attach::Cached;
 use crate::common::{PermissionsExt as _, Sandbox, library};
 use serde_json::Value;
 
-/// `keepstone run OPTIONS -- bash -c SCRIPT`, in the mount.
+/// Runs `keepstone run OPTIONS -- bash -c SCRIPT` in the mount.
 fn run(sandbox: &Sandbox, options: &[&str], script: &str) -> Output {
     let output = sandbox.served_script(options, script).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -21,7 +22,7 @@ fn report(sandbox: &Sandbox, options: &[&str], script: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What is said of this sandbox, without the mounts of tests that run meanwhile.
+/// Returns the notices about this sandbox, without those about mounts of other tests.
 fn told(sandbox: &Sandbox, options: &[&str], script: &str) -> Vec<String> {
     let output = run(sandbox, options, script);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -30,7 +31,7 @@ fn told(sandbox: &Sandbox, options: &[&str], script: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A C program, compiled with these options.
+/// Compiles a C program with these options.
 fn compiled(sandbox: &Sandbox, name: &str, options: &[&str], text: &str) -> String {
     let (source, program) = (sandbox.outside(&format!("{name}.c")), sandbox.outside(name));
     fs::write(&source, text).unwrap();
@@ -40,18 +41,19 @@ fn compiled(sandbox: &Sandbox, name: &str, options: &[&str], text: &str) -> Stri
     program.to_str().unwrap().to_owned()
 }
 
-/// A static program that copies its first argument's content to its output.
+/// Compiles a static program that copies the file named by its first argument to its output.
 fn static_program(sandbox: &Sandbox) -> String {
     let text = "#include <stdio.h>\nint main(int n, char **v) { FILE *f = fopen(v[1], \"r\"); int c; \
                 while ((c = getc(f)) >= 0) putchar(c); return 0; }\n";
     compiled(sandbox, "static", &["-static"], text)
 }
 
-/// Makes what the programs read, on the mount.
+/// A script that creates the input of the programs on the mount.
 const INPUT: &str =
     "seq 1 300000 >numbers; mkdir tree; for i in {1..300}; do head -c 20000 numbers >tree/$i; done";
 
-/// At least 99 % of calls and bytes of real programs, by counters of the library, and of the server where it has some.
+/// At least 99 % of calls and bytes of real programs are served, by counters of the library, and of
+/// the server if it has some.
 #[test]
 fn nearly_all_of_real_programs_is_served() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -75,7 +77,7 @@ fn nearly_all_of_real_programs_is_served() {
         let report = report(&sandbox, &["--stats", "--explain"], script);
         let percent = |index: usize| report["served_percent"][index].as_f64().unwrap();
         assert!(percent(0) >= 99.0 && percent(1) >= 99.0, "{program}: {report:#}");
-        // The kernel itself reads what it executes, and what libc opens for itself.
+        // The kernel itself reads programs that it executes and files that libc opens internally.
         let all = &report["mounts"][sandbox.dir_str()];
         let requests = ["read", "write"].map(|kind| all[kind].as_u64().unwrap_or(0));
         let calls = report["served"]["calls"].as_u64().unwrap();
@@ -84,7 +86,8 @@ fn nearly_all_of_real_programs_is_served() {
     sandbox.umount();
 }
 
-/// Futexes, by number, as the locks of C++ and Rust make them: what they wake looks like standard output.
+/// Futex calls by number, as from the locks of C++ and Rust. Their argument could be mistaken for
+/// standard output.
 #[test]
 fn calls_by_number_that_take_no_descriptors_leave_files_alone() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -106,9 +109,9 @@ fn bytes_are_counted_by_the_way_they_took() {
     };
     let read = bytes(&fast, "read", "served_bytes") + bytes(&fast, "copy", "served_bytes");
     let by_mount = fast["by_mount"]["bytes"].as_u64().unwrap();
-    // What is written to descriptors that were inherited may go through the kernel at first.
+    // Writes to inherited descriptors may go through the kernel at first.
     assert!((4_000_000..=6_100_000).contains(&(read + by_mount)), "{fast:#}");
-    // The kernel opens, and what it moves is counted, too.
+    // The kernel opens the files, and the bytes that it moves are counted, too.
     let real = report(&sandbox, &["--stats", "--fds", "real"], script);
     let all = ["read", "write", "copy"].map(|class| bytes(&real, class, "by_kernel_bytes"));
     assert_eq!(all.iter().sum::<u64>(), 4_000_000, "{real:#}");
@@ -117,7 +120,7 @@ fn bytes_are_counted_by_the_way_they_took() {
     sandbox.umount();
 }
 
-/// Of files of a cache, too, that are used so little that nothing is made of them.
+/// This includes files of a cache that are used too rarely to be served.
 #[test]
 fn calls_on_files_of_a_cache_are_counted_from_the_first_one() {
     let cached = Cached::new();
@@ -145,7 +148,8 @@ fn calls_on_files_of_a_cache_are_counted_from_the_first_one() {
     cached.detach();
 }
 
-/// Whether they end, are killed, fork, have threads, become another user, or are scripts.
+/// This holds for programs that end, are killed, fork, have threads, change their user, or are
+/// scripts.
 #[test]
 fn calls_are_counted_by_program() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
@@ -188,7 +192,7 @@ echo "$first" >line' >script; chmod +x script; ./script <lines
     assert!(of("cat")["reasons"]["kernel-descriptors"]["calls"].as_u64() > Some(3), "{report:#}");
     assert_eq!(bytes("cp")[1], 0, "{report:#}");
     assert!(bytes("cp")[0] >= 100_000, "{report:#}");
-    // What was counted before a kill is not lost, nor what the child has counted.
+    // Counts before a kill are not lost, nor are those of the child.
     assert_eq!(bytes("perl").iter().sum::<u64>(), 100_000, "{report:#}");
     assert_eq!(of("perl")["processes"], 2, "{report:#}");
     assert_eq!((bytes("python3"), &of("python3")["processes"]), ([800_000, 0], &1.into()));
@@ -196,7 +200,8 @@ echo "$first" >line' >script; chmod +x script; ./script <lines
     assert_eq!(bytes("dd"), [0, 100_000], "{report:#}");
     assert!(of("dd")["reasons"]["permission"]["calls"].as_u64() >= Some(100), "{report:#}");
     assert!(bytes("script").iter().sum::<u64>() > 2, "{report:#}");
-    // The most calls went through the mount here; and nothing is counted twice, or by nobody.
+    // This program made the most calls through the mount. Each call is counted for exactly one
+    // program.
     assert_eq!(programs[0]["program"], "dd", "{report:#}");
     for (way, unit) in
         ["served", "by_mount"].into_iter().flat_map(|way| [(way, "calls"), (way, "bytes")])
@@ -204,7 +209,7 @@ echo "$first" >line' >script; chmod +x script; ./script <lines
         let sum: u64 = programs.iter().map(|program| number(program, way, unit)).sum();
         assert_eq!(sum, number(&report, way, unit), "{way} {unit}: {report:#}");
     }
-    // People read a table.
+    // The text output is a table.
     let text = String::from_utf8(keepstone_run(&[]).stderr).unwrap();
     let mut lines = text.lines().skip_while(|line| !line.starts_with("program "));
     let head = lines.next().unwrap_or_else(|| panic!("{text}"));
@@ -232,7 +237,7 @@ fn too_little_served_is_said_in_one_line_at_the_end() {
     let json = told(&sandbox, &["--json", "--fds", "real"], enough);
     let json: Value = serde_json::from_str(&json[0]).unwrap();
     assert!(json["notice"].as_str().unwrap().contains("were served in user space"));
-    // A program that closes its stderr, and one that leaves a child behind that holds nobody up.
+    // A program that closes its stderr, and one that leaves a child behind, which delays nothing.
     let closes = told(&sandbox, little, "exec sort -o sorted /proc/cpuinfo");
     assert_eq!(closes.len(), 1, "{closes:?}");
     let leaves = told(
@@ -243,7 +248,7 @@ fn too_little_served_is_said_in_one_line_at_the_end() {
     assert_eq!(leaves.len(), 1, "{leaves:?}");
     let pid = fs::read_to_string(sandbox.path("pid")).unwrap();
     assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
-    // The line says that programs were not served at all.
+    // The line reports programs that were not served at all.
     fs::write(sandbox.path("file"), "content").unwrap();
     let program = static_program(&sandbox);
     let unserved = told(&sandbox, &[], &format!("{program} file; true"));
@@ -269,7 +274,7 @@ fn files_and_programs_that_are_not_served_are_explained() {
         let file = files.iter().find(|file| file["path"] == *path);
         let file = file.unwrap_or_else(|| panic!("{name}: {explained:#}"));
         assert_eq!(file["reason"], "kernel-descriptors");
-        // A copy is counted where it was read.
+        // A copy counts for the file that was read.
         let bytes = if name == "plain" { 100_000 } else { 0 };
         assert!(file["bytes"].as_u64() >= Some(bytes), "{file}");
     }
@@ -309,7 +314,7 @@ fn each_mount_that_cannot_be_used_is_named_at_the_start() {
     };
     let keepstone = env!("CARGO_BIN_EXE_keepstone");
     let all = [&direct, &exclusive, &read_only];
-    // Mounts that the program does not name are not spoken of.
+    // There are no notices about mounts that the program does not name.
     let text = said(Command::new(keepstone).args(["run", "--", "true"]));
     assert!(all.iter().all(|sandbox| line(&text, sandbox).is_empty()), "{text}");
     let dirs = all.map(|sandbox| sandbox.dir_str());
@@ -332,7 +337,7 @@ fn each_mount_that_cannot_be_used_is_named_at_the_start() {
     }
 }
 
-/// What `keepstone doctor TARGET` finds of a subject.
+/// Returns the finding of `keepstone doctor TARGET` about a subject.
 fn found(sandbox: &Sandbox, target: &str, subject: &str) -> Value {
     let output = sandbox.run(["doctor", "--json", target]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -343,7 +348,7 @@ fn found(sandbox: &Sandbox, target: &str, subject: &str) -> Value {
 #[test]
 fn doctor_knows_programs_that_call_the_kernel_themselves() {
     let sandbox = Sandbox::empty();
-    // As Go's linker marks what it makes.
+    // The mark of Go's linker.
     let text = "__attribute__((section(\".note.go.buildid\"), used)) static const char id[] = \"id\";\n\
                 int main(void) { return 0; }\n";
     let program = compiled(&sandbox, "go", &[], text);

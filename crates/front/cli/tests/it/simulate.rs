@@ -15,7 +15,7 @@ fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says on stderr when it fails with this status.
+/// Runs a command that must fail with this status, and returns its standard error.
 fn fails(args: &[&str], status: i32) -> String {
     let output = simulate(args);
     assert_eq!(output.status.code(), Some(status), "{args:?}: {output:?}");
@@ -26,7 +26,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&ok(&[args, &["--json"]].concat())).unwrap()
 }
 
-/// A file that is gone at the end of the test.
+/// Creates a file that is removed at the end of the test.
 fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, String) {
     let dir = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
     let path = dir.path().join(name);
@@ -35,14 +35,14 @@ fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, String) {
     (dir, path)
 }
 
-/// Hits of each policy in the only trace, at one size of the cache.
+/// Returns the hits of each policy in the only trace, at one size of the cache.
 fn hits(found: &Value) -> Vec<(String, u64)> {
     let caches = found["traces"][0]["caches"].as_array().unwrap();
     let of = |c: &Value| (c["policy"].as_str().unwrap().to_owned(), c["hits"].as_u64().unwrap());
     caches.iter().map(of).collect()
 }
 
-/// Two blocks of cache; 1 is used again and again, the others once.
+/// A trace for two blocks of cache: 1 is used again and again, the others once.
 const ACCESSES: [u64; 9] = [1, 2, 1, 3, 1, 4, 1, 5, 1];
 
 #[test]
@@ -91,7 +91,8 @@ fn policies_and_sizes_are_chosen() {
     );
 }
 
-/// The reason for the default, in small: what is accessed once displaces nothing from S3-FIFO.
+/// Shows the reason for the default on a small scale: objects that are accessed once displace
+/// nothing from S3-FIFO.
 #[test]
 fn without_a_trace_all_standard_ones_are_compared() {
     let found = json(&["--objects", "2000", "--accesses", "40000", "--cache", "10%"]);

@@ -1,4 +1,5 @@
-//! Attacks by other users of the machine: by the pool, the directory and the mount of a cache, and by the pool of a mount.
+//! Attacks by other users of the machine, on the pool, the directory and the mount of a cache, and
+//! on the pool of a mount.
 //!
 //! Needs root and `/dev/fuse`. Other users are numbers: no account is made.
 
@@ -25,7 +26,7 @@ fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The options of the mount at `dir` for itself.
+/// Returns the options of the mount at `dir`, without those of its file system.
 fn flags(dir: &Path) -> Vec<String> {
     let mount = fuse::mount_at(dir).unwrap().unwrap();
     mount.options.split(',').map(str::to_owned).collect()
@@ -35,7 +36,7 @@ fn has(dir: &Path, flag: &str) -> bool {
     flags(dir).iter().any(|found| found == flag)
 }
 
-/// The records of a cache lead to the files that are written: no stranger may write them.
+/// The records of a cache name the files to write, so no stranger may change them.
 #[test]
 fn a_pool_that_others_may_write_is_no_cache() {
     let cached = Cached::new();
@@ -92,14 +93,14 @@ fn a_pool_that_others_may_write_has_neither_set_user_id_nor_devices() {
     mode(&s.pool, 0o600);
     s.mount(&["-o", "noatime"]);
     assert!(!has(&s.dir, "nosuid") && !has(&s.dir, "nodev"), "{:?}", flags(&s.dir));
-    // The group gets it while it is mounted.
+    // The group gets write permission while the pool is mounted.
     mode(&s.pool, 0o660);
     wait_until("the mount is guarded", || has(&s.dir, "nosuid") && has(&s.dir, "nodev"));
     assert!(has(&s.dir, "noatime"), "{:?}", flags(&s.dir));
     s.umount();
 }
 
-/// A user's mount: what `fusermount3` does not pass on is refused, never dropped.
+/// On a user's mount, flags that `fusermount3` does not pass on are refused, never dropped.
 #[test]
 fn flags_of_users_are_kept_or_refused() {
     let s = Sandbox::formatted();
@@ -134,14 +135,15 @@ fn flags_of_users_are_kept_or_refused() {
     assert!(is_kept || !said.contains("fuse.keepstone rw"), "{said}");
 }
 
-/// Unmounts what the server of a cache, which ends after its mount does, may still have.
+/// Unmounts a file system that the server of a cache may still have open, because it ends after its
+/// mount.
 fn umount_when_free(dir: &Path) {
     wait_until("no server has it", || {
         rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty()).is_ok()
     });
 }
 
-/// A cache forbids what the mount of its directory forbids.
+/// The mount of a cache has the restrictions of the mount of its directory.
 #[test]
 fn a_cache_takes_over_flags() {
     let cached = Cached::new();
@@ -174,7 +176,7 @@ fn a_cache_takes_over_flags() {
     bind("ro");
     wait_until("it is attached", || attach(&[]).status.success());
     assert!(has(&mount, "ro"), "{:?}", flags(&mount));
-    // A mount within that forbids more is not entered.
+    // A mount within the directory that forbids more is not entered.
     tool("umount", &[text(&mount)]);
     umount_when_free(&data);
     fs::create_dir(data.join("within")).unwrap();
@@ -191,7 +193,8 @@ fn a_cache_takes_over_flags() {
     assert!(said.contains("mount options of a cache"), "{said}");
 }
 
-/// A user who may read the directory can lock it, and it is attached all the same. Two caches are still refused.
+/// A user that may read the directory can lock it, but it can be attached nevertheless. A second
+/// cache is still refused.
 #[test]
 fn a_lock_of_a_stranger_keeps_nobody_out() {
     let cached = Cached::new();
@@ -221,7 +224,7 @@ fn a_lock_of_a_stranger_keeps_nobody_out() {
     cached.detach();
 }
 
-/// Names of a private directory are for those who may search it.
+/// Only users with search permission see names of a private directory.
 #[test]
 fn statistics_show_other_users_no_names() {
     let cached = Cached::new();
@@ -257,7 +260,7 @@ fn statistics_show_other_users_no_names() {
     });
 }
 
-/// The pins of a user are of files that it owns, and leave room for others.
+/// A user can pin only files that it owns, and pins leave room for other users.
 #[test]
 fn pins_are_owners_and_bounded() {
     let cached = Cached::new();
@@ -288,7 +291,7 @@ fn pins_are_owners_and_bounded() {
     cached.detach();
 }
 
-/// Frozen files are not changed through the cache. A change from before has a way out.
+/// Immutable files are not changed through the cache. A change from before can be discarded.
 #[test]
 fn frozen_files_are_refused_at_once() {
     let cached = Cached::new();
@@ -331,8 +334,8 @@ fn frozen_files_are_refused_at_once() {
         serde_json::from_str::<serde_json::Value>(&told).unwrap()
     };
     assert_eq!(status(&mount)["cache"]["dirty_bytes"], 0);
-    // Frozen after it was written: told, and kept until it is decided.
-    // Without a truncation, which goes below at once.
+    // Made immutable after the write: the status reports it, and the cache keeps the data until the
+    // user decides. Written without a truncation, which would go to the directory at once.
     assert!(shell("printf newer | dd of=later conv=notrunc").status.success());
     chattr("+i", "later", &data);
     assert!(!cached.run(&["attach", "flush", text(&mount.join("later"))]).status.success());

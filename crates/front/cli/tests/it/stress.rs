@@ -1,8 +1,8 @@
 //! Many threads at once on shared directories, compared with tmpfs.
 //!
 //! Each worker plays its own seeded sequence with names of its own, so that the final tree does not
-//! depend on who comes first, although all of them change the same directories. The same play on
-//! tmpfs is the reference.
+//! depend on the order of workers, although all of them change the same directories. The same
+//! sequences on tmpfs are the reference.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -20,7 +20,8 @@ const STEPS: usize = 1500;
 /// Directories that all workers share.
 const SHARED: [&str; 3] = ["x", "y", "x/z"];
 
-/// One worker's sequence. What fails (for want of a name, say) fails in both places.
+/// Plays one worker's sequence. An operation that fails (for example because a name is missing)
+/// fails on both file systems.
 fn play(root: &Path, worker: u64) {
     let mut rng = Rng::new(worker);
     for step in 0..STEPS {
@@ -42,7 +43,7 @@ fn one_step(rng: &mut Rng, step: usize, a: &Path, b: &Path) -> io::Result<()> {
         5 => open(a)?.set_len(at),
         6 => fs::rename(a, b),
         7 => fs::hard_link(a, b),
-        // To a name of the same worker, which may be absent, a file, or the link itself.
+        // The target is a name of the same worker, which may be absent, a file, or the link itself.
         8 => symlink(b.file_name().unwrap(), a),
         9 => fs::create_dir(a),
         10 => fs::remove_dir(a),
@@ -65,7 +66,7 @@ fn open(path: &Path) -> io::Result<fs::File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// All that a program can see of a tree, times excepted.
+/// Returns everything that a program can see of a tree, except times.
 fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut seen = BTreeMap::new();
     let mut inodes = BTreeMap::new();
@@ -92,7 +93,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, String> {
             seen.insert(name, text);
         }
     }
-    // Names of one file, whatever its number.
+    // Lists the names of one file together, whatever its inode number.
     for mut names in inodes.into_values() {
         names.sort();
         let all = format!("{names:?}");

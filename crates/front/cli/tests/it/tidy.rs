@@ -1,4 +1,4 @@
-//! The house: documents name what is there, and files stay of a size that one reads.
+//! Rules for the repository: documents name files that exist, and files stay short enough to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// Files that belong to the project, with this ending.
+/// Returns the files of the project with this ending.
 pub fn files(ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut dirs = vec![root()];
@@ -23,7 +23,7 @@ pub fn files(ending: &str) -> Vec<PathBuf> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                // What others wrote in `vendor` keeps their ways.
+                // Code of other projects in `vendor` keeps their style.
                 if name != "target" && name != "vendor" && !name.starts_with('.') {
                     dirs.push(path);
                 }
@@ -41,23 +41,24 @@ pub fn name_of(path: &Path) -> String {
     path.strip_prefix(root()).unwrap().display().to_string()
 }
 
-/// What stands between backticks on a line.
+/// Returns the texts between backticks on a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Folders directly in `dir`.
+/// Returns the folders directly in `dir`.
 pub fn folders(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
 }
 
-/// Shelves of crates: the folders in `crates`.
+/// Returns the shelves of crates: the folders in `crates`.
 pub fn shelves() -> Vec<PathBuf> {
     folders(&root().join("crates"))
 }
 
-/// Places that a document may mean by a file name: in the project, in `crates`, on a shelf, or in a crate.
+/// Returns the paths that a document may mean by a file name: in the project, in `crates`, on a
+/// shelf, or in a crate.
 fn resolve(named: &str) -> Vec<PathBuf> {
     let root = root();
     let mut places = vec![root.clone(), root.join("crates"), root.join("scripts")];
@@ -70,7 +71,8 @@ fn resolve(named: &str) -> Vec<PathBuf> {
     places.into_iter().map(|place| place.join(named)).filter(|path| path.exists()).collect()
 }
 
-/// Whether it is the name of one of our files: no place of a user's, no pattern.
+/// Returns whether a text is the name of a file of the project, rather than a user's path or a
+/// pattern.
 fn is_file_name(text: &str) -> bool {
     let endings = [".rs", ".sh", ".md", ".toml"];
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/_.-".contains(c));
@@ -91,7 +93,7 @@ fn documents_name_files_that_are_there() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// The anchors of a document's headings, as GitHub makes them.
+/// Returns the anchors of a document's headings, as GitHub makes them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |line: &str| -> String {
@@ -126,7 +128,7 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// The text of comments, or of a document, as one line.
+/// Returns the text of comments, or of a document, as one line.
 fn prose(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let is_source = path.extension().is_some_and(|ending| ending == "rs");
@@ -141,7 +143,8 @@ fn prose(path: &Path) -> String {
         .join(" ")
 }
 
-/// The codes of invariants in a text, `module-X1`: module, letter, number. Of `module-X1–X3` all three.
+/// Returns the codes of invariants in a text, `module-X1`: module, letter, number. A range such as
+/// `module-X1–X3` yields all three.
 fn codes(text: &str) -> Vec<(String, char, u32)> {
     let mut codes = Vec::new();
     let parse = |code: &str| {
@@ -162,8 +165,8 @@ fn codes(text: &str) -> Vec<(String, char, u32)> {
     codes
 }
 
-/// An invariant is said once, at the head of a list item, in the module that its code names, and cited at least once, where
-/// it is kept or counted on; and who cites a code cites one that is there.
+/// Each invariant is defined once, at the head of a list item, in the module that its code names.
+/// It is cited at least once, where code keeps it or relies on it. Each cited code is defined.
 #[test]
 fn invariants_stand_where_their_codes_say() {
     let mut wrong = Vec::new();
@@ -236,7 +239,8 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The shelves from above, as the picture of ARCHITECTURE has them: each with the crates on its line.
+/// Returns the shelves from the top, as in the picture of ARCHITECTURE, each with the crates on its
+/// line.
 fn picture() -> Vec<(String, BTreeSet<String>)> {
     let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
     let picture = text.split("```").find(|part| part.trim_start().starts_with("shelf")).unwrap();
@@ -256,7 +260,8 @@ fn base_name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Crates that the program of a crate depends on, by folder: `base/os`. Dependencies of its tests do not count.
+/// Returns the crates on which a crate depends, by folder: `base/os`. Dependencies of its tests do
+/// not count.
 fn arrows(manifest: &Path) -> Vec<String> {
     let text = fs::read_to_string(manifest).unwrap();
     let known: BTreeMap<_, _> = shelves()
@@ -308,7 +313,7 @@ fn crates_depend_on_their_shelf_and_those_below() {
     assert!(wrong.is_empty() && count > 80, "{count} arrows, {wrong:#?}");
 }
 
-/// Files that git tracks.
+/// Returns the files that git tracks.
 fn tracked() -> Vec<PathBuf> {
     let listed = Command::new("git")
         // Another user may own the checkout.
@@ -323,7 +328,8 @@ fn tracked() -> Vec<PathBuf> {
     files
 }
 
-/// Whether git left this line where it could not merge. A line of `=` alone does not count: text underlines headings so.
+/// Returns whether git left this line at a conflict of a merge. A line of `=` alone does not count,
+/// because text underlines headings so.
 fn is_merge_marker(line: &[u8]) -> bool {
     [b'<', b'|', b'>'].iter().any(|mark| {
         let rest = line.strip_prefix(&[*mark; 7]);
@@ -344,7 +350,8 @@ fn merges_are_complete() {
     assert!(marked.is_empty(), "{marked:#?}");
 }
 
-/// Each promise of SECURITY.md names the test that holds it, `PATH::NAME` or `security-tests SUITE`, or a document.
+/// Each promise of SECURITY.md names the test that checks it, `PATH::NAME` or `security-tests
+/// SUITE`, or a document.
 #[test]
 fn promises_of_security_name_tests_that_are_there() {
     let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();

@@ -1,6 +1,7 @@
-//! `keepstone top`: what is served is seen, and a server that does not answer hides no other.
+//! `keepstone top` shows all services, and a server that does not answer hides no other.
 //!
-//! Other tests' servers run meanwhile, so each test asks for its own. Needs root, `/dev/fuse` and `script` (util-linux).
+//! Servers of other tests run meanwhile, so each test asks only for its own. Needs root,
+//! `/dev/fuse` and `script` (util-linux).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::bdev::served::{BLOCK, Served};
 use crate::common::{Sandbox, as_nobody, wait_until};
 
-/// `keepstone --json top`, until it is dropped.
+/// `keepstone --json top`, which runs until this is dropped.
 struct Top {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -27,12 +28,12 @@ impl Top {
         Self { process, lines }
     }
 
-    /// The next table.
+    /// Returns the next table.
     fn next(&mut self) -> Value {
         serde_json::from_str(&self.lines.next().expect("it goes on").unwrap()).unwrap()
     }
 
-    /// The next table of which this is true.
+    /// Returns the next table for which `is_true` returns true.
     fn until(&mut self, is_true: impl Fn(&Value) -> bool) -> Value {
         loop {
             let table = self.next();
@@ -50,7 +51,7 @@ impl Drop for Top {
     }
 }
 
-/// The row of a table that has this name; null where there is none.
+/// Returns the row of a table with this name, or null.
 fn row(table: &Value, name: &str) -> Value {
     let rows = table["servers"].as_array().unwrap();
     rows.iter().find(|row| row["name"] == name).cloned().unwrap_or_default()
@@ -81,7 +82,7 @@ fn activity_shows_up_as_a_rate() {
 fn a_stopped_server_does_not_answer_and_others_do() {
     let (stopped, other) = (Sandbox::mounted(&[]), Sandbox::mounted(&[]));
     stopped.stop_server();
-    // By its pool and by its directory.
+    // Named by its pool and by its directory.
     let names = [stopped.pool_str(), stopped.dir_str(), other.dir_str()];
     let mut top = Top::start(&names);
     let table = top.until(|table| answers(&row(table, other.dir_str())));
@@ -108,7 +109,7 @@ fn servers_come_go_and_die() {
     let mut top = Top::start(&[a.dir_str(), b.dir_str()]);
     let both = |table: &Value| [&a, &b].iter().all(|s| answers(&row(table, s.dir_str())));
     top.until(both);
-    // Those who ask are users of the mount, each for a moment.
+    // Each query makes `top` a user of the mount for a moment, and `umount` copes with that.
     b.umount();
     top.until(|table| row(table, b.dir_str()).is_null());
     b.mount(&[]);
@@ -118,7 +119,7 @@ fn servers_come_go_and_die() {
     top.until(|table| row(table, a.dir_str())["state"] == "died");
     a.mount(&[]);
     let anew = row(&top.until(|table| answers(&row(table, a.dir_str()))), a.dir_str());
-    // Counters began anew: nothing that was written before is taken for a rate.
+    // The counters were reset, and earlier writes do not count as a rate.
     let rate = anew["per_s"]["written_bytes"].as_f64();
     assert!(rate.is_none_or(|rate| rate == 0.0), "{anew}");
     drop(top);
@@ -167,7 +168,7 @@ fn devices_are_shown_like_mounts() {
     assert_eq!(device["totals"]["written_bytes"], BLOCK, "{device}");
     client.write(0, &[2; BLOCK]).unwrap();
     top.until(|table| row(table, &served.name())["per_s"]["writes"].as_f64() > Some(0.0));
-    // Its control socket is root's.
+    // The control socket belongs to root.
     let refused =
         as_nobody(&format!("! {} top --count 1 {pid} 2>&1", env!("CARGO_BIN_EXE_keepstone")));
     assert!(refused.contains("another user's"), "{refused}");
@@ -181,8 +182,8 @@ fn a_terminal_is_given_back_as_it_was() {
     let s = Sandbox::mounted(&[]);
     let keepstone = env!("CARGO_BIN_EXE_keepstone");
     for (how, typed) in [("q", "q"), ("SIGINT", "\x03"), ("SIGTERM", "")] {
-        // The shell tells its own number, which is that of what it executes. The one around it gets
-        // the terminal's SIGINT as well, and outlives it.
+        // The inner shell prints its process ID, which `top` keeps after the exec. The outer shell
+        // receives the terminal's SIGINT as well, and ignores it.
         let script = format!(
             "trap : INT; stty rows 5 cols 60; \
              sh -c 'echo pid $$; exec {keepstone} top --interval 0.1 {}'; \
@@ -203,7 +204,7 @@ fn a_terminal_is_given_back_as_it_was() {
             seen.push_str(&String::from_utf8_lossy(&bytes[..len]));
             len > 0
         };
-        // Rates come in the second table at the earliest: it is redrawn.
+        // Rates appear in the second table at the earliest, so the view was redrawn.
         while !seen.contains("OPS/s") {
             assert!(read(&mut seen), "{seen}");
         }

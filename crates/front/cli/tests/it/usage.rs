@@ -1,4 +1,5 @@
-//! Words that commands owe: of options that do nothing, of files that are not there, of a pool that is too small.
+//! Messages that commands must print: about options without effect, missing files, and a pool that
+//! is too small.
 //!
 //! Needs root and `/dev/fuse`.
 

@@ -1,11 +1,11 @@
-//! `--buffers`: fewer changes of protection, and a flush that covers what is in the buffers.
+//! `--buffers`: fewer changes of protection, and a flush that covers the content of the buffers.
 
 use super::served::{BLOCK, Served, keepstone};
 
-/// Pages of which two buffers of 1 MiB together are not yet full to their high mark.
+/// Number of pages that does not fill two buffers of 1 MiB to their high mark.
 const FEW: u64 = 128;
 
-/// More pages than they hold.
+/// Number of pages that is more than the buffers hold.
 const MANY: u64 = 512;
 
 #[test]

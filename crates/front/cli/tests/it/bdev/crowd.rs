@@ -1,4 +1,4 @@
-//! Many clients that are not served: what they cost.
+//! The cost of many clients that are not served.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use super::served::{Client, Served};
 use crate::common::wait_until;
 
-/// A server in the foreground, which is ended with this.
+/// A server in the foreground, which ends when this is dropped.
 struct Foreground(Child);
 
 impl Drop for Foreground {
@@ -20,7 +20,7 @@ impl Drop for Foreground {
     }
 }
 
-/// Lines about clients are limited.
+/// The number of lines about clients is limited.
 #[test]
 fn clients_that_are_turned_away_do_not_fill_the_log() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();

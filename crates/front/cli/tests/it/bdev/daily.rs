@@ -1,4 +1,4 @@
-//! What people type on a first day: names, addresses, sizes, and the errors they get.
+//! Names, addresses and sizes as new users type them, and the errors that they get.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::served::{BLOCK, Served, fails, keepstone, ok};
 
-/// The server of `name`.
+/// Returns the status of the server of `name`.
 fn status(name: &str) -> Value {
     serde_json::from_str(&ok(&["--json", "bdev", "stats", name])).unwrap()
 }
@@ -88,12 +88,12 @@ fn a_disk_says_itself_what_it_is_and_how_large() {
     assert_eq!(status["exports"][0]["atomic"], 512);
     assert_eq!(status["exports"][0]["size_bytes"], 2 << 20);
     assert_eq!(served.client().read(1).unwrap(), [5; BLOCK]);
-    // One that is served, or has atomic blocks, keeps its size, and says why.
+    // A pool with atomic blocks keeps its size, served or not, and the error explains why.
     assert!(fails(&["bdev", "grow", &pool, "--size", "4M"]).contains("create a larger one"));
     assert!(fails(&["bdev", "check", &pool]).contains("`keepstone bdev stop"));
     ok(&["bdev", "stop", &served.name()]);
     assert!(fails(&["bdev", "grow", &pool, "--size", "4M"]).contains("create a larger one"));
-    // As large as was asked for, which is said of what differs only.
+    // The pool has the requested size, so there is no warning.
     let output = keepstone(&[&args[..], &["--create", "--size", "2097000"]].concat());
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
 }
@@ -115,7 +115,7 @@ fn a_pool_that_nobody_serves_grows() {
     assert_eq!(served.client().read(1023).unwrap(), [0; BLOCK]);
 }
 
-/// What a command made goes when it fails; what was there stays.
+/// A command that fails removes the files that it has created, and keeps files that existed before.
 #[test]
 fn nothing_is_left_of_what_failed() {
     let served = Served::start("/dev/shm", &[]);
@@ -141,7 +141,8 @@ fn nothing_is_left_of_what_failed() {
     }
 }
 
-/// A pool with a file system is no disk, and nobody reads it beside a user who is told nothing.
+/// A pool with a file system is not served as a disk, not even for reading while another process
+/// may change it.
 #[test]
 fn a_file_system_is_not_served_as_a_disk() {
     let served = Served::start("/dev/shm", &[]);
@@ -157,7 +158,7 @@ fn a_file_system_is_not_served_as_a_disk() {
     let args = ["bdev", "serve", &pool, "--read-only", "--socket", &served.path("ro")];
     ok(&args);
     ok(&["bdev", "stop", &served.path("ro")]);
-    // As those have it open who share a pool that is mounted with -o direct.
+    // Opened as programs do that share a pool mounted with -o direct.
     let options = pmem::OpenOptions { lock: Some(pmem::Lock::Shared), ..Default::default() };
     let user = options.open(&pool, pmem::Access::ReadWrite).unwrap();
     let said = fails(&args);
@@ -200,7 +201,7 @@ fn a_damaged_disk_is_checked_served_and_repaired() {
     }
 }
 
-/// A loop device whose server was killed is listed, and let go by any of its names.
+/// A loop device whose server was killed is listed, and can be released by any of its names.
 #[test]
 fn a_loop_device_without_a_server_can_be_let_go() {
     let served = Served::start("/dev/shm", &[]);
@@ -227,8 +228,8 @@ fn a_loop_device_without_a_server_can_be_let_go() {
     }
 }
 
-/// A server that has nothing to wait for ended before it had answered; and one that was just starting was taken for
-/// dead by whoever asked all of them, and could not be found any more.
+/// Regression test for two bugs. A server with nothing to wait for ended before it had answered. A
+/// command that asked all servers took a starting server for dead and removed its socket.
 #[test]
 fn who_stops_a_server_is_answered() {
     let served = Served::start("/dev/shm", &[]);

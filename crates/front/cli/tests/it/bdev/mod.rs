@@ -1,4 +1,4 @@
-//! `keepstone bdev serve` from its command line: what its options promise.
+//! `keepstone bdev serve`: the promises of its options.
 
 mod buffers;
 mod crowd;

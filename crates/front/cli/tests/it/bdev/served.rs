@@ -1,4 +1,4 @@
-//! A server of one pool, and a client of it that does one request after the other.
+//! A server of one pool, and a client that sends one request at a time.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,19 +10,19 @@ use nbd::wire::{CompactRequest, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, SimpleReply, 
 use serde_json::Value;
 use zerocopy::IntoBytes as _;
 
-/// Why a request failed that the server answered.
+/// Text of the error for a request that the server has refused.
 const REFUSED: &str = "the server failed a request";
 
-/// Bytes of what a client writes or reads at once.
+/// Bytes that a client writes or reads at once.
 pub const BLOCK: usize = 4096;
 
-/// A server, which ends when this is dropped. Its pool is called as its directory is.
+/// A server, which ends when this is dropped. Its pool has the name of its directory.
 pub struct Served {
     dir: tempfile::TempDir,
 }
 
 impl Served {
-    /// With a pool in `dir`.
+    /// Starts a server with a pool in `dir`.
     pub fn start(dir: &str, options: &[&str]) -> Self {
         let served = Self { dir: tempfile::tempdir_in(dir).unwrap() };
         let (pool, socket) = (served.path(&served.name()), served.path("socket"));
@@ -33,17 +33,17 @@ impl Served {
         served
     }
 
-    /// Of the export.
+    /// Returns the name of the export.
     pub fn name(&self) -> String {
         self.dir.path().file_name().unwrap().to_str().unwrap().to_owned()
     }
 
-    /// Of a file beside the pool.
+    /// Returns the path of a file in the directory of the pool.
     pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// What it tells of itself.
+    /// Returns the status that the server reports.
     pub fn status(&self) -> Value {
         serde_json::from_str(&ok(&["--json", "bdev", "stats", &self.path("socket")])).unwrap()
     }
@@ -69,20 +69,20 @@ pub fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a command that must fail says.
+/// Runs a command that must fail, and returns its standard error.
 pub fn fails(args: &[&str]) -> String {
     let output = keepstone(args);
     assert!(!output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// One request after the other.
+/// A client that sends one request at a time.
 pub struct Client(UnixStream);
 
 impl Client {
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
-        // Whatever hangs is found out.
+        // A server that hangs fails the test.
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         nbd::client::begin(&mut stream)?;
         Ok(Self(stream))
@@ -107,7 +107,7 @@ impl Client {
         self.0.read_exact(answer)
     }
 
-    /// Whether the server answers that a block cannot be read.
+    /// Returns whether the server answers that a block cannot be read.
     pub fn fails_to_read(&mut self, block: u64) -> bool {
         self.read(block).is_err_and(|err| err.to_string() == REFUSED)
     }

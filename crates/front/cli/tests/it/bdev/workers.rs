@@ -1,5 +1,5 @@
-//! `keepstone bdev serve --workers`: workers that are killed under load lose nothing that was confirmed, and hold
-//! nobody up.
+//! `keepstone bdev serve --workers`: workers that are killed under load lose no confirmed writes
+//! and block no client.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +16,7 @@ const WORKERS: usize = 3;
 const CLIENTS: usize = 4;
 const KILLS: u64 = 4;
 
-/// A server with workers, and a pool in `dir`.
+/// Starts a server with workers, and a pool in `dir`.
 fn start(dir: &str, options: &[&str]) -> Served {
     let workers = WORKERS.to_string();
     Served::start(dir, &[&["--workers", &workers], options].concat())
@@ -28,7 +28,7 @@ fn kill(served: &Served, n: usize) {
     let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
 }
 
-/// What a block is filled with in a round.
+/// Returns the word that fills a block in a round.
 fn word(block: u64, round: u64) -> [u8; 8] {
     (block << 32 | round).to_le_bytes()
 }
@@ -37,17 +37,17 @@ fn content(block: u64, round: u64) -> Vec<u8> {
     word(block, round).repeat(BLOCK / 8)
 }
 
-/// What a client has seen.
+/// The observations of a client.
 #[derive(Default)]
 struct Seen {
-    /// The last round of which all was confirmed.
+    /// The last round whose writes are all confirmed.
     confirmed: AtomicU64,
-    /// How often its connection broke.
+    /// Number of times that its connection broke.
     broken: AtomicU64,
 }
 
-/// Writes the blocks of client `me` round by round, until told to stop, and begins each round again that a death
-/// interrupts.
+/// Writes the blocks of client `me` round by round until `stop` is set, and repeats each round that
+/// a death interrupts.
 fn load(served: &Served, me: u64, seen: &Seen, stop: &AtomicBool) {
     let mut client = None;
     while !stop.load(Relaxed) {
@@ -78,7 +78,7 @@ fn killed_under_load(dir: &str, options: &[&str]) {
     let stop = &AtomicBool::new(false);
     let clients: [Seen; CLIENTS] = std::array::from_fn(|_| Seen::default());
     let rounds = || clients.each_ref().map(|seen| seen.confirmed.load(Relaxed));
-    // Until each client has finished a round that it began after this was called.
+    // Waits until each client has finished a round that it began after this call.
     let get_on = || {
         let (before, until) = (rounds(), Instant::now() + Duration::from_secs(60));
         while rounds().iter().zip(before).any(|(now, before)| *now < before + 2) {
@@ -153,7 +153,7 @@ fn clients_are_spread_counted_and_let_go() {
     let metrics = ok(&["bdev", "stats", &served.path("socket"), "--prometheus"]);
     assert!(metrics.contains("\nkeepstone_bdev_restarts_total 0\n"), "{metrics}");
 
-    // A stop answers what was asked and leaves nothing behind.
+    // A stop answers pending requests and leaves nothing behind.
     ok(&["bdev", "stop", &served.path("socket")]);
     assert!(clients[0].flush().is_err());
     assert!(!Path::new(&served.path("socket")).exists());
@@ -168,7 +168,7 @@ fn a_device_grows_under_workers() {
     let served = start("/dev/shm", &[]);
     let mut old: Vec<_> = (0..WORKERS).map(|_| served.client()).collect();
     ok(&["bdev", "grow", &served.name(), "--size", "4M"]);
-    // Those who came before it know the size by what is not refused.
+    // Clients that connected before can use the new blocks as well.
     for (client, block) in old.iter_mut().zip(1023 - WORKERS as u64..) {
         client.write(block, &content(block, 1)).unwrap();
         client.flush().unwrap();
@@ -186,7 +186,7 @@ fn workers_die_with_their_supervisor() {
     client.write(0, &content(0, 1)).unwrap();
     let pid = status["pid"].as_i64().unwrap() as i32;
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-    // It may answer until the signal has reached it; one that went on would do so for ever.
+    // A worker may answer until the signal reaches it. One that continued would answer for ever.
     let until = Instant::now() + Duration::from_secs(10);
     while client.read(0).is_ok() {
         assert!(Instant::now() < until, "a worker goes on without its supervisor");

@@ -1,7 +1,7 @@
 //! A pool in memory, a directory to mount it on, and the program under test.
 //!
-//! Needs root and `/dev/fuse`. Whatever a test does, its mount, server and pool are gone when the
-//! [`Sandbox`] is dropped.
+//! Needs root and `/dev/fuse`. Dropping the [`Sandbox`] removes its mount, server and pool,
+//! whatever a test does.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Makes of each function, which takes the layout of a pool, a test for each engine.
+/// Makes a test for each engine from each function. The functions take the layout of a pool.
 macro_rules! on_each_engine {
     ($($test:ident),+ $(,)?) => {
         mod bpfs {
@@ -28,51 +28,51 @@ pub(crate) use on_each_engine;
 pub struct Sandbox {
     pub pool: PathBuf,
     pub dir: PathBuf,
-    /// Servers started, in order.
+    /// Process IDs of servers, in the order of their start.
     pub servers: Vec<i32>,
     /// Logs that killed servers leave.
     logs: Vec<PathBuf>,
     scratch: TempDir,
 }
 
-/// The library: cargo builds it with these tests.
+/// Returns the path of the library, which cargo builds with these tests.
 pub fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().join("libkeepstone.so")
 }
 
 impl Sandbox {
-    /// A formatted pool of 256 MiB, not mounted.
+    /// Creates a formatted pool of 256 MiB, not mounted.
     pub fn formatted() -> Self {
         Self::formatted_as("bpfs")
     }
 
-    /// A formatted pool of 256 MiB of any layout, not mounted.
+    /// Creates a formatted pool of 256 MiB of any layout, not mounted.
     pub fn formatted_as(layout: &str) -> Self {
         let sandbox = Self::empty();
         sandbox.ok(["mkfs", sandbox.pool_str(), "--size", "256M", "--layout", layout]);
         sandbox
     }
 
-    /// A mounted one.
+    /// Creates a mounted pool.
     pub fn mounted(options: &[&str]) -> Self {
         Self::mounted_as("bpfs", options)
     }
 
-    /// A mounted one of any layout.
+    /// Creates a mounted pool of any layout.
     pub fn mounted_as(layout: &str, options: &[&str]) -> Self {
         let mut sandbox = Self::formatted_as(layout);
         sandbox.mount(options);
         sandbox
     }
 
-    /// No pool yet.
+    /// Creates a sandbox without a pool.
     pub fn empty() -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests mount: run them as root");
         let scratch = tempfile::Builder::new().prefix("keepstone-").tempdir().unwrap();
         let dir = scratch.path().join("mnt");
         std::fs::create_dir(&dir).unwrap();
-        // tempdir makes it private; other users must get through.
+        // `tempdir` makes the directory private, but other users must be able to pass through it.
         std::fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let name = scratch.path().file_name().unwrap().to_str().unwrap();
         let pool = Path::new("/dev/shm").join(name);
@@ -87,17 +87,17 @@ impl Sandbox {
         self.dir.to_str().unwrap()
     }
 
-    /// A path in the mount.
+    /// Returns a path in the mount.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// A path beside the mount.
+    /// Returns a path next to the mount point.
     pub fn outside(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// Mounts the pool; returns what the program says.
+    /// Mounts the pool; returns the report of the program.
     pub fn mount(&mut self, options: &[&str]) -> Value {
         let mut args = vec!["mount", "--json"];
         args.extend(options);
@@ -109,8 +109,8 @@ impl Sandbox {
         ready
     }
 
-    /// Unmounts. A program that another test starts meanwhile has this process's files open until it is
-    /// executed.
+    /// Unmounts, with retries: a child that another test has just forked has this process's files
+    /// open until its exec.
     pub fn umount(&self) {
         wait_until("nobody uses the mount", || {
             let output = self.run(["umount", self.dir_str()]);
@@ -126,7 +126,7 @@ impl Sandbox {
         command.args(args).env("KEEPSTONE_LIBRARY", library()).output().unwrap()
     }
 
-    /// `keepstone run OPTIONS -- bash -c SCRIPT`, in the mount.
+    /// Returns `keepstone run OPTIONS -- bash -c SCRIPT`, to run in the mount.
     pub fn served_script(&self, options: &[&str], script: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keepstone"));
         command.arg("run").args(options).args(["--", "bash", "-euc", script]);
@@ -148,12 +148,12 @@ impl Sandbox {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// What `keepstone stats --json` says.
+    /// Returns the output of `keepstone stats --json`.
     pub fn stats(&self) -> Value {
         serde_json::from_str(&self.ok(["stats", self.dir_str(), "--json"])).unwrap()
     }
 
-    /// How many requests of a kind the server has answered.
+    /// Returns the number of requests of a kind that the server has answered.
     pub fn requests(&self, kind: &str) -> u64 {
         self.stats()["requests"][kind].as_u64().unwrap_or(0)
     }
@@ -163,7 +163,8 @@ impl Sandbox {
         kill_process(pid(*self.servers.last().unwrap()), signal).unwrap();
     }
 
-    /// Stops the last server: all its threads, so that none of them takes a request any more.
+    /// Stops the last server, and waits until all its threads are stopped and none takes a request
+    /// any more.
     pub fn stop_server(&self) {
         self.signal_server(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.servers.last().unwrap());
@@ -200,8 +201,8 @@ pub fn pid(number: i32) -> Pid {
     Pid::from_raw(number).unwrap()
 }
 
-/// Whether the process is alive and ours. What is dead as a whole has no thread that lives: the last one gives back what they
-/// had open, and it need not be the first.
+/// Returns whether the process is alive and runs this program. A dead process has no living thread:
+/// the last thread to end, which need not be the first one, closes the files.
 fn is_server(pid: i32) -> bool {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -228,7 +229,7 @@ pub fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs a shell script as the user `nobody`, which must succeed.
+/// Runs a shell script without privileges, as user 65534. It must succeed.
 pub fn as_nobody(script: &str) -> String {
     let args = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-euc", script];
     tool("setpriv", &args)
@@ -241,8 +242,8 @@ pub fn child_test(name: &str, arg: &OsStr) -> Command {
     command
 }
 
-/// The same under `keepstone run`, which `run` is to start, with counters as JSON. How soon it pays to look at a file of a cache is
-/// not the question.
+/// Runs the same test under `keepstone run`, which `run` starts, with counters as JSON. Files of a
+/// cache are served from their first use.
 pub fn served_child_test(mut run: Command, name: &str, arg: &OsStr) -> Command {
     let child = child_test(name, arg);
     run.env("KEEPSTONE_LIBRARY", library()).env("ARG", arg).env("KEEPSTONE_DIRECT_AFTER", "0");
