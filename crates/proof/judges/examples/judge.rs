@@ -1,5 +1,6 @@
-//! Judges an engine by all families of workloads or one, for at most some seconds of processor time, and prints the verdict:
-//! what `keepstone crashtest --score` runs, built with bugs.
+//! Judges an engine by one family of workloads or all, within a limit of processor time in seconds,
+//! and prints the verdict. `keepstone crashtest --score` builds this program with planted bugs and
+//! runs it.
 
 use crashsim::campaign::Report;
 use judges::judge::ENGINES;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     };
     let limit = seconds.flatten().map(Duration::from_secs);
     let only = args.get(1).map(String::as_str);
-    // What recoveries of a bug's states panic with is caught and judged.
+    // Panics in recoveries, which bugs cause, are caught and judged.
     std::panic::set_hook(Box::new(|_| {}));
     let verdict = judges::judge::judge(engine, only, limit, &mut |report| {
         let Report { family, workloads, stats, seconds, .. } = report;

@@ -1,10 +1,12 @@
-//! Crashes of block devices (`pmbd`): what a request, a barrier or "forced unit access" has confirmed is there,
-//! atomic blocks are old or new, checksums match, and the device is fit for use.
+//! Crashes of block devices (`pmbd`). After each crash, data that a request, a barrier or "forced
+//! unit access" has confirmed must be there, each atomic block must be old or new, checksums must
+//! match, and the device must be usable.
 //!
-//! Requests are data; each stores words that no other does, so that what is found says where it comes from.
-//! A [`Workload`] has them one after the other, or by several threads at once; and before them there may be a
-//! process that is killed in the middle of its own, whose device is then opened anew: what that recovery has
-//! seen must survive. [`run`](fn@run) and [`explore`] record workloads and judge what their crashes leave.
+//! Requests are data. Each stores words that no other request stores, so that every word found
+//! shows its origin. A [`Workload`] has requests of one thread or of several threads at once.
+//! Before them, a process may be killed in the middle of its own requests. The device is then
+//! opened again, and everything that this recovery has seen must survive. [`run`](fn@run) and
+//! [`explore`] record workloads and judge the states after crashes.
 
 mod run;
 
@@ -25,36 +27,37 @@ pub use run::{Run, explore, explore_format, record, record_format, record_killed
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes where the client puts them.
+    /// Bytes at the places that the client names.
     Raw(Scheme),
     /// Blocks that are never torn.
     Atomic(Scheme),
-    /// The first, behind write buffers.
+    /// A raw device behind write buffers.
     RawBuffered(Scheme),
-    /// The second, behind write buffers.
+    /// An atomic device behind write buffers.
     AtomicBuffered(Scheme),
 }
 
-/// Blocks of the device under test: as many as one request replaces at a time, so that the next request
-/// has to use the blocks that were just replaced.
+/// The number of blocks of the device under test. One request can replace all of them at once, so
+/// that the next request has to use the blocks that were just replaced.
 pub const BLOCKS: u64 = 32;
 
-/// Bytes of a block of [`Kind::Atomic`].
+/// The size of a block of [`Kind::Atomic`] in bytes.
 const ATOMIC_BLOCK: u32 = 512;
 
-/// Bytes of what stands for a block of [`Kind::Raw`]: few, as each word doubles the states.
+/// The size in bytes of a unit of [`Kind::Raw`] that the requests treat as a block. It is small, as
+/// each word doubles the number of states.
 const RAW_BLOCK: u64 = 16;
 
 impl Kind {
-    /// All of them.
+    /// Returns all kinds.
     pub fn all() -> impl Iterator<Item = Self> {
         let kinds: [fn(Scheme) -> Self; 2] = [Self::Raw, Self::Atomic];
         let bare = kinds.into_iter().flat_map(|kind| Scheme::ALL.into_iter().map(kind));
-        // Whom the buffers' threads write for is the same in all schemes.
+        // The threads of the buffers write in the same way in all schemes.
         bare.chain([Self::RawBuffered(Scheme::Wb), Self::AtomicBuffered(Scheme::Nt)])
     }
 
-    /// Whether blocks are never torn.
+    /// Returns whether blocks are never torn.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::Atomic(_) | Self::AtomicBuffered(_))
     }
@@ -67,17 +70,18 @@ impl Kind {
         if self.is_atomic() { u64::from(ATOMIC_BLOCK) } else { RAW_BLOCK }
     }
 
-    /// Words that are never mixed.
+    /// The number of words that a crash leaves all old or all new.
     fn unit_words(self) -> usize {
         if self.is_atomic() { (ATOMIC_BLOCK / 8) as usize } else { 1 }
     }
 
-    /// Words in so many blocks.
+    /// The number of words in `blocks` blocks.
     fn words(self, blocks: u64) -> usize {
         (blocks * self.block() / 8) as usize
     }
 
-    /// Whether requests are durable when they return, which is more than the contract asks.
+    /// Returns whether requests are durable when they return, which is more than the contract
+    /// demands.
     fn durable_on_return(self) -> bool {
         self != Self::Raw(Scheme::Wb) && !self.is_buffered()
     }
@@ -86,12 +90,12 @@ impl Kind {
         self.is_atomic().then(|| Geometry::of(ATOMIC_BLOCK, BLOCKS)).flatten()
     }
 
-    /// An unformatted medium for it.
+    /// Makes an unformatted medium for a device of this kind.
     fn medium(self) -> CrashImage {
         CrashImage::new(self.geometry().map_or(BLOCKS * RAW_BLOCK, |g| g.region_len()))
     }
 
-    /// Opens it without its buffers, as it is opened whoever had it open before.
+    /// Opens the device without its buffers, and without trust in what earlier processes did.
     fn open<'m>(self, medium: impl Medium + 'm) -> Result<Arc<dyn BlockDevice + 'm>, String> {
         Ok(match self {
             Self::Raw(scheme) | Self::RawBuffered(scheme) => {
@@ -105,7 +109,7 @@ impl Kind {
         })
     }
 
-    /// Opens it with its buffers, if it has some.
+    /// Opens the device with its buffers, if it has any.
     fn open_buffered(self, medium: impl Medium + 'static) -> Result<Arc<dyn BlockDevice>, String> {
         let device = self.open(medium)?;
         match self.is_buffered() {
@@ -115,8 +119,8 @@ impl Kind {
     }
 }
 
-/// Buffers that hold the whole device, so that their threads have nothing to do, and who asks for a barrier or forced
-/// unit access empties them: traces repeat.
+/// Buffers that hold the whole device. Their threads have nothing to do, and the thread that
+/// requests a barrier or forced unit access empties them, so that traces repeat.
 const BUFFERING: Buffering =
     Buffering { buffers: 2, bytes: 64 << 10, high_percent: 100, low_percent: 50, batching: true };
 
@@ -131,10 +135,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A request; ranges are in blocks, but for parts.
+/// A request. Ranges are in blocks, those of parts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Writes `n` blocks from `first`; `now`: forced unit access.
+    /// Writes `n` blocks from `first` on; `now` requests forced unit access.
     Write {
         /// First block.
         first: u64,
@@ -149,7 +153,7 @@ pub enum Request {
         first: u64,
         /// Blocks.
         n: u64,
-        /// Space must not be given back.
+        /// Whether the device must keep the space.
         keep: bool,
         /// Durable on return.
         now: bool,
@@ -161,7 +165,7 @@ pub enum Request {
         /// Blocks.
         n: u64,
     },
-    /// Writes bytes, or zeros, that begin and end within words, which devices without blocks take.
+    /// Writes bytes, or zeros, that may begin and end within words. Only raw devices accept it.
     Part {
         /// First byte.
         at: u64,
@@ -177,7 +181,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Different enough to show what can go wrong between two or three of them on a device.
+    /// Returns requests that differ enough to show what can go wrong between two or three of them
+    /// on a device.
     pub fn universe(kind: Kind) -> Vec<Self> {
         let write = |first, n, now| Self::Write { first, n, now };
         let zero = |first, n, now| Self::Zero { first, n, keep: false, now };
@@ -186,7 +191,7 @@ impl Request {
             write(0, 1, false),
             write(0, 3, true),
             write(2, 2, false),
-            // More than a line of the map, and all spare blocks.
+            // Covers more than a line of the map, and takes all spare blocks.
             write(0, BLOCKS, false),
             zero(0, 2, false),
             zero(1, 2, true),
@@ -266,37 +271,38 @@ impl FromStr for Request {
 /// A process that is killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// What it was asked.
+    /// Its requests.
     pub requests: Vec<Request>,
-    /// How many of its stores, flushes and fences were done.
+    /// The number of its stores, flushes and fences before it is killed.
     pub steps: usize,
 }
 
-/// Requests and what serves them; as text for example `atomic/nt: write 0+3 fua, barrier`. Programs that run at
-/// once: `schedule 5 write 0+1 | write 0+32`. After a death: `killed 4 write 0+3, barrier; write 0+32`.
+/// Requests and the device that serves them. As text, for example `atomic/nt: write 0+3 fua,
+/// barrier`. Programs that run at once: `schedule 5 write 0+1 | write 0+32`. After a death: `killed
+/// 4 write 0+3, barrier; write 0+32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// The kind of device.
     pub kind: Kind,
-    /// Who had the device open before, and was killed.
+    /// A process that had the device open before and was killed.
     pub victim: Option<Victim>,
-    /// What each thread asks, in order.
+    /// The requests of each thread, in order.
     pub programs: Vec<Vec<Request>>,
-    /// The schedule, where there are several programs.
+    /// The schedule, if there are several programs.
     pub schedule: Schedule,
 }
 
 impl Workload {
-    /// One request after the other.
+    /// A workload of one thread.
     pub fn of(kind: Kind, requests: Vec<Request>) -> Self {
         Self { kind, victim: None, programs: vec![requests], schedule: Schedule::Seed(0) }
     }
 }
 
-/// Before the requests of a victim.
+/// The text before the requests of a victim.
 const KILLED: &str = "killed ";
 
-/// Before a schedule.
+/// The text before a schedule.
 const SCHEDULE: &str = "schedule ";
 
 fn show(requests: &[Request]) -> String {
@@ -307,7 +313,7 @@ fn parse(requests: &str) -> Result<Vec<Request>, String> {
     requests.split(", ").map(str::parse).collect()
 }
 
-/// A number and what follows it.
+/// Splits a text into a number and the rest behind a space.
 fn numbered<N: FromStr>(text: &str) -> Result<(N, &str), String> {
     let split = text.split_once(' ').and_then(|(n, rest)| Some((n.parse().ok()?, rest)));
     split.ok_or_else(|| format!("not a number and requests: `{text}`"))
@@ -354,7 +360,7 @@ impl FromStr for Workload {
     }
 }
 
-/// All pairs of requests on all kinds of devices.
+/// Returns all pairs of requests on all kinds of devices.
 pub fn pairs() -> Vec<Workload> {
     let of = |kind| {
         let all = Request::universe(kind);
@@ -364,7 +370,7 @@ pub fn pairs() -> Vec<Workload> {
     Kind::all().flat_map(of).collect()
 }
 
-/// `runs` times six requests at random on each kind of device.
+/// Returns `runs` workloads of six random requests for each kind of device.
 pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
     let mut rng = Rng::new(seed);
     let of = |kind| {
@@ -375,20 +381,22 @@ pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
     Kind::all().flat_map(of).collect()
 }
 
-/// One half stays while the other is written until all space that is free was used: what opening the device has found in
-/// use must be all. Where a device's blocks lie differs from run to run.
+/// Returns workloads that keep one half of the device and overwrite the other until all free space
+/// has been used. The recovery must have found all blocks in use. Where the blocks of a device lie
+/// differs from run to run.
 pub fn rounds() -> Vec<Workload> {
     let half = BLOCKS / 2;
     let write = |i, n| Request::Write { first: i % 2 * half, n, now: false };
-    // One block more, so that the next device begins elsewhere.
+    // Writes one block more, so that the next device begins elsewhere.
     let rounds = |i| [vec![write(i, half); 8], vec![write(i, 1)]].concat();
     (0..4 * BLOCKS).map(|i| Workload::of(Kind::Atomic(Scheme::Nt), rounds(i))).collect()
 }
 
-/// Takes all data blocks that are free, so that it reuses those that were just given back.
+/// A request that takes all free data blocks, including those that were just freed.
 const TAKE_ALL: Request = Request::Write { first: 0, n: BLOCKS, now: false };
 
-/// Programs that run at once, in `seeds` schedules, half of them of other programs, on all kinds of devices.
+/// Returns programs that run at once on all kinds of devices, one schedule for each seed. Even and
+/// odd seeds run different programs.
 pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let write = |first, n| Request::Write { first, n, now: false };
     let zero = Request::Zero { first: 0, n: 2, keep: false, now: false };
@@ -411,7 +419,7 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     ];
     let of = |kind: Kind| {
         let parts = parts.iter().filter(|_| !kind.is_atomic());
-        // Every other schedule has the one half.
+        // Even seeds run the first half, odd seeds the second.
         let halves = [blocks.to_vec(), lines.iter().chain(parts).cloned().collect()];
         let with = move |programs: &Vec<Vec<Request>>, seed| Workload {
             kind,
@@ -427,17 +435,18 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     Kind::all().flat_map(of).collect()
 }
 
-/// A process is killed at every step of its requests, on all kinds of devices; the device is opened anew, and
-/// used.
+/// Returns workloads in which a process is killed at every step of its requests, on all kinds of
+/// devices. The device is then opened again and used.
 pub fn deaths() -> Result<Vec<Workload>, String> {
     let write = |first, n| Request::Write { first, n, now: false };
     let victims = [
         vec![write(0, 3)],
-        // In two lines of the map.
+        // Requests that change two lines of the map.
         vec![write(7, 2), Request::Zero { first: 15, n: 2, keep: false, now: false }],
         vec![write(0, 1), Request::Barrier, Request::Discard { first: 0, n: 3 }],
     ];
-    // The second begins with a barrier, which alone makes durable what a victim was confirmed.
+    // The second one begins with a barrier, which alone makes the confirmed requests of a victim
+    // durable.
     let scenarios =
         [vec![TAKE_ALL], vec![Request::Barrier, write(4, 1), Request::Barrier, write(1, 1)]];
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! BPFS, judged: every operation atomic and durable on return.
+//! The judge of BPFS: every operation is atomic, and durable on return.
 
 mod decode;
 
@@ -9,12 +9,12 @@ use pmem::Medium;
 use pool::FormatOptions;
 use vfs::Durability;
 
-/// BPFS: every operation atomic and durable on return.
+/// BPFS: every operation is atomic, and durable on return.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bpfs;
 
 impl Bpfs {
-    /// Mounts a medium of its own: for wrappers of media.
+    /// Mounts a medium that the mount owns; for wrappers of media.
     pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
         mounted::mount::<M, bpfs::Files<M>>(medium)
     }

@@ -1,12 +1,13 @@
-//! Bugs planted in the engines' source, by which the explorer is measured.
+//! Bugs planted in the engines' source, to measure the explorer.
 //!
-//! A catalogue is a text file: each bug names a file of source, a piece of its text that is there exactly once,
-//! and what stands there instead. [`weave`] puts all of them into a copy of the source at once, each
-//! behind a switch that is read when the program starts ([`SWITCH`]), so that one build serves all ("mutant
-//! schemata", Untch et al., ISSTA 1993). The source that is built otherwise knows nothing of it.
+//! A catalogue is a text file. Each bug names a source file, a piece of its text that occurs
+//! exactly once, and the text that replaces it. [`weave`] puts all bugs into one copy of the
+//! source, each behind a switch that the program reads when it starts ([`SWITCH`]), so that one
+//! build serves all bugs ("mutant schemata", Untch et al., ISSTA 1993). Other builds of the source
+//! contain no trace of the switch.
 //!
-//! Besides the bugs that the files list, [`all`] has one for each flush and fence that is a statement of its own:
-//! it is missing.
+//! [`all`] adds a bug to those of the files for each flush and fence that is a statement of its
+//! own: the statement is missing.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,11 +15,12 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that says which bug is there: its number, from 1.
+/// The environment variable that selects the bug, by its number from 1.
 pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
-/// The engines, each with its bugs, which are in its crate or below it; and the crates whose flushes and fences are the
-/// places of one more each: its own, and those that store for it and for other engines.
+/// The engines, each with the catalogue of bugs in its crate or in the crates that it uses, and
+/// with crates whose flushes and fences add one bug each. These are the engine's own crate, and
+/// crates that store on behalf of it and of other engines.
 const ENGINES: [(&str, &str, &[&str]); 4] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt"), &["engines/bpfs", "tree/namespace"]),
     ("model", include_str!("../catalogue/modelfs.txt"), &["engines/modelfs"]),
@@ -26,10 +28,10 @@ const ENGINES: [(&str, &str, &[&str]); 4] = [
     ("scmfs", include_str!("../catalogue/scmfs.txt"), &["engines/scmfs"]),
 ];
 
-/// Where the switch is put.
+/// The file that gets the switch.
 const SWITCH_FILE: &str = "base/pmem/src/lib.rs";
 
-/// What the switch is.
+/// Returns the source text of the switch.
 fn switch() -> String {
     format!(
         r#"
@@ -54,21 +56,23 @@ pub mod planted {{
 pub struct Planted {
     /// Its name.
     pub name: String,
-    /// The engine by which it is found, one of [`ENGINES`](crate::judge::ENGINES).
+    /// The engine whose judge is to find it, one of [`ENGINES`](crate::judge::ENGINES).
     pub engine: &'static str,
     /// The file, below `crates/`.
     pub file: String,
-    /// The function that the text is in, by the text of its head, unless the text is in the file once.
+    /// The function that contains the text, by the text of its head; `None` if the text occurs once
+    /// in the file.
     pub within: Option<String>,
-    /// The text that is right.
+    /// The correct text.
     pub old: String,
-    /// What stands there instead.
+    /// The text that replaces it.
     pub new: String,
-    /// Why it may stay unfound.
+    /// The reason why the explorer need not find it.
     pub argued: Option<String>,
 }
 
-/// All bugs, numbered from 1 by their order. `crates` is the folder with the sources.
+/// Returns all bugs; their numbers are their positions, from 1. `crates` is the folder with the
+/// sources.
 pub fn all(crates: &Path) -> Result<Vec<Planted>, String> {
     let (mut all, mut all_missing) = (Vec::new(), Vec::new());
     for (engine, text, sources) in ENGINES {
@@ -95,11 +99,13 @@ pub fn all(crates: &Path) -> Result<Vec<Planted>, String> {
     }
 }
 
-/// Bugs, and the places of flushes and fences that may be missing unfound, each with the reason.
+/// Bugs, and the places of flushes and fences whose absence the explorer need not find, each with
+/// the reason.
 type Parsed = (Vec<Planted>, Vec<(String, String)>);
 
-/// Parses a file: `bug NAME`, `file FILE`, perhaps `in FUNCTION` and `argued REASON`, then the texts, each line
-/// after `-` and `+`. `order PLACE: REASON` argues for a flush or fence. `#` starts a comment.
+/// Parses a catalogue. A bug has the lines `bug NAME` and `file FILE`, optionally `in FUNCTION` and
+/// `argued REASON`, and then the old text, each line after `-`, and the new text, each line after
+/// `+`. A line `order PLACE | REASON` gives the reason for a flush or fence. `#` starts a comment.
 fn parse(engine: &'static str, text: &str) -> Result<Parsed, String> {
     let mut bugs: Vec<Planted> = Vec::new();
     let mut orders = Vec::new();
@@ -139,7 +145,7 @@ fn append(text: &mut String, line: &str) {
     text.push_str(line.trim());
 }
 
-/// All files of source in a folder and those below, in order.
+/// Returns all source files in a folder and its subfolders, in order.
 pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut entries = std::fs::read_dir(folder)?
         .map(|entry| Ok(entry?.path()))
@@ -156,7 +162,8 @@ pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// For each flush and fence in a crate of an engine that is a statement of one line: it is missing.
+/// Returns one bug for each flush and fence in a crate of an engine that is a statement of one
+/// line: the statement is missing.
 fn missing_orders(
     crates: &Path,
     engine: &'static str,
@@ -200,13 +207,13 @@ fn missing_orders(
     Ok(all)
 }
 
-/// `fn NAME`, where a line is the head of a function.
+/// Returns `fn NAME` if a line is the head of a function.
 fn head_of(code: &str) -> Option<&str> {
     let at = code.find("fn ").filter(|at| *at == 0 || code.starts_with("pub"))?;
     code[at..].split(['(', '<']).next()
 }
 
-/// Where a bug's text is in its file.
+/// Finds a bug's text in its file.
 fn place(source: &str, bug: &Planted) -> Result<Range<usize>, String> {
     let (head, nth) = match bug.within.as_deref().and_then(|w| w.split_once('#')) {
         Some((head, nth)) => {
@@ -226,7 +233,7 @@ fn place(source: &str, bug: &Planted) -> Result<Range<usize>, String> {
     }
 }
 
-/// The text of the one function whose head contains this.
+/// Finds the text of the only function whose head contains `head`.
 fn function(source: &str, head: &str) -> Result<Range<usize>, String> {
     let is_of = |at: &usize| {
         let behind = source[at + head.len()..].chars().next();
@@ -245,7 +252,7 @@ fn function(source: &str, head: &str) -> Result<Range<usize>, String> {
     Ok(at..at + end)
 }
 
-/// All places of a text; indentation does not count.
+/// Finds all places of a text in a part of the source; indentation does not count.
 fn occurrences(source: &str, scope: Range<usize>, text: &str) -> Vec<Range<usize>> {
     let first = text.lines().next().unwrap_or_default();
     let starts = source[scope.clone()].match_indices(first).map(|(at, _)| scope.start + at);
@@ -264,11 +271,12 @@ fn occurrences(source: &str, scope: Range<usize>, text: &str) -> Vec<Range<usize
     matched.filter(|range| range.end <= scope.end).collect()
 }
 
-/// Where in a file a bug is, and its number from 1 on.
+/// The place of a bug in a file, and its number from 1.
 type Placed = (Range<usize>, u32);
 
-/// All files that the bugs change, with all bugs in them, by their names below `crates/`. Fails where a
-/// bug's text is not there exactly once, or overlaps another's without being inside it.
+/// Returns the text of all files that the bugs change, with the bugs in them, by their names below
+/// `crates/`. Fails if a bug's text does not occur exactly once, or overlaps another's without
+/// being inside it.
 pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>, String> {
     let mut files: BTreeMap<&str, (String, Vec<Placed>)> = BTreeMap::new();
     let read = |file: &str| {
@@ -299,7 +307,7 @@ pub fn weave(crates: &Path, bugs: &[Planted]) -> Result<BTreeMap<String, String>
     Ok(woven)
 }
 
-/// A part of a file with the bugs that are in it; they may lie inside each other.
+/// Renders a part of a file with its bugs, which may lie inside each other.
 fn render(
     source: &str,
     part: Range<usize>,
@@ -327,7 +335,8 @@ fn render(
     Ok(out)
 }
 
-/// The right text, or one that is wrong. A text that ends as a statement does is one.
+/// Returns code that chooses between the correct text and the wrong ones. It is a statement if
+/// `is_statement`, else an expression.
 fn switched(
     right: &str,
     is_statement: bool,

@@ -1,5 +1,6 @@
-//! Whether the explorer finds a bug that is there: the same families of workloads that `keepstone crashtest` runs,
-//! the cheapest first, up to the first violation. Time is that of the processor: how busy the machine is does not count.
+//! Runs the explorer on an engine that may have a bug. It takes the workload families of `keepstone
+//! crashtest`, the cheapest first, and ends at the first violation. Time limits count processor
+//! time, so that the load of the machine does not matter.
 
 use crate::blocks;
 use crate::bpfs::Bpfs;
@@ -21,22 +22,22 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What was found, or that nothing was.
+/// The result of judging an engine: the first violation, or none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The family that found it.
+    /// The family that found the violation; `None` if no family found one.
     pub by: Option<String>,
-    /// States explored.
+    /// The number of states explored.
     pub states: u64,
-    /// Processor time that it took.
+    /// The processor time used, in seconds.
     pub seconds: f64,
-    /// What is wrong.
+    /// The violation.
     pub what: String,
-    /// The workload, as for `--replay`.
+    /// The workload, as a line for `--replay`.
     pub replay: String,
 }
 
-/// A line, of fields with tabs between.
+/// One line of fields, separated by tabs.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, states, seconds, what, replay } = self;
@@ -63,11 +64,11 @@ impl FromStr for Verdict {
     }
 }
 
-/// The engines that can be judged, as `keepstone crashtest --engine` names them.
+/// The names of the engines that can be judged, as in `keepstone crashtest --engine`.
 pub const ENGINES: [&str; 4] = ["bpfs", "model", "pmbd", "scmfs"];
 
-/// Judges one of [`ENGINES`], for at most so much processor time, if that is limited; `tell` is told what each family came
-/// to. `only`: one family, by its name.
+/// Judges one of [`ENGINES`] within `limit` of processor time, if there is a limit, and calls
+/// `tell` with the report of each family. `only` selects one family by its name.
 pub fn judge(
     engine: &str,
     only: Option<&str>,
@@ -77,7 +78,7 @@ pub fn judge(
     let start = Clock::Processor.now();
     let mut states = 0;
     let mut found = None;
-    // A panic is a find, too: an assertion of the engine's.
+    // A panic counts as a find, too: it is a failed assertion of the engine.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut hunts = hunts(engine)?;
         hunts.retain(|hunt| only.is_none_or(|only| only == hunt.name));
@@ -102,9 +103,9 @@ pub fn judge(
     Verdict { by, states, seconds, what, replay }
 }
 
-/// Goes through all families until one is enough. Where the time is limited, first each has a small part of it, as most
-/// bugs are found soon by one of them, and sequences that somebody chose run whole; then those that are not through share
-/// what is left.
+/// Runs the families in order until `enough` accepts a report. With a time limit, each family first
+/// runs for a small part of it, as some family finds most bugs soon; chosen sequences run whole.
+/// Then the unfinished families share the rest of the time.
 fn go(
     hunts: &[Hunt],
     ends: Option<Duration>,
@@ -133,10 +134,11 @@ fn go(
     Ok(())
 }
 
-/// What of the time each family has at first.
+/// The first run of each family may use the time limit divided by this number.
 const FIRST_PART: u32 = 60;
 
-/// What a family found: a violation, or what its traces show without a crash.
+/// Returns the first finding of a family: a violation, or a store in its traces that nothing
+/// flushes.
 fn of_report(report: Report) -> Option<(String, Finding)> {
     let Report { family, findings, lint, .. } = report;
     if let Some(finding) = findings.into_iter().next() {
@@ -147,17 +149,17 @@ fn of_report(report: Report) -> Option<(String, Finding)> {
     Some((format!("{family}, lint"), Finding::new(String::new(), what)))
 }
 
-/// A family of workloads, of an engine in one of the ways in which it is used.
+/// A family of workloads of an engine, in one of the modes in which the engine is used.
 struct Hunt {
     name: String,
-    /// So many workloads are enough.
+    /// The number of workloads after which the family counts as finished.
     limit: u64,
-    /// Whether it is not cut short.
+    /// Whether the family runs to its end in spite of the time limit.
     is_whole: bool,
     run: Box<Run>,
 }
 
-/// Runs a family up to the first violation, for at most so much processor time.
+/// Runs a family up to the first violation, for at most the given processor time.
 type Run = dyn Fn(Option<Duration>, &Distinct) -> Result<Report, String>;
 
 /// The families that judge an engine, the cheapest first.
@@ -171,7 +173,8 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     }
 }
 
-/// What servers of a mount are told; BPFS; then, with somebody who reads without a copy.
+/// The families of BPFS: notifications to servers, the engine as it is, and the engine with readers
+/// that read without a copy.
 fn bpfs() -> Result<Vec<Hunt>, String> {
     let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
@@ -179,8 +182,8 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     Ok(hunts)
 }
 
-/// SCMFS as it is by default; then, what is stored past the cache; what is read without a copy; through mappings; in whole units;
-/// with a busy collector.
+/// The families of SCMFS: by default; with stores that bypass the cache; with readers that read
+/// without a copy; with stores through mappings; with whole units; and with a busy collector.
 fn scmfs() -> Result<Vec<Hunt>, String> {
     let bases = pools(&Scmfs)?;
     let mut hunts = everything(Scmfs, &bases, "");
@@ -201,19 +204,21 @@ fn scmfs() -> Result<Vec<Hunt>, String> {
     }));
     let others = [Family::Exhaustive { length: 1, bases: 2 }, Family::Random { runs: 10, ops: 60 }];
     hunts.extend(others.map(|family| hunt(Mapped, &bases, "mapped, ", family)));
-    // Its own collector leaves nothing of a crash in the middle of a truncation: so the pools are those of the other.
+    // These run on the pools of the plain engine: on its own pools, the collector removes what a
+    // crash in the middle of a truncation leaves.
     hunts.extend(everything(Collected, &bases, "collected, "));
     Ok(hunts)
 }
 
-/// Where workloads start.
+/// The pools on which workloads start.
 type Pools = Rc<[Base]>;
 
 fn pools<T: Target>(target: &T) -> Result<Pools, String> {
     Ok(workload::bases(target)?.into())
 }
 
-/// A family of a target, on pools; `way`, before its name, says in which way the engine is used.
+/// Makes a hunt from a family of a target on the given pools. `way` precedes its name and names the
+/// mode in which the engine is used.
 fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family) -> Hunt {
     let bases = bases.clone();
     let limit = match family {
@@ -238,7 +243,8 @@ fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family
     }
 }
 
-/// Formatting, the families of the quick run, as `keepstone crashtest` has them by default, and then some more.
+/// Returns the hunts of a target: formatting, the families that `keepstone crashtest` runs by
+/// default, and some more.
 fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -> Vec<Hunt> {
     let length = |length| Family::Exhaustive { length, bases: bases.len() };
     let families = [
@@ -261,16 +267,16 @@ fn everything<T: Target + Copy + 'static>(target: T, bases: &Pools, way: &str) -
     [formatting_of(target, bases, way)].into_iter().chain(families).collect()
 }
 
-/// Operations in which a process dies.
+/// The number of operations in which a process dies.
 const DEATHS: u64 = 6;
 
-/// Sequences of two that are tried beyond the quick run.
+/// The number of sequences of two operations that are tried beyond the quick run.
 const PAIRS: u64 = 3000;
 
-/// How families are named in which somebody reads without a copy.
+/// The prefix of the names of families with readers that read without a copy.
 const LENT: &str = "lent, ";
 
-/// What is read without a copy while it changes.
+/// Returns the hunts in which readers read without a copy while the files change.
 fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, String> {
     let bases = pools(&target)?;
     let single = Family::Exhaustive { length: 1, bases: bases.len() };
@@ -278,10 +284,10 @@ fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, Stri
     Ok(families.map(|family| hunt(target, &bases, LENT, family)).into())
 }
 
-/// The family that formats.
+/// The name of the family that formats.
 const FORMATTING: &str = "formatting";
 
-/// What leaves a pool where there was one, and where there was none.
+/// Formats over a pool and over an empty medium, and explores the crashes.
 fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hunt {
     let bases = bases.clone();
     let run = move || {
@@ -296,13 +302,13 @@ fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hu
     whole(format!("{way}{FORMATTING}"), move |_| run())
 }
 
-/// A family that is quick and never cut short.
+/// Makes a hunt from a quick family that always runs to its end.
 fn whole(name: String, run: impl Fn(&Distinct) -> Result<Report, String> + 'static) -> Hunt {
     let run = Box::new(move |_, distinct: &Distinct| run(distinct));
     Hunt { name, limit: u64::MAX, is_whole: true, run }
 }
 
-/// Of what explores no crash.
+/// Makes a report from the result of a family that explores no crash.
 fn report_of(explored: Result<(), String>) -> Report {
     let findings: Vec<_> =
         explored.err().map(|what| Finding::new(String::new(), what)).into_iter().collect();
@@ -316,10 +322,10 @@ fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {
     report.findings.extend(wrong.into_iter().take(1).map(finding));
 }
 
-/// Makes the workloads of a family.
+/// A function that makes the workloads of a family.
 type Workloads = fn() -> Result<Vec<blocks::Workload>, String>;
 
-/// Block devices, whose families are quick and run whole.
+/// Returns the hunts of block devices. They are quick and run to their ends.
 fn block_devices() -> Vec<Hunt> {
     let families: [(&'static str, Workloads); 5] = [
         ("pairs", || Ok(blocks::pairs())),

@@ -1,9 +1,12 @@
-//! Engines whose files are read without a copy while they change.
+//! Engines with readers that read file contents in place while operations change them.
 //!
-//! Who changes or removes a file finds a reader counted who holds what the file was ([`arena::Pins`]). So engines copy where they
-//! would store in place, and blocks that are replaced wait until the operation is over: that is what the explorer crashes here.
-//! Where contents are atomic, and where the file is gone, the reader must also find what it held, but for a word that is
-//! overwritten in place. Its accesses are not recorded, as they are none of the operation's.
+//! An operation that changes or removes a file finds a reader counted, which holds the old content
+//! ([`arena::Pins`]). So engines copy where they would otherwise store in place, and keep replaced
+//! blocks until the operation is over. The explorer crashes these paths.
+//!
+//! A reader must find what it held, except for words overwritten in place, if contents are atomic
+//! or the file was removed. The accesses of readers are not recorded, as they do not belong to the
+//! operation.
 
 use crate::{bpfs::Bpfs, mounted, scmfs::Scmfs};
 use crashsim::sited::Sited;
@@ -16,22 +19,23 @@ use vfs::{
     RenameFlags, SetAttr, StatFs,
 };
 
-/// What is atomic under readers, in bytes.
+/// The unit in which readers may see changes, in bytes.
 const WORD: u64 = 8;
 
-/// Who reads part of a file where it lies.
+/// A reader of part of a file in place.
 struct Reader {
     at: Option<PmOff>,
-    /// What there was.
+    /// The content when the reader began.
     held: Vec<u8>,
-    /// Operations that have changed the file system since.
+    /// The number of operations that have changed the file system since.
     changes: usize,
-    /// The file is gone, so that nobody changes it any more.
+    /// The file is gone, so that no operation changes it any more.
     is_gone: bool,
 }
 
-/// A pool, and who reads from it where it lies: files from their start and from their middle on, each from before the
-/// operation that changes it to the end of the next, or until somebody asks how much is free: what is read is in use.
+/// A pool with readers that read files in place, from the start of a file and from its middle. A
+/// reader begins before the operation that changes its file and stays to the end of the next one. A
+/// call of `statfs` ends all readers, as the blocks that they read count as used.
 struct Lending<'m, F: Files, M: Medium> {
     pool: Pool<F>,
     medium: &'m M,
@@ -44,7 +48,7 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         Self { pool, medium, readers: Mutex::default() }
     }
 
-    /// What lies there.
+    /// Reads `len` bytes at `at`; zeros if there is no place (a hole).
     fn bytes(&self, at: Option<PmOff>, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         if let Some(at) = at {
@@ -53,8 +57,8 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         bytes
     }
 
-    /// Somebody reads a file from its start on, somebody else from its middle on: whole words, as one of them may be
-    /// overwritten.
+    /// Begins two readers of a file, at its start and at its middle. They read whole words, as one
+    /// of these may be overwritten.
     fn begin_to_read(&self, ino: Ino) -> Vec<Reader> {
         let size = self.pool.getattr(ino).map_or(0, |attr| attr.size);
         let middle = (size / 2).next_multiple_of(WORD);
@@ -67,7 +71,8 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         pinned.map(reader).collect()
     }
 
-    /// Whether a reader does, after one more change: each may have overwritten a word.
+    /// Returns whether a reader still finds what it held after one more change; each change may
+    /// have overwritten one word.
     fn finds_what_it_held(&self, reader: &mut Reader) -> bool {
         reader.changes += 1;
         let found = self.bytes(reader.at, reader.held.len());
@@ -76,8 +81,8 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         changed.count() <= reader.changes
     }
 
-    /// Does `change` while somebody reads a file, if it is one. `EIO`, which no operation is expected to end with, where a
-    /// reader finds something else then.
+    /// Runs `change` while readers read the file, if the inode is a file. Returns `EIO`, which the
+    /// explorer never expects, if a reader finds other content afterwards than it must.
     fn while_lent<T>(
         &self,
         ino: Ino,
@@ -103,7 +108,7 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         lock(&self.readers).drain(..).for_each(|_| self.pool.put_read_buf());
     }
 
-    /// The same of the file of a name.
+    /// Runs `change` while readers read the file of this name.
     fn while_lent_named<T>(
         &self,
         dir: Ino,
@@ -227,11 +232,11 @@ where
     Ok(Box::new(Lending::new(pool, medium)))
 }
 
-/// BPFS, whose files are read without a copy while they change.
+/// BPFS, with readers that read files in place while they change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LentBpfs;
 
-/// But for how it is mounted as [`Bpfs`].
+/// Equals [`Bpfs`] except for how it is mounted.
 impl Target for LentBpfs {
     crashsim::forward_target!(Bpfs; strength, format, is_pool, is_shared, check, blocks_of_fresh, repair, describe, harmless,
         may_stay_unflushed);
@@ -249,11 +254,11 @@ impl Target for LentBpfs {
     }
 }
 
-/// SCMFS, whose files are read without a copy while they change.
+/// SCMFS, with readers that read files in place while they change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LentScmfs;
 
-/// But for how it is mounted as [`Scmfs`].
+/// Equals [`Scmfs`] except for how it is mounted.
 impl Target for LentScmfs {
     crashsim::forward_target!(Scmfs; strength, format, is_pool, is_shared, check, blocks_of_fresh, repair, describe, harmless,
         may_stay_unflushed);

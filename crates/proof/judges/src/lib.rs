@@ -1,12 +1,14 @@
-//! Judges of the engines: each says to the crash explorer what its engine promises, and how it is formatted, mounted,
-//! checked and read.
+//! Adapters (judges) between the engines and the crash explorer. A judge states what its engine
+//! promises, and formats, mounts, checks and reads its pools.
 //!
-//! - [`mod@bpfs`], [`mod@scmfs`], [`mod@modelfs`]: each a [`crashsim::target::Target`], explored with the workloads of file
-//!   systems that suit it;
-//! - [`lent`]: the engines again, with somebody who reads without a copy what operations change;
-//! - [`blocks`]: block devices, whose requests and oracle are simpler and their own;
-//! - [`servers`]: what servers of mounts are told, under schedules;
-//! - [`catalogue`]: bugs planted in the engines' source, and [`judge`]: whether the explorer finds one.
+//! - [`mod@bpfs`], [`mod@scmfs`], [`mod@modelfs`]: each a [`crashsim::target::Target`], explored
+//!   with the workloads of file systems that suit it;
+//! - [`lent`]: the same engines, with readers that read file contents without a copy while
+//!   operations change them;
+//! - [`blocks`]: block devices, with simpler requests and an oracle of their own;
+//! - [`servers`]: notifications to the servers of mounts, under many schedules;
+//! - [`catalogue`]: bugs planted in the engines' source; [`judge`] tests whether the explorer finds
+//!   one.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +27,7 @@ use crashsim::any::AnyTarget;
 use crashsim::target::Usage;
 use pool::CheckReport;
 
-/// The judge of the engine of this name; `None` where that is no file system.
+/// The judge of the file system engine of this name; `None` for any other name.
 pub fn file_system(engine: &str) -> Option<&'static dyn AnyTarget> {
     match engine {
         "bpfs" => Some(&bpfs::Bpfs),
@@ -39,7 +41,7 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// What a check has found in a sound pool; else its first problem.
+/// Returns what a check counted in a sound pool, or else its first problem.
 fn usage(report: &CheckReport) -> Result<Usage, String> {
     match report.problems.first() {
         Some(problem) => Err(problem.to_string()),

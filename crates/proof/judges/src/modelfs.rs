@@ -1,4 +1,5 @@
-//! The model engine, judged: what was not synced may be lost, but all of it from one moment on.
+//! The judge of the model engine. A crash may lose everything since the last sync, but only all of
+//! it from one moment on.
 
 use crate::{text, usage};
 use crashsim::sited::Sited;
@@ -12,7 +13,7 @@ use vfs::Durability;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelFs;
 
-/// Of every pool: nothing else says whether all of a superblock is there.
+/// The label of every pool. No other field shows whether a superblock was written completely.
 const LABEL: &str = "judged";
 
 impl Target for ModelFs {

@@ -1,4 +1,4 @@
-//! What targets have alike whose pools are mounted by [`namespace`].
+//! Code shared by all targets whose pools are mounted by [`namespace`].
 
 use crate::text;
 use crashsim::sited::Sited;
@@ -8,7 +8,8 @@ use pmem::Medium;
 use pool::{CheckOptions, MountOptions, Prealloc};
 use vfs::FileSystem;
 
-/// Words that may be lost although others have loaded them: how their descriptions end, and why.
+/// Words that may be lost although other threads have loaded them: how their descriptions end, and
+/// why that is harmless.
 const HARMLESS: [(&str, &str); 1] = [(
     ": atime",
     "access times are stored without a fence; none is atomic with anything (§3.6), and all that one \
@@ -20,8 +21,9 @@ pub fn harmless(word: &str) -> Option<&'static str> {
     HARMLESS.iter().find(|(end, _)| word.ends_with(end)).map(|(_, why)| *why)
 }
 
-/// Those under which runs repeat, and an engine pre-allocates though pools are small. Starts the clock. Schedules may switch
-/// threads at words of the derived state from now on.
+/// Returns mount options under which runs are repeatable, and engines pre-allocate although pools
+/// are small. Starts the clock. From now on, schedules may switch threads at words of the derived
+/// state.
 pub fn mount_options() -> MountOptions {
     start_clock();
     arena::atomic::on_change(crashsim::schedule::step_at_word);
@@ -29,7 +31,7 @@ pub fn mount_options() -> MountOptions {
     MountOptions { threads: Some(1), clock, seed: Some(7), prealloc, ..MountOptions::default() }
 }
 
-/// How to check.
+/// Returns the options of a check.
 pub fn options(repair: bool) -> CheckOptions {
     CheckOptions { repair, threads: Some(1) }
 }
@@ -43,7 +45,7 @@ where
     mount_with::<M, F>(medium, &mount_options())
 }
 
-/// The same with these options.
+/// Mounts a medium with these options.
 pub fn mount_with<'m, M, F>(medium: M, options: &MountOptions) -> Result<Mounted<'m>, String>
 where
     M: Medium + 'm,
@@ -54,7 +56,7 @@ where
     Ok(Mounted { fs: Box::new(fs), blocks_used })
 }
 
-/// One of several processes.
+/// One of several processes that share a pool.
 struct Shared<F: Files>(Pool<F>);
 
 impl<F: Files> SharingProcess for Shared<F> {
@@ -80,7 +82,7 @@ where
     Ok(Box::new(Shared(attach::<M, F>(medium, at, &mount_options())?)))
 }
 
-/// A medium as one of several processes mounts it.
+/// Attaches to a medium as one of several processes.
 pub fn attach<'m, M, F>(
     medium: &'m M,
     at: &Meeting,

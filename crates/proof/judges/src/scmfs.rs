@@ -1,5 +1,5 @@
-//! SCMFS, judged: names and attributes atomic and durable on return, contents on fsync; or, where all writes go past the cache,
-//! on return.
+//! The judge of SCMFS: names and attributes are atomic and durable on return, contents on `fsync`.
+//! With all writes past the cache ([`Through`]), contents are durable on return, too.
 
 pub mod collected;
 mod decode;
@@ -13,7 +13,7 @@ use pmem::Medium;
 use pool::{FormatOptions, MountOptions, WritePolicy};
 use vfs::Durability;
 
-/// SCMFS: names and attributes atomic and durable on return, contents on fsync.
+/// SCMFS: names and attributes are atomic and durable on return, contents on `fsync`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scmfs;
 
@@ -21,7 +21,7 @@ pub struct Scmfs;
 const UNSYNCED: &str = "contents are durable on fsync";
 
 impl Scmfs {
-    /// Mounts a medium of its own: for wrappers of media.
+    /// Mounts a medium that the mount owns; for wrappers of media.
     pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
         mounted::mount::<M, scmfs::Files<M>>(medium)
     }
@@ -93,7 +93,7 @@ impl Target for Scmfs {
     }
 }
 
-/// SCMFS with all writes past the cache: contents are durable on return, too, though not atomic.
+/// SCMFS with all writes past the cache: contents are durable on return, too, although not atomic.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Through;
 
@@ -103,7 +103,7 @@ impl Through {
     }
 }
 
-/// But for what is said here as [`Scmfs`].
+/// Equals [`Scmfs`] except for the functions defined here.
 impl Target for Through {
     crashsim::forward_target!(Scmfs; format, is_pool, check, blocks_of_fresh, repair, describe, harmless);
 

@@ -1,8 +1,10 @@
-//! Servers of mounts, which are told what has lost its last name while they hold it (unnamed-U1 in `derived`), under schedules
-//! that switch threads at words of the derived state.
+//! Tests of notifications to the servers of mounts (unnamed-U1 in `derived`): a server learns of
+//! each inode that loses its last name while the server holds it. Schedules switch threads at words
+//! of the derived state.
 //!
-//! No crash is explored: what is told lies in no pool. Two servers that begin at once have a place each to be told at; what is
-//! told while a server looks at its words is found, then or at the next look.
+//! No crash is explored, as notifications are not in the pool. Two servers that start at the same
+//! time must get separate slots for notifications. A server that looks at its words while a
+//! notification arrives must find it then, or at its next look.
 
 use crate::mounted;
 use crate::{bpfs::Bpfs, text};
@@ -16,10 +18,11 @@ use namespace::Pool;
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 
-/// Steps after which the first thread is interrupted: more than lead to the last word that matters.
+/// Number of steps after which the first thread may be interrupted: larger than the step of the
+/// last word that matters.
 const INTERRUPTED: u64 = 24;
 
-/// Runs all schedules; an error says what a server was not told.
+/// Runs all schedules; the error names the notification that a server missed.
 pub fn explore() -> Result<(), String> {
     (0..INTERRUPTED).try_for_each(|steps| {
         let all = [told_meanwhile, begun_together];
@@ -30,7 +33,7 @@ pub fn explore() -> Result<(), String> {
 /// A process that shares a pool.
 type Process<'m> = Pool<bpfs::Files<Sited<&'m CrashImage>>>;
 
-/// Processes that meet on a pool.
+/// A pool and the place where the processes that share it meet.
 struct World {
     image: CrashImage,
     at: Meeting,
@@ -48,13 +51,14 @@ impl World {
     }
 }
 
-/// Makes a file that only `server` holds.
+/// Creates a file to which only `server` has a reference.
 fn held_by(server: &Process<'_>, name: &str) -> Result<Ino, String> {
     let node = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
     Ok(server.create(&Caller::ROOT, ROOT, name.as_bytes(), &node).map_err(text)?.ino)
 }
 
-/// What a server is told when it looks; the kernel, which is nobody here, lets it go.
+/// Returns the inodes of which the server is notified now. It forgets each at once, in place of the
+/// kernel.
 fn told(server: &Process<'_>) -> Result<Vec<Ino>, String> {
     let mut all = Vec::new();
     let tell = &mut |ino| {
@@ -65,7 +69,7 @@ fn told(server: &Process<'_>) -> Result<Vec<Ino>, String> {
     Ok(all)
 }
 
-/// Runs two programs, the first of which is interrupted once.
+/// Runs two programs; the second interrupts the first one once, after `steps` steps.
 fn interrupted(
     steps: u64,
     programs: [&(dyn Fn() -> Result<Vec<Ino>, String> + Sync); 2],
@@ -87,7 +91,7 @@ fn expect(found: &[Ino], ino: Ino, what: &str) -> Result<(), String> {
     if found.contains(&ino) { Ok(()) } else { Err(format!("{what} is not told to its server")) }
 }
 
-/// A file loses its name while the server looks.
+/// Tests that a server learns of a file that loses its name while the server looks.
 fn told_meanwhile(steps: u64) -> Result<(), String> {
     let world = World::new()?;
     let (server, program) = (world.process()?, world.process()?);
@@ -99,7 +103,8 @@ fn told_meanwhile(steps: u64) -> Result<(), String> {
     expect(&found, ino, "what is removed while it looks")
 }
 
-/// Two servers begin, and then a file of each loses its name.
+/// Tests that two servers which start at the same time both learn of files that lose their names
+/// later.
 fn begun_together(steps: u64) -> Result<(), String> {
     let world = World::new()?;
     let (one, other, program) = (world.process()?, world.process()?, world.process()?);

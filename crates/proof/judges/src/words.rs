@@ -1,15 +1,16 @@
-//! Words of inodes and directories in an image, as all engines have them: `docs/format/bpfs.md`, decoded without the
-//! engines' code.
+//! Names for the words of inodes and directories in an image, which all engines lay out in the same
+//! way. It decodes them as `docs/format/bpfs.md` describes, without the engines' code.
 
 use namespace::layout::{BLOCK, DIRENT_HEADER, DIRENT_MIN, DirentWord};
 
-/// A word of an image; 0 beyond its end.
+/// Reads the word at byte `at` of an image; 0 beyond its end.
 pub fn load(image: &[u8], at: u64) -> u64 {
     let at = at as usize;
     image.get(at..at + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes")))
 }
 
-/// What a word of an inode is, by its offset; the first is called so.
+/// Names the field of an inode at an offset. `first` is the name of the first field, which depends
+/// on the engine.
 pub fn inode_field(off: u64, first: &'static str) -> &'static str {
     match off {
         0 => first,
@@ -26,7 +27,7 @@ pub fn inode_field(off: u64, first: &'static str) -> &'static str {
     }
 }
 
-/// What a word of a block of entries is.
+/// Describes the word at offset `off` of a directory block.
 pub fn dirent(image: &[u8], block: u64, off: u64) -> String {
     let mut at = 0;
     while at < BLOCK {

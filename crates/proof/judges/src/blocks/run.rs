@@ -1,4 +1,4 @@
-//! Recording workloads, and judging what their crashes leave.
+//! Records workloads of block devices and judges the states after crashes.
 
 use super::{ATOMIC_BLOCK, BLOCKS, Kind, Request, Victim, Workload};
 use crashsim::campaign::{Finding, Report};
@@ -17,8 +17,8 @@ use pmbd::{BlockDevice, Durability, Zeroing};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Explores the crashes of workloads, up to the first that is wrong if `stop_early` says so; `progress` is told
-/// how many are done.
+/// Explores the crashes of workloads; with `stop_early`, up to the first violation. Calls
+/// `progress` with the number of workloads done.
 pub fn run(
     family: &str,
     workloads: &[Workload],
@@ -54,12 +54,13 @@ pub fn run(
     report
 }
 
-/// What request number `op` stores in a word.
+/// The value that request number `op` stores in the word at `at`.
 fn word(op: usize, at: usize) -> u64 {
     ((op as u64 + 1) << 32) | (at as u64 + 1)
 }
 
-/// What request number `op` stores in the byte at `at`, if it writes bytes; no [`word`] has such a byte.
+/// The value that request number `op` stores in the byte at `at`, if it writes bytes. No [`word`]
+/// contains such a byte.
 fn byte(op: usize, at: u64) -> u8 {
     0x80 | (op as u8).wrapping_mul(31).wrapping_add(at as u8)
 }
@@ -91,28 +92,29 @@ fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> R
     done.map_err(|e| format!("{request:?}: {e}"))
 }
 
-/// When something happened in a trace.
+/// The time of a call in a trace.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     /// The events at which it began and returned.
     events: (usize, usize),
-    /// How many had begun before.
+    /// The number of calls that had begun before.
     begun: u32,
-    /// It has returned, and is sure to be durable, when so many have returned.
+    /// The numbers of calls that have returned when this one has returned, and when it is certainly
+    /// durable.
     returned: u32,
     sure: u32,
 }
 
-/// Before all, and durable.
+/// The span of the initial state: before all calls, and durable.
 const START: Span = Span { events: (0, 0), begun: 0, returned: 0, sure: 0 };
 
-/// A content that a unit was given.
+/// A content that a call gave to a unit.
 #[derive(Clone, Debug)]
 struct Given {
-    /// Its place in [`Run::spans`], or none for the start.
+    /// The index of the call in [`Run::spans`]; `None` for the initial state.
     call: Option<usize>,
     content: Vec<u64>,
-    /// Of a part: which of the unit's contents the rest is of.
+    /// For a part of a unit: the index of the unit's content that the other bytes come from.
     over: Option<usize>,
 }
 
@@ -120,30 +122,30 @@ struct Given {
 #[derive(Clone, Debug)]
 pub struct Run {
     kind: Kind,
-    /// Memory at the start.
+    /// The memory before the run.
     pub initial: Vec<u8>,
-    /// What was done to it.
+    /// The stores, flushes and fences of the run.
     pub trace: Trace,
-    /// The first call that the workload is about: after a death, the recovery.
+    /// The first call that the workload tests: after a death, the recovery.
     pub from: u32,
-    /// Which thread took each step.
+    /// The thread that took each step.
     order: Vec<usize>,
     spans: Vec<Span>,
-    /// What each unit may hold, the oldest first.
+    /// The contents that each unit may hold, the oldest first.
     units: Vec<Vec<Given>>,
 }
 
 impl Run {
-    /// The schedule that was taken, step by step.
+    /// Returns the schedule that was taken, step by step.
     pub fn taken(&self) -> Schedule {
         Schedule::Order(self.order.clone())
     }
 }
 
-/// The request that fills a device before a run.
+/// The number of the request that fills a device before a run.
 const FULL: usize = 1 << 20;
 
-/// A device that is full.
+/// Makes a device with all blocks written.
 fn full(kind: Kind) -> Result<CrashImage, String> {
     let medium = kind.medium();
     if let Some(geometry) = kind.geometry() {
@@ -156,15 +158,15 @@ fn full(kind: Kind) -> Result<CrashImage, String> {
     Ok(medium)
 }
 
-/// What can happen to a device.
+/// A call on a device.
 #[derive(Clone, Debug)]
 enum Call {
     Request(Request),
-    /// It was opened after a death, and held this.
+    /// The device was opened after a death, and held this content.
     Recovered(Vec<u64>),
 }
 
-/// Everything that happened, by number.
+/// All calls, by number.
 type Calls = Mutex<Vec<Call>>;
 
 fn note(calls: &Calls, call: Call) -> usize {
@@ -173,7 +175,7 @@ fn note(calls: &Calls, call: Call) -> usize {
     calls.len() - 1
 }
 
-/// Does one program's requests, and records them.
+/// Runs the requests of one program and records them.
 fn ask(
     kind: Kind,
     device: &dyn BlockDevice,
@@ -194,13 +196,13 @@ fn is_step(event: &Event) -> bool {
     matches!(event.action, Action::Store { .. } | Action::Flush { .. } | Action::Fence)
 }
 
-/// How many stores, flushes and fences these requests take.
+/// Counts the stores, flushes and fences of these requests.
 pub(super) fn steps(kind: Kind, requests: &[Request]) -> Result<usize, String> {
     let run = record(&Workload::of(kind, requests.to_vec()))?;
     Ok(run.trace.events.iter().filter(|e| is_step(e)).count())
 }
 
-/// Does what a victim did to a device that held `initial`, up to its death, as another process.
+/// Repeats on another thread what a victim did to a device that held `initial`, up to its death.
 fn die(
     recorder: &Recorder<CrashImage>,
     calls: &Calls,
@@ -220,7 +222,7 @@ fn die(
                         note(calls, Call::Request(victim.requests[op as usize]));
                         recorder.begin(op);
                     }
-                    // It may have been confirmed before the death.
+                    // The request may have been confirmed before the death.
                     Action::End { op } => recorder.end(op),
                     _ if is_step(event) => {
                         left -= 1;
@@ -235,7 +237,7 @@ fn die(
     Ok(())
 }
 
-/// Runs a workload on a device that is full, and records it.
+/// Runs a workload on a full device and records it.
 pub fn record(workload: &Workload) -> Result<Run, String> {
     let initial = full(workload.kind)?.bytes();
     let threads = workload.programs.len();
@@ -295,7 +297,7 @@ fn record_under(
     let calls = calls.into_inner().map_err(|_| "a program panicked")?;
     let mut trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
     if threads > 1 {
-        // What the device did afterwards is no part of it.
+        // Cuts off what the device did after the last request.
         let last = trace.events.iter().rposition(|e| matches!(e.action, Action::End { .. }));
         trace.events.truncate(last.map_or(0, |last| last + 1));
     }
@@ -311,7 +313,8 @@ fn record_under(
     Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
 }
 
-/// After requests at once, a device that lives on is used: under a scheduler, which sees where that waits for ever.
+/// Uses a device after concurrent requests. A scheduler runs this, too, and reports if a call waits
+/// for ever.
 fn use_it_afterwards(kind: Kind, device: &dyn BlockDevice, name: &str) -> Result<(), String> {
     let mut fit = Ok(());
     let program = || fit = fit_for_use(kind, device);
@@ -323,12 +326,12 @@ fn use_it_afterwards(kind: Kind, device: &dyn BlockDevice, name: &str) -> Result
     fit
 }
 
-/// Without a crash, what was asked last is read.
+/// Checks without a crash that each unit holds the content of the last request.
 fn read_back(kind: Kind, device: &dyn BlockDevice, calls: &Calls) -> Result<(), String> {
     let found = content(device)?;
     let units = units(kind, &calls.lock().expect("no program panics here"), false);
     let found = found.chunks_exact(kind.unit_words());
-    // A victim may have died before it did what it was asked.
+    // Units that no call changed are not compared.
     let last = |unit: &[Given]| unit.last().cloned().filter(|given| given.call.is_some());
     match units
         .iter()
@@ -340,7 +343,7 @@ fn read_back(kind: Kind, device: &dyn BlockDevice, calls: &Calls) -> Result<(), 
     }
 }
 
-/// When each call happened, and when it is durable.
+/// Computes when each call happened, and when it is durable.
 fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     let never = Span {
         events: (usize::MAX, usize::MAX),
@@ -357,7 +360,7 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
                 (span.events.0, span.begun) = (at, begun);
                 begun += 1;
                 if let Call::Recovered(_) = calls[op as usize] {
-                    // What the dead began does nothing any more.
+                    // The requests of the dead process have no effect any more.
                     spans[..op as usize].iter_mut().for_each(|s| s.events.1 = s.events.1.min(at));
                 }
             }
@@ -382,7 +385,7 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
                 && spans[*b].events.0 >= spans[op].events.1
         };
         let barrier = (0..calls.len()).filter(covered).map(|b| spans[b].returned).min();
-        // Unconfirmed stores that were left in a cache are nobody's promise.
+        // No promise covers unconfirmed stores that a killed process left in a cache.
         let by_barrier = barrier
             .filter(|_| !matches!(calls[op], Call::Recovered(_)) || !kind.durable_on_return());
         spans[op].sure = if at_once { spans[op].returned } else { by_barrier.unwrap_or(u32::MAX) };
@@ -390,7 +393,8 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     spans
 }
 
-/// What each unit is given. Where programs ask at once, parts are left to [`add_orders`].
+/// Computes the contents that calls give to each unit. If programs run at once, [`add_orders`]
+/// handles parts.
 fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
     let size = kind.unit_words();
     let firsts = (0..kind.words(BLOCKS)).step_by(size);
@@ -407,7 +411,8 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
                     Call::Request(Request::Part { at, n, zero, .. }) => {
                         let bytes = 8 * first as u64..8 * (first + size) as u64;
                         if at.max(bytes.start) < (at + n).min(bytes.end) {
-                            // Before a barrier caches and buffers have no order, so it may be first.
+                            // Before a barrier, caches and buffers keep no order, so this part may
+                            // come first.
                             let oldest = if kind.durable_on_return() { unit.len() - 1 } else { 0 };
                             for over in oldest..unit.len() {
                                 let content = unit[over].content.clone();
@@ -423,7 +428,7 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
                     Call::Request(Request::Zero { first, n, .. }) => {
                         (first..first + n, vec![0; size])
                     }
-                    // The raw device ignores it, which is its right.
+                    // The raw device ignores discards, as the contract permits.
                     Call::Request(Request::Discard { first, n }) if kind.geometry().is_some() => {
                         (first..first + n, vec![0; size])
                     }
@@ -438,8 +443,9 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
         .collect()
 }
 
-/// Adds what a unit that begins at byte `first` can hold by parts that are asked at once: each over all others, in every order
-/// but those in which one comes behind what began when it had returned.
+/// Adds the contents that concurrent writes of parts can give to a unit that begins at byte
+/// `first`. These are all orders of the parts, except those in which a part follows a call that
+/// began after the part had returned.
 fn add_orders(
     kind: Kind,
     unit: &mut Vec<Given>,
@@ -467,7 +473,7 @@ fn add_orders(
     }
 }
 
-/// A unit that begins at byte `first`, with the bytes of a part in place of its own.
+/// Returns a unit that begins at byte `first`, with the bytes of a part replaced.
 fn with_part(
     unit: Vec<u64>,
     first: u64,
@@ -485,7 +491,8 @@ fn with_part(
     words.map(with).collect()
 }
 
-/// Formats a device with so many atomic blocks over one that is full and has [`BLOCKS`], and records it.
+/// Formats a device with `blocks` atomic blocks over a full one of [`BLOCKS`] blocks, and records
+/// that.
 pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     let geometry = Geometry::of(ATOMIC_BLOCK, blocks).ok_or("no device has so many blocks")?;
     let medium = full(kind)?;
@@ -504,8 +511,8 @@ pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     })
 }
 
-/// As [`record_format`], by a process that is killed when it has done all stores and not flushed the last of them; then
-/// another opens the device.
+/// Records a formatting as [`record_format`] does, by a process that is killed after all stores and
+/// before the last flush. Then another process opens the device.
 pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     let run = record_format(kind, blocks)?;
     let is_flush = |event: &Event| matches!(event.action, Action::Flush { .. });
@@ -522,9 +529,9 @@ pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     Ok(Run { trace, ..run })
 }
 
-/// Explores the crashes of a recorded formatting with so many blocks, of whose trace `trace` is a variant:
-/// there must be the old device, or none, or the new one, all zeros; and that when formatting has returned.
-/// Returns what is wrong.
+/// Explores the crashes of a recorded formatting with `blocks` blocks; `trace` is a variant of the
+/// trace of `run`. The old device must be there, or no device, or the new one with all zeros. After
+/// formatting has returned, it must be the new one. Returns the violations.
 pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantics) -> Vec<String> {
     let mut wrong = Vec::new();
     let recover = |image: &CrashImage| -> Outcome<Option<Vec<u64>>> {
@@ -551,7 +558,7 @@ pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantic
     wrong
 }
 
-/// What a device holds, in words.
+/// Reads the content of a device as words.
 fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
     let mut bytes = vec![0; device.size() as usize];
     device.read(0, &mut bytes).map_err(|e| e.to_string())?;
@@ -559,7 +566,7 @@ fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
     Ok(bytes.chunks_exact(8).map(word).collect())
 }
 
-/// Explores the crashes of a run, of whose trace `trace` is a variant; returns what is wrong.
+/// Explores the crashes of a run; `trace` is a variant of its trace. Returns the violations.
 pub fn explore(
     run: &Run,
     trace: &Trace,
@@ -584,7 +591,7 @@ pub fn explore(
     (stats, wrong)
 }
 
-/// Whether all blocks can be written twice and read again: no space was lost or is shared.
+/// Checks that all blocks can be written twice and read again: no space is lost or shared.
 fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
     for op in [1 << 21, 1 << 22] {
         serve(kind, device, op, Request::Write { first: 0, n: BLOCKS, now: true })?;
@@ -596,7 +603,8 @@ fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
     }
 }
 
-/// The first thing found that may not be there: what was never given, or was replaced for sure.
+/// Returns the first unit whose content it may not have: content that no call gave to it, or that a
+/// durable call has replaced.
 fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
     let span = |given: &Given| given.call.map_or(START, |call| run.spans[call]);
     let found = found.chunks_exact(run.kind.unit_words());
@@ -607,7 +615,8 @@ fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
         };
         let may = unit.iter().filter(|given| given.content == found).any(|given| {
             let begun = given.call.is_none() || span(given).begun < now.begun;
-            // With what is left of others in it, none of them may be replaced by what is not in it.
+            // If the unit contains rests of other contents, no durable call outside of these may
+            // have replaced any of them.
             let parts = || std::iter::successors(Some(given), |g| g.over.map(|over| &unit[over]));
             let mut others = unit.iter().filter(sure).filter(|by| by.call.is_some());
             begun

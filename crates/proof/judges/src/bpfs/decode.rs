@@ -1,11 +1,11 @@
-//! What a word of a BPFS pool is: found by walking the tree of an image from the superblock, as
-//! `docs/format/bpfs.md` says.
+//! Describes words of a BPFS pool. It walks the trees of an image from the superblock, as
+//! `docs/format/bpfs.md` describes.
 
 use crate::words::{dirent, inode_field, load};
 use bpfs::layout::*;
 use std::collections::HashMap;
 
-/// What a block is.
+/// The use of a block.
 #[derive(Clone, Debug)]
 enum Role {
     Pointers(String),
@@ -75,12 +75,13 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
     w.roles
 }
 
-/// Blocks that the superblock leads to, with those that are fixed, where no inode was freed.
+/// Counts the blocks that are reachable from the superblock, and the fixed ones. Valid only if no
+/// inode was freed.
 pub fn blocks_reached(image: &[u8]) -> u64 {
     roles(image).len() as u64 + FIRST_INODES.get()
 }
 
-/// Names a word of an image.
+/// Describes a word of an image.
 pub fn word(image: &[u8], word: u32) -> String {
     let at = u64::from(word) * 8;
     let (block, off) = (at - at % BLOCK, at % BLOCK);

@@ -1,5 +1,5 @@
-//! SCMFS with a collector that is never content: before each change it frees all that is pre-allocated, a step at a time, and moves
-//! files about.
+//! SCMFS with a collector that always finds work. Before each change it frees pre-allocated blocks,
+//! a step at a time, and moves files.
 
 use super::Scmfs;
 use crate::{mounted, text};
@@ -10,7 +10,7 @@ use pmem::Medium;
 use pool::{MountOptions, Prealloc};
 use vfs::{Delegations, FileSystem, Mappings, Openings};
 
-/// SCMFS with such a collector.
+/// SCMFS with a collector that always finds work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Collected;
 
@@ -19,14 +19,14 @@ struct Collecting<F>(Pool<F>);
 
 impl<F: Files> Collecting<F> {
     fn step(&self) -> &Pool<F> {
-        // What it finds, the call finds as well.
+        // An error that the collector finds, the call finds as well.
         let _ = self.0.maintain();
         &self.0
     }
 }
 
 impl<F: Files> FileSystem for Collecting<F> {
-    // Who looks at what a crash left must not change it.
+    // Calls that read the state after a crash must not change it.
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, statfs, lookup,
         getattr, readlink, readdir, read, seek, getxattr, listxattr);
     vfs::forward!(self => self.step(); setattr, create, tmpfile, unlink, rmdir, link, rename,
@@ -56,7 +56,7 @@ impl<F: Files> SharingProcess for Collecting<F> {
     }
 }
 
-/// Few blocks a step, so that it stops often.
+/// Returns mount options with few blocks for each step, so that the collector stops often.
 fn options() -> MountOptions {
     let prealloc = Prealloc {
         null_min: 1,

@@ -1,15 +1,15 @@
-//! What a word of an SCMFS pool is: found by following the maps of an image from the superblock, as
-//! `docs/format/scmfs.md` says.
+//! Describes words of an SCMFS pool. It follows the maps of an image from the superblock, as
+//! `docs/format/scmfs.md` describes.
 
 use crate::words::{dirent, inode_field, load};
 use pmem::PmOff;
 use scmfs::layout::*;
 use std::collections::HashMap;
 
-/// Inodes of a block.
+/// The number of inodes in a block.
 const INODES_PER_BLOCK: u64 = BLOCK / INODE;
 
-/// What a block is.
+/// The use of a block.
 #[derive(Clone, Debug)]
 enum Role {
     Table(String),
@@ -24,7 +24,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows a map word that stands for what begins at byte `base` of `of`.
+    /// Follows a map word of `of` that maps the bytes from `base` on.
     fn map(&mut self, word: u64, base: u64, of: &str, role: &dyn Fn(u64) -> Role) {
         let inside = |block: u64| block < self.image.len() as u64 / BLOCK;
         match Unverified::unpack(word) {
@@ -76,12 +76,13 @@ fn roles(image: &[u8]) -> HashMap<u64, Role> {
     w.roles
 }
 
-/// Blocks that the superblock leads to, with those that are fixed, where no inode was freed.
+/// Counts the blocks that are reachable from the superblock, and the fixed ones. Valid only if no
+/// inode was freed.
 pub fn blocks_reached(image: &[u8]) -> u64 {
     roles(image).len() as u64 + FIRST_BLOCK
 }
 
-/// Names a word of an image.
+/// Describes a word of an image.
 pub fn word(image: &[u8], word: u32) -> String {
     let at = u64::from(word) * 8;
     let (block, off) = (at / BLOCK, at % BLOCK);

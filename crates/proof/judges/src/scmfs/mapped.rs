@@ -1,11 +1,12 @@
-//! SCMFS whose files are stored to through mappings: what is overwritten of a file goes where
-//! [`map_range`](FileSystem::map_range) says that it lies, and half of the files are synced by
-//! [`sync_range`](FileSystem::sync_range). Mappings of the others reach beyond the end of the file. They stay while it grows and
-//! is cut.
+//! SCMFS with stores to files through mappings. An overwrite of a file stores to the places that
+//! [`map_range`](FileSystem::map_range) returns. Half of the files are synced by
+//! [`sync_range`](FileSystem::sync_range); the mappings of the other half reach beyond the end of
+//! the file. Mappings stay while the file grows and is truncated.
 //!
-//! To the explorer these are writes and syncs like others. What only who maps a file can see, is looked at after each change, and
-//! of each file that is removed, also after a crash (mapping-D1 and mapping-D2 of the engine): that what is mapped is the file, at
-//! the same place, and zeros behind its end. Where it is not, the change fails, with [`FOREIGN`].
+//! To the explorer these are ordinary writes and syncs. After each change, and before a name is
+//! removed, also after a crash, the target compares the mappings with the files (mapping-D1 and
+//! mapping-D2 of the engine). A mapping must show the content of its file, at the same place as
+//! before, and zeros behind the end of the file. Otherwise the change fails with [`FOREIGN`].
 
 use super::Scmfs;
 use crate::{mounted, text};
@@ -21,20 +22,21 @@ use vfs::{
     Delegations, Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Mappings, Openings, Result,
 };
 
-/// SCMFS, stored to so.
+/// SCMFS, with stores through mappings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapped;
 
-/// The answer of who sees through a mapping what is not of the file.
+/// The error of an operation after which a mapping shows bytes that do not belong to its file.
 pub const FOREIGN: Errno = Errno::NOTRECOVERABLE;
 
-/// So much is mapped behind the end of every second file; of others, the last block to its end.
+/// The number of bytes mapped behind the end of every second file. The mappings of other files end
+/// with their last block.
 const BEHIND: u64 = 2 * BLOCK;
 const BLOCK: u64 = 4096;
-/// Larger files are written to as others.
+/// Files larger than this many bytes are not mapped, but written by the engine.
 const MAPPED_MAX: u64 = 1 << 20;
 
-/// Sequences in which files are mapped when they grow, are cut, change and are removed.
+/// Sequences in which files are mapped while they grow, are truncated, change and are removed.
 const SEQUENCES: &str = "\
 write /a 0 100; fsync /a; write /a 64 4096; fsync /a; unlink /a
 write /o 0 100; write /o 10 20; fsync /o; write /h 10 4000; fsync /h
@@ -48,19 +50,19 @@ write /a 0 5000; insert /a 4096 8192; fsync /a; write /a 100 9000; collapse /a 0
 write /h 0 5000; rename /h /a; write /a 0 4096; copy /a 0 /d/z 18000 5000; unlink /a; create /n; write /n 0 9000
 create /n; write /n 0 12288; unlink /n; create /m; write /m 0 100; write /m 0 50; fsync /m; append /m 8000; write /m 7000 10";
 
-/// With few pre-allocated blocks, so that a small pool has them.
+/// Returns mount options with few pre-allocated blocks, so that a small pool has room for them.
 fn options() -> MountOptions {
     let options = mounted::mount_options();
     MountOptions { prealloc: Prealloc { blocks_min: 4, ..options.prealloc.clone() }, ..options }
 }
 
-/// Those.
+/// Parses [`SEQUENCES`].
 pub fn sequences() -> Vec<Vec<Op>> {
     let parse = |line| vfs::script::parse(line).expect("the sequences are well-formed");
     SEQUENCES.lines().map(parse).collect()
 }
 
-/// A pool, and what of it is mapped.
+/// A pool with its mapped files.
 struct Mapping<F: Files> {
     pool: Pool<F>,
     held: Mutex<BTreeMap<Ino, Held>>,
@@ -69,7 +71,7 @@ struct Mapping<F: Files> {
 /// A file that is mapped from its start on.
 struct Held {
     extents: Vec<Extent>,
-    /// References that the front end has given back since.
+    /// The number of references that the front end has given back since the file was mapped.
     refs: u64,
 }
 
@@ -88,7 +90,8 @@ impl<F: Files> Mapping<F> {
         self.held.lock().expect("nobody panics while it is locked")
     }
 
-    /// Maps a file up to behind its end, if that is not done; whether it is mapped.
+    /// Maps a file up to or beyond its end, unless such a mapping exists. Returns whether the file
+    /// is mapped.
     fn map(&self, ino: Ino) -> Result<bool> {
         let attr = self.pool.getattr(ino)?;
         if attr.kind != FileKind::File || attr.size > MAPPED_MAX {
@@ -116,12 +119,12 @@ impl<F: Files> Mapping<F> {
         Ok(true)
     }
 
-    /// Where a file lies that is mapped.
+    /// Returns the places of a mapped file.
     fn extents(&self, ino: Ino) -> Result<Vec<Extent>> {
         self.held().get(&ino).map(|held| held.extents.clone()).ok_or(Errno::BADF)
     }
 
-    /// Takes the mapping of a file back.
+    /// Unmaps a file.
     fn unmap(&self, ino: Ino) {
         let Some(held) = self.held().remove(&ino) else { return };
         self.pool.unmap_range(ino, true, false);
@@ -133,7 +136,8 @@ impl<F: Files> Mapping<F> {
         all.into_iter().for_each(|ino| self.unmap(ino));
     }
 
-    /// Whether all that is mapped is what its file holds, and zeros behind that.
+    /// Fails with [`FOREIGN`] unless each mapping shows the content of its file, and zeros behind
+    /// its end.
     fn look(&self) -> Result<()> {
         let all: Vec<Ino> = self.held().keys().copied().collect();
         for ino in all {
@@ -149,13 +153,14 @@ impl<F: Files> Mapping<F> {
         Ok(())
     }
 
-    /// What a change has answered, if all that is mapped is as it must be.
+    /// Returns the result of a change if all mappings are correct after it.
     fn looked<T>(&self, done: Result<T>) -> Result<T> {
         self.look()?;
         done
     }
 
-    /// Looks at what is behind the end of a file that is about to lose a name, and maps it no more.
+    /// Checks the mapping of a file that is about to lose a name, also behind the end of the file,
+    /// and then unmaps it.
     fn look_behind(&self, dir: Ino, name: &[u8]) -> Result<()> {
         let Ok(entry) = self.pool.lookup(dir, name) else { return Ok(()) };
         let looked = self.map(entry.ino).and_then(|_| self.look());
@@ -165,7 +170,7 @@ impl<F: Files> Mapping<F> {
     }
 }
 
-/// Where the blocks of extents lie, in order.
+/// Returns the places of the blocks of extents, in order.
 fn pieces(extents: &[Extent]) -> impl Iterator<Item = u64> {
     extents
         .iter()
@@ -191,7 +196,7 @@ impl<F: Files> FileSystem for Mapping<F> {
         if !is_inside || !self.map(ino)? {
             return self.looked(self.pool.write(ino, offset, data));
         }
-        // As a write does (vfs-C5).
+        // Drops the capabilities of the file, as a write does (vfs-C5).
         match self.pool.removexattr(ino, b"security.capability") {
             Ok(()) | Err(Errno::NODATA) => {}
             Err(e) => return Err(e),
@@ -233,7 +238,8 @@ impl<F: Files> FileSystem for Mapping<F> {
 
     fn fsync(&self, ino: Ino) -> Result<()> {
         let is_mapped = self.held().contains_key(&ino);
-        // One way or the other. Times, which nobody compares, would bring a fence of their own.
+        // Syncs half of the files through the mapping. `false`: times, which the explorer does not
+        // compare, would need a fence of their own.
         match is_mapped && ino.0.is_multiple_of(2) {
             true => self.pool.sync_range(ino, 0..MAPPED_MAX, false),
             false => self.pool.fsync(ino),
@@ -256,7 +262,7 @@ impl<F: Files> Openings for Mapping<F> {}
 
 impl<F: Files> Delegations for Mapping<F> {}
 
-/// But for how it is stored to, as [`Scmfs`].
+/// Equals [`Scmfs`] except for the stores to files.
 impl Target for Mapped {
     fn strength(&self) -> Strength {
         Scmfs.strength()
@@ -273,7 +279,7 @@ impl Target for Mapped {
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> std::result::Result<Mounted<'m>, String> {
         let pool =
             Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
-        // What is read to be written back through a mapping is no access by who writes.
+        // Reads before a store through a mapping do not count as accesses.
         pool.record_access(false, true, false);
         let blocks_used = pool.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Mapping::new(pool)), blocks_used })

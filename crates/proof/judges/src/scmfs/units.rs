@@ -1,20 +1,22 @@
-//! A pool above 2 MiB, which has whole units of free space, and a file whose run nearly fills one: what grows over the end of a
-//! unit, or gives one back.
+//! A pool of more than 2 MiB, which has whole units of free space, and a file whose run nearly
+//! fills a unit. Its sequences let files grow over the end of a unit, and free a unit.
 
 use super::Scmfs;
 use crashsim::run::Base;
 use scmfs::layout::BLOCK;
 use vfs::script::{Op, parse};
 
-/// Four units of 2 MiB, of which formatting breaks the first.
+/// The size of the pool in bytes: four units of 2 MiB. Formatting uses part of the first one.
 const BYTES: u64 = 4 * 512 * BLOCK;
 
-/// Small files, and one that begins with a hole of a unit, whose second unit lacks three blocks.
+/// Small files, and a file that begins with a hole of a unit and whose second unit lacks three
+/// blocks.
 const SCRIPT: &str = "create /a; write /a 0 5000; mkdir /d; create /d/c; write /d/c 0 100; \
     create /u; truncate /u 2097152; append /u 100; allocate /u 2097152 2084864";
 
-/// What is done there: growing within the unit and over its end, in one write and in two; writing across two units; giving a unit
-/// back that is taken again; shifts by whole units and others; files that move while they grow.
+/// The sequences: growth within the unit and over its end, in one write and in two; a write across
+/// two units; freeing a unit that is allocated again; shifts by whole units and by other lengths;
+/// files that move while they grow.
 const SEQUENCES: &str = "\
 append /u 100; append /u 30000; fsync /u
 append /u 30000; fsync /u; truncate /u 4182016; append /u 9000
@@ -25,13 +27,13 @@ insert /u 2097152 8192; fsync /u
 collapse /u 0 2097152; append /u 9000; fsync /u
 unlink /u; create /n; truncate /n 2097152; append /n 9000; append /a 9000; append /n 20000; fsync /n";
 
-/// The pool.
+/// Makes the pool.
 pub fn base() -> Result<Base, String> {
     let script = parse(SCRIPT).map_err(|e| e.to_string())?;
     Base::build(&Scmfs, "units", BYTES, script)
 }
 
-/// What is done there.
+/// Parses [`SEQUENCES`].
 pub fn sequences() -> Vec<Vec<Op>> {
     SEQUENCES.lines().map(|line| parse(line).expect("the sequences are well-formed")).collect()
 }

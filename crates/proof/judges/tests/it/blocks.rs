@@ -1,4 +1,4 @@
-//! Block devices through every crash state, and the explorer through bugs planted in them.
+//! Tests block devices in every crash state, and the explorer with bugs planted in them.
 
 use crashsim::campaign::prepare_process;
 use crashsim::mutate::{Bug, Mutant, mutants, mutate};
@@ -33,8 +33,8 @@ fn random_runs_survive_every_crash() {
     check(&rounds());
 }
 
-/// Recovery trusted words of the map that a killed process had stored and not flushed: their old data blocks
-/// were reused, and the power took the words back.
+/// Recovery once trusted words of the map that a killed process had stored and not flushed. It
+/// reused their old data blocks, and a power failure reverted the words.
 #[test]
 fn nobody_builds_on_what_the_power_takes_back() {
     check(&deaths().unwrap());
@@ -42,7 +42,8 @@ fn nobody_builds_on_what_the_power_takes_back() {
 
 #[test]
 fn requests_at_once_survive_every_crash() {
-    // Half of them: where one waits for another, the scheduler takes long to see it.
+    // Runs half of the schedules: the scheduler needs long to detect that one thread waits for
+    // another.
     let half: Vec<_> = schedules(0..2).into_iter().step_by(2).collect();
     check(&half);
 }
@@ -73,7 +74,7 @@ fn workloads_are_text_and_back() {
     }
 }
 
-/// A line has the schedule that was taken, and not the seed that it came from.
+/// A replay line contains the schedule that was taken, not the seed from which it came.
 #[test]
 fn a_schedule_is_recorded_and_repeats() {
     prepare_process();
@@ -90,9 +91,9 @@ fn a_schedule_is_recorded_and_repeats() {
     assert_eq!(actions(&again), actions(&first));
 }
 
-/// How many blocks a device gets that is formatted over one of [`BLOCKS`]. What the old map says means
-/// nothing in a smaller device where its data blocks happen to lie too far back, which depends on the thread
-/// that wrote them; in one of the same size it means something wherever they lie.
+/// The numbers of blocks of devices formatted over one of [`BLOCKS`]. In a smaller device, words of
+/// the old map are invalid if their data blocks lie beyond its end, which depends on the thread
+/// that wrote them. In a device of the same size they are always valid.
 const FORMATS: [u64; 2] = [BLOCKS, BLOCKS / 2];
 
 #[test]
@@ -109,7 +110,7 @@ fn formatting_leaves_the_old_device_or_none_or_the_new_one() {
     }
 }
 
-/// Mutants that are no bugs: how the site's label starts, the bugs, and why.
+/// Mutants that are not bugs: the start of the site's label, the bugs, and the reason.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("raw.rs write", &[Bug::DelayStore], ALONE),
     ("mod.rs commit: medium.publish_word", &[Bug::DelayStore], ALONE),
@@ -132,13 +133,12 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ),
     ("scan.rs format: let ready = medium.fence()", &[Bug::DropFence], "nothing precedes the first"),
 ];
-/// Where what a killed process has left is made durable.
+/// The function that makes durable what a killed process left.
 const RECOVERY: &str = "scan.rs persist";
 const ALONE: &str = "it is all that the request commits: the delay ends before it returns";
 const HALF_A_MAGIC: &str = "half a magic is none, and the magic is all that is committed";
 
-/// Every flush and fence left out, and every store damaged, is noticed.
-/// Why a bug in devices of a kind is none.
+/// Returns the reason why a mutant in a device of this kind is not a bug.
 fn explanation(crates: &Path, (kind, mutant): &(String, Mutant)) -> Option<&'static str> {
     let site = format!("{kind} {}", label(crates, &mutant.site));
     let is = |(start, bugs, _): &&(&str, &[Bug], &str)| {
@@ -153,7 +153,7 @@ fn planted_bugs_are_found() {
     let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let mut fates: BTreeMap<(String, Mutant), bool> = BTreeMap::new();
     let mut explained: BTreeMap<(String, Mutant), bool> = BTreeMap::new();
-    // Of those that follow a death only what is not done without one.
+    // Workloads with a death test only mutants of the recovery.
     let is_of_recovery = |mutant: &Mutant| label(crates, &mutant.site).starts_with(RECOVERY);
     for workload in pairs().into_iter().chain(deaths().unwrap()) {
         let run = record(&workload).unwrap();
@@ -162,7 +162,7 @@ fn planted_bugs_are_found() {
                 continue;
             }
             let of = (workload.kind.to_string(), mutant.clone());
-            // Where no workload is to find it, all of them would explore it.
+            // If no workload needs to find it, all of them would explore it.
             let is_explained =
                 *explained.entry(of.clone()).or_insert_with(|| explanation(crates, &of).is_some());
             let fate = fates.entry(of).or_default();
@@ -183,7 +183,7 @@ fn planted_bugs_are_found() {
             *fate = *fate || !explore_format(&run, &trace, blocks, Semantics::Adr).is_empty();
         }
     }
-    // What was formatted by who was killed, others must not build on before it is durable.
+    // A device that a killed process formatted must be durable before others build on it.
     let atomic: Vec<Kind> = Kind::all().filter(|kind| kind.is_atomic()).collect();
     for kind in atomic {
         let run = record_killed_format(kind, BLOCKS).unwrap();

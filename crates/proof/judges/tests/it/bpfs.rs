@@ -1,5 +1,5 @@
-//! No power failure breaks a BPFS pool: the part that runs before every merge. `keepstone crashtest
-//! --length 3` is the campaign.
+//! Tests that no power failure breaks a BPFS pool. This part runs before every merge; `keepstone
+//! crashtest --length 3` is the campaign.
 
 use crashsim::campaign::{self, Family, Options, Report};
 use crashsim::deaths::{Scenario, Victim};
@@ -13,13 +13,13 @@ use crashsim::workload;
 use judges::bpfs::Bpfs;
 use std::sync::LazyLock;
 
-/// The pools where workloads start.
+/// The pools on which workloads start.
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     campaign::prepare_process();
     workload::bases(&Bpfs).expect("the bases can be made")
 });
 
-/// Runs a family; panics with a line for `--replay` at a violation.
+/// Runs a family; panics at a violation, with a line for `--replay`.
 fn explore(family: Family, options: &Options) -> Report {
     let report =
         campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
@@ -61,7 +61,8 @@ fn every_operation_survives_on_an_ordinary_file() {
 
 #[test]
 fn pairs_of_operations_survive() {
-    // A sixth of them. The campaign takes all, on all pools, and enumerates more states of each crash point.
+    // Runs a sixth of the pairs. The campaign runs all, on all pools, and enumerates more states of
+    // each crash point.
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
     let options = Options { budget, limit: Some(3000), ..Options::default() };
     explore(Family::Exhaustive { length: 2, bases: 1 }, &options);
@@ -135,8 +136,8 @@ fn a_replay_line_survives_its_text() {
     assert!(!wrong && findings.len() == 1, "{findings:?}");
 }
 
-/// Every store of the engine is flushed by the end of the operations, and no flush or fence is in vain
-/// every time.
+/// The operations flush every store of the engine before they end, and no flush or fence is always
+/// in vain.
 #[test]
 fn traces_are_tidy() {
     let mut all = Lint::default();
@@ -149,7 +150,7 @@ fn traces_are_tidy() {
             all.add(lint);
         }
     }
-    // What a mount flushes is in vain, unless somebody has died before.
+    // The flushes of a mount are in vain unless a process has died before.
     let (grown, growing, _) = workload::MORE_COMMITS[0];
     for (base, op) in workload::COMMITS.into_iter().chain([(grown, growing)]) {
         let base = BASES.iter().find(|b| b.name == base).unwrap();

@@ -1,4 +1,5 @@
-//! An engine with a bug: what is reported, and that the replay line shows the same again.
+//! An engine with a bug: tests what the explorer reports, and that the replay line shows the same
+//! again.
 
 use crate::common::{Wrapped, WrappedBpfs};
 use crashsim::campaign::{self, Family, Options, Replay, Work};
@@ -9,7 +10,7 @@ use judges::bpfs::Bpfs;
 use pmem::{Line, Medium};
 use vfs::script::parse;
 
-/// Forgets to flush words: whoever commits in place has committed nothing.
+/// Forgets to flush words, so that commits in place are not durable.
 #[derive(Default)]
 struct Careless;
 
@@ -21,7 +22,7 @@ impl Wrapped for Careless {
     }
 }
 
-/// Stores lines by words, as a CPU does that has no instruction for it.
+/// Stores lines word by word, as a CPU does without an instruction for lines.
 #[derive(Default)]
 struct Torn;
 
@@ -50,7 +51,7 @@ fn lines_that_tear_are_found() {
     }
 }
 
-/// Where nothing flushes what is stored, as traces show it.
+/// Returns the number of sites whose stores nothing flushes, by the traces.
 fn unflushed(target: &WrappedBpfs) -> usize {
     let bases = [Base::build(target, "empty", 128 * 4096, Vec::new()).unwrap()];
     let family = Family::Script(parse("create /n; unlink /n").unwrap());
@@ -90,7 +91,8 @@ fn a_violation_names_what_was_lost_and_can_be_seen_again() {
     assert!(again.iter().any(|a| a.what == finding.what && a.detail == finding.detail));
 }
 
-/// A flush that is missing is one finding, whatever number of states show it, and names who stored what was lost.
+/// A missing flush is reported as one finding, however many states show it. The finding names the
+/// sites of the lost stores.
 #[test]
 fn a_missing_flush_is_one_finding() {
     let target = WrappedBpfs::of::<Careless>();
@@ -104,7 +106,7 @@ fn a_missing_flush_is_one_finding() {
     assert!((1..lost.len()).all(|i| !lost[i..].contains(&lost[i - 1])), "{lost:?}");
 }
 
-/// The trace of a sound engine, with a flush taken out, is found wanting.
+/// The trace of a sound engine without one of its flushes shows violations.
 #[test]
 fn a_trace_that_was_changed_is_crashed() {
     let file = parse("create /a; write /a 0 5000").unwrap();

@@ -1,4 +1,5 @@
-//! Each bug of the catalogue still has its place in the source, exactly once, and together they weave.
+//! Tests that each bug of the catalogue has its place in the source exactly once, and that all bugs
+//! can be woven into it.
 
 use judges::catalogue;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn every_planted_bug_has_its_place() {
     }
 }
 
-/// With half of a block in its text, or a name that is used behind it, what is woven would be no Rust.
+/// Text with half of a block, or with a name that later code uses, would not compile when woven.
 #[test]
 fn every_planted_bug_is_a_whole_piece_of_source() {
     let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();

@@ -1,6 +1,7 @@
-//! A process dies, another that shared the pool or comes later recovers and goes on, the power fails: BPFS
-//! loses nothing that it saw. That is so because the scan flushes and fences, and bugs planted there are
-//! found, be it the scan of a recovery or of a mount.
+//! A process dies; another process, which shared the pool or comes later, recovers and continues;
+//! then the power fails. BPFS loses nothing that the second process saw, because the scan flushes
+//! and fences. Bugs planted in the scan are found, both in the scan of a recovery and in that of a
+//! mount.
 
 use crashsim::campaign::{self, Family, Options, Replay};
 use crashsim::deaths::{FROM, HELD_BESIDE, Scenario, Victim};
@@ -32,7 +33,8 @@ fn nobody_builds_on_what_the_power_takes_back() {
     assert_eq!(report.violations, 0);
 }
 
-/// The campaign found that mounts made nothing durable: that a pointer was gone, that a name was there.
+/// The campaign found that mounts made nothing durable: a pointer was lost after the next mount had
+/// seen it gone, and a name after it had seen it.
 #[test]
 fn what_the_killed_left_is_durable_when_it_is_mounted() {
     let lines = [
@@ -42,7 +44,7 @@ fn what_the_killed_left_is_durable_when_it_is_mounted() {
     replay(&lines);
 }
 
-/// The campaign found that a recovery made them durable together.
+/// The campaign found that a recovery made both durable together.
 #[test]
 fn a_new_end_is_durable_before_what_lies_beyond_it_is_cleared() {
     let lines = [
@@ -52,7 +54,7 @@ fn a_new_end_is_durable_before_what_lies_beyond_it_is_cleared() {
     replay(&lines);
 }
 
-/// Recovery by a process that holds a file without a name is repeated by a line, too.
+/// A replay line also repeats the recovery by a process that holds a file without a name.
 #[test]
 fn a_death_beside_a_holder_is_shown_again() {
     let lines = [
@@ -64,7 +66,8 @@ fn a_death_beside_a_holder_is_shown_again() {
     replay(&lines);
 }
 
-/// What follows deaths in operations that store in place, at their beginning and at their end, survives crashes.
+/// Operations survive crashes after deaths in operations that store in place, at their beginning
+/// and at their end.
 fn others_survive<T: Target>(target: &T, scenario: Scenario) {
     campaign::prepare_process();
     let bases = workload::bases(target).unwrap();
@@ -89,7 +92,7 @@ fn others_survive<T: Target>(target: &T, scenario: Scenario) {
     }
 }
 
-/// A process that comes gets the slot of the dead one, which was cleared, or with all that is counted there.
+/// A new process gets the slot of the dead one, either cleared or with all that is counted there.
 #[test]
 fn slots_of_the_dead_are_taken_on_bpfs() {
     others_survive(&Bpfs, Scenario::Newcomer);
@@ -102,13 +105,14 @@ fn slots_of_the_dead_are_taken_on_scmfs() {
     others_survive(&Scmfs, Scenario::Successor);
 }
 
-/// The dead have stored to a file where it lies, and the living still do to another.
+/// The dead process has stored to a file through a mapping, and a living one still stores to
+/// another file.
 #[test]
 fn mappings_survive_those_who_made_them() {
     others_survive(&Scmfs, Scenario::Mapper);
 }
 
-/// Who survives holds a file without a name and a removed directory.
+/// The surviving process holds a file without a name and a removed directory.
 #[test]
 fn what_is_held_outlives_the_death_of_another() {
     campaign::prepare_process();
@@ -131,14 +135,14 @@ fn replay(lines: &[&str]) {
     }
 }
 
-/// Deaths of each victim that bugs are planted after.
+/// The number of deaths of each victim after which bugs are planted.
 const LAST: usize = 5;
 
 #[test]
 fn bugs_planted_in_the_scan_are_found() {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
-    // They commit near their ends, but for that which makes the inode file grow.
+    // The victims commit near their ends, except for the one that makes the inode file grow.
     let commits = workload::COMMITS.map(|(base, op)| (base, op, LAST));
     let commits = commits.into_iter().chain(workload::MORE_COMMITS[..1].iter().copied());
     let victims: Vec<_> = commits
@@ -150,7 +154,7 @@ fn bugs_planted_in_the_scan_are_found() {
         .collect();
     let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let place = |m: &Mutant| label(crates, &m.site).split(':').next().unwrap().to_owned();
-    // What a mount clears beyond the ends of files is the business of tests/it/mutation.rs.
+    // Stores that clear bytes beyond the ends of files are tested in tests/it/mutation.rs.
     let places = ["scan.rs scan", "scan.rs scan_dir", "scan.rs scan_inode_file", "scan.rs walk"];
     let in_scan = |m: &Mutant| {
         let bugs = [Bug::DropFlush, Bug::DropFence, Bug::FlushAfterFence, Bug::ShortFlush];

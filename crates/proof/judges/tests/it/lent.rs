@@ -1,4 +1,5 @@
-//! Files that are read without a copy while they change, explored: what engines do otherwise then.
+//! Explores files that are read without a copy while they change, for which engines take other
+//! paths.
 
 use crashsim::campaign::{self, Family, Options, Report};
 use crashsim::explore::Budget;
@@ -42,7 +43,8 @@ fn operations_of_scmfs_survive() {
     operations_survive(&LentScmfs);
 }
 
-/// Who dies in an operation dies as a reader, too; who recovers goes on to read.
+/// A process that dies in an operation dies as a reader, too; a process that recovers continues to
+/// read.
 fn deaths_are_survived<T: Target>(target: &T) {
     campaign::prepare_process();
     let bases = workload::bases(target).expect("the bases can be made");
@@ -61,7 +63,7 @@ fn deaths_of_readers_of_scmfs_are_survived() {
     deaths_are_survived(&LentScmfs);
 }
 
-/// Whether an operation on a file of 5000 bytes stores a line, and whether it copies.
+/// Returns whether an operation on a file of 5000 bytes stores a line, and whether it copies.
 fn stores<T: Target>(target: &T, op: &str) -> [bool; 2] {
     let file = parse("create /a; write /a 0 5000").unwrap();
     let base = Base::build(target, "file", 128 * 4096, file).unwrap();
@@ -74,6 +76,6 @@ fn a_line_is_stored_in_place_only_where_nobody_reads() {
     let (in_place, copied) = ([true, false], [false, true]);
     assert_eq!(stores(&Bpfs, "write /a 64 64"), in_place);
     assert_eq!(stores(&LentBpfs, "write /a 64 64"), copied);
-    // A word is, whoever reads.
+    // A word is stored in place even with readers.
     assert_eq!(stores(&LentBpfs, "write /a 64 8"), [false, false]);
 }

@@ -1,5 +1,5 @@
-//! The file of a pool is cut off while it is mounted: until somebody needs the missing part all is as it was, and from
-//! then on everything fails with `EIO`. Nothing panics.
+//! The file of a pool is truncated while it is mounted. Calls work as before until one needs the
+//! missing part; from then on, every call fails with `EIO`. Nothing panics.
 
 #![allow(unsafe_code)]
 
@@ -14,11 +14,11 @@ use vfs::script::{Driver, Op};
 use vfs::tree::tree;
 use vfs::{Errno, FileSystem as _};
 
-/// Removed when dropped.
+/// The path of a pool; the file is removed when this is dropped.
 struct Pool(PathBuf);
 
 impl Pool {
-    /// Mounted, with these bytes.
+    /// Writes these bytes to the file and mounts it.
     fn mount(&self, bytes: &[u8]) -> bpfs::Bpfs<Region> {
         let file = File::create(&self.0).unwrap();
         file.write_all_at(bytes, 0).unwrap();
@@ -46,7 +46,7 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut c_void) {
 }
 
 fn catch_bus_errors() {
-    // SAFETY: the action is zeros but for a handler of its type.
+    // SAFETY: the action is zeros except for a handler of its type.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_bus_error as *const () as usize;
@@ -73,14 +73,14 @@ fn nobody_sees_a_missing_part_before_it_is_met() {
         Driver::new(&fs).run(op, 1).unwrap();
     }
     let expected = tree(&fs).unwrap();
-    // Behind the last block in use: others are free.
+    // The cut is behind the last block in use, as the other blocks are free.
     let stored = std::fs::read(&pool.0).unwrap();
     let is_used = |block: &[u8]| block.iter().any(|byte| *byte != 0);
     let used = 1 + stored.chunks(4096).rposition(is_used).unwrap() as u64;
     assert!(used * 4096 < bytes);
     pool.cut(used * 4096);
     assert_eq!(tree(&fs).unwrap(), expected, "nobody has met it");
-    // Somebody meets it.
+    // An operation needs the missing part.
     let met = big.iter().map(|op| Driver::new(&fs).run(op, 1)).find(Result::is_err);
     assert_eq!(met, Some(Err(Errno::IO)));
     let met = vfs::script::parse("create /d/e").unwrap();
@@ -100,7 +100,7 @@ fn whatever_meets_the_missing_part_fails() {
                 continue;
             }
             let expected = Driver::new(&pool.mount(&base.bytes)).run(&op, 1);
-            // Within a page nobody would be told.
+            // Cuts lie at page boundaries, as the kernel reports no fault within a page.
             for n in 0..2 {
                 let cut = (i * 7 + n * 29) % 128 * 4096;
                 let fs = pool.mount(&base.bytes);
@@ -109,7 +109,7 @@ fn whatever_meets_the_missing_part_fails() {
                 let walked = tree(&fs);
                 let what = format!("{op} on {}, cut at {cut}: {got:?}, {walked:?}", base.name);
                 assert!(got == expected || got == Err(Errno::IO), "{expected:?}, but {what}");
-                // What failed half-way may have left anything.
+                // An operation that failed half-way may leave any state.
                 let is_sound = match &walked {
                     Ok(_) => true,
                     Err(e) => got == Err(Errno::IO) || e.what.ends_with(&Errno::IO.to_string()),

@@ -1,5 +1,5 @@
-//! The explorer is itself tested: bugs planted at every flush, fence and store of the engine must be
-//! found, but for those that `EXPLAINED` argues to be none.
+//! Tests the explorer: it must find bugs planted at every flush, fence and store of the engine,
+//! except those that `EXPLAINED` argues are harmless.
 
 use crashsim::campaign::prepare_process;
 use crashsim::format;
@@ -14,9 +14,8 @@ use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Mutants that are no bugs: how the site's label starts (`…`: and what it contains),
-/// the bugs, and why. docs/CRASHTESTING.md
-/// has the arguments at length.
+/// Mutants that are not bugs: the start of the site's label (after `…`, a text that it contains),
+/// the bugs, and the reason. docs/CRASHTESTING.md has the arguments at length.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("store.rs date: self.medium().store_u64", STORE, TIMES),
     ("store.rs write_inode: self.medium().store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
@@ -81,7 +80,7 @@ fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
 fn planted_bugs_are_found() {
     prepare_process();
     let mut bases = workload::bases(&Bpfs).unwrap();
-    // Stores and flushes of tall trees are those of small ones.
+    // Tall trees have the same stores and flushes as small ones.
     bases.retain(|base| !base.name.starts_with(workload::TALL));
     let crates = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let places = orderings(crates);
@@ -93,7 +92,7 @@ fn planted_bugs_are_found() {
     let mut fates = score(&Bpfs, &single, 0, &here).unwrap();
     let of = |base| workload::sequences().into_iter().map(move |ops| (base, ops));
     let sequences: Vec<_> = bases.iter().flat_map(of).collect();
-    // Found, or not to be found: then each sequence would explore it.
+    // Mutants that were found or are explained, so that the sequences need not explore them.
     let is_settled = |(m, fate): &(&Mutant, &Fate)| {
         matches!(fate, Fate::Killed { .. }) || explanation(m, &label(crates, &m.site)).is_some()
     };
@@ -142,7 +141,7 @@ fn planted_bugs_are_found() {
     assert_eq!(unexplained, 0, "mutants survive and are not explained");
 }
 
-/// Flushes and fences that are not planted with bugs here, and why not.
+/// Flushes and fences that get no bugs here, and the reasons.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("check.rs check:", "repairing a damaged pool is not the business of crashes"),
     ("scan.rs scan:", DEAD),
@@ -157,7 +156,7 @@ fn is_elsewhere(label: &str) -> bool {
     ELSEWHERE.iter().any(|(place, _)| label.starts_with(place))
 }
 
-/// Where flushes and fences are in the engine's source: sites and their labels.
+/// Finds the flushes and fences in the engine's source: their sites and labels.
 fn orderings(crates: &Path) -> Vec<(String, String)> {
     let orders = ["flush(", "fence()", "publish("];
     let orders = orders.map(|order| ["medium.", "medium()."].map(|of| format!("{of}{order}")));
@@ -180,7 +179,7 @@ fn orderings(crates: &Path) -> Vec<(String, String)> {
     places
 }
 
-/// The mutants of formatting, over a pool.
+/// Explores the mutants of formatting over a pool.
 fn formatting_mutants(base: &Base) -> Vec<(Mutant, Fate)> {
     let trace = format::record(&Bpfs, base).unwrap();
     let fate = |m: Mutant| {

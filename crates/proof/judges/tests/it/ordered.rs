@@ -1,6 +1,8 @@
-//! What SCMFS has stored and not made durable, at moments that matter: when operations return that store no content; and
-//! without order (`consistency=none`), where what a pool says of itself must hold after every crash. It says so before
-//! anything else is stored without order, and that it was closed only when all of that is durable (usage-U1, usage-U2).
+//! Stores of SCMFS that are not durable at two critical moments. The first is the return of
+//! operations that store no content. The second is a mount without order (`consistency=none`): the
+//! usage word of the pool must be correct after every crash. It must be durable as "unordered"
+//! before any other unordered store, and become "closed" only after all of these are durable
+//! (usage-U1, usage-U2).
 
 use crate::common::{Wrapped, Wrapper};
 use crashsim::image::CrashImage;
@@ -17,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::script::{Driver, Op, parse};
 use vfs::{FileSystem as _, tree};
 
-/// Does without order when it is told to, as a region can: nothing is flushed then, and a fence makes nothing durable.
+/// Stops ordering on request, as a region can: it then flushes nothing, and a fence makes nothing
+/// durable.
 #[derive(Default)]
 struct Switch(AtomicBool);
 
@@ -36,7 +39,7 @@ impl Wrapped for Switch {
     }
 }
 
-/// A mount of this pool without order, from its start to its end.
+/// Records a mount of this pool without order, from its start to its end.
 fn record(base: &Base, workload: Vec<Op>) -> (Trace, tree::Tree) {
     let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
     let medium = Wrapper(Box::new(Switch::default()), &recorder);
@@ -49,7 +52,7 @@ fn record(base: &Base, workload: Vec<Op>) -> (Trace, tree::Tree) {
     let tree = {
         let mut driver = Driver::new(&fs);
         for (i, op) in (1..).zip(workload) {
-            // Not every operation of the explorer can be done.
+            // Some operations of the explorer fail here.
             let _ = driver.run(&op, i);
         }
         driver.close_all();
@@ -70,7 +73,7 @@ fn a_pool_says_what_a_crash_would_find() {
     assert_eq!(undecided, 0, "closed, and not durable");
 }
 
-/// What the explorer does with order, done without.
+/// Runs the sequences of the explorer without order.
 #[test]
 fn a_pool_says_so_whatever_is_done() {
     let bases = workload::bases(&Scmfs).unwrap();
@@ -80,7 +83,8 @@ fn a_pool_says_so_whatever_is_done() {
     }
 }
 
-/// Returns what is undecided when the pool says that it is closed: what was given back may be.
+/// Checks the usage word over the run. Returns the number of undecided stores when the pool is
+/// marked as closed; stores to freed space may be undecided.
 fn says_what_a_crash_would_find(base: &Base, ops: Vec<Op>) -> usize {
     let (trace, tree) = record(base, ops);
     let mut undecided = 0;
@@ -106,7 +110,7 @@ fn says_what_a_crash_would_find(base: &Base, ops: Vec<Op>) -> usize {
     }
     assert_eq!(said, [usage::UNORDERED, usage::CLOSED]);
 
-    // Nothing of what is undecided persists.
+    // No undecided store persists.
     let mut words = base.bytes.clone();
     for (word, bytes) in words.chunks_exact_mut(8).enumerate() {
         bytes.copy_from_slice(&memory.durable(word as u32).to_le_bytes());
@@ -124,8 +128,8 @@ const MAPS: &str = "\
     create /c; truncate /c 8388608; allocate /c 4194304 40960; truncate /c 4210688; truncate /c 4202496; punch /c 4194304 4096; \
     truncate /c 4096; rename /c /b; unlink /a; truncate /b 0";
 
-/// What a cut takes away is durable when it returns: another thread may make the file longer, without blocks of its own, when
-/// others have those that were cut.
+/// A truncation is durable when it returns. Afterwards another thread may make the file longer
+/// without blocks of its own, while other files own the blocks that were cut.
 #[test]
 fn what_returns_and_stores_no_content_is_durable() {
     for enabled in [false, true] {

@@ -1,4 +1,4 @@
-//! Engines whose content is durable on `fsync`, and such that break what that promises.
+//! Engines whose content is durable on `fsync`, and engines that break this promise.
 
 use crate::common::{Wrapped, WrappedBpfs};
 use crashsim::campaign::{self, Family, Options};
@@ -8,7 +8,8 @@ use pmem::Medium;
 use vfs::Durability::{MetadataOnReturn, OnSync};
 use vfs::script::parse;
 
-/// What the first violation of a workload says, if there is one; on a pool with a synced file of two blocks.
+/// Returns the first violation of a workload, if any. The pool has synced files, one of them of two
+/// blocks.
 fn violation(target: &WrappedBpfs, workload: &str) -> Option<String> {
     let file = parse("create /a; write /a 0 8192; create /b; write /b 0 4096").unwrap();
     let bases = [Base::build(target, "file", 128 * 4096, file).unwrap()];
@@ -19,7 +20,7 @@ fn violation(target: &WrappedBpfs, workload: &str) -> Option<String> {
     report.findings.first().map(|finding| finding.what.clone())
 }
 
-/// Whether the explorer has made these bytes, as content of a file: none is even.
+/// Returns whether the explorer made these bytes as content of a file: such bytes are odd.
 fn is_content(data: &[u8]) -> bool {
     data.iter().all(|byte| byte % 2 == 1)
 }
@@ -34,7 +35,7 @@ const WRITES: [&str; 6] = [
     "write /a 0 4096; truncate /a 100; write /a 4096 4096",
 ];
 
-/// Does all that it is told.
+/// Does all that the engine requests.
 #[derive(Default)]
 struct Faithful;
 
@@ -49,7 +50,7 @@ fn who_keeps_more_than_is_promised_breaks_nothing() {
     assert_eq!(violation(&modest, "write /a 0 4096; fsync /a; chmod /b 0600; fsync /b"), None);
 }
 
-/// Leaves content in the caches, where there are zeros in memory.
+/// Leaves content in the caches, over zeros in memory.
 #[derive(Default)]
 struct Lazy;
 
@@ -77,7 +78,7 @@ fn unsynced_content_may_be_lost_and_no_other() {
     assert!(synced.contains("/n: the byte at") && synced.contains("0x00"), "{synced}");
     let other = violation(&lazy, "create /n; write /n 0 4096; fsync /b");
     assert_eq!(other, None, "the content of another file");
-    // Zeros take the place of what was durable.
+    // Zeros replace content that was durable.
     let overwritten = violation(&lazy, "write /a 0 4096").unwrap();
     assert!(
         overwritten.contains("/a: the byte at") && overwritten.contains("0x00"),
@@ -85,7 +86,7 @@ fn unsynced_content_may_be_lost_and_no_other() {
     );
 }
 
-/// As above, but over what the blocks held before.
+/// Leaves content in the caches, over the former content of the blocks in memory.
 #[derive(Default)]
 struct Stale;
 
@@ -104,7 +105,7 @@ fn bytes_of_former_owners_are_found() {
     }
 }
 
-/// Forgets to flush words, with which names are committed.
+/// Forgets to flush words, which commit names.
 #[derive(Default)]
 struct Forgetful;
 
@@ -126,7 +127,8 @@ fn names_are_durable_when_they_are_promised() {
         assert_eq!(violation(&on_sync, workload), None, "until somebody syncs");
     }
     assert!(violation(&on_sync, "unlink /b; fsync /a").is_some());
-    // Seen already in what is undecided, where nobody argues for it.
+    // Without an argument for unflushed stores, the explorer reports undecided words when the
+    // operation returns.
     let held = WrappedBpfs { argued: None, ..on_return };
     let left = violation(&held, "chmod /b 0600; unlink /b").unwrap();
     assert!(left.starts_with("the operation has returned"), "{left}");

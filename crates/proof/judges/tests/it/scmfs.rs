@@ -1,4 +1,5 @@
-//! SCMFS, explored: some workloads of every family. `keepstone crashtest --engine scmfs` has all of them.
+//! Explores SCMFS with some workloads of every family. `keepstone crashtest --engine scmfs` runs
+//! all of them.
 
 use crashsim::campaign::{self, Family, Options};
 use crashsim::run::Base;
@@ -13,12 +14,12 @@ use std::sync::LazyLock;
 static BASES: LazyLock<Vec<Base>> =
     LazyLock::new(|| workload::bases(&Scmfs).expect("the bases can be made"));
 
-/// At most so many workloads of a family leave what is promised.
+/// Explores at most `limit` workloads of a family.
 fn explore(family: Family, limit: u64) {
     explore_target(&Scmfs, family, limit);
 }
 
-/// The same with a collector that is never content.
+/// Explores the same with a collector that always finds work.
 fn explore_collected(family: Family, limit: u64) {
     explore_target(&Collected, family, limit);
 }
@@ -80,7 +81,7 @@ fn deaths_are_survived() {
     explore(Family::Deaths, 2);
 }
 
-/// What is stored through mappings, while files grow, are cut and removed.
+/// Stores through mappings survive while files grow, are truncated and are removed.
 #[test]
 fn what_is_stored_through_mappings_survives() {
     for ops in mapped::sequences() {
@@ -89,7 +90,7 @@ fn what_is_stored_through_mappings_survives() {
     explore_target(&Mapped, Family::Exhaustive { length: 1, bases: 2 }, 20);
 }
 
-/// What grows over the end of a unit of 2 MiB, gives one back, and is moved.
+/// Files survive that grow over the end of a unit of 2 MiB, free a unit, or move.
 #[test]
 fn whole_units_survive() {
     let bases = [units::base().expect("the pool can be made")];
@@ -98,7 +99,8 @@ fn whole_units_survive() {
     }
 }
 
-/// What goes past the cache is durable on return, byte by byte, and a pool that was closed loses nothing either.
+/// Stores that bypass the cache are durable on return, byte by byte, and a pool that was closed
+/// loses nothing either.
 #[test]
 fn writes_past_the_cache_survive_on_return() {
     let bases = workload::bases(&Through).expect("the bases can be made");

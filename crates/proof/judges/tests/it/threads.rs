@@ -1,5 +1,5 @@
-//! Threads at once: BPFS survives crashes under many schedules; engines and programs whose bugs show
-//! under some schedules only do not.
+//! Concurrent threads: BPFS survives crashes under many schedules. Engines and programs whose bugs
+//! show only under some schedules do not survive.
 
 use crate::common::{Wrapped, WrappedBpfs};
 use crashsim::campaign::{self, Family, Options, Report};
@@ -46,7 +46,7 @@ fn bpfs_survives_and_leans_on_nothing_but_times() {
     assert!(harmful.is_empty(), "{harmful:#?}");
 }
 
-/// Every so many of the runs in which one thread interrupts another.
+/// The number of runs in which one thread interrupts another, spread over all of them.
 const INTERRUPTIONS: u64 = 42;
 
 fn interruptions_survive<T: Target>(target: &T) {
@@ -70,7 +70,7 @@ fn interruptions_survive_on_scmfs() {
     interruptions_survive(&Scmfs);
 }
 
-/// So many of the runs in which one thread interrupts another at words of the derived state.
+/// The number of runs in which one thread interrupts another at words of the derived state.
 const WORD_INTERRUPTIONS: u64 = 128;
 
 fn interruptions_at_words_survive<T: Target>(target: &T) {
@@ -147,8 +147,8 @@ fn overlapping(trace: &Trace) -> u32 {
     overlaps
 }
 
-/// Saves fences: who finds that nothing was flushed since the last fence makes none. But that fence
-/// was another thread's and has not waited for what this one flushed.
+/// Saves fences: a thread makes no fence if nothing was flushed since the last one. But that may
+/// have been another thread's fence, which has not waited for the flushes of this thread.
 #[derive(Default)]
 struct SavesFences {
     flushed: AtomicBool,
@@ -224,8 +224,8 @@ fn a_store_leans_on_what_its_thread_has_read_until_that_is_durable() {
     assert_eq!(leans(&format!("{read}\n1 begin 1\n1 word 0x40 {ONE} c")), 0);
 }
 
-/// A mailbox: one thread puts a number into word 0, another takes it and records in word 64 that it
-/// was taken. `durably`: the number is durable before anybody can take it.
+/// Runs a mailbox: one thread puts a number into word 0, another takes it and records that in
+/// word 64. With `durably`, the number is durable before the other thread can take it.
 fn mailbox(durably: bool, seed: u64) -> Lint {
     let pm = Recorder::new(CrashImage::new(4096));
     let ready = AtomicBool::new(false);
@@ -239,7 +239,7 @@ fn mailbox(durably: bool, seed: u64) -> Lint {
         ready.store(true, SeqCst);
     };
     let take = || {
-        // Gives up where the number is not there in time.
+        // Gives up if the number does not arrive in time.
         for _ in 0..20 {
             schedule::step();
             if ready.load(SeqCst) {

@@ -1,4 +1,4 @@
-//! The power fails in an operation that does not come to be, and again in the one that follows.
+//! The power fails during an operation that leaves no trace, and again during the next one.
 
 use crashsim::campaign::{self, Family, Options, Replay};
 use crashsim::stats::Distinct;

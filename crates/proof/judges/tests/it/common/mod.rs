@@ -1,11 +1,11 @@
-//! Engines with bugs: BPFS on a medium that does not do what it is told.
+//! Engines with bugs: BPFS on a medium that does not do all that the engine requests.
 
 use crashsim::target::{Mounted, Strength, Target};
 use judges::bpfs::Bpfs;
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use vfs::Durability;
 
-/// What is done instead of flushing, fencing and storing lines.
+/// Replacements for stores, flushes and fences of a medium.
 pub trait Wrapped: Send + Sync {
     fn write_nt(&self, medium: &dyn Medium, off: u64, data: &[u8]) {
         medium.write_nt(off, data);
@@ -25,7 +25,7 @@ pub trait Wrapped: Send + Sync {
     }
 }
 
-/// The medium.
+/// A medium with such replacements.
 pub struct Wrapper<'m, M>(pub Box<dyn Wrapped>, pub &'m M);
 
 impl<M: Medium> Medium for Wrapper<'_, M> {
@@ -83,24 +83,26 @@ impl<M: Medium> Medium for Wrapper<'_, M> {
     }
 }
 
-/// The engine on it.
+/// BPFS on a [`Wrapper`].
 pub struct WrappedBpfs {
-    /// What it is said to promise.
+    /// The durability that the explorer demands.
     pub durability: Durability,
-    /// Why stores need not be flushed.
+    /// The reason why stores need not be flushed; `None` if they must be.
     pub argued: Option<&'static str>,
-    /// What each mount has between the engine and its medium. Not a type: the explorer would be compiled for each.
+    /// Makes the layer between the engine and its medium for each mount. This is not a type
+    /// parameter, as the explorer would be compiled for each type.
     pub wrapped: fn() -> Box<dyn Wrapped>,
 }
 
 impl WrappedBpfs {
-    /// With all that BPFS promises.
+    /// Makes an engine of which the explorer demands all that BPFS promises.
     pub fn of<W: Wrapped + Default + 'static>() -> Self {
         let wrapped = || -> Box<dyn Wrapped> { Box::new(W::default()) };
         Self { durability: Durability::OnReturn, argued: None, wrapped }
     }
 
-    /// With another promise; whatever is stored may stay in the caches, as far as that promises nothing of it.
+    /// Makes an engine of which the explorer demands another durability. Stores may stay in the
+    /// caches as far as it permits that.
     pub fn promising<W: Wrapped + Default + 'static>(durability: Durability) -> Self {
         Self { durability, argued: Some("content is durable on fsync"), ..Self::of::<W>() }
     }
