@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 
-/// Joins whoever uses the pool: a mount, programs under `keepstone run`, others like
-/// this one. The first of all derives the volatile state.
+/// Joins the processes that use the pool: a mount, programs under `keepstone run`, others like this
+/// one. The first process derives the volatile state.
 fn attach(pool: &Path) -> Result<Bpfs<Region>, Box<dyn Error>> {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(pool, Access::ReadWrite)?;
@@ -21,7 +21,7 @@ fn attach(pool: &Path) -> Result<Bpfs<Region>, Box<dyn Error>> {
     Ok(Bpfs::attach(region, &place, &MountOptions::default())?)
 }
 
-/// The file of this name, made if need be; the caller holds a reference.
+/// Returns the file of this name, creating it if necessary; the caller holds a reference.
 fn file(fs: &Bpfs<Region>, name: &str) -> Result<Ino, Errno> {
     let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
     match fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &node) {
@@ -30,17 +30,17 @@ fn file(fs: &Bpfs<Region>, name: &str) -> Result<Ino, Errno> {
     }
 }
 
-/// One run; what the log then holds.
+/// Does one run; returns the content of the log after it.
 pub fn run(pool: &Path) -> Result<String, Box<dyn Error>> {
     let fs = attach(pool)?;
     let (counter, log) = (file(&fs, "count")?, file(&fs, "log")?);
     let mut runs = [0; 8];
     fs.read(counter, 0, &mut runs)?;
     let runs = u64::from_le_bytes(runs) + 1;
-    // Atomic, and durable when it returns where the pool's memory is: there is nothing to sync.
+    // Atomic; also durable on return if the pool's memory is, so nothing has to be synced.
     fs.write(counter, 0, &runs.to_le_bytes())?;
     fs.append(log, format!("run {runs}\n").as_bytes())?;
-    // The log where it lies, without a copy. It stays while the buffer does.
+    // The log in place, without a copy. It stays while the buffer does.
     let text = fs.get_read_buf(log, 0, 4096)?;
     let bytes: Vec<u8> = text.iter().map(|byte| byte.load(Relaxed)).collect();
     drop(text);

@@ -1,7 +1,7 @@
-//! In-place append (§3.2): writing beyond the end of a file, where nothing is visible until the
-//! size says so.
+//! In-place append (§3.2): writing beyond the end of a file, where bytes are invisible until the
+//! size includes them.
 //!
-//! Only a pointer whose range starts before the end of the file needs order: a hole there reads as
+//! Only a pointer whose range starts before the end of the file needs order. A hole there reads as
 //! zeros, so the block that replaces it must be durable, zeros included, before the pointer is.
 
 use crate::blocks::Txn;
@@ -14,21 +14,22 @@ use std::ops::Range;
 use vfs::Result;
 use zerocopy::IntoBytes;
 
-/// What a range of a file gets.
+/// New content for a range of a file.
 #[derive(Clone, Copy)]
 pub enum Content<'a> {
     Zeros,
     Bytes(&'a [u8]),
-    /// What is in these blocks, one behind the other (`None`: zeros). The range starts with a block.
+    /// The content of these blocks, one after the other (`None`: zeros). The range starts at a
+    /// block boundary.
     Blocks(&'a [Option<BlockNo>]),
 }
 
-/// What is appended where.
+/// The arguments of an append.
 struct Fill<'a> {
     size: u64,
     range: Range<u64>,
     content: Content<'a>,
-    /// New leaves that lie behind each other, the first one among them.
+    /// The new leaves that are contiguous in the pool, from the first one on.
     extent: Cell<Extent>,
 }
 
@@ -39,8 +40,8 @@ pub fn blocks_to_append(root: Root, range: &Range<u64>) -> u64 {
 }
 
 impl<M: Medium> Trees<M> {
-    /// Makes the tail block of a file read as zeros from `size` to `end`, so that a larger size does
-    /// not bring back what was there before. Invisible.
+    /// Zeroes the tail block of a file from `size` to `end`, so that a larger size does not bring
+    /// back old bytes. The change is invisible.
     pub fn zero_tail(&self, root: Root, size: u64, end: u64) -> Result<()> {
         let end = end.min(size.next_multiple_of(BLOCK));
         if size < end
@@ -51,10 +52,10 @@ impl<M: Medium> Trees<M> {
         Ok(())
     }
 
-    /// Puts `content` at `range`, which starts at or after `size`, into a tree, and makes that tall
-    /// enough for it: the old tree becomes the first subtree of the new one. Nothing becomes visible; the
-    /// caller [commits](Self::commit_append). Returns the root then, and which new leaves lie behind each
-    /// other.
+    /// Puts `content` at `range`, which starts at or after `size`, into a tree, and makes the tree
+    /// tall enough for it: the old tree becomes the first subtree of the new one. Nothing becomes
+    /// visible; the caller [commits](Self::commit_append). Returns the new root, and the extent of
+    /// contiguous new leaves.
     pub fn fill(
         &self,
         txn: &mut Txn<'_>,
@@ -68,7 +69,7 @@ impl<M: Medium> Trees<M> {
         let is_within = range.start < span(root.height());
         let fill = Fill { size, range, content, extent: Cell::default() };
         let block = match root.block() {
-            // A hole of any height is the same hole.
+            // A hole is the same at any height.
             None => self.fill_node(txn, Node { block: None, height, base: 0 }, &fill)?,
             Some(old) => {
                 let top = Node::top(root);
@@ -82,8 +83,8 @@ impl<M: Medium> Trees<M> {
         Ok((Root::new(Some(block), height), fill.extent.get()))
     }
 
-    /// Commits what `fill` has prepared, durably. The tree shows what it showed before until the size is
-    /// stored, which is in the line of the root and so persists after it.
+    /// Commits the result of `fill`, durably. The tree shows its old content until the size is
+    /// stored. The size is in the line of the root and so persists after it.
     pub fn commit_append(&self, root: (PmOff, Root), new: Root, size: (PmOff, u64)) {
         let ready = self.medium.fence();
         if new != root.1 {
@@ -92,14 +93,15 @@ impl<M: Medium> Trees<M> {
         let _ = self.medium.publish(size.0, size.1, ready);
     }
 
-    /// Which of the pointers of `node` the range touches.
+    /// The range of pointers of `node` that the append touches.
     fn touched(node: Node, fill: &Fill<'_>) -> Range<u64> {
         let below = span(node.height - 1);
         let first = fill.range.start.saturating_sub(node.base) / below;
         first..(fill.range.end - node.base).div_ceil(below).min(FANOUT)
     }
 
-    /// A block of pointers for a node that has none; the first of them leads to `kept`, if there is one.
+    /// Makes a block of pointers for a node without one; the first pointer leads to `kept`, if that
+    /// is given.
     fn new_pointers(
         &self,
         txn: &mut Txn<'_>,
@@ -107,7 +109,8 @@ impl<M: Medium> Trees<M> {
         kept: Option<BlockNo>,
         fill: &Fill<'_>,
     ) -> Result<BlockNo> {
-        // The block before the data: an atomic operation waits for the non-temporal stores before it.
+        // The pointer block is taken before the data is written: an atomic operation waits for the
+        // non-temporal stores before it.
         if Self::touched(node, fill).end <= LINE_POINTERS {
             let (new, is_null_behind) = txn.take_line();
             debug_assert!(!is_null_behind || self.is_null_behind(new), "P2");
@@ -130,7 +133,7 @@ impl<M: Medium> Trees<M> {
         self.load_pointers(Some(pointers))[LINE_POINTERS as usize..].iter().all(|p| p.is_null())
     }
 
-    /// The pointers of a node that has none, but `kept`.
+    /// Fills the pointers of a node that has none except `kept`.
     fn fill_pointers(
         &self,
         txn: &mut Txn<'_>,
@@ -205,8 +208,9 @@ impl<M: Medium> Trees<M> {
         block
     }
 
-    /// Writes what a file ends with: the last line whole, if it begins in `data`. What of it lies beyond the
-    /// end does not count, and part of a line would have to wait for the rest to come into the cache.
+    /// Writes the end of a file: the last line whole, if it begins in `data`. Its bytes beyond the
+    /// end of the file do not count. To write only a part of the line would mean waiting for the
+    /// rest to come into the cache.
     fn write_last(&self, at: PmOff, data: &[u8]) {
         let behind = (at.get() as usize + data.len()) % LINE as usize;
         let Some(whole) = data.len().checked_sub(behind).filter(|_| behind > 0) else {
@@ -220,7 +224,7 @@ impl<M: Medium> Trees<M> {
         self.medium.write_nt(at + whole as u64, &last);
     }
 
-    /// A new tree with this content, which nothing names yet.
+    /// Builds a new tree with this content; nothing leads to it yet.
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: None, height: height_for(range.end), base: 0 };

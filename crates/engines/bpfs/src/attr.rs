@@ -1,4 +1,4 @@
-//! How a change of attributes is committed; and space.
+//! Commits of attribute changes, and the space they need.
 
 use crate::blocks::KEEP;
 use crate::extent::FileExtent as _;
@@ -17,7 +17,8 @@ impl<M: Medium> Store<M> {
         }
         let old_size = self.load(v, Word::Size);
         if let Some(size) = size {
-            // What the file grows by must read as zeros; invisible until the size is committed.
+            // The added part of the file must read as zeros; it is invisible until the size is
+            // committed.
             let (root, root_off) = (self.root(v)?, self.word_at(v, Word::Root));
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
@@ -43,8 +44,9 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Leaves the block in which a file is about to be cut to those who read it without a copy (pins-N1), and gives the file a
-    /// copy: what comes behind the cut later is stored in place.
+    /// Before a file is cut inside a block, leaves that block to its readers without a copy
+    /// (pins-N1), and gives the file a copy. This is necessary because later content behind the cut
+    /// is stored in place.
     fn leave_tail_to_readers(
         &self,
         v: &VInode,

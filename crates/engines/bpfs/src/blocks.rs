@@ -1,6 +1,7 @@
-//! Blocks of the pool: which are free, and what an operation takes and replaces.
+//! Blocks of the pool: the search for free ones, and the blocks that an operation takes and
+//! replaces.
 //!
-//! volatile-V1 and volatile-V2 are said in [`crate::volatile`].
+//! volatile-V1 and volatile-V2 are defined in [`crate::volatile`].
 
 use crate::layout::BlockNo;
 use crate::volatile::Volatile;
@@ -8,12 +9,12 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use vfs::Errno;
 
-/// Where a thread looks first for what is free, in the pool it used last.
+/// The block numbers at which a thread starts its searches, in the pool that it used last.
 #[derive(Clone, Copy)]
 struct Hints {
     pool: u64,
-    /// For few blocks, so that the one just freed is used again; for many, so that they lie together; for
-    /// pointers, so that they do not lie between data.
+    /// The hint for few blocks, so that the one just freed is used again; for many, so that they
+    /// lie together; for pointers, so that they do not lie between data.
     blocks: [u64; 3],
 }
 
@@ -21,16 +22,16 @@ os::thread_cell! {
     fn hints -> Hints, "bpfs_hints", 32
 }
 
-/// This many blocks at once are many.
+/// The number of blocks from which on a request counts as many.
 const MANY: usize = 8;
 
 /// The hint for pointers.
 const POINTERS: usize = 2;
 
-/// How many words of the bitmap are looked at for one that is all free.
+/// Words of the bitmap that are searched for one that is all free.
 const WORDS_LOOKED_AT: u64 = 4096;
 
-/// Blocks that only operations which free space, or keep what is there, may use.
+/// Blocks that are reserved for operations which free space, or keep existing content.
 pub const KEEP: u64 = 32;
 
 impl Volatile {
@@ -49,9 +50,9 @@ impl Volatile {
         hints().set(h);
     }
 
-    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way.
-    /// `keep` blocks must stay free besides. If it succeeds the blocks it replaced become free; if
-    /// it fails, those it took.
+    /// Runs `body` with `blocks` blocks reserved, so that it cannot run out of space half-way.
+    /// `keep` more blocks must stay free. If `body` succeeds, the blocks it replaced become free;
+    /// if it fails, those it took.
     pub fn transact<T, E: From<Errno>>(
         &self,
         blocks: u64,
@@ -71,7 +72,7 @@ impl Volatile {
             freed: SmallVec::new(),
         };
         let result = body(&mut txn);
-        // Where they are: to move the lists would copy them.
+        // Borrowed in place: moving the lists would copy them.
         let Txn { taken, freed, reserved, ready, .. } = &txn;
         let back = if result.is_ok() { freed } else { taken };
         let unused = ready.end - ready.start;
@@ -83,27 +84,27 @@ impl Volatile {
         result
     }
 
-    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    /// Gives back blocks outside of a transaction, after the removal of a file.
     pub fn release(&self, blocks: &[BlockNo]) {
         let cleared = self.clear_blocks(blocks);
         self.give_back(cleared);
     }
 
-    /// As [`release`](Self::release), of blocks of which the last is one of pointers and null behind its first
-    /// line, durably.
+    /// As [`release`](Self::release); the last block is a pointer block that is durably null behind
+    /// its first line.
     pub fn release_with_line(&self, blocks: &[BlockNo]) {
         match blocks.split_last() {
             Some((line, rest)) if self.zeroed.keep(&self.arena, *line) => {
                 let cleared = self.clear_blocks(rest);
-                // zeroed-P1.
+                // A kept block counts as free (zeroed-P1).
                 self.give_back(cleared + 1);
             }
             _ => self.release(blocks),
         }
     }
 
-    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns
-    /// how many at once.
+    /// Lets blocks be claimed again, at once or when no reader can be using them any more. Returns
+    /// the number released at once.
     fn clear_blocks(&self, blocks: &[BlockNo]) -> u64 {
         if self.pins().defer(&self.arena, blocks) {
             self.clear_deferred();
@@ -126,7 +127,7 @@ pub struct Txn<'a> {
     reserved: u64,
     /// Claimed, not yet taken.
     ready: Range<u64>,
-    /// Whether no 64 free blocks were found together.
+    /// Whether the search for 64 contiguous free blocks has failed.
     is_scattered: bool,
     taken: SmallVec<[BlockNo; 16]>,
     freed: SmallVec<[BlockNo; 16]>,
@@ -135,7 +136,8 @@ pub struct Txn<'a> {
 impl Txn<'_> {
     /// Takes a reserved block. Its content is unspecified.
     ///
-    /// Many are claimed at once: an atomic operation waits for the non-temporal stores before it.
+    /// Many blocks are claimed at once: an atomic operation waits for the non-temporal stores
+    /// before it.
     pub fn take(&mut self) -> BlockNo {
         if self.ready.is_empty() {
             let many = self.planned >= MANY;
@@ -147,10 +149,10 @@ impl Txn<'_> {
         self.note_taken(number)
     }
 
-    /// Takes a reserved block for pointers, as [`take`](Self::take), away from where data goes: so that the
-    /// data of a growing file lies together.
+    /// Takes a reserved block for pointers, as [`take`](Self::take), but away from data, so that
+    /// the data of a growing file lies together.
     pub fn take_pointers(&mut self) -> BlockNo {
-        // What was claimed for data is more than is left to claim, at times.
+        // The blocks claimed for data may include all that were reserved.
         if self.reserved == 0 {
             return self.take();
         }
@@ -158,8 +160,8 @@ impl Txn<'_> {
         self.note_taken(number)
     }
 
-    /// As [`take_pointers`](Self::take_pointers), for no more than a line of them; also returns whether the
-    /// block is null behind its first line.
+    /// As [`take_pointers`](Self::take_pointers), for at most a line of pointers. Also returns
+    /// whether the block is null behind its first line.
     pub fn take_line(&mut self) -> (BlockNo, bool) {
         if self.reserved > 0
             && let Some(b) = self.v.zeroed.take(&self.v.arena)
@@ -176,7 +178,7 @@ impl Txn<'_> {
         self.taken[i as usize]
     }
 
-    /// Notes the block of a claimed bit as taken.
+    /// Records the block of a claimed bit as taken.
     fn note_taken(&mut self, number: u64) -> BlockNo {
         let block = BlockNo::new(number).expect("the bit of the superblock is set");
         self.push_taken(block);
@@ -189,7 +191,7 @@ impl Txn<'_> {
         self.taken.push(block);
     }
 
-    /// Claims up to `most` reserved blocks that lie together, from the hint on.
+    /// Claims up to `most` reserved blocks that lie together, starting at the hint.
     fn claim(&mut self, hint: usize, most: u64) -> Range<u64> {
         assert!(self.reserved > 0, "an operation reserved too few blocks");
         let (map, arena) = (&self.v.blocks, &self.v.arena);
@@ -204,7 +206,7 @@ impl Txn<'_> {
             .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
             .or_else(zeroed)
-            // Blocks freed meanwhile, behind where the search was.
+            // Blocks may have been freed behind the search.
             .or_else(|| map.claim(arena, 0..map.len(), most))
             .or_else(zeroed)
             .expect("volatile-V2: a reserved block is there");
@@ -213,12 +215,12 @@ impl Txn<'_> {
         run
     }
 
-    /// Notes a block to become free when the operation has succeeded.
+    /// Records a block that becomes free if the operation succeeds.
     pub fn free(&mut self, block: BlockNo) {
         self.freed.push(block);
     }
 
-    /// Blocks taken less blocks freed.
+    /// The number of blocks taken, less those freed.
     pub fn delta(&self) -> i64 {
         self.taken.len() as i64 - self.freed.len() as i64
     }

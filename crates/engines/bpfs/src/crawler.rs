@@ -1,12 +1,12 @@
 //! The crawler (§3.4): walks a tree over a range and, for changes, passes the commit mode down.
 //!
 //! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Trees::commit`]).
-//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, and it is the last store; or several that lie
-//!   together, as one ([`Edit::commit_pointers`]).
-//! - crawler-T3: no pointer beyond the end of a file survives an operation: what the tree holds there is null
+//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, as the last
+//!   store. Alternatively several contiguous words are stored as one ([`Edit::commit_pointers`]).
+//! - crawler-T3: no pointer beyond the end of a file survives an operation: the tree is null there
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
-//! - crawler-T4: every pointer is checked against the region before it is followed: what was read is a [`Pointer`], and only
-//!   [`Trees::check_block`] makes a [`BlockNo`] of it.
+//! - crawler-T4: every pointer is checked against the region before it is followed. A word that was
+//!   read is a [`Pointer`], and only [`Trees::check_block`] makes a [`BlockNo`] of it.
 
 use crate::blocks::Txn;
 use crate::layout::*;
@@ -25,7 +25,7 @@ pub enum Mode {
     Copy,
 }
 
-/// What became of a subtree.
+/// The result of a change for a subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing to do for the parent: unchanged, or committed below.
@@ -39,7 +39,7 @@ pub trait Edit {
     /// The file ranges to visit: ascending, disjoint, not empty.
     fn ranges(&self) -> &[Range<u64>];
 
-    /// Whether a subtree inside the ranges simply becomes a hole.
+    /// Whether a subtree inside the ranges becomes a hole without a visit to its leaves.
     fn prunes(&self) -> bool {
         false
     }
@@ -54,8 +54,9 @@ pub trait Edit {
         mode: Mode,
     ) -> Result<Change>;
 
-    /// Commits pointers that lie together in a block of the visible tree, all at once and durably; what they lead to is
-    /// written, and not waited for. `false` where it cannot: then their block is copied.
+    /// Commits pointers that lie together in a block of the visible tree, all at once and durably.
+    /// The blocks they lead to are written but not fenced. `false` if it cannot: then the pointer
+    /// block is copied.
     fn commit_pointers(&mut self, _at: PmOff, _pointers: &[Pointer]) -> Result<bool> {
         Ok(false)
     }
@@ -88,7 +89,8 @@ impl Node {
     }
 }
 
-/// The trees of a pool: its medium, and how what is read from it is followed and changed. Nothing here knows inodes or names.
+/// The trees of a pool: its medium, and the functions that follow and change trees. It does not
+/// know inodes or names.
 pub struct Trees<M> {
     pub medium: Pm<M>,
     /// Length of the formatted part of the region.
@@ -96,14 +98,14 @@ pub struct Trees<M> {
 }
 
 impl<M: Medium> Trees<M> {
-    /// The block that a pointer leads to, if it can; `None` for a hole (crawler-T4).
+    /// The block that a pointer leads to, if it is valid; `None` for a hole (crawler-T4).
     #[inline]
     pub fn check_block(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
         let offset = pointer.word();
         if offset >= self.bytes || !offset.is_multiple_of(BLOCK) {
             return Err(Errno::UCLEAN);
         }
-        // Null is the one for which there is none.
+        // Only null has no block number.
         Ok(BlockNo::new(offset / BLOCK))
     }
 
@@ -113,7 +115,7 @@ impl<M: Medium> Trees<M> {
         self.check_block(Pointer::read(self.medium.load_u64(slot)))
     }
 
-    /// A root word read from PM, checked.
+    /// Checks a root word that was read from PM.
     #[inline]
     pub fn check_root(&self, word: u64) -> Result<Root> {
         let (block, height) = split_root(word);
@@ -123,7 +125,7 @@ impl<M: Medium> Trees<M> {
         Ok(Root::new(self.check_block(block)?, height))
     }
 
-    /// The block that holds byte `at`, `None` where it lies in a hole.
+    /// The block that holds byte `at`; `None` in a hole.
     #[inline]
     pub fn find_block(&self, root: Root, at: u64) -> Result<Option<BlockNo>> {
         let mut height = root.height();
@@ -140,8 +142,9 @@ impl<M: Medium> Trees<M> {
         Ok(block)
     }
 
-    /// The word that names the leaf with byte `at`, and the block that it leads to; `None` where a pointer block on
-    /// the way is missing. Only for trees tall enough for `at`, unless the answer is `None`.
+    /// The slot of the pointer to the leaf with byte `at`, and the block that it leads to; `None`
+    /// if a pointer block on the way is missing. The tree must be tall enough for `at`, unless the
+    /// answer is `None`.
     pub fn find_slot(
         &self,
         root: Root,
@@ -162,8 +165,8 @@ impl<M: Medium> Trees<M> {
         Ok(Some((slot, block)))
     }
 
-    /// The pointers to the blocks of data from byte `at` on: at least one, at most those of one pointer block, and as many as
-    /// `pointers` has room for.
+    /// Loads the pointers to the blocks of data from byte `at` on: at least one, at most those of
+    /// one pointer block, and no more than `pointers` has room for.
     pub fn leaf_pointers<'w>(
         &self,
         root: Root,
@@ -181,8 +184,8 @@ impl<M: Medium> Trees<M> {
         Ok(pointers)
     }
 
-    /// Calls `leaf(block, base)` for every block of data in `range`, in order, until it says `false`.
-    /// Holes are passed over.
+    /// Calls `leaf(block, base)` for every block of data in `range`, in order, until it returns
+    /// `false`. Skips holes.
     pub fn visit(
         &self,
         node: Node,
@@ -213,8 +216,9 @@ impl<M: Medium> Trees<M> {
         self.visit_most(node, &mut { u64::MAX }, each)
     }
 
-    /// As [`visit_all`](Self::visit_all), until there have been `most`; they are counted down. Who knows
-    /// how many there are does not wait for null pointers: most blocks of pointers have few others.
+    /// As [`visit_all`](Self::visit_all), until there have been `most` blocks, which counts down. A
+    /// caller that knows the number of blocks need not read all null pointers: most pointer blocks
+    /// have few others.
     pub fn visit_most(
         &self,
         node: Node,
@@ -242,7 +246,7 @@ impl<M: Medium> Trees<M> {
         Ok(())
     }
 
-    /// A pointer block, or a hole's worth of nulls.
+    /// Loads a pointer block; for a hole, all pointers are null.
     pub fn load_pointers(&self, block: Option<BlockNo>) -> Pointers {
         let mut p = [Pointer::NULL; FANOUT as usize];
         if let Some(block) = block {
@@ -375,15 +379,15 @@ impl<M: Medium> Trees<M> {
     }
 
     /// Makes a tree at least as tall as `end` bytes need: the old tree becomes the first subtree of
-    /// the new one. Changes nothing that is visible, so it commits on its own (§3.4). The caller has
-    /// reserved one block a level.
+    /// the new one. Changes nothing that is visible, so it commits on its own (§3.4). The caller
+    /// has reserved one block for each level.
     pub fn grow(&self, txn: &mut Txn<'_>, root_off: PmOff, root: Root, end: u64) -> Root {
         let height = height_for(end);
         if height <= root.height() {
             return root;
         }
         let Some(mut block) = root.block() else {
-            // A hole of any height is the same hole; whoever fills it stores the height, too.
+            // A hole is the same at any height; the operation that fills it stores the height, too.
             return Root::new(None, height);
         };
         for _ in root.height()..height {

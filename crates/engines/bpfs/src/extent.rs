@@ -1,8 +1,9 @@
-//! The extent of a file: a stretch of it whose blocks lie behind each other in the pool, which so are found
-//! without the tree. Allocation makes most files such a stretch (the contiguity that SCMFS §3 demands).
+//! The extent of a file: a stretch of it whose blocks are contiguous in the pool, so that they are
+//! found without the tree. Allocation makes most files a single such stretch (the contiguity that
+//! SCMFS §3 demands).
 //!
-//! - extent-U1: what an extent says is in the tree, for whoever holds the file's lock, and for an optimistic reader
-//!   whom the lock vouches for.
+//! - extent-U1: an extent agrees with the tree, for the holder of the file's lock. An optimistic
+//!   reader checks afterwards that the lock has not changed.
 //! - extent-U2: so an extent is shortened before the tree changes there, and made longer after.
 //!
 //! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
@@ -18,15 +19,15 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, FileKind, Result};
 
-/// An extent of fewer blocks gives way to the one that is being appended.
+/// An extent of fewer blocks is replaced by the one that is being appended.
 const WORTH_KEEPING: u64 = 64;
 
-/// Of so many bytes the CPU needs to be told; what follows it fetches on its own. (To be told of 1536 or more
-/// costs more than it saves: it can wait for few lines at a time.)
+/// Bytes to prefetch; the CPU fetches what follows on its own. (To prefetch 1536 or more costs more
+/// than it saves, as the CPU can wait for few lines at a time.)
 const PREFETCHED: u64 = 512;
 
-/// Blocks `first..first + count` of a file are the blocks of the pool from the number `block` on. One that was loaded is checked
-/// before it is believed.
+/// An extent: blocks `first..first + count` of a file are the blocks of the pool from the number
+/// `block` on. A loaded extent is checked before it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     first: u64,
@@ -35,22 +36,22 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The block `first` of a file.
+    /// The extent of only the block `first` of a file.
     pub fn of(first: u64, block: BlockNo) -> Self {
         Self { first, block: block.get(), count: 1 }
     }
 
-    /// How many blocks.
+    /// The number of blocks.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes the block `first` of the file as well, if it continues the extent.
+    /// Adds the block `first` of the file, if it continues the extent; returns whether it did.
     pub fn extend(&mut self, first: u64, block: BlockNo) -> bool {
         self.join(Self::of(first, block))
     }
 
-    /// Takes all of another extent, if it continues this one.
+    /// Adds another extent, if it continues this one; returns whether it did.
     fn join(&mut self, next: Self) -> bool {
         if self.count == 0 {
             *self = next;
@@ -65,15 +66,16 @@ impl Extent {
 
 /// The extent of a file, in its derived state.
 pub trait FileExtent {
-    /// The extent of a file. What it says is in the tree for whoever holds the lock (extent-U1); others check the lock
-    /// afterwards.
+    /// The extent of a file. It agrees with the tree if the caller holds the lock (extent-U1);
+    /// other readers check the lock afterwards.
     fn extent(&self) -> Extent;
 
-    /// Notes the extent of a file whose lock is held. One that cannot be noted is none.
+    /// Sets the extent of a file whose lock is held. An extent that does not fit into the words is
+    /// dropped.
     fn set_extent(&self, extent: Extent);
 
-    /// Notes what was appended: it continues the extent, or takes the place of one that is short. Of what is
-    /// no file, nothing.
+    /// Records an append to a file: the new extent continues the old one, or replaces one that is
+    /// short. Does nothing for other inodes.
     fn append_to_extent(&self, appended: Extent);
 
     /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer side stays.
@@ -154,7 +156,7 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Where byte `at` of a file lies in PM; `None` where it lies in a hole.
+    /// The place of byte `at` of a file in PM; `None` in a hole.
     #[inline]
     pub fn find_byte(&self, v: &VInode, root: Root, at: u64) -> Result<Option<PmOff>> {
         match self.in_extent(v, at)? {
@@ -163,7 +165,7 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Announces that up to `len` bytes from `at` on are read next, if the extent says where they lie.
+    /// Prefetches up to `len` bytes from `at` on, if they are in the extent.
     #[inline]
     pub fn prefetch_extent(&self, v: &VInode, at: u64, len: u64) {
         if let Ok(Some((pm, have))) = self.in_extent(v, at) {
@@ -171,8 +173,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Where byte `at` of a file lies in PM if the extent says so, and how many bytes lie behind it, itself
-    /// included.
+    /// The place of byte `at` of a file in PM, if it is in the extent, and the number of contiguous
+    /// bytes from there on.
     #[inline]
     pub fn in_extent(&self, v: &VInode, at: u64) -> Result<Option<(PmOff, u64)>> {
         let extent = v.extent();
@@ -180,7 +182,7 @@ impl<M: Medium> Store<M> {
         if index >= extent.count {
             return Ok(None);
         }
-        // An optimistic reader can meet any words (crawler-T4).
+        // An optimistic reader can meet inconsistent words (crawler-T4).
         if (extent.block + extent.count) * BLOCK > self.bytes {
             return Err(Errno::UCLEAN);
         }

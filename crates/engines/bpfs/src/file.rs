@@ -30,9 +30,9 @@ struct WriteEdit<'a, M> {
     ino: Ino,
     range: Range<u64>,
     data: &'a [u8],
-    /// Bytes beyond this are not part of the file and not copied.
+    /// Bytes beyond this size are not part of the file and not copied.
     size: u64,
-    /// Whole blocks of which the shadows are written: the first ones that were taken.
+    /// Whole blocks whose shadows are written already: the first blocks that were taken.
     written: Range<u64>,
 }
 
@@ -69,7 +69,8 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         if bytes.len() > records::DATA_MAX || !store.has_records() {
             return Ok(false);
         }
-        // The tree may have become taller, which giving up would not undo: then the block is copied.
+        // The tree may have become taller, which a restart would not undo. So if no record is free,
+        // the block is copied.
         let Ok((number, _lock)) = store.hold_record(self.ino) else { return Ok(false) };
         redo::overwrite(&store.medium, number, at, bytes, store.medium.fence());
         Ok(true)
@@ -101,7 +102,8 @@ impl<M: Medium> Trees<M> {
             block[at as usize..at as usize + data.len()].copy_from_slice(data);
             return self.medium.write_nt(new.at(0), &block[..used.next_multiple_of(LINE) as usize]);
         };
-        // Whole lines that stay are copied past the cache; lines that `data` shares are put together.
+        // Whole unchanged lines are copied past the cache; lines that `data` shares are put
+        // together first.
         let start = at - at % LINE;
         let end = (at + data.len() as u64).next_multiple_of(LINE);
         let rest = used.next_multiple_of(LINE);
@@ -123,7 +125,8 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Whether what lies together may be committed by a record: fences are no system calls, and cost less than copying a block.
+    /// Whether contiguous pointers may be committed by a record: only if fences are no system
+    /// calls, and so cheaper than copying a block.
     fn has_records(&self) -> bool {
         self.medium.0.domain() != Domain::PageCache
     }
@@ -133,7 +136,8 @@ impl<M: Medium> Store<M> {
         let inside = (at.get() % LINE) as usize;
         let off = at - inside as u64;
         let mut line = [0; LINE as usize];
-        // A whole line is better not fetched before: the store would wait for it to come and go.
+        // If all of the line is new, it is not read first: the store would wait for the line to
+        // come and go.
         if data.len() < line.len() {
             self.medium.read(off, &mut line);
         }
@@ -141,7 +145,7 @@ impl<M: Medium> Store<M> {
         self.medium.publish_line(off, &line, ready);
     }
 
-    /// Copies content out, holes as zeros; returns how many bytes.
+    /// Copies content out, holes as zeros; returns the number of bytes.
     pub fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let size = self.load(v, Word::Size);
         if offset >= size || buf.is_empty() {
@@ -181,11 +185,12 @@ impl<M: Medium> Store<M> {
         Ok(len as usize)
     }
 
-    /// After the size was committed as `size`: drops what the tree holds beyond (crawler-T3), and frees it.
+    /// Drops the part of the tree beyond `size`, which was committed (crawler-T3), and frees its
+    /// blocks.
     ///
-    /// No fence of its own: until the pointers are durably null they lie beyond a durable size, where
-    /// mount does not follow them (scan-S5). The caller flushes the inode's first line and fences before
-    /// it gives the lock back, so that no other thread grows the file over them.
+    /// It has no fence of its own: until the pointers are durably null they lie beyond a durable
+    /// size, where mount does not follow them (scan-S5). The caller flushes the inode's first line
+    /// and fences before it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
         v.cut_extent(&(size..u64::MAX));
         let root = self.root(v)?;
@@ -276,10 +281,11 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Overwrites a range with whole blocks in it. Their shadows depend on nothing that may change, and are written before the
-    /// file's lock is taken: of several that write one file each waits for what the others do to the tree only. What has to be
-    /// known of the tree is guessed, and looked at again under the lock. `false` where a guess was wrong or anything else is in
-    /// the way; the file is as it was then.
+    /// Overwrites a range with whole blocks in it. The shadows of these depend on nothing that may
+    /// change, so they are written before the file's lock is taken. So several writers of one file
+    /// wait only while others change the tree. Facts about the tree are assumed, and checked again
+    /// under the lock. `false` if an assumption was wrong or anything else is in the way; the file
+    /// is unchanged then.
     fn overwrite(&self, ino: Ino, offset: u64, data: &[u8]) -> bool {
         let Ok(end) = LIMITS.end_of(offset, data.len() as u64) else { return false };
         let whole = offset.next_multiple_of(BLOCK)..end - end % BLOCK;
@@ -325,7 +331,8 @@ impl<M: Medium> Files<M> {
         done.is_ok()
     }
 
-    /// Announces what stays of the blocks that a write begins and ends in: it is copied when the others have been written.
+    /// Prefetches the unchanged parts of the first and last block of a write: they are copied after
+    /// the other blocks were written.
     fn prefetch_rest(&self, root: Root, range: &Range<u64>) {
         let before = range.start - range.start % BLOCK..range.start;
         let behind = range.end..range.end.next_multiple_of(BLOCK);
@@ -338,7 +345,7 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// Puts the one block that was taken, and is durable, into the place of a leaf.
+    /// Replaces a leaf by the one block that was taken and is durable.
     fn replace_leaf(
         &self,
         txn: &mut Txn<'_>,
@@ -388,7 +395,7 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..end;
         v.cut_extent(&range);
-        // One more than the crawl needs, for a look at the leaf alone.
+        // One more than the crawl needs, to replace a leaf directly.
         let need = blocks_to_append(root, &range) + 1;
         self.v.transact(need, KEEP, |txn| {
             if offset / BLOCK == (end - 1) / BLOCK
@@ -408,8 +415,8 @@ impl<M: Medium> Files<M> {
     }
 
     /// Overwrites part of one leaf: the crawl for the most frequent case, without its generality.
-    /// `false` where the tree has no word for that leaf yet. The new block is taken before the tree
-    /// is read, so that the CPU can wait for the pointers while it copies.
+    /// `false` if the tree has no slot for that leaf yet. The new block is taken before the tree is
+    /// read, so that the CPU can wait for the pointers while it copies.
     fn write_leaf(
         &self,
         txn: &mut Txn<'_>,
@@ -435,7 +442,7 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// In-place update of one word (§3.2); `false` where there is no block yet.
+    /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
         let at = (offset % 8) as usize;
@@ -450,22 +457,25 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// Whether data may change in place by a line: the medium can, and nobody is in the way.
+    /// Whether data may change in place by a line: the medium supports it, and there are no readers
+    /// without a copy.
     fn can_store_lines(&self) -> bool {
         self.medium.stores_lines() && !self.is_lent()
     }
 
-    /// Whether data may change in place by a record: that is worth it, and nobody is in the way.
+    /// Whether data may change in place by a record: records are worth it, and there are no readers
+    /// without a copy.
     fn can_record(&self) -> bool {
         self.has_records() && !self.is_lent()
     }
 
-    /// Whether somebody reads without a copy (pins-N1), who is told that writes longer than a word do not show.
+    /// Whether there are readers without a copy (pins-N1): they rely on never seeing in-place
+    /// writes longer than a word.
     fn is_lent(&self) -> bool {
         self.v.pins().any(&self.v.arena)
     }
 
-    /// Update of a part of a block in place, by a record; `false` where there is no block yet.
+    /// Updates a part of a block in place by a record; `false` if there is no block yet.
     fn write_recorded(
         &self,
         ino: Ino,
@@ -487,7 +497,8 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// In-place update of one line, as of a word; `false` where there is no block yet.
+    /// Updates one line in place, as [`write_word`](Self::write_word) does a word; `false` if there
+    /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
@@ -496,7 +507,7 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// Root and size both change, together (§3.4 copies the inode).
+    /// Writes across the end of a file: root and size change together (§3.4 copies the inode).
     #[allow(clippy::too_many_arguments)]
     fn write_across_end(
         &self,
@@ -527,7 +538,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::copy_range`, as one operation: blocks to blocks where it appends whole ones, else it reads, then writes.
+    /// `FileSystem::copy_range`, as one operation: copies block by block if it appends whole
+    /// blocks, else reads, then writes.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -560,7 +572,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// The blocks of a range that starts with one; `None` for holes.
+    /// The blocks of a range that starts at a block boundary; `None` for holes.
     fn blocks_of(&self, v: &VInode, range: Range<u64>) -> Result<Vec<Option<BlockNo>>> {
         let mut blocks = vec![None; (range.end - range.start).div_ceil(BLOCK) as usize];
         self.visit(Node::top(self.root(v)?), &range, &mut |block, base| {
@@ -571,7 +583,7 @@ impl<M: Medium> Files<M> {
     }
 }
 
-/// Physically contiguous bytes on their way out: one copy for as many blocks as lie together.
+/// Contiguous bytes to copy out: one copy for as many blocks as lie together.
 struct Piece {
     pm: PmOff,
     at: u64,
@@ -579,7 +591,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Takes what comes next if it lies behind.
+    /// Adds the next bytes, if they are contiguous; returns whether they were.
     fn extend(&mut self, pm: PmOff, at: u64, len: u64) -> bool {
         let fits = self.len > 0 && pm == self.pm + self.len && at == self.at + self.len;
         if fits {
@@ -588,7 +600,7 @@ impl Piece {
         fits
     }
 
-    /// Copies the piece, zeroing the hole since `done`; returns what is done now.
+    /// Copies the piece out, and zeroes the hole since `done`; returns the new value of `done`.
     fn copy_out<M: Medium>(&self, trees: &Trees<M>, done: u64, offset: u64, buf: &mut [u8]) -> u64 {
         if self.len == 0 {
             return done;

@@ -17,10 +17,10 @@ use vfs::{Durability, Fallocate, Ino, Result, Seek};
 /// Version of the derived state.
 pub const STATE_FORMAT: u64 = 22 << 1;
 
-/// The operations. Each may use all that is below, and others.
+/// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
 
-/// What is below is used as if it were its own.
+/// The operations use the methods of [`Core`] as their own.
 impl<M> Deref for Files<M> {
     type Target = Core<Store<M>>;
 
@@ -30,7 +30,7 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// Operations are those of the same names in `file`, `space` and `pin`.
+/// Each operation calls the one of the same name in `file`, `space` and `pin`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
@@ -62,7 +62,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         self.0.0.trees.medium.0
     }
 
-    /// What was interrupted has to be finished before anything is read.
+    /// Interrupted operations have to be finished before anything is read.
     fn begin_use(&self, o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !redo::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());

@@ -1,7 +1,7 @@
-//! What is on the media, word for word: `docs/format/bpfs.md` in Rust.
+//! The layout of media, word for word: `docs/format/bpfs.md` in Rust.
 //!
 //! Little-endian; every word that commits something is 8-byte aligned; everything is in 4 KiB
-//! blocks. Nothing here is redundant: what can be derived is derived at mount.
+//! blocks. Nothing here is redundant: mount derives whatever can be derived.
 
 use namespace::Format;
 use vfs::Limits;
@@ -32,10 +32,10 @@ pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
 pub const POOL_MAX: u64 = (u32::MAX as u64) * BLOCK;
 
-/// How large things can be: what a tree can hold.
+/// The limits of the engine: a file is as large as a tree can be.
 pub const LIMITS: Limits = Limits { file_size: span(HEIGHT_MAX), ..Limits::MAX };
 
-/// What superblocks say.
+/// The format of superblocks.
 pub const FORMAT: Format = Format {
     layout: crate::LAYOUT,
     magic: MAGIC,
@@ -45,51 +45,51 @@ pub const FORMAT: Format = Format {
     bytes: (POOL_MIN, POOL_MAX),
 };
 
-/// Redo records, of what changes in place.
+/// Redo records, for changes in place.
 pub mod records {
     use super::BLOCK;
     use pmem::PmOff;
 
-    /// Where the first record lies.
+    /// The place of the first record.
     pub const START: PmOff = PmOff::new(BLOCK);
-    /// How many there are.
+    /// The number of records.
     pub const COUNT: u64 = 32;
-    /// Bytes of one.
+    /// Bytes of one record.
     pub const BYTES: u64 = 1024;
     /// Bytes before its data.
     pub const HEADER: u64 = 16;
-    /// Bytes of data that one holds at the most.
+    /// Most bytes of data in a record.
     pub const DATA_MAX: usize = (BYTES - HEADER) as usize;
-    /// Bytes of data for a word: where it goes, and itself.
+    /// Bytes of data for one word: its place, and its value.
     pub const WORD_BYTES: usize = 16;
-    /// How far the length is shifted in the word that says where the data goes.
+    /// The shift of the length in the word with the data's target.
     pub const LEN_SHIFT: u32 = 48;
-    /// Their blocks.
+    /// The number of blocks that all records take.
     pub const BLOCKS: u64 = COUNT * BYTES / BLOCK;
 }
 
-/// Where the inodes of a new pool are: behind what is fixed.
+/// The place of the inodes of a new pool: behind the fixed blocks.
 pub const FIRST_INODES: BlockNo = match BlockNo::new(1 + records::BLOCKS) {
     Some(block) => block,
     None => unreachable!(),
 };
 
-/// A pointer as it lies in PM: the offset of a block, or null for a hole. Nothing more is known of one that was read:
-/// `Trees::check_block` makes it a block that may be followed.
+/// A pointer as it lies in PM: the offset of a block, or null for a hole. A pointer that was read
+/// is not checked yet: `Trees::check_block` makes it a block that may be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct Pointer(u64);
 
 impl Pointer {
-    /// That of a hole.
+    /// The pointer to a hole.
     pub const NULL: Self = Self(0);
 
-    /// A word that was read.
+    /// Wraps a word that was read.
     pub const fn read(word: u64) -> Self {
         Self(word)
     }
 
-    /// To a block, or to a hole.
+    /// Makes a pointer to a block, or to a hole.
     #[inline]
     pub fn to(block: impl Into<Option<BlockNo>>) -> Self {
         Self(block.into().map_or(0, |block| block.at(0).get()))
@@ -106,25 +106,25 @@ impl Pointer {
     }
 }
 
-/// The parts of a root word as it lies in PM (§3.1): where the topmost block is, in the high bits, and the height of the tree in
-/// the low three. Neither is checked: that makes a [`Root`].
+/// Splits a root word as it lies in PM (§3.1): the pointer to the topmost block, in the high bits,
+/// and the height of the tree, in the low three. Neither is checked: see [`Root`].
 pub const fn split_root(word: u64) -> (Pointer, u8) {
     (Pointer(word & !7), (word & 7) as u8)
 }
 
-/// A tree, as the root word that names it, of which block and height are checked, or made here.
+/// A tree, as its root word; block and height were checked when read, or made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Root(u64);
 
 impl Root {
-    /// A tree of this height.
+    /// Makes a root of this height.
     #[inline]
     pub fn new(block: Option<BlockNo>, height: u8) -> Self {
         Self(Pointer::to(block).word() | u64::from(height))
     }
 
-    /// The topmost block; `None` where the whole tree is a hole.
+    /// The topmost block; `None` if the whole tree is a hole.
     #[inline]
     pub const fn block(self) -> Option<BlockNo> {
         BlockNo::new(self.0 / BLOCK)

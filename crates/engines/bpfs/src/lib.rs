@@ -1,24 +1,27 @@
 //! BPFS: a file system on persistent memory in which every operation is atomic and durable, by
 //! short-circuit shadow paging (Condit et al., SOSP 2009; section numbers refer to that paper).
 //!
-//! All that is in PM is a tree of 4 KiB blocks: the inode file, and below it directories and files.
-//! An operation prepares what is new where nothing sees it, then stores one word that makes it
-//! visible. Three ways to prepare (§3.2): in place, because an invariant makes it invisible; by
-//! appending, because the size does not cover it yet; by copying, up to the lowest word that can
-//! commit all of it. A fourth is ours: parts of a block, and words of several, are recorded, and stored in place.
-//! Everything else is derived at mount and volatile (§3.3).
+//! PM contains a tree of 4 KiB blocks: the inode file, and below it directories and files. An
+//! operation prepares its changes where they are invisible, then stores one word that makes them
+//! visible. It can prepare in three ways (§3.2): in place, because an invariant makes the place
+//! invisible; by appending, because the size does not cover the bytes yet; by copying, up to the
+//! lowest word that can commit all of the change. We add a fourth: parts of a block, and several
+//! words, are recorded, and then stored in place. Everything else is derived at mount and volatile
+//! (§3.3).
 //!
-//! Reading order, from below; nothing calls what is above it:
+//! Reading order, from the lowest layer up; no module calls a higher one:
 //!
-//! - [`layout`]: what is on the media;
-//! - `redo`: what is committed by a record: overwrites of a part of a block, words that change together;
+//! - [`layout`]: the bytes on the media;
+//! - `redo`: changes that a record commits: overwrites of a part of a block, words that change
+//!   together;
 //! - `Trees`: `crawler`, `append`: how trees are followed and changed;
-//! - `volatile`, `blocks`, `zeroed`: which space is free; what else is derived other engines have alike in [`namespace`] and
-//!   [`namespace::derived`];
-//! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] wants of an engine;
+//! - `volatile`, `blocks`, `zeroed`: free space; the derived state that all engines share is in
+//!   [`namespace`] and [`namespace::derived`];
+//! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] needs
+//!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - [`Files`]: `fs`, `file`, `space`, `pin`: those on contents;
-//! - `lifecycle`: format, check; [`namespace::Pool`] mounts.
+//! - [`Files`]: `fs`, `file`, `space`, `pin`: the operations on contents;
+//! - `lifecycle`: format and check; [`namespace::Pool`] mounts.
 //!
 //! What this crate leaves out: permission checks and descriptors (front ends), the paper's
 //! ordering hardware (§4: epoch barriers in the caches), snapshots.
@@ -57,10 +60,11 @@ pub const LAYOUT: &str = "bpfs";
 /// A mounted pool.
 pub type Bpfs<M> = namespace::Pool<Files<M>>;
 
-/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
+/// another pool.
 ///
 /// # Errors
-/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+/// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
 pub fn place(region: &pmem::Region) -> Result<Place, Error> {
     namespace::place::<Files<&pmem::Region>>(region)
 }

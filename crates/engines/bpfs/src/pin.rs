@@ -1,4 +1,4 @@
-//! Reading without a copy: where the content of a file lies in PM.
+//! Reading without a copy: finding the content of a file in PM.
 
 use crate::crawler::Trees;
 use crate::fs::Files;
@@ -7,7 +7,8 @@ use namespace::{Storage as _, report};
 use pmem::{Medium, PmOff};
 use vfs::{Ino, Result};
 
-/// Pointers that are compared at a time: few, so that a short look does not pay for clearing many.
+/// Pointers that are compared at a time: few, so that a short request does not pay for clearing
+/// many.
 const POINTERS: usize = 128;
 
 impl<M: Medium> Files<M> {
@@ -32,8 +33,8 @@ impl<M: Medium> Files<M> {
 }
 
 impl<M: Medium> Trees<M> {
-    /// The block that holds byte `first`, which begins it, and where the blocks end that lie behind
-    /// each other from there on, looking no further than `end`. In a hole: `None`, and where the block ends.
+    /// Finds the block that begins at byte `first`, and the end of the contiguous blocks from there
+    /// on, searching no further than `end`. In a hole: `None`, and the end of that block.
     fn run(&self, root: Root, first: u64, end: u64) -> Result<(Option<BlockNo>, u64)> {
         let mut words = [Pointer::NULL; POINTERS];
         let (mut start, mut next) = (None, first);
@@ -46,7 +47,7 @@ impl<M: Medium> Trees<M> {
             let Some(start) = start else { return Ok((None, first + BLOCK)) };
             let follow = following(pointers, start.at(next - first));
             if follow > 0 {
-                // What lies between two blocks of the region does so, too.
+                // Blocks between two blocks of the region are in the region, too.
                 self.check_block(pointers[follow - 1])?;
             }
             next += follow as u64 * BLOCK;
@@ -58,9 +59,9 @@ impl<M: Medium> Trees<M> {
     }
 }
 
-/// How many of the pointers point to blocks that lie behind each other, from `start` on.
+/// The number of pointers whose blocks are contiguous, from `start` on.
 fn following(pointers: &[Pointer], start: PmOff) -> usize {
-    // Many at a time, without a branch for each.
+    // Compares many at a time, without a branch for each.
     const LANES: usize = 16;
     let block = |index: usize| start.get() + index as u64 * BLOCK;
     let (groups, _) = pointers.as_chunks::<LANES>();

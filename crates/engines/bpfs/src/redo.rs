@@ -1,32 +1,35 @@
-//! Redo records: overwrites of a part of a block where it lies, be it data or pointers, and of words that change together
-//! wherever they lie: of inodes, and of directories.
+//! Redo records. They commit overwrites of a part of a block in place, data or pointers. They also
+//! commit words that change together wherever they lie: in inodes, and in directories.
 //!
-//! Shadow paging (§3.2) copies the whole block to change more of it than the CPU stores at once, and all blocks above two to
-//! change both. A record takes twice the bytes that change, and a fence more, or two.
+//! To change more of a block than the CPU stores at once, shadow paging (§3.2) copies the whole
+//! block. To change two blocks, it also copies all blocks above them. A record costs twice the
+//! changed bytes, and one or two more fences.
 //!
 //! - redo-R1: a record is durable before any byte in place is stored. That is the commit.
-//! - redo-R2: a record is durably cleared before the locks of what it changes are given back. So its bytes are theirs as long
-//!   as it is valid, no two valid records have a byte in common, and in which order a mount stores them makes no difference.
-//! - redo-R3: a record is valid if its checksum matches what it holds, so that its lines need no order.
-//! - redo-R4: what the bytes of a record lead to is durable before the record is stored, which may persist at any time from
-//!   then on.
+//! - redo-R2: a record is durably cleared before the locks of the data it changes are given back.
+//!   While it is valid, the locks protect its bytes, so no two valid records have a byte in common.
+//!   So a mount can store valid records in any order.
+//! - redo-R3: a record is valid if its checksum matches its content, so that its lines need no
+//!   order.
+//! - redo-R4: blocks that the bytes of a record lead to are durable before the record is stored,
+//!   which may persist at any time from then on.
 
 use crate::layout::{BLOCK, FIRST_INODES, records::*};
 use namespace::Words;
 use pmem::{Fenced, LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record {
-    /// These bytes go there.
+    /// Bytes, and the place to which they go.
     Bytes(PmOff, Vec<u8>),
-    /// These words do.
+    /// Words, each with its place.
     Words(Words),
 }
 
 impl Record {
-    /// Where bytes go, and which.
+    /// The bytes to store, with their places.
     pub fn bytes(&self) -> Vec<(PmOff, Vec<u8>)> {
         match self {
             Self::Bytes(at, data) => vec![(*at, data.clone())],
@@ -37,26 +40,28 @@ impl Record {
     }
 }
 
-/// Where a record lies.
+/// The place of a record.
 fn place_of(number: u64) -> PmOff {
     START + number % COUNT * BYTES
 }
 
-/// Where `len` bytes go, in one word. Those of words say for themselves, and have [`WORDS`] here.
+/// Packs the place and length of `len` bytes into one word. Words contain their places themselves,
+/// and have [`WORDS`] here.
 fn target(at: PmOff, len: usize) -> u64 {
     at.get() | (len as u64) << LEN_SHIFT
 }
 
-/// In place of where bytes go: they are words, each behind its own place.
+/// Marks a record of words, each behind its own place, instead of a place of bytes.
 const WORDS: PmOff = PmOff::new(0);
 
-/// Another number for each `x`.
+/// A bijective mix of the bits of `x`.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
     x ^ x >> 32
 }
 
-/// Of what follows it in the record of this number; never 0. A sum, as the CPU then works on several words at once.
+/// The checksum of the bytes that follow it in the record of this number; never 0. It is a sum, so
+/// that the CPU can work on several words at once.
 fn checksum(number: u64, rest: &[u8]) -> u64 {
     let words = rest.chunks_exact(8).map(|bytes| bytes.try_into().expect("eight bytes"));
     let place = |nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -64,12 +69,12 @@ fn checksum(number: u64, rest: &[u8]) -> u64 {
     mix(terms.fold(number % COUNT, u64::wrapping_add)).max(1)
 }
 
-/// Bytes of a record of so many bytes of data: whole lines.
+/// Bytes of a record with this many bytes of data: whole lines.
 fn lines_of(len: usize) -> usize {
     (HEADER as usize + len).next_multiple_of(LINE as usize)
 }
 
-/// A record, of which the lines that its data does not reach are zeros.
+/// Encodes a record; lines that its data does not reach are zeros.
 fn encode(number: u64, at: PmOff, data: &[u8]) -> [u8; BYTES as usize] {
     let mut record = [0; BYTES as usize];
     record[8..16].copy_from_slice(&target(at, data.len()).to_le_bytes());
@@ -79,24 +84,24 @@ fn encode(number: u64, at: PmOff, data: &[u8]) -> [u8; BYTES as usize] {
     record
 }
 
-/// Overwrites bytes that are durable, by the record of this number, which nobody else uses meanwhile; what the new ones lead
-/// to is ready.
+/// Overwrites durable bytes by the record of this number, which no other thread or process uses
+/// meanwhile. Blocks that the new bytes lead to are `ready`.
 pub fn overwrite<M: Medium>(medium: &Pm<M>, number: u64, at: PmOff, data: &[u8], _ready: Fenced) {
-    // The lines come while the record is on its way.
+    // The lines arrive while the record is being written.
     medium.prefetch(at, data.len() as u64);
     let place = place_of(number);
-    // From here on the program's buffer does not count, whatever becomes of it.
+    // From here on, changes to the program's buffer have no effect.
     let record = encode(number, at, data);
-    // Past the cache: as what was flushed last is not in it.
+    // Past the cache, because lines that were flushed last are not in it.
     medium.write_nt(place, &record[..lines_of(data.len())]);
-    // redo-R1.
+    // The commit (redo-R1).
     let recorded = medium.fence();
     let stored = store(medium, at, &record[HEADER as usize..][..data.len()], recorded);
     clear(medium, place, stored);
 }
 
-/// Commits words together, which are durable as they are, by the record of this number, which nobody else uses meanwhile;
-/// what the new ones lead to is `ready` (redo-R4).
+/// Commits words together by the record of this number, which no other thread or process uses
+/// meanwhile. The old words are durable; blocks that the new words lead to are `ready` (redo-R4).
 pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], _ready: Fenced) {
     let place = place_of(number);
     let mut data = SmallVec::<[u8; 8 * WORD_BYTES]>::new();
@@ -106,38 +111,38 @@ pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], _r
         data.extend_from_slice(&value.to_le_bytes());
     }
     medium.write_nt(place, &encode(number, WORDS, &data)[..lines_of(data.len())]);
-    // redo-R1.
+    // The commit (redo-R1).
     let recorded = medium.fence();
     let stored = store_words(medium, words, recorded);
     clear(medium, place, stored);
 }
 
-/// Stores the words of a record that is durable, and makes that durable, too.
+/// Stores the words of a durable record in place, durably.
 fn store_words<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)], recorded: Fenced) -> Fenced {
     for (at, value) in words {
         medium.publish_word(*at, *value, recorded.for_another());
     }
-    // Words of a line are stored one behind the other.
+    // Words of a line are consecutive.
     for line in words.chunk_by(|(one, _), (next, _)| one.line() == next.line()) {
         medium.flush(line[0].0, 8);
     }
     medium.fence()
 }
 
-/// Stores the bytes of a record that is durable where they belong, and makes that durable, too.
+/// Stores the bytes of a durable record in place, durably.
 fn store<M: Medium>(medium: &Pm<M>, at: PmOff, data: &[u8], _recorded: Fenced) -> Fenced {
     medium.write(at, data);
     medium.flush(at, data.len() as u64);
     medium.fence()
 }
 
-/// Clears a record, durably, whose bytes are `stored` (redo-R2): its first line.
+/// Clears the first line of a record, durably, after its bytes were `stored` (redo-R2).
 fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, _stored: Fenced) {
     medium.write_nt(place, &[0; LINE as usize]);
     let _ = medium.fence();
 }
 
-/// What the record of this number says; `None` where there is none (redo-R3).
+/// Reads the record of this number; `None` if it is not valid (redo-R3).
 fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Record> {
     let place = place_of(number);
     if medium.load_u64(place) == 0 {
@@ -164,12 +169,12 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Recor
     len.is_multiple_of(WORD_BYTES).then(|| words.collect::<Option<_>>())?.map(Record::Words)
 }
 
-/// The valid records of a pool, with their numbers: nobody may be using it meanwhile.
+/// The valid records of a pool, with their numbers; no other process may be using the pool.
 pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)> {
     (0..COUNT).filter_map(|n| Some((n, read(medium, n, pool_bytes)?))).collect()
 }
 
-/// Does what all valid records say, durably, and clears them.
+/// Stores the bytes of all valid records in place, durably, and clears the records.
 pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
     for (number, record) in pending(medium, pool_bytes) {
         let recorded = Fenced::not_needed(
@@ -200,7 +205,7 @@ mod tests {
         buf
     }
 
-    /// Records as an overwrite leaves it that is interrupted before its bytes are stored.
+    /// Leaves a record as an overwrite does that is interrupted before its bytes are stored.
     fn interrupted(medium: &Pm<Region>, number: u64, at: PmOff, data: &[u8]) {
         medium.write(place_of(number), &encode(number, at, data));
     }
@@ -222,7 +227,7 @@ mod tests {
             replay(&medium, POOL);
             assert_eq!(bytes_at(&medium.0, at, len), data);
             assert!(pending(&medium, POOL).is_empty());
-            // A byte of it did not persist.
+            // One of its bytes did not persist.
             interrupted(&medium, number, at, &data);
             let last = place_of(number) + HEADER + (len as u64 - 1);
             medium.write(last, &[!data[len - 1]]);
@@ -230,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Records words as a commit leaves them that is interrupted before they are stored.
+    /// Leaves a record of words as a commit does that is interrupted before they are stored.
     fn interrupted_words(medium: &Pm<Region>, number: u64, words: &[(u64, u64)]) {
         let data: Vec<u8> = words
             .iter()
@@ -270,7 +275,7 @@ mod tests {
         }
         interrupted_words(&medium, 9, &[(base, 1), (POOL - 8, 2)]);
         assert_eq!(pending(&medium, POOL).len(), 1);
-        // Half a word more.
+        // Data of one and a half words.
         medium.write(place_of(9), &encode(9, WORDS, &[1; 24]));
         assert!(pending(&medium, POOL).is_empty());
     }
@@ -285,7 +290,7 @@ mod tests {
             assert!(pending(&medium, POOL).is_empty(), "{at:?}");
         }
         interrupted(&medium, 3, FIRST_INODES.at(0), &[1; 9]);
-        // Of another number: moved there by whoever damaged the pool.
+        // A record with another number, as if it had been moved there in a damaged pool.
         let moved = bytes_at(&medium.0, place_of(3), BYTES as usize);
         medium.write(place_of(4), &moved);
         assert_eq!(pending(&medium, POOL).len(), 1);
@@ -297,7 +302,7 @@ mod tests {
     const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
     const CONTENT: &[u8] = b"what a file holds that is overwritten";
 
-    /// A pool with a file; where its content lies.
+    /// Makes a pool with a file; returns the place of the file's content.
     fn pool_with_file(region: Region) -> (Region, PmOff) {
         let fs = Bpfs::mount(region, &MountOptions::default()).unwrap();
         let file = fs.create(&Caller::ROOT, ROOT, b"f", &FILE).unwrap().ino;
@@ -315,7 +320,7 @@ mod tests {
         buf
     }
 
-    /// A check sees what a mount would make of it: here, one name of a directory and not two.
+    /// A check sees the state that a mount would make: here, one name of a directory and not two.
     #[test]
     fn an_interrupted_rename_is_done_for_who_checks() {
         let region = Region::anonymous(8 << 20).unwrap();
@@ -324,7 +329,7 @@ mod tests {
         let dir = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
         let make = |at, name: &[u8]| fs.create(&Caller::ROOT, at, name, &dir).unwrap().ino;
         let (a, b) = (make(ROOT, b"a"), make(ROOT, b"b"));
-        // So that no block is new.
+        // The directory blocks exist before, so that the rename allocates none.
         make(b, b"x");
         make(a, b"d");
         let bytes =
@@ -339,7 +344,7 @@ mod tests {
         let medium = Pm(Region::anonymous(8 << 20).unwrap());
         medium.write(PmOff::new(0), &before);
         interrupted_words(&medium, 1, &words);
-        // The new entry is there already, the old one still is.
+        // The new entry is stored already; the old one is still there.
         for (at, value) in words.iter().filter(|(_, value)| *value != 0) {
             medium.store_u64(PmOff::new(*at), *value);
         }
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(content(&fs), b"whAT ITfile holds that is overwritten");
     }
 
-    /// What a program leaves that knows no records of words, and would overlook one.
+    /// A pool in which a program without records of words has left a record that it would overlook.
     #[test]
     fn older_pools_are_refused_and_say_what_to_do() {
         let region = Region::anonymous(8 << 20).unwrap();

@@ -1,12 +1,13 @@
-//! The scan of trees: what [`namespace`] does for names, for blocks. Nothing is believed before it is checked:
+//! The scan of trees and blocks; [`namespace`] scans names. Everything is checked before it is
+//! trusted:
 //!
-//! - scan-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem,
-//!   and the walk does not follow it, so cycles end.
+//! - scan-S1: a block has one owner. The first claim of its bit succeeds; a second claim is a
+//!   problem, and the walk does not follow it, so cycles end.
 //! - scan-S2: a pointer is aligned and inside the pool; a height is at most 4.
 //!
-//! What a tree holds beyond the end of its file (crawler-T3) is what a crash left there (scan-S5). What is flushed, as
-//! operations change it in place (scan-S6): the superblock, the inode file, and blocks of pointers; all else was
-//! durable before a pointer led to it.
+//! A crash may leave pointers beyond the end of a file (crawler-T3, scan-S5). The scan flushes
+//! everything that operations change in place (scan-S6): the superblock, the inode file, and blocks
+//! of pointers. All else was durable before a pointer led to it.
 
 use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
@@ -16,23 +17,23 @@ use namespace::{Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
 use vfs::FileKind;
 
-/// How the walk of a tree treats its leaves and what it is called in reports.
+/// How the walk of a tree treats its leaves, and the name of the tree in reports.
 struct Walk<'a> {
     scan: &'a Scan,
     object: &'a dyn Fn() -> String,
-    /// Bytes of the tree that count.
+    /// Bytes of the tree that belong to the file.
     size: u64,
     /// Whether a bad pointer may become a hole.
     holes: bool,
     blocks: u64,
 }
 
-/// A pointer that the walk has met, and the subtree that it is to lead to.
+/// A pointer that the walk has met, and the subtree that it should lead to.
 struct Met {
     pointer: Pointer,
-    /// Where it lies.
+    /// The place of the pointer.
     slot: PmOff,
-    /// The word that makes it one to a hole.
+    /// The word that makes it a pointer to a hole.
     hole: u64,
     height: u8,
     /// First byte of the file that the subtree covers.
@@ -40,7 +41,7 @@ struct Met {
 }
 
 impl<M: Medium> Store<M> {
-    /// Walks the superblock and the inode file, when what was interrupted is done.
+    /// Walks the superblock and the inode file, after finishing interrupted operations.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
         if !self.is_read_only() {
             redo::replay(&self.medium, self.bytes);
@@ -70,7 +71,7 @@ impl<M: Medium> Store<M> {
         sound && next == size
     }
 
-    /// Walks the tree of an inode; of a file, notes the longest extent.
+    /// Walks the tree of an inode; for a file, records the longest extent.
     pub fn scan_tree(
         &self,
         scan: &Scan,
@@ -107,8 +108,8 @@ impl<M: Medium> Store<M> {
         walk.blocks
     }
 
-    /// Claims the blocks of the tree under a root word; `leaf(block, base)` for those that count.
-    /// Returns whether the whole tree is sound.
+    /// Claims the blocks of the tree under a root word; calls `leaf(block, base)` for those within
+    /// the size. Returns whether the whole tree is sound.
     fn walk_root(
         &self,
         walk: &mut Walk<'_>,
@@ -133,19 +134,19 @@ impl<M: Medium> Store<M> {
         self.walk(walk, &Met { pointer, slot, hole, height, base: 0 }, leaf)
     }
 
-    /// The same of a subtree, under a pointer that is not null.
+    /// Claims the blocks of a subtree, under a pointer that is not null.
     fn walk(&self, walk: &mut Walk<'_>, met: &Met, leaf: &mut dyn FnMut(BlockNo, u64)) -> bool {
         let bad = |what: String| {
             let fix = walk.holes.then_some(((met.slot, met.hole), "make it a hole"));
             walk.scan.problem(walk.object, what, fix);
             false
         };
-        // scan-S2.
+        // The pointer is valid (scan-S2).
         let Ok(Some(block)) = self.check_block(met.pointer) else {
             let (slot, word) = (met.slot, met.pointer.word());
             return bad(format!("the pointer at {slot:#x} leads to {word:#x}, out of the pool"));
         };
-        // scan-S1.
+        // No other block claims it (scan-S1).
         if !self.v.blocks.set(&self.v.arena, block.get()) {
             let (slot, at) = (met.slot, block.at(0));
             return bad(format!("block {at:#x}, named at {slot:#x}, has another owner"));

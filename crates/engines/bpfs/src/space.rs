@@ -12,7 +12,7 @@ use std::ops::Range;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
 use zerocopy::IntoBytes;
 
-/// Makes a range a hole, its ragged ends zeros.
+/// Makes a range a hole; the partial blocks at its ends become zeros.
 struct PunchEdit<'a, M> {
     trees: &'a Trees<M>,
     range: Range<u64>,
@@ -50,7 +50,7 @@ impl<M: Medium> Edit for PunchEdit<'_, M> {
     }
 }
 
-/// Makes a range zeros, of which each block is allocated.
+/// Makes a range zeros, with all of its blocks allocated.
 struct ZeroEdit<'a, M> {
     trees: &'a Trees<M>,
     range: Range<u64>,
@@ -82,7 +82,7 @@ impl<M: Medium> Edit for ZeroEdit<'_, M> {
     }
 }
 
-/// Puts zeroed blocks where there are holes.
+/// Puts zeroed blocks into holes.
 struct AllocateEdit<'a, M> {
     trees: &'a Trees<M>,
     range: Range<u64>,
@@ -133,8 +133,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Allocates what `range` has inside the file, then appends zeros up to `new_size`. Space
-    /// beyond the end of the file is not kept (crawler-T3), so there is nothing to do for it.
+    /// Allocates the part of `range` inside the file, then appends zeros up to `new_size`. Space
+    /// beyond the end of the file is not kept (crawler-T3), so nothing is done for it.
     fn allocate(&self, v: &VInode, size: u64, range: Range<u64>, new_size: u64) -> Result<()> {
         let inside = range.start..range.end.min(size);
         if !inside.is_empty() {
@@ -142,7 +142,7 @@ impl<M: Medium> Files<M> {
             let mut root = self.root(v)?;
             self.v.transact(blocks_to_append(root, &inside), KEEP, |txn| {
                 root = self.grow(txn, self.word_at(v, Word::Root), root, inside.end);
-                // The content stays as it is, so that this commits on its own.
+                // The content does not change, so that this commits on its own.
                 self.edit_tree(txn, v, root, &mut AllocateEdit { trees: self, range })?;
                 v.add_blocks(txn.delta());
                 Ok::<(), Errno>(())
@@ -158,10 +158,10 @@ impl<M: Medium> Files<M> {
         Ok(())
     }
 
-    /// Makes what `range` has inside the file a hole, in one commit.
+    /// Makes the part of `range` inside the file a hole, in one commit.
     fn punch(&self, ino: Ino, v: &VInode, size: u64, range: Range<u64>) -> Result<()> {
         let root = self.root(v)?;
-        // What the last block holds beyond the end of the file does not count.
+        // Bytes of the last block beyond the end of the file do not count.
         let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
         let inside = range.start..end.min(root.span());
         let ragged = 2 * (u64::from(root.height()) + 1);
@@ -184,7 +184,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Makes what `range` has inside the file zeros, allocated ones, and the file `new_size` long, in one commit.
+    /// Makes the part of `range` inside the file allocated zeros, and the file `new_size` long, in
+    /// one commit.
     fn zero(
         &self,
         ino: Ino,
@@ -204,7 +205,7 @@ impl<M: Medium> Files<M> {
             let _ = self.medium.fence();
             return Ok(());
         }
-        // What the last block holds beyond the end of the file does not count.
+        // Bytes of the last block beyond the end of the file do not count.
         let end = match range.end {
             end if end == new_size => end.next_multiple_of(BLOCK),
             end => end,
@@ -272,7 +273,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Pointer blocks that a tree of this height over these leaves has.
+    /// The number of pointer blocks in a tree of this height over these leaves.
     fn interior_blocks(leaves: &[(u64, BlockNo)], height: u8) -> u64 {
         (1..=height)
             .map(|h| {
@@ -295,7 +296,7 @@ impl<M: Medium> Files<M> {
         Ok(())
     }
 
-    /// A subtree over leaves, ascending, that all lie in it; `None` for none.
+    /// Builds a subtree over leaves, ascending, that all lie in it; `None` for none.
     fn build_over(
         &self,
         txn: &mut Txn<'_>,
@@ -330,7 +331,7 @@ impl<M: Medium> Files<M> {
         if offset >= size {
             return Err(Errno::NXIO);
         }
-        // Where the next block of data starts, and where the data that starts at `offset` ends.
+        // The start of the next data, and the end of the data that starts at `offset`.
         let (mut data, mut hole) = (None, offset);
         self.visit(Node::top(self.root(v)?), &(offset..size), &mut |_, base| {
             data = data.or(Some(base.max(offset)));

@@ -1,4 +1,5 @@
-//! Inodes of a mounted pool: what every operation shares, and what those on names and attributes want ([`Storage`]).
+//! Inodes of a mounted pool: the functions that all operations share, and those that [`Storage`]
+//! requires.
 
 use crate::append::Content;
 use crate::blocks::{KEEP, Txn};
@@ -14,8 +15,8 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 
-/// Inodes: the trees, what is derived from them, and what operations do to one inode, or to the blocks of one directory.
-/// Nothing here is an operation.
+/// Inodes: the trees, the derived state, and the functions that change one inode, or the blocks of
+/// one directory. None of these is a whole operation.
 pub struct Store<M> {
     pub trees: Trees<M>,
     pub v: Volatile,
@@ -23,7 +24,7 @@ pub struct Store<M> {
     pub clock: fn() -> Timestamp,
 }
 
-/// What is in them is followed and changed as if the trees were its own.
+/// The store uses the methods of the trees as its own.
 impl<M> Deref for Store<M> {
     type Target = Trees<M>;
 
@@ -34,7 +35,7 @@ impl<M> Deref for Store<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// The root of an inode's tree, checked.
+    /// The checked root of an inode's tree.
     #[inline]
     pub fn root(&self, v: &VInode) -> Result<Root> {
         self.check_root(self.load(v, Word::Root))
@@ -54,7 +55,8 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Commits words of an inode: one in place, several by a record. Where that fails, nothing has changed.
+    /// Commits words of an inode: one in place, several by a record. If that fails, nothing has
+    /// changed.
     pub fn commit_inode(&self, ino: Ino, v: &VInode, words: &[(Word, u64)]) -> Result<()> {
         match words {
             [] => {
@@ -66,20 +68,21 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Holds a record, as who changes this inode: others may have it, and then everybody have to leave and start over. So before
-    /// anything that cannot be undone.
+    /// Reserves a redo record for this inode. May restart the operation, so call it before any
+    /// irreversible step.
     pub fn hold_record(&self, ino: Ino) -> Result<HeldRecord<'_>> {
         self.v.records.hold(&self.v, ino.0)
     }
 
-    /// Commits words of an inode by a record that is held.
+    /// Commits words of an inode by a reserved record.
     pub fn commit_held(&self, record: &HeldRecord<'_>, v: &VInode, words: &[(Word, u64)]) {
         let at = |(word, value): &(Word, u64)| (self.word_at(v, *word), *value);
         let words: Words = words.iter().map(at).collect();
         redo::commit(&self.medium, record.0, &words, self.medium.fence());
     }
 
-    /// Appends a leaf to the inode file, in place (§3.2): invisible until its size says so.
+    /// Appends a leaf to the inode file, in place (§3.2): it is invisible until the size of the
+    /// inode file includes it.
     fn grow_inode_file(&self) -> Result<()> {
         let size = self.medium.load_u64(INODE_SIZE);
         let root = self.check_root(self.medium.load_u64(INODE_ROOT))?;
@@ -101,7 +104,8 @@ impl<M: Medium> Store<M> {
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
             let root = self.check_root(self.load(v, word));
-            // A damaged tree keeps its blocks: better lost until repair than free while referenced.
+            // A damaged tree keeps its blocks: losing them until a repair is better than freeing
+            // blocks that are referenced.
             if let Ok(root) = root {
                 let before = blocks.len();
                 let mut note = |b| blocks.push(b);
@@ -120,7 +124,7 @@ impl<M: Medium> Store<M> {
         if v.kind() == FileKind::Dir {
             self.v.drop_dir_state(v);
         }
-        // Every block of pointers comes after those that it names.
+        // Every block of pointers comes after those that it leads to.
         let ends_with_line =
             self.line_of_pointers(v).is_some_and(|line| blocks.last() == Some(&line));
         v.end();
@@ -131,16 +135,16 @@ impl<M: Medium> Store<M> {
         self.v.release_inode(ino);
     }
 
-    /// The topmost block of a file that has no more than a line of pointers: behind that it is null, as
-    /// nothing is beyond the size (crawler-T3).
+    /// The topmost block of a file that has at most a line of pointers. The block is null behind
+    /// that line, as no pointers exist beyond the size (crawler-T3).
     fn line_of_pointers(&self, v: &VInode) -> Option<BlockNo> {
         let block = self.root(v).ok().filter(|root| root.height() == 1)?.block()?;
         let is_short = self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;
         (v.kind() == FileKind::File && is_short).then_some(block)
     }
 
-    /// Announces that an inode may be [freed](Self::free_inode) soon: its topmost block will be read where that
-    /// is one of pointers.
+    /// Prefetches the first pointers of an inode that may be [freed](Self::free_inode) soon: if its
+    /// topmost block has pointers, they will be read.
     #[inline]
     pub fn prefetch_tree(&self, v: &VInode) {
         if let Ok(root) = self.root(v) {
@@ -148,7 +152,7 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Announces that the first pointers of a tree that has any are read.
+    /// Prefetches the first pointers of a tree, if it has any.
     #[inline]
     fn prefetch_pointers(&self, root: Root) {
         if let Some(pointers) = root.block().filter(|_| root.height() > 0) {
@@ -156,8 +160,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Announces that a file, whose attributes these are, may be read from its start, or continued: what
-    /// holds it mostly does that next.
+    /// Prefetches the content of a file with these attributes, from its start or after the last
+    /// read: the holder mostly reads it next.
     #[inline]
     pub fn prefetch_start(&self, v: &VInode, attr: &Attr) {
         if attr.kind != FileKind::File || attr.size == 0 {
@@ -174,7 +178,7 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Blocks of a sound tree.
+    /// Counts the blocks of a sound tree.
     fn count_blocks(&self, root: Root) -> usize {
         let mut n = 0;
         let _ = self.visit_all(Node::top(root), &mut |_| n += 1);
@@ -182,7 +186,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// What it does not do here, it does in `attr`, `xattr`, `rename` and `scan`.
+/// Most of these methods are implemented in `attr`, `xattr` and `scan`.
 impl<M: Medium> Storage for Store<M> {
     type Medium = M;
 

@@ -1,12 +1,14 @@
-//! The volatile structures (§3.3): what is derived from PM at mount and kept in the arena.
+//! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
-//! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed by an
-//!   operation in flight, or one of the [`ZeroedBlocks`].
-//! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear bits and pre-zeroed
-//!   blocks: bits are cleared before it grows and claimed after it shrank, so a reservation is always honoured.
-//!   A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
+//! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
+//!   by an operation in flight, or one of the [`ZeroedBlocks`].
+//! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
+//!   bits and pre-zeroed blocks: bits are cleared before it grows and claimed after it shrank, so a
+//!   reservation is always honoured. A freed block waits while a reader without a copy may still
+//!   use it ([`arena::Pins`]).
 //!
-//! What is derived of inodes and directories is in [`namespace::Tables`]; here is what only trees of blocks need.
+//! The derived state of inodes and directories is in [`namespace::Tables`]; this module has the
+//! part that only trees of blocks need.
 
 use crate::layout::{INODES_PER_BLOCK, records};
 use crate::zeroed::ZeroedBlocks;
@@ -29,7 +31,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For a pool of `blocks` blocks that one process uses, or several.
+    /// Plans the state for a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
         let l = tables.layout();
@@ -37,19 +39,19 @@ impl Plan {
         Self { zeroed: ZeroedBlocks::plan(l), records, tables }
     }
 
-    /// Where everything is.
+    /// The places of all tables.
     pub fn layout(&mut self) -> &Layout {
         self.tables.layout()
     }
 
-    /// The state in this memory.
+    /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
         let Self { tables, zeroed, records } = self;
         Volatile { tables: tables.open(memory), zeroed, records }
     }
 }
 
-/// What all engines have.
+/// The engine-independent state.
 impl Deref for Volatile {
     type Target = Tables;
 

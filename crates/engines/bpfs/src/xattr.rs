@@ -1,5 +1,5 @@
-//! Where extended attributes lie: the list of an inode is the content of a tree, which is replaced as a whole and committed
-//! by the inode's attribute word.
+//! Storage of extended attributes: the list of an inode is the content of a tree, which is replaced
+//! as a whole and committed by the inode's attribute word.
 
 use crate::blocks::{KEEP, Txn};
 use crate::crawler::Node;
@@ -22,7 +22,7 @@ pub fn blocks_of(list: &Attributes) -> u64 {
 }
 
 impl<M: Medium> Store<M> {
-    /// The list of an inode whose lock the caller holds; empty where there is none.
+    /// Loads the list of an inode whose lock the caller holds; empty if there are no attributes.
     pub fn load_attribute_list(&self, v: &VInode) -> Result<Vec<u8>> {
         let root = self.check_root(self.load(v, Word::Xattr))?;
         if root.block().is_none() {
@@ -50,7 +50,7 @@ impl<M: Medium> Store<M> {
         Ok(self.build_tree(txn, &list.to_bytes())?.word())
     }
 
-    /// Replaces the list in a transaction of the caller's; returns the new word.
+    /// Replaces the list in the caller's transaction; returns the new word.
     pub fn replace_attributes(
         &self,
         txn: &mut Txn<'_>,
@@ -62,7 +62,7 @@ impl<M: Medium> Store<M> {
         self.store_attributes(txn, list)
     }
 
-    /// Commits that there are none.
+    /// Commits that an inode has no attributes.
     pub fn clear_attributes(&self, v: &VInode) -> Result<()> {
         self.v.transact(0, 0, |txn| {
             let word = self.replace_attributes(txn, v, &Attributes::default())?;
@@ -73,8 +73,8 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Blocks that must stay free while a list is stored. One that takes no more blocks than the list before needs them only
-    /// until it is committed, and may use half of those that are kept.
+    /// Blocks that must stay free while a list is stored. A list that takes no more blocks than the
+    /// previous one needs its blocks only until the commit, and may use half of the reserved ones.
     fn keep_for(&self, v: &VInode, list: &Attributes) -> Result<u64> {
         let old = self.check_root(self.load(v, Word::Xattr))?;
         let mut blocks = 0;

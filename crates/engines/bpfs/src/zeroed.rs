@@ -1,32 +1,32 @@
 //! Pre-zeroed pointer blocks: free blocks that were pointers of small files, and are null behind their first line.
 //!
-//! Half the cost of a file's second block is the block of pointers that it brings, 4 KiB of zeros for
-//! two words. Where a file dies that had no more than a line of pointers, and a file is made that needs
-//! no more, the zeros are there already. So each thread keeps some of these blocks, in a line which it
-//! shares with few others or nobody.
+//! The pointer block that a file's second block requires is half of the cost: 4 KiB of zeros for
+//! two words. Suppose a file is removed that had at most a line of pointers, and a file is created
+//! that needs no more: then the zeros are there already. So each thread keeps some of these blocks,
+//! in a line that it shares with few other threads.
 //!
 //! - zeroed-P1: such a block is counted as free, although its bit is set (volatile-V2).
 //! - zeroed-P2: it is null behind its first line, durably.
-//! - zeroed-P3: who finds no clear bit takes these, of whoever they are.
+//! - zeroed-P3: if the bitmap has no free bit, an allocation takes a block that any thread kept.
 
 use crate::layout::BlockNo;
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// How many lines there are, for threads to have different ones.
+/// The number of lines; there are many, so that threads use different ones.
 const LINES: usize = 64;
 
 /// Numbers of blocks; 0: none.
 type Line = [AtomicU32; 16];
 
-/// All of them.
+/// The kept blocks of all threads.
 #[derive(Clone, Copy)]
 pub struct ZeroedBlocks {
     lines: Span<Line>,
 }
 
 impl ZeroedBlocks {
-    /// Plans them.
+    /// Plans the lines.
     pub fn plan(layout: &mut Layout) -> Self {
         Self { lines: layout.table(LINES) }
     }
@@ -35,7 +35,8 @@ impl ZeroedBlocks {
         &arena.table(self.lines)[arena.owner() as usize % LINES]
     }
 
-    /// Keeps a block that is null behind its first line (zeroed-P2); whether there was room for it.
+    /// Keeps a block that is null behind its first line (zeroed-P2); returns whether there was room
+    /// for it.
     #[inline]
     pub fn keep(&self, arena: &Arena, block: BlockNo) -> bool {
         let block = block.get() as u32;
@@ -44,13 +45,13 @@ impl ZeroedBlocks {
         })
     }
 
-    /// Takes one of this thread.
+    /// Takes a block of this thread's line.
     #[inline]
     pub fn take(&self, arena: &Arena) -> Option<BlockNo> {
         self.own(arena).iter().find_map(take)
     }
 
-    /// Takes anybody's (zeroed-P3).
+    /// Takes a block of any line (zeroed-P3).
     #[cold]
     pub fn take_any(&self, arena: &Arena) -> Option<BlockNo> {
         arena.table(self.lines).iter().flatten().find_map(take)

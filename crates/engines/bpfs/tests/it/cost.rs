@@ -1,5 +1,5 @@
-//! What operations cost in traffic to PM (`docs/format/bpfs.md`, "Cost"). Counters do not jitter, so
-//! they are asserted. A tick of the clock costs a line more: here it stands still.
+//! The cost of operations in traffic to PM (`docs/format/bpfs.md`, "Cost"). Counters do not jitter,
+//! so they are asserted. A tick of the clock costs a line more: here it stands still.
 
 use bpfs::{Bpfs, Engine as _, FormatOptions, MountOptions};
 use pmem::{Domain, Medium, OpenOptions, Region};
@@ -33,7 +33,7 @@ struct Cost {
     words: u64,
 }
 
-/// The least cost of some tries.
+/// The lowest cost of several tries.
 fn cost(fs: &Bpfs<Region>, mut op: impl FnMut(u64)) -> Cost {
     (0..12)
         .map(|i| {
@@ -46,7 +46,8 @@ fn cost(fs: &Bpfs<Region>, mut op: impl FnMut(u64)) -> Cost {
         .unwrap()
 }
 
-/// What those who were killed may have left unflushed is flushed, where flushing means anything.
+/// A mount flushes lines that killed processes may have left unflushed, if flushing has an effect
+/// on the medium.
 #[test]
 fn mounting() {
     for (domain, lines_of_block) in [(Domain::Volatile, 64), (Domain::CpuCache, 0)] {
@@ -86,14 +87,14 @@ fn writes() {
     let ragged = cost(&fs, |i| fs.write(f, 4096 * i + 100, &[4; 1009]).unwrap());
     assert_eq!(ragged, Cost { nt: 4096, lines: 1, fences: 2, words: 1 }, "part of a block");
 
-    // The record and its first line again; what it is of.
+    // The record, and its first line again; then the changed bytes.
     for (at, len, nt, lines) in [(100, 64, 128 + 64, 2), (0, 1008, 1024 + 64, 16)] {
         let data = vec![4; len];
         let recorded = cost(&fs, |i| fs.write(f, 4096 * i + at, &data).unwrap());
         assert_eq!(recorded, Cost { nt, lines, fences: 3, words: 0 }, "{len} bytes");
     }
 
-    // The blocks, the record and its first line again; the lines that the pointers are in.
+    // The data blocks, the record and its first line again; then the lines of the pointers.
     for (blocks, nt, lines) in [(2, 64 + 64, 1), (20, 192 + 64, 3), (126, 1024 + 64, 16)] {
         let data = vec![5; blocks * 4096];
         let together = cost(&fs, |_| fs.write(f, 0, &data).unwrap());
@@ -142,7 +143,8 @@ fn writes() {
     let copied = cost(&fs, |i| {
         fs.copy_range((f, 0), (copies[i as usize], 0), 3 * 4096 - 100).unwrap();
     });
-    // To the end of the last line; their pointers, a line of a block that is null behind it, or not.
+    // The data, up to the end of the last line; its pointers: a line if the block is null behind
+    // it, or else a whole block.
     let data = 3 * 4096 - 64;
     assert!([data + 64, data + 4096].contains(&copied.nt) && copied.fences == 2, "{copied:?}");
 
@@ -201,7 +203,7 @@ fn writes_inside_a_line() {
         assert_eq!(part, want(recorded(128, 1)), "part of it");
         let two = cost(&fs, |i| fs.write(f, 64 * i + 60, &[4; 9]).unwrap());
         assert_eq!(two, recorded(128, 2), "of two");
-        // Who reads without a copy is told that only words show.
+        // Readers without a copy rely on seeing only writes of a word.
         let held = fs.get_read_buf(f, 0, 1).unwrap();
         assert_eq!(cost(&fs, |i| fs.write(f, 64 * i, &[5; 64]).unwrap()), copied, "while held");
         drop(held);
@@ -253,6 +255,6 @@ fn names_of(fs: &Bpfs<Region>) {
         fs.rename((b, name.as_bytes()), (b, format!("{to}-{i}").as_bytes()), RenameFlags::empty())
             .unwrap();
     });
-    // Its name and the header of what is left of the room lie in two lines.
+    // Its name and the header of the remaining room lie in two lines.
     assert_eq!((longer.nt, longer.lines, longer.fences), (64 + 64, 2 + 2, 4), "{longer:?}");
 }

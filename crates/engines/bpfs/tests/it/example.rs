@@ -1,4 +1,4 @@
-//! The example does what it says.
+//! The example works as documented.
 
 #[path = "../../examples/counter.rs"]
 mod counter;

@@ -1,4 +1,4 @@
-//! What all engines have alike.
+//! The tests that all engines share.
 
 use crate::common::Bpfs;
 

@@ -1,4 +1,5 @@
-//! What waits for PM besides fences: to load from a line that is being flushed takes as long as one.
+//! Waits for PM other than fences: to load from a line that is being flushed takes as long as a
+//! fence.
 
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::{Domain, LINE, Medium};
@@ -12,7 +13,7 @@ use vfs::conformance::{Handles, apply, gen_ops};
 use vfs::script::Op;
 use vfs::{ROOT, Timestamp};
 
-/// Lines that have been flushed, and no fence has come since; and the first loads from such.
+/// Lines that were flushed since the last fence, and the first loads from them.
 #[derive(Default)]
 struct InFlight {
     lines: Mutex<HashSet<u64>>,
@@ -38,8 +39,8 @@ impl Watch for InFlight {
     }
 }
 
-/// Whether an operation changes no two words of an inode at once, nor times of an access. (Else it copies inodes
-/// whose times it has flushed.)
+/// Whether an operation changes at most one word of an inode at once, and no access time. (Other
+/// operations copy inodes whose times they have flushed.)
 fn is_in_place(op: &Op) -> bool {
     use Op::*;
     matches!(
@@ -68,15 +69,15 @@ fn operations_in_place_load_nothing_that_they_are_flushing() {
             assert_ne!(region.domain(), Domain::CpuCache);
             bpfs::format(&region, &FormatOptions::default()).unwrap();
             let medium = Watched { region, watch: InFlight::default() };
-            // So every time that an operation stores is another one.
+            // So each operation stores another time.
             let clock = || Timestamp(NOW.fetch_add(1, Relaxed));
             let options = MountOptions { clock, ..MountOptions::default() };
             let fs = Bpfs::mount(medium, &options).unwrap();
-            // A mount flushes what is clean, which takes no time.
+            // A mount flushes clean lines, which takes no time.
             fs.medium().watch.loads.lock().unwrap().clear();
             let mut handles = Handles::new(ROOT);
             for op in gen_ops(seed, 400) {
-                // Of what comes before, nothing is waited for any more.
+                // No line of earlier operations counts as in flight any more.
                 fs.medium().watch.fence();
                 apply(&fs, &mut handles, &op);
                 let loads = std::mem::take(&mut *fs.medium().watch.loads.lock().unwrap());

@@ -9,7 +9,7 @@ use vfs::{Caller, FileSystem as _, ROOT, Seek, SetAttr};
 fn zeroed_pointer_blocks_are_free_and_null() {
     let fs = suite::mounted::<Bpfs>(8 << 20);
     let d = create::<Bpfs>(&fs, ROOT, "d", &DIR);
-    // As large as to have pointers behind the first line, and then not any more.
+    // Large enough to have pointers behind the first line, then shrunk.
     let shrunk = create::<Bpfs>(&fs, d, "shrunk", &FILE);
     fs.write(shrunk, 0, &[9; 300_000]).unwrap();
     let resize = |f, size| {
@@ -23,7 +23,7 @@ fn zeroed_pointer_blocks_are_free_and_null() {
             let f = create::<Bpfs>(&fs, d, &format!("f{i}"), &FILE);
             fs.write(f, 0, &[round; 5000]).unwrap();
             assert_eq!(fs.getattr(f).unwrap().blocks, 3 * 8);
-            // What was null behind the first line is.
+            // The pointers behind the first line are null.
             fs.write(f, 200_000, &[round]).unwrap();
             assert_eq!(fs.seek(f, 8192, Seek::Data), Ok(196_608));
             resize(f, 8192);
@@ -31,13 +31,13 @@ fn zeroed_pointer_blocks_are_free_and_null() {
         for i in 0..files {
             fs.unlink(d, format!("f{i}").as_bytes()).unwrap();
         }
-        // The first round made the inode file larger.
+        // The first round makes the inode file larger.
         assert_eq!(fs.statfs(), *idle.get_or_insert_with(|| fs.statfs()));
         fs.unlink(d, b"shrunk").unwrap();
         let shrunk = create::<Bpfs>(&fs, d, "shrunk", &FILE);
         fs.write(shrunk, 0, &[9; 5000]).unwrap();
     }
-    // Another thread finds them when nothing else is left.
+    // Another thread finds these blocks when no others are left.
     std::thread::scope(|s| {
         s.spawn(|| suite::limits::fill(&fs, d));
     });

@@ -1,4 +1,4 @@
-//! The engine as the tests of all engines see it.
+//! BPFS as the engine under test of the suite.
 
 use bpfs::layout::{BLOCK, FIRST_INODES, INODE, POOL_MAX};
 use pmem::Medium;
@@ -25,7 +25,7 @@ impl suite::Engine for Bpfs {
         bpfs::check(medium, options, &|_, _| {})
     }
 
-    /// In the only leaf of the inode file.
+    /// The place in the only leaf of the inode file.
     fn inode_at(ino: Ino) -> u64 {
         FIRST_INODES.at(ino.0 * INODE).get()
     }
