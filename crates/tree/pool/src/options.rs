@@ -26,8 +26,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// The clock for the times of changes.
     pub clock: fn() -> Timestamp,
-    /// Decides what is otherwise random: the key of the name hash and the generations of new
-    /// inodes. For replays; a known key lets names be chosen to collide.
+    /// A seed for values that are otherwise random: the key of the name hash and the generations of
+    /// new inodes. For replays; with a known key, names can be chosen to collide.
     pub seed: Option<u64>,
     /// How space is pre-allocated, by engines that do so.
     pub prealloc: Prealloc,
@@ -168,7 +168,7 @@ impl fmt::Display for Consistency {
 pub struct CheckOptions {
     /// Repair what can be repaired by storing one word.
     pub repair: bool,
-    /// Workers of the scan; none given: one for each processor.
+    /// Workers of the scan; `None`: one for each processor.
     pub threads: Option<usize>,
 }
 

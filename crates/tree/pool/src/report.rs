@@ -23,7 +23,7 @@ pub struct PoolInfo {
     pub version: u32,
     /// Bytes formatted.
     pub size_bytes: u64,
-    /// When, in nanoseconds since 1970.
+    /// Time of creation, in nanoseconds since 1970.
     pub created_ns: u64,
     /// Bytes per block.
     pub block_bytes: u32,
