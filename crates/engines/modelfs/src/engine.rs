@@ -19,7 +19,7 @@ impl Engine for ModelFs<Region> {
         &self.report
     }
 
-    /// Places are decided when the model is saved, so all free space is one run.
+    /// Places are decided when the model is saved, so all free space is contiguous.
     fn free_space(&self) -> FreeSpace {
         let space = self.statfs();
         let mut free = FreeSpace::default();

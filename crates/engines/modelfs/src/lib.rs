@@ -376,7 +376,7 @@ pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
     })
 }
 
-/// Checks a pool that is not mounted. Nothing can be repaired: the save is one piece.
+/// Checks a pool that is not mounted. Nothing can be repaired: the save is a single piece.
 ///
 /// # Errors
 /// As [`info`].
