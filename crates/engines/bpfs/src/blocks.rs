@@ -125,7 +125,7 @@ pub struct Txn<'a> {
     v: &'a Volatile,
     planned: usize,
     reserved: u64,
-    /// Claimed, not yet taken.
+    /// Blocks that are claimed and not yet taken.
     ready: Range<u64>,
     /// Whether the search for 64 contiguous free blocks has failed.
     is_scattered: bool,

@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-           /// An extent says nothing that a map of the file's blocks does not.
+           /// An extent agrees with a map of the file's blocks.
            #[test]
            fn what_it_says_is_true(steps in prop::collection::vec((0..3u8, 0..40u64, 0..9u64), 0..60)) {
                let v = v();
