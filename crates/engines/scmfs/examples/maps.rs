@@ -1,4 +1,5 @@
-//! What a mapping table costs a read: the same bytes in files that are one run, extents of 2 MiB, and single blocks, in turns.
+//! The cost of a mapping table for a read: the same bytes in files that are one run, extents of 2
+//! MiB, and single blocks, measured alternately.
 //!
 //! `cargo run --release -p scmfs --example maps`.
 
@@ -9,13 +10,14 @@ use std::time::Instant;
 use vfs::{Caller, FileSystem as _, Ino, NewKind, NewNode, ROOT};
 
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
-/// Of each file: what caches hold, so that maps count and not memory.
+/// Bytes of each file: few enough for caches, so that the cost of maps shows and not that of
+/// memory.
 const SIZE: u64 = 8 << 20;
 const ROUNDS: usize = 41;
 
 type Fs = Scmfs<Region>;
 
-/// A file that was written from its end on, so many bytes at a time.
+/// Makes a file by writing from its end on, `each` bytes at a time.
 fn backwards(fs: &Fs, name: &str, each: u64) -> Ino {
     let ino = fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &FILE).unwrap().ino;
     let data = vec![7; each as usize];
@@ -23,7 +25,7 @@ fn backwards(fs: &Fs, name: &str, each: u64) -> Ino {
     ino
 }
 
-/// Nanoseconds that reading so many bytes takes, anywhere in a file.
+/// Returns the nanoseconds for reading `len` bytes at a random place of a file.
 fn read(fs: &Fs, ino: Ino, len: u64) -> f64 {
     let count = (16 << 20) / len.max(4 * BLOCK);
     let mut buf = vec![0; len as usize];

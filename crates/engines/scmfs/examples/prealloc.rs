@@ -1,4 +1,5 @@
-//! What pre-allocation is worth: the same operations on a pool with it and on one without, in turns, in one process.
+//! The benefit of pre-allocation: the same operations on a pool with it and on one without,
+//! measured alternately in one process.
 //!
 //! `cargo run --release -p scmfs --example prealloc [DIR]`: pools are files in DIR (default `/dev/shm`).
 
@@ -22,7 +23,7 @@ fn remove(fs: &Fs, name: &str, ino: Ino) {
     fs.forget(ino, 1);
 }
 
-/// Appends to `files` files in turns, `len` bytes each time, up to 4 MiB in all.
+/// Appends to `files` files round robin, `len` bytes each time, up to 4 MiB in all.
 fn append(fs: &Fs, files: usize, len: usize) -> (Duration, u32) {
     let data = vec![7; len];
     let names: Vec<String> = (0..files).map(|i| format!("a{i}")).collect();
@@ -39,7 +40,7 @@ fn append(fs: &Fs, files: usize, len: usize) -> (Duration, u32) {
     (time, (count * files) as u32)
 }
 
-/// Creates files with `len` bytes each, and removes them: `at_once` live at a time.
+/// Creates files of `len` bytes each, and removes them: `at_once` live at a time.
 fn small_files(fs: &Fs, at_once: usize, len: usize, timed: Timed) -> (Duration, u32) {
     let data = vec![7; len];
     let mut time = Duration::ZERO;

@@ -1,6 +1,8 @@
-//! How often blocks are written, with `wear=on` and without: files come and go, and each block of their contents is counted.
+//! The number of writes to each block, with `wear=on` and without: files come and go, and the
+//! writes to their contents are counted.
 //!
-//! `cargo run --release -p scmfs --example wear`. Inodes and directories are not counted: they stay where they are.
+//! `cargo run --release -p scmfs --example wear`. Inodes and directories are not counted: they stay
+//! at their places.
 
 use pmem::{Medium as _, OpenOptions, Region};
 use pool::Engine as _;
@@ -10,11 +12,11 @@ use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
 const POOL: u64 = 64 << 20;
 const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
-/// Files that live at a time, and how many are made in all.
+/// The number of files that live at a time, and of all files created.
 const LIVE: usize = 200;
 const MADE: usize = 40_000;
 
-/// How often each block of the pool was written, when files of up to `most` blocks came and went.
+/// The number of writes to each block of the pool while files of up to `most` blocks come and go.
 fn writes(prealloc: Prealloc, most: u64) -> Vec<u64> {
     let region = OpenOptions::default().anonymous(POOL).unwrap();
     scmfs::format(&region, &FormatOptions::default()).unwrap();

@@ -32,8 +32,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Maps what of `range` is below `size`, which the file has then. Space beyond the end of a file is not kept, so there is
-    /// nothing to do for it.
+    /// Maps the part of `range` below `size`, the new size of the file. Space beyond the end of a
+    /// file is not kept, so nothing is done for it.
     fn allocate(&self, v: &VInode, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         self.extend(v, Growth::of(v, range, size, Fill::ZEROS), |_| {
@@ -42,21 +42,22 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Makes what `range` has inside the file zeros: whole blocks of tables become holes, the rest is zeroed where it is.
+    /// Zeroes the part of `range` inside the file: whole blocks of tables become holes, the rest is
+    /// zeroed in place.
     fn punch(&self, v: &VInode, size: u64, range: Range<u64>) -> Result<()> {
-        // What the last block holds beyond the end of the file does not count.
+        // Bytes of the last block beyond the end of the file do not count.
         let end = if range.end >= size { size.next_multiple_of(BLOCK) } else { range.end };
         let range = range.start.min(end)..end;
         let whole = range.start.next_multiple_of(BLOCK)..range.end - range.end % BLOCK;
         let content = self.content(v);
-        // A big hole is worth a table. What somebody maps stays.
+        // A big hole is worth a table. Directly mapped blocks stay.
         let may_free = !v.mappings.are_direct();
         let is_big = may_free && whole.start < whole.end && whole.end - whole.start >= EXTENT;
         self.v.transact(if is_big { 1 } else { 0 }, 0, |txn| {
             self.touch_modified(v);
             let mut map = self.map(v)?;
             if let (Map::Run(run), true) = (map, is_big) {
-                // What is pre-allocated is none of the table's.
+                // The table does not include pre-allocated blocks.
                 let used = run.first(size.div_ceil(BLOCK));
                 map = self.raise(txn, used.map(), used.bytes());
                 self.publish_map(content.map, map);
@@ -72,14 +73,14 @@ impl<M: Medium> Files<M> {
             } else {
                 self.mapped(map, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
             }
-            // Before anybody else gets these blocks.
+            // Before these blocks can be claimed again.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
             self.note_preallocated(v)
         })
     }
 
-    /// Makes what `range` has below `size`, which the file has then, zeros that are mapped.
+    /// Makes the part of `range` below `size`, the new size of the file, allocated zeros.
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         let inside = range.start..range.end.min(old);
@@ -101,7 +102,7 @@ impl<M: Medium> Files<M> {
         if v.mappings.are_direct() {
             return Err(Errno::BUSY);
         }
-        // What is not durable yet would be somebody else's at its new place.
+        // After the shift, unflushed blocks would no longer be marked as such.
         self.flush_dirty(v)?;
         let len = (range.end - range.start) / BLOCK;
         let new_size = if collapse { size - len * BLOCK } else { size + len * BLOCK };
@@ -133,7 +134,8 @@ impl<M: Medium> Files<M> {
             let kept: u64 = pieces.iter().map(|(_, run)| run.count).sum();
             let had: u64 = all.iter().map(|run| run.count).sum();
             let content = self.content(v);
-            // Together: what lies behind the end in the last block is nobody's to see at its new place.
+            // Both words together: otherwise bytes of the last block behind the end would show at
+            // their new place.
             self.commit_words(ino, &[(content.map, new.pack()), (content.size, new_size)])?;
             v.add_blocks(txn.delta() + kept as i64 - had as i64);
             for run in without(&all, &pieces) {
@@ -167,7 +169,7 @@ impl<M: Medium> Files<M> {
     }
 }
 
-/// How many tables of a level it takes to map these pieces; one at least.
+/// The number of tables of a level that map these pieces; at least one.
 fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
     let each = table_bytes(level) / BLOCK;
     let mut next = 0;
@@ -180,7 +182,7 @@ fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
     count.max(1)
 }
 
-/// What of `all` blocks none of the pieces has.
+/// The parts of `all` blocks that are in no piece.
 fn without(all: &[Run], pieces: &[(u64, Run)]) -> Vec<Run> {
     let mut kept: Vec<Run> = pieces.iter().map(|(_, run)| *run).collect();
     kept.sort_unstable_by_key(|run| run.start.get());

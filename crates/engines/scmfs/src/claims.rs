@@ -1,11 +1,12 @@
-//! What the scan that opens a pool ([`namespace::Scan`]) wants to know of maps.
+//! The scan of maps, for the scan that opens a pool ([`namespace::Scan`]).
 //!
-//! - claims-S1: a block has one owner. The first to claim its bit gets it; a second claim is a problem, and is not
-//!   followed, so cycles end.
-//! - claims-S2: what is mapped beyond the end of a file is pre-allocated, as a crash, or whoever used the pool last, has left it.
-//!   It is not claimed, and a mount for writing takes it out of the map.
-//! - claims-S3: a file's size is not beyond what its map word can hold: the virtual size of a run, or of a table. (Where
-//!   the word is zero, content of any size is zeros.)
+//! - claims-S1: a block has one owner. The first claim of its bit succeeds; a second claim is a
+//!   problem, and is not followed, so cycles end.
+//! - claims-S2: blocks that are mapped beyond the end of a file are pre-allocated; a crash or the
+//!   last user of the pool has left them. The scan does not claim them, and a mount for writing
+//!   takes them out of the map.
+//! - claims-S3: a file's size is at most what its map word can hold: the virtual size of a run, or
+//!   of a table. (If the word is zero, content of any size is zeros.)
 
 use crate::journal;
 use crate::layout::*;
@@ -16,19 +17,19 @@ use pmem::{Medium, PmOff};
 /// A walk through a map.
 struct Walk<'a> {
     scan: &'a Scan,
-    /// What the map belongs to, for reports.
+    /// The owner of the map, for reports.
     object: &'a dyn Fn() -> String,
-    /// Blocks of it that count.
+    /// Blocks of the content, without pre-allocated ones.
     keep: u64,
     /// Blocks claimed, tables included.
     blocks: u64,
     is_sound: bool,
-    /// Called for each block of content, with where it is in the content.
+    /// Called with each block of content, and its offset in the content.
     each: &'a mut dyn FnMut(PmOff, u64),
 }
 
 impl Walk<'_> {
-    /// Notes a problem that is repaired by making a hole.
+    /// Records a problem that is repaired by making a hole.
     fn bad(&mut self, slot: PmOff, what: String) {
         self.scan.problem(self.object, what, Some(((slot, 0), "make it a hole")));
         self.is_sound = false;
@@ -36,7 +37,8 @@ impl Walk<'_> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Finds where inodes lie, when what was interrupted is done. What can be changed in place is flushed (scan-S6).
+    /// Finds the inode table, after finishing interrupted operations. Flushes whatever can be
+    /// changed in place (scan-S6).
     pub fn scan_inode_table(&self, scan: &Scan) -> bool {
         self.scan_usage(scan);
         if !self.is_read_only() {
@@ -66,8 +68,9 @@ impl<M: Medium> Store<M> {
         is_sound && next == size
     }
 
-    /// Claims what a map word names, of a content of so many bytes; calls `each(block, base)` for its blocks, in order. How
-    /// many there are, those of tables included, and whether all of it is sound.
+    /// Claims the blocks of a map word, for content of `size` bytes; calls `each(block, base)` for
+    /// its blocks, in order. Returns the number of claimed blocks, including those of tables, and
+    /// whether all of the map is sound.
     pub fn claim_map(
         &self,
         scan: &Scan,
@@ -90,12 +93,12 @@ impl<M: Medium> Store<M> {
         walk.bad(slot, format!("the map word at {slot:#x} cannot be: {map:?}"));
     }
 
-    /// Claims what a sound word names; its first block is the `base`th of the content.
+    /// Claims the blocks of a valid word; its first block is the `base`th of the content.
     fn claim(&self, walk: &mut Walk<'_>, slot: PmOff, map: Map, base: u64) {
         let keep = walk.keep.saturating_sub(base);
         match map {
             Map::Hole => {}
-            // claims-S2.
+            // It is beyond the end (claims-S2).
             _ if keep == 0 => walk.scan.note_stale(slot),
             Map::Run(run) => {
                 let kept = run.first(keep);
@@ -126,7 +129,7 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// claims-S1.
+    /// Claims the blocks of a run, which must have no other owner (claims-S1).
     fn claim_blocks(&self, walk: &mut Walk<'_>, slot: PmOff, run: Run) -> bool {
         for block in run.bits() {
             if !self.v.blocks.set(&self.v.arena, block) {

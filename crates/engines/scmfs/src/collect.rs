@@ -1,15 +1,20 @@
-//! The collector (§3.5): frees what is pre-allocated, and joins what is free to whole units again.
+//! The collector (§3.5): frees pre-allocated blocks, and restores whole free units.
 //!
-//! - collect-G1: between two files it holds nothing and has left nothing half-done. So it can stop there, several may do it at
-//!   once, and who dies in the midst of it leaves what a crash leaves.
-//! - collect-G2: what it changes of a file is what a truncation or a growing file changes, in the same order: a shorter run
-//!   is durable before its blocks are anybody's, a copy before the map word that names it.
-//! - collect-G3: an operation that finds no space has all that is reclaimable freed before it is refused.
+//! - collect-G1: between two files it holds no lock, and no work is half-done. So it can stop
+//!   there, and several threads may collect at once. If a process dies during a step, the state is
+//!   one that a crash can leave.
+//! - collect-G2: it changes a file as a truncation or a growing file does, and in the same order: a
+//!   shorter run is durable before its blocks can be claimed again, a copy before the map word that
+//!   names it.
+//! - collect-G3: an operation that finds no space is refused only after all reclaimable blocks were
+//!   freed.
 //!
-//! It begins where free space is short (§3.5: the first trigger), and where too little of it lies in whole units (the second: the
-//! paper's unmapped virtual space is short; here what is contiguous in the pool takes its place). Then null files that need not
-//! be, and what cold files have beyond their size, are in the way, and go; and cold files that keep units from being whole move
-//! together towards the end of the pool. So long-lived small files come to have a region of their own.
+//! It has two triggers. First, free space is short (§3.5). Second, too little of it lies in whole
+//! units (in the paper: unmapped virtual space is short; here contiguous space in the pool takes
+//! its place). In the second case, surplus null files and the blocks of cold files beyond their
+//! size are in the way, and are freed. Then cold files that keep units from being whole move
+//! together towards the end of the pool. So small long-lived files come to have a region of their
+//! own.
 
 use crate::layout::{Map, Run};
 use crate::space::{KEEP, Txn};
@@ -21,7 +26,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use vfs::{Errno, FileKind, Ino, Result};
 
-/// No fewer blocks are collected at once for an operation that lacks some.
+/// The fewest blocks that are collected at once for an operation that lacks some.
 const AT_ONCE: u64 = 1024;
 
 /// Blocks that are in use in each aligned unit, and whether too few units are whole.
@@ -30,7 +35,7 @@ struct Units {
     are_scarce: bool,
 }
 
-/// A small file that could lie elsewhere, and its blocks in a unit.
+/// A small file that could be moved, and its blocks in a unit.
 struct Candidate {
     ino: Ino,
     blocks: u64,
@@ -38,7 +43,8 @@ struct Candidate {
 }
 
 impl<M: Medium> Store<M> {
-    /// Frees some of what is reclaimable for an operation that found no space (collect-G3); whether there was any.
+    /// Frees reclaimable blocks for an operation that found no space (collect-G3); returns whether
+    /// it freed any.
     pub fn collect_for_space(&self) -> Result<bool> {
         let all = self.v.reclaimable();
         if all == 0 || self.check_writable().is_err() {
@@ -48,7 +54,7 @@ impl<M: Medium> Store<M> {
         Ok(self.collect(wanted, 0)? > 0)
     }
 
-    /// A bounded step of the background work (§3.5); whether more is to be done.
+    /// Does a bounded step of the background work (§3.5); returns whether more is to be done.
     pub fn maintain_step(&self) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         if !s.enabled || self.check_writable().is_err() {
@@ -57,7 +63,7 @@ impl<M: Medium> Store<M> {
         let (free, wanted) = (self.v.free_blocks(), self.v.blocks_kept_free());
         if free < wanted {
             let missing = (wanted - free).min(s.step);
-            // The null files that are to be there come last.
+            // Null files up to the wanted number are freed last.
             let freed = match self.collect(missing, s.null_min)? {
                 0 => self.v.free_nulls(0, missing),
                 freed => freed,
@@ -77,8 +83,8 @@ impl<M: Medium> Store<M> {
         if units.are_scarce { self.relocate(&units.used) } else { Ok(false) }
     }
 
-    /// Frees some of what is pre-allocated and not likely to be used soon: null files beyond the least number, and what cold
-    /// files have beyond their size; whether anything.
+    /// Frees pre-allocated blocks that are not likely to be used soon: null files beyond the least
+    /// number, and blocks of cold files beyond their size. Returns whether it freed any.
     fn clear_the_way(&self) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         Ok(match self.v.free_nulls(s.null_min, s.step) {
@@ -87,14 +93,14 @@ impl<M: Medium> Store<M> {
         } > 0)
     }
 
-    /// Makes null files where there are too few; whether any.
+    /// Makes null files if there are too few; returns whether it made any.
     fn make_nulls(&self) -> bool {
         let missing = self.v.settings.prealloc.null_min.saturating_sub(self.v.null_files());
         (0..missing).take_while(|_| self.v.make_null()).count() > 0
     }
 
-    /// Frees so many blocks: those of null files but for `nulls` first, then what cold files have beyond their size, then
-    /// the same of hot ones. How many it were.
+    /// Frees this many blocks, if possible: first null files, except `nulls` of them, then blocks
+    /// of files beyond their size, of cold files first. Returns the number freed.
     fn collect(&self, blocks: u64, nulls: u64) -> Result<u64> {
         let freed = self.v.free_nulls(nulls, blocks);
         Ok(if freed < blocks {
@@ -104,14 +110,15 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Frees so many blocks that some files have beyond their size, those of the coldest first. How many it were.
+    /// Frees this many blocks beyond the size of matching files, of the coldest first. Returns the
+    /// number freed.
     fn collect_preallocated(&self, blocks: u64, of: impl Fn(&VInode) -> bool) -> Result<u64> {
         let mut files: Vec<(u64, Ino)> = self
             .files()
             .filter(|(_, v)| self.v.preallocated(v) > 0 && of(v))
             .map(|(ino, v)| (self.load(v, Word::Mtime), ino))
             .collect();
-        // The coldest first.
+        // The coldest files first.
         files.sort_unstable_by_key(|(mtime, ino)| (*mtime as i64, ino.0));
         let mut freed = 0;
         for (_, ino) in files {
@@ -123,7 +130,7 @@ impl<M: Medium> Store<M> {
         Ok(freed)
     }
 
-    /// Frees what a file has beyond its size; how many blocks.
+    /// Frees the blocks of a file beyond its size; returns their number.
     fn collect_file(&self, ino: Ino) -> Result<u64> {
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.v.vinode(ino)?;
@@ -135,7 +142,7 @@ impl<M: Medium> Store<M> {
         Ok(blocks)
     }
 
-    /// Regular files, as they are without a lock.
+    /// The regular files, read without a lock.
     fn files(&self) -> impl Iterator<Item = (Ino, &VInode)> {
         let numbers = 1..self.v.inode_slots();
         numbers
@@ -145,7 +152,7 @@ impl<M: Medium> Store<M> {
 
     // --- relocation -----------------------------------------------------------------------------
 
-    /// How the pool is used, by aligned units.
+    /// The use of the pool, by aligned units.
     fn units(&self) -> Units {
         let s = &self.v.settings.prealloc;
         let used: Vec<u64> =
@@ -155,8 +162,9 @@ impl<M: Medium> Store<M> {
         Units { used, are_scarce }
     }
 
-    /// Empties aligned units of which little is used, where whole units are scarce: moves the small cold files in them towards the
-    /// end of the pool, where such files so come together. A bounded step; whether more is to be done.
+    /// Empties aligned units that are used little, if whole units are scarce. Moves the small cold
+    /// files in them towards the end of the pool, where such files come together. Does a bounded
+    /// step; returns whether more is to be done.
     fn relocate(&self, used: &[u64]) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         let most = s.unit * s.relocate / 100;
@@ -191,14 +199,14 @@ impl<M: Medium> Store<M> {
         Ok(false)
     }
 
-    /// Blocks of an aligned unit that are in use.
+    /// The number of used blocks of an aligned unit.
     fn used_of(&self, unit: u64) -> u64 {
         let each = self.v.settings.prealloc.unit;
         self.v.blocks.count_range(&self.v.arena, unit * each..(unit + 1) * each)
     }
 
-    /// Of a file that is one run of no more blocks than a unit has: the one or two units that it lies in, and what moving it
-    /// takes out of each. Without a lock: a hint.
+    /// The units that a file lies in, if it is one run of at most a unit's blocks: one unit or two,
+    /// and the blocks that moving it takes out of each. Read without a lock, so only a hint.
     fn candidates(&self, ino: Ino, v: &VInode) -> SmallVec<[(usize, Candidate); 2]> {
         let each = self.v.settings.prealloc.unit;
         let run = match self.map(v) {
@@ -220,7 +228,8 @@ impl<M: Medium> Store<M> {
         age >= (self.v.settings.prealloc.cold_after as i64).saturating_mul(1_000_000_000)
     }
 
-    /// Moves a file out of a unit, towards the end of the pool; how many blocks it left, 0 where that cannot be.
+    /// Moves a file out of a unit, towards the end of the pool; returns the number of blocks moved,
+    /// 0 if it cannot be moved.
     fn relocate_file(&self, ino: Ino, unit: u64) -> Result<u64> {
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.v.vinode(ino)?;
@@ -228,7 +237,7 @@ impl<M: Medium> Store<M> {
             return Ok(0);
         }
         let is_there = self.candidates(ino, v).iter().any(|(at, _)| *at as u64 == unit);
-        // Nobody reads it where it is, or may.
+        // No process may be reading it in place.
         let is_held =
             self.v.pins().any(&self.v.arena) || v.mappings.are_direct() || v.mappings.are_kernels();
         if !is_there || is_held {
@@ -241,7 +250,7 @@ impl<M: Medium> Store<M> {
             let Some(new) = self.place_towards_end(txn, unit, run.count) else {
                 return Ok(0);
             };
-            // collect-G2.
+            // The copy is durable before the map word (collect-G2).
             self.medium.copy_nt(new.at(0), run.at(0), size.min(run.bytes()));
             self.publish_map(self.word_at(v, Word::Root), Map::Run(new));
             txn.free(run);
@@ -253,8 +262,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// A run behind a unit, as far behind as possible: in one that is broken, rather in one of which much is used, as
-    /// the others may be emptied; else in one that is whole.
+    /// Finds a run behind a unit, as far behind as possible: in a broken unit that is used much,
+    /// else in one that is used little and may be emptied itself, else in a whole unit.
     fn place_towards_end(&self, txn: &mut Txn<'_>, unit: u64, blocks: u64) -> Option<Run> {
         let s = &self.v.settings.prealloc;
         let each = s.unit;
@@ -268,7 +277,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// Whether an inode is a regular file that lives.
+/// Whether an inode is a live regular file.
 fn is_file(v: &VInode) -> bool {
     v.is_live() && v.kind() == FileKind::File
 }

@@ -7,7 +7,7 @@
 //! | into a hole | new blocks, then the map word | blocks + 1 line, 2 fences |
 //! | from the end of the file on | past the cache, then the size | data + 1 line, 2 fences |
 //!
-//! A write is not atomic in a crash: of each byte that was not synced, the old or the new value is there.
+//! A write is not atomic in a crash: each unsynced byte has its old or its new value.
 
 use crate::fs::Files;
 use crate::growth::Growth;
@@ -27,7 +27,7 @@ impl<M: Medium> Files<M> {
         self.read_by(ino, v, |v| self.read_content(v, offset, buf))
     }
 
-    /// Copies content out, holes as zeros; returns how many bytes.
+    /// Copies content out, holes as zeros; returns the number of bytes.
     fn read_content(&self, v: &VInode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let size = self.load(v, Word::Size);
         if offset >= size || buf.is_empty() {
@@ -36,7 +36,7 @@ impl<M: Medium> Files<M> {
         let len = (size - offset).min(buf.len() as u64);
         let buf = &mut buf[..len as usize];
         let map = self.map(v)?;
-        // A file in one run is one copy.
+        // A file in a single run needs one copy.
         if let Map::Run(run) = map
             && offset + len <= run.bytes()
         {
@@ -93,7 +93,7 @@ impl<M: Medium> Files<M> {
         let range = offset..end;
         let size = size.max(end);
         self.extend(v, Growth::of(v, range, size, Fill { offset, data }), |map| {
-            // Before a run may be copied.
+            // Before a run may be copied to a longer one.
             self.overwrite_mapped(v, map, inside, (offset, data), past_cache)?;
             self.touch_growth(v, size);
             Ok(())
@@ -109,7 +109,7 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// How many blocks of a range of bytes are holes.
+    /// The number of blocks in a range of bytes that are holes.
     fn holes_in(&self, map: Map, range: &Range<u64>) -> Result<u64> {
         match map {
             Map::Run(run) if range.end <= run.bytes() => Ok(0),
@@ -117,8 +117,8 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// Records a change of content in place. Times that change are durable on return, and so is what was stored past the cache
-    /// before, if `is_past_cache`: by the same fence.
+    /// Records a change of content in place. Changed times are durable on return. With
+    /// `is_past_cache`, so are bytes that were stored past the cache before: one fence serves both.
     pub fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
         let is_dated = self.date(v, MODIFIED);
         if is_dated {
@@ -129,8 +129,8 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// Stores what of `data`, which is for `offset`, lies in mapped blocks of a range: through the cache or past it, so that it is
-    /// durable after the next fence.
+    /// Stores the part of `data`, which is for `offset`, that lies in mapped blocks of a range.
+    /// Stores go through the cache, or past it, so that they are durable after the next fence.
     fn overwrite_mapped(
         &self,
         v: &VInode,
@@ -150,7 +150,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::copy_range`: reads, then writes as one operation.
+    /// `FileSystem::copy_range`: reads, then writes, as one operation.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -174,7 +174,7 @@ impl<M: Medium> Files<M> {
     }
 }
 
-/// The bits that stand for the blocks of `len` bytes.
+/// The bits of the blocks that contain these bytes.
 fn blocks_of(pm: PmOff, len: u64) -> Range<u64> {
     pm.get() / BLOCK..(pm.get() + len).div_ceil(BLOCK)
 }

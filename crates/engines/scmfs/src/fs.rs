@@ -18,10 +18,10 @@ use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 /// Version of the derived state.
 pub const STATE_FORMAT: u64 = (1 << 8 | 11) << 1;
 
-/// The operations. Each may use all that is below, and others.
+/// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
 
-/// What is below is used as if it were its own.
+/// The operations use the methods of [`Core`] as their own.
 impl<M> Deref for Files<M> {
     type Target = Core<Store<M>>;
 
@@ -31,7 +31,8 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// Operations are those of the same names in `content`, `allocate`, `sync`, `pin` and `mapping`.
+/// Each operation calls the one of the same name in `content`, `allocate`, `sync`, `pin` and
+/// `mapping`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
@@ -67,7 +68,7 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     const KEPT_BLOCKS: u64 = KEEP;
 
-    /// What was interrupted has to be finished before anything is read.
+    /// Interrupted operations have to be finished before anything is read.
     fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());

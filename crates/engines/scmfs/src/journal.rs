@@ -1,17 +1,19 @@
 //! The redo journal: words that one operation changes together.
 //!
-//! - journal-J1: what the words of a record make visible is durable before the record is stored, which may persist at any time
-//!   from then on. It is durable before any of its words is stored. That is the commit.
-//! - journal-J2: a record is durably cleared before the locks of what it changes are given back. So no two valid
-//!   records have a word in common, and in which order a mount stores them makes no difference.
-//! - journal-J3: a record is valid if its checksum matches what it holds, so that its lines need no order.
+//! - journal-J1: blocks that the words of a record make visible are durable before the record is
+//!   stored, which may persist at any time from then on. The record is durable before any of its
+//!   words is stored. That is the commit.
+//! - journal-J2: a record is durably cleared before the locks of the inodes it changes are given
+//!   back. So no two valid records have a word in common, and a mount can store them in any order.
+//! - journal-J3: a record is valid if its checksum matches its content, so that its lines need no
+//!   order.
 
 use crate::layout::{BLOCK, fnv1a, journal::*};
 use namespace::Words;
 use pmem::{Fenced, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 
-/// Where a record lies.
+/// The place of a record.
 fn place_of(number: u64) -> PmOff {
     START + number % RECORDS * RECORD
 }
@@ -27,28 +29,29 @@ fn encode(words: &[(PmOff, u64)]) -> SmallVec<[u8; RECORD as usize]> {
     bytes
 }
 
-/// Never 0, and another one for the same words in another record.
+/// The checksum of a record: never 0, and different for the same words in another record.
 fn checksum(number: u64, bytes: &[u8]) -> u64 {
     (fnv1a(bytes) ^ fnv1a(&number.to_le_bytes())).max(1)
 }
 
-/// Commits words together, in the record of this number, which nobody else uses meanwhile. `ready` proves that what they make
-/// visible is durable (journal-J1); on return they are, too.
+/// Commits words together by the record of this number, which no other thread or process uses
+/// meanwhile. `ready` proves that the blocks they make visible are durable (journal-J1); on return
+/// the words are durable, too.
 pub fn commit<M: Medium>(medium: &Pm<M>, number: u64, words: &[(PmOff, u64)], ready: Fenced) {
     assert!(words.len() <= WORDS_MAX, "an operation changes too many words at once");
     let (at, number) = (place_of(number), number % RECORDS);
     let bytes = encode(words);
     medium.write(at + 8, &bytes);
-    // Whether the record itself is whole, its checksum tells (journal-J3).
+    // The checksum shows whether the record is complete (journal-J3).
     medium.publish_word(at, checksum(number, &bytes), ready);
     medium.flush(at, 8 + bytes.len() as u64);
-    // journal-J1.
+    // The commit (journal-J1).
     let recorded = medium.fence();
     let stored = store(medium, words, &recorded);
     clear(medium, at, stored);
 }
 
-/// Stores what a record says, which is durable, and makes that durable, too.
+/// Stores the words of a durable record in place, durably.
 fn store<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)], recorded: &Fenced) -> Fenced {
     for (at, value) in words {
         medium.publish_word(*at, *value, recorded.for_another());
@@ -59,12 +62,12 @@ fn store<M: Medium>(medium: &Pm<M>, words: &[(PmOff, u64)], recorded: &Fenced) -
     medium.fence()
 }
 
-/// Clears a record, durably, whose words are `stored` (journal-J2).
+/// Clears a record, durably, after its words were `stored` (journal-J2).
 fn clear<M: Medium>(medium: &Pm<M>, at: PmOff, stored: Fenced) {
     let _ = medium.publish(at, 0, stored);
 }
 
-/// What the record of this number says; `None` where there is none (journal-J3).
+/// Reads the record of this number; `None` if it is not valid (journal-J3).
 fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Words> {
     let at = place_of(number);
     if medium.load_u64(at) == 0 {
@@ -83,17 +86,19 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Words
     (16..end).step_by(16).map(|i| Some((checked(word(i))?, word(i + 8)))).collect()
 }
 
-/// No record changes what lies before: the superblock's static fields, and the journal.
+/// The first place that a record may change: behind the superblock's static fields, and the
+/// journal.
 const FIRST: PmOff = PmOff::new(START.get() + BLOCKS * BLOCK);
 
-/// What all valid records of a pool say: as others must not be bothered meanwhile, nobody may be using it.
+/// The valid records of a pool, with their numbers. No other process may be using the pool.
 pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Words)> {
     let records = (0..RECORDS).filter_map(|n| Some((n, read(medium, n, pool_bytes)?)));
     records.collect()
 }
 
-/// Does what all valid records say, durably, and clears them; how many there were. What is no record is flushed as it is:
-/// who stored it may not have lived to do so, and a power failure must not bring it back.
+/// Stores the words of all valid records in place, durably, and clears the records; returns their
+/// number. Invalid records are flushed as they are: the process that stored or cleared one may have
+/// been killed before its flush, and a power failure must not bring an old record back.
 pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> u64 {
     medium.flush(START, BLOCKS * BLOCK);
     let recorded = medium.fence();
@@ -125,7 +130,7 @@ mod tests {
         assert_eq!(replay(&medium, 64 * BLOCK), 1);
         assert_eq!(medium.load_u64(FIRST), 1);
         assert_eq!(replay(&medium, 64 * BLOCK), 0);
-        // Torn, of another number, or out of bounds.
+        // Records that are torn, have another number, or have words out of bounds.
         for (checksum_of, words) in
             [(1, &[(FIRST, 1)][..]), (2, &words[..]), (1, &[(START, 1), (FIRST, 2)][..])]
         {

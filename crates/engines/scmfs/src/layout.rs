@@ -1,5 +1,5 @@
-//! What is on the media, word for word: `docs/format/scmfs.md` in Rust. Inodes, directories and attributes are as
-//! [`namespace`] has them.
+//! The layout of media, word for word: `docs/format/scmfs.md` in Rust. Inodes, directories and
+//! attributes are as in [`namespace`].
 
 use namespace::Format;
 use pmem::PmOff;
@@ -9,29 +9,30 @@ use vfs::Limits;
 pub use namespace::layout::{BLOCK, BlockNo};
 pub use namespace::{INODE_SIZE, POOL_USAGE, Superblock, fnv1a};
 
-/// Where the word lies that says where the inodes are.
+/// The place of the word that maps the inode table.
 pub const INODE_MAP: PmOff = namespace::INODE_ROOT;
 
 /// Map words in the block of a table.
 pub const FANOUT: u64 = 512;
 /// The highest level of a table: 512^4 blocks are 2^48 bytes.
 pub const LEVEL_MAX: u8 = 4;
-/// Bytes of an extent: what a word of a level-2 table stands for.
+/// Bytes of an extent: the bytes that a word of a level-2 table maps.
 pub const EXTENT: u64 = FANOUT * BLOCK;
 /// Bytes per inode (§3.2).
 pub const INODE: u64 = 256;
 /// The first bytes of a pool.
 pub const MAGIC: [u8; 8] = *b"KSTNSCMF";
-/// Version of this format: 2 says in the superblock how the pool was last used.
+/// Version of this format. Version 2 records in the superblock how the pool was last used.
 pub const VERSION: u32 = 2;
-/// Smallest region that can be formatted: what is fixed, inode table, root directory and some data.
+/// Smallest region that can be formatted: the fixed blocks, inode table, root directory and some
+/// data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: a run has fewer than 2^31 blocks.
 pub const POOL_MAX: u64 = (i32::MAX as u64) * BLOCK;
-/// How large things can be: what tables can map.
+/// The limits of the engine: a file is as large as tables can map.
 pub const LIMITS: Limits =
     Limits { file_size: FANOUT.pow(LEVEL_MAX as u32) * BLOCK, ..Limits::MAX };
-/// What superblocks say.
+/// The format of superblocks.
 pub const FORMAT: Format = Format {
     layout: crate::LAYOUT,
     magic: MAGIC,
@@ -46,64 +47,66 @@ const _: () = {
     assert!(INODE.is_multiple_of(pmem::LINE) && INODE >= record);
 };
 
-/// What the word at [`POOL_USAGE`] says. Anything else, no pool says.
+/// The values of the word at [`POOL_USAGE`]; any other value is damage.
 pub mod usage {
-    /// Somebody uses the pool, or did last and was killed: the contents of files may lie in caches.
+    /// A process uses the pool, or the last one was killed: the contents of files may lie in
+    /// caches.
     pub const IN_USE: u64 = 0;
-    /// All that is in the pool is durable, and nobody uses it.
+    /// Everything in the pool is durable, and no process uses it.
     pub const CLOSED: u64 = u64::from_le_bytes(*b"closed\0\0");
-    /// As `IN_USE`; and stores since have persisted in any order, or have not.
+    /// As `IN_USE`; in addition, later stores may have persisted in any order.
     pub const UNORDERED: u64 = u64::from_le_bytes(*b"any-ordr");
 }
 
-/// The redo journal: where it is, and how much there is of it.
+/// The redo journal: its place and size.
 pub mod journal {
     use super::BLOCK;
     use pmem::PmOff;
 
-    /// Where the first record lies.
+    /// The place of the first record.
     pub const START: PmOff = PmOff::new(BLOCK);
-    /// How many there are.
+    /// The number of records.
     pub const RECORDS: u64 = 32;
-    /// Bytes of one.
+    /// Bytes of a record.
     pub const RECORD: u64 = 512;
-    /// Words that one holds at the most.
+    /// Most words in a record.
     pub const WORDS_MAX: usize = 31;
-    /// Its blocks.
+    /// The number of blocks that the journal takes.
     pub const BLOCKS: u64 = RECORDS * RECORD / BLOCK;
 
     const _: () = assert!(16 + WORDS_MAX as u64 * 16 == RECORD);
 }
 
-/// The first block behind what is fixed.
+/// The first block behind the fixed ones.
 pub const FIRST_BLOCK: u64 = 1 + journal::BLOCKS;
 
 const TABLE_BIT: u64 = 1 << 63;
 const COUNT_SHIFT: u32 = 32;
 
-/// What a map word says that was read from PM, by plain numbers: `Maps::check_map` makes a [`Map`] of it that may be followed.
+/// The parts of a map word that was read from PM, as plain numbers: `Maps::check_map` makes a
+/// [`Map`] of it that may be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unverified {
     /// Nothing: zeros.
     Hole,
     /// Blocks that lie behind each other.
     Run {
-        /// Number of the first.
+        /// Number of the first block.
         start: u64,
-        /// How many.
+        /// The number of blocks.
         count: u64,
     },
     /// A table of map words.
     Table {
         /// Number of its block.
         block: u64,
-        /// How many levels of tables it is, itself included.
+        /// The number of levels of tables, including this one.
         level: u8,
     },
 }
 
 impl Unverified {
-    /// From what is stored.
+    /// Decodes a stored word.
     #[inline]
     pub const fn unpack(word: u64) -> Self {
         let block = word & 0xffff_ffff;
@@ -116,7 +119,7 @@ impl Unverified {
         }
     }
 
-    /// As it is stored.
+    /// Encodes it as a word.
     #[inline]
     pub const fn pack(self) -> u64 {
         match self {
@@ -127,50 +130,51 @@ impl Unverified {
     }
 }
 
-/// What a map word names, which was checked, or made here.
+/// A map word that was checked when read, or made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Map {
-    /// Nothing: zeros.
+    /// No blocks: zeros.
     Hole,
-    /// Blocks that lie behind each other.
+    /// Contiguous blocks.
     Run(Run),
     /// A table of map words.
     Table {
         /// Its block.
         block: BlockNo,
-        /// How many levels of tables it is, itself included.
+        /// The number of levels of tables, including this one.
         level: u8,
     },
 }
 
-/// Blocks that lie behind each other.
+/// Contiguous blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first. Where there are none, it is where one would be.
+    /// The first block. If there are no blocks, the place where it would be.
     pub start: BlockNo,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
 }
 
 impl Run {
-    /// One block.
+    /// A run of one block.
     pub const fn one(block: BlockNo) -> Self {
         Self { start: block, count: 1 }
     }
 
-    /// From the block of number `start` on, which is not that of the superblock, as its bit is set.
+    /// The run of claimed blocks from number `start` on. It is not the superblock's block, as the
+    /// bit of that is set.
     #[inline]
     pub fn claimed(start: u64, count: u64) -> Self {
         Self { start: BlockNo::new(start).expect("the bit of the superblock is set"), count }
     }
 
-    /// What is behind its last block.
+    /// The block behind its last block.
     #[inline]
     pub fn end(self) -> BlockNo {
         self.start + self.count
     }
 
-    /// The bits that stand for its blocks.
+    /// The bits of its blocks.
     #[inline]
     pub fn bits(self) -> Range<u64> {
         let first = self.start.get();
@@ -182,32 +186,32 @@ impl Run {
         (0..self.count).map(move |nth| self.start + nth)
     }
 
-    /// Where its byte `offset` lies in the pool.
+    /// The place of its byte `offset` in the pool.
     #[inline]
     pub const fn at(self, offset: u64) -> PmOff {
         self.start.at(offset)
     }
 
-    /// Bytes of it.
+    /// Its length in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.count * BLOCK
     }
 
-    /// What is left of it without the first `blocks`.
+    /// The rest of it without the first `blocks`.
     #[inline]
     pub fn skip(self, blocks: u64) -> Self {
         Self { start: self.start + blocks, count: self.count - blocks }
     }
 
-    /// The first blocks of it, at the most so many.
+    /// Its first blocks, at most this number.
     #[inline]
     pub const fn first(self, blocks: u64) -> Self {
         let count = if blocks < self.count { blocks } else { self.count };
         Self { start: self.start, count }
     }
 
-    /// As a map; a hole where there are no blocks.
+    /// The map of this run; a hole if it has no blocks.
     #[inline]
     pub const fn map(self) -> Map {
         if self.count == 0 { Map::Hole } else { Map::Run(self) }
@@ -215,7 +219,7 @@ impl Run {
 }
 
 impl Map {
-    /// As it is stored.
+    /// Encodes it as a map word.
     #[inline]
     pub const fn pack(self) -> u64 {
         match self {
@@ -226,7 +230,7 @@ impl Map {
         .pack()
     }
 
-    /// Bytes that it can hold without becoming another one: the virtual size (§3.3).
+    /// Bytes that it can hold before it must be replaced: the virtual size (§3.3).
     #[inline]
     pub const fn virtual_bytes(self) -> u64 {
         match self {
@@ -237,17 +241,17 @@ impl Map {
     }
 }
 
-/// Bytes that a table of this level stands for.
+/// Bytes that a table of this level maps.
 pub const fn table_bytes(level: u8) -> u64 {
     BLOCK << (9 * level as u64)
 }
 
-/// Bytes that a word in a table of this level stands for.
+/// Bytes that a word in a table of this level maps.
 pub const fn word_bytes(level: u8) -> u64 {
     table_bytes(level - 1)
 }
 
-/// The least level of a table that stands for so many bytes.
+/// The lowest level of a table that maps this number of bytes.
 pub const fn level_for(bytes: u64) -> u8 {
     let mut level = 1;
     while table_bytes(level) < bytes {

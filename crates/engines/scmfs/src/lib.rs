@@ -1,27 +1,28 @@
 //! SCMFS: a file system on persistent memory whose files are contiguous in memory (Wu and Reddy, SC 2011; section numbers
 //! refer to that paper).
 //!
-//! A file is one run of blocks, so that a read is one copy from where the run starts. The paper has that from the memory
-//! management of the kernel; here all of the pool is mapped once, and a run is contiguous in the pool as well. What outgrows its
-//! run, or has big holes, is mapped by tables like those of a CPU ([`layout`]).
+//! A file is one run of blocks, so that a read is one copy from an offset in the run. In the paper,
+//! the kernel's memory management makes files contiguous. Here all of the pool is mapped once, and
+//! a run is contiguous in the pool as well. A file that outgrows its run, or has big holes, is
+//! mapped by tables like those of a CPU ([`layout`]).
 //!
-//! Names and attributes are durable when calls return: each operation on them commits by one word, or by a record of the redo
-//! journal. Contents are stored in place and durable on `fsync`, as §3.6 has it; but what a file grows by is never
-//! somebody else's.
+//! Names and attributes are durable when calls return: each operation on them commits by one word,
+//! or by a record of the redo journal. Contents are stored in place and durable on `fsync`, as in
+//! §3.6. The added part of a longer file never shows bytes of another file.
 //!
-//! Reading order, from below; nothing calls what is above it:
+//! Reading order, from the lowest layer up; no module calls a higher one:
 //!
-//! - [`layout`]: what is on the media;
+//! - [`layout`]: the bytes on the media;
 //! - `journal`: words that are committed together;
-//! - `space`, `prealloc`, `volatile`: which blocks are free, pre-allocated, or not durable yet; what else is derived other
-//!   engines have alike in [`namespace`] and [`namespace::derived`];
-//! - `Maps`: `map`: where contents lie;
-//! - `settings`, `usage`: what was chosen at the mount, and what the pool says of who used it last;
-//! - `Store`: `store`, `growth`, `claims`: one inode, and what [`namespace`] wants of an engine;
-//! - `collect`: what is pre-allocated, freed again;
+//! - `space`, `prealloc`, `volatile`: blocks that are free, pre-allocated, or not durable yet; the
+//!   derived state that all engines share is in [`namespace`] and [`namespace::derived`];
+//! - `Maps`: `map`: the places of contents;
+//! - `settings`, `usage`: options of the mount, and the pool's record of its last use;
+//! - `Store`: `store`, `growth`, `claims`: one inode, and what [`namespace`] needs from an engine;
+//! - `collect`: freeing pre-allocated blocks;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: those on contents;
-//! - `lifecycle`: format, check.
+//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: the operations on contents;
+//! - `lifecycle`: format and check.
 
 #![forbid(unsafe_code)]
 
@@ -60,10 +61,11 @@ pub const LAYOUT: &str = "scmfs";
 /// A mounted pool.
 pub type Scmfs<M> = namespace::Pool<Files<M>>;
 
-/// Where those meet who use the pool in `region`: a copy of its file is another pool.
+/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
+/// another pool.
 ///
 /// # Errors
-/// [`Error::NotAPool`]; [`Error::Shared`] where it lies in no file.
+/// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
 pub fn place(region: &pmem::Region) -> Result<Place, Error> {
     namespace::place::<Files<&pmem::Region>>(region)
 }

@@ -24,10 +24,11 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     FORMAT.info(medium)
 }
 
-/// Checks a pool that is not mounted, as [`namespace::check`]: with what was interrupted, finished.
+/// Checks a pool that is not mounted, as [`namespace::check`], after finishing interrupted
+/// operations.
 ///
 /// # Errors
-/// [`Error::NotAPool`] or [`Error::Unusable`] where there is none.
+/// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.
 pub fn check(
     medium: &impl Medium,
     options: &CheckOptions,

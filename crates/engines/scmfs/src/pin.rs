@@ -1,4 +1,4 @@
-//! Reading without a copy: where the content of a file lies in PM.
+//! Reading without a copy: finding the content of a file in PM.
 
 use crate::fs::Files;
 use crate::layout::BLOCK;

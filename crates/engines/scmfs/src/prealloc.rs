@@ -1,16 +1,20 @@
 //! Pre-allocation (§3.3): space that files have beyond their size, and null files.
 //!
-//! A *null file* is a run of blocks without an inode: it is taken from a file that is removed, and given to one that is
-//! created. Nothing on the media says so, and a scan frees it. (The paper keeps inode and space together; here an inode
-//! without a name is free, and its number costs one bit.)
+//! A *null file* is a run of blocks without an inode: it is taken from a file that is removed, and
+//! given to one that is created. The media do not record null files, and a scan frees them. (The
+//! paper keeps inode and space together; here an inode without a name is free, and its number costs
+//! one bit.)
 //!
-//! - prealloc-A1: *reclaimable* blocks, those of null files and those beyond the size of files, are claimed and not counted as
-//!   free. Their number is kept apart. So who has reserved blocks finds them (space-P2), and who asks how much space there
-//!   is, is told both.
-//! - prealloc-A2: what is reclaimable may hold anybody's old bytes. It comes into a file beyond its size only, and whoever lets the
-//!   file grow over it overwrites it durably before the size says so (map-M2).
-//! - prealloc-A3: a run becomes a null file only while nobody reads without a copy: who does may be reading it.
-//! - prealloc-A4: who shares a pool does as those who opened it first ([`crate::settings`]).
+//! - prealloc-A1: *reclaimable* blocks, those of null files and those beyond the size of files, are
+//!   claimed and not counted as free. Their number is kept separately. So an operation that has
+//!   reserved blocks finds them (space-P2), and `statfs` adds both numbers.
+//! - prealloc-A2: reclaimable blocks may hold old bytes of any file. They come into a file only
+//!   beyond its size, and an operation that grows the file over them overwrites them durably before
+//!   the size includes them (map-M2).
+//! - prealloc-A3: a run becomes a null file only while there are no readers without a copy: such a
+//!   reader may be reading it.
+//! - prealloc-A4: all processes that share a pool use the settings of the first
+//!   ([`crate::settings`]).
 
 use crate::layout::{BLOCK, BlockNo, Map, Run, Unverified};
 use crate::volatile::Volatile;
@@ -19,14 +23,15 @@ use arena::{Layout, Span};
 use namespace::VInode;
 use std::sync::atomic::Ordering::*;
 
-/// Null files are kept in so many places, each mostly used by threads of its own.
+/// The number of groups of null files, each mostly used by threads of its own.
 const SHARDS: u64 = 16;
-/// Words of one: where null files are in it ([`Filled`]), then a ring of packed runs; 0: none.
+/// Words of a group: the filled places ([`Filled`]), then a ring of packed runs; 0: none.
 const SHARD_WORDS: usize = 64;
 type Shard = [AtomicU64; SHARD_WORDS];
 
-/// Which places of a ring are taken: `len` from `head` on, the oldest first. While others are at it, more or less: the places
-/// themselves say what is there, and are exchanged by one instruction.
+/// The filled places of a ring: `len` from `head` on, the oldest first. This is approximate while
+/// other threads change the ring. The places themselves are exact, and each is exchanged by one
+/// instruction.
 #[derive(Clone, Copy)]
 struct Filled {
     head: usize,
@@ -48,29 +53,29 @@ impl Filled {
 
     fn update(shard: &Shard, change: impl Fn(Self) -> Self) {
         let new = |word| Some(change(Self::unpack(word)).pack());
-        // It always changes.
+        // The update cannot fail, as the closure always returns a value.
         let _ = shard[0].fetch_update(Relaxed, Relaxed, new);
     }
 }
 
-/// The most null files that there can be.
+/// The most null files possible.
 pub const NULL_FILES_MAX: u64 = SHARDS * (SHARD_WORDS as u64 - 1);
 
-/// Two lines, because the prefetcher pairs them; the first word counts.
+/// Two lines, because the prefetcher pairs them; only the first word is used.
 type Counter = [AtomicU64; 16];
 const COUNTERS: usize = 64;
 
-/// Where the state of pre-allocation lies.
+/// The places of the state of pre-allocation.
 #[derive(Clone, Copy)]
 pub struct Plan {
     reclaimable: Span<Counter>,
     nulls: Span<Shard>,
-    /// Whether too little of what is free lies in whole units, as the collector saw it last.
+    /// Whether too little free space lies in whole units, as the collector last found.
     scarce: Span<AtomicU64>,
 }
 
 impl Plan {
-    /// Plans it.
+    /// Plans the state.
     pub fn new(layout: &mut Layout) -> Self {
         Self {
             reclaimable: layout.table(COUNTERS),
@@ -81,7 +86,7 @@ impl Plan {
 }
 
 impl Volatile {
-    /// Free blocks of which nothing is pre-allocated.
+    /// Free blocks that must remain after a pre-allocation.
     pub fn blocks_kept_free(&self) -> u64 {
         let s = &self.settings.prealloc;
         let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
@@ -99,20 +104,21 @@ impl Volatile {
         }
     }
 
-    /// How many blocks can be had at once by collecting them; while others are at it, more or less.
+    /// The number of blocks that collecting would free at once; approximate while other threads
+    /// change it.
     pub fn reclaimable(&self) -> u64 {
         let counters = self.arena.table(self.prealloc.reclaimable);
         let sum = counters.iter().fold(0u64, |sum, c| sum.wrapping_add(c[0].load(Relaxed)));
         (sum as i64).max(0) as u64
     }
 
-    /// Blocks beyond the size of a file, as last noted.
+    /// Blocks beyond the size of a file, as last recorded.
     #[inline]
     pub fn preallocated(&self, v: &VInode) -> u64 {
         v.dir.load(Relaxed).into()
     }
 
-    /// Notes how many blocks a file has beyond its size. Under its exclusive lock.
+    /// Records the number of blocks beyond the size of a file, under the file's exclusive lock.
     #[inline]
     pub fn set_preallocated(&self, v: &VInode, blocks: u64) {
         let had = self.preallocated(v);
@@ -128,13 +134,13 @@ impl Volatile {
         &self.arena.table(self.prealloc.nulls)[(nth % SHARDS) as usize]
     }
 
-    /// How many null files the shard may have.
+    /// The most null files in this group.
     fn shard_max(&self, nth: u64) -> usize {
         let max = self.settings.prealloc.null_max;
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
     }
 
-    /// Takes a null file for a new one, whose pre-allocated blocks it becomes.
+    /// Takes a null file for a new file: it becomes the pre-allocated blocks of `v`.
     pub fn take_null(&self, v: &VInode) -> Option<Run> {
         if !self.settings.prealloc.enabled {
             return None;
@@ -150,8 +156,8 @@ impl Volatile {
         (own..own + SHARDS).find_map(|nth| self.pop_of(nth))
     }
 
-    /// Takes a null file out of a shard: the last that came, which may be in the caches, or the first, which has been written
-    /// longest ago (§5).
+    /// Takes a null file out of a group: the newest, which may be in the caches, or with `wear` the
+    /// oldest, which was written the longest time ago (§5).
     fn pop_of(&self, nth: u64) -> Option<Run> {
         let (shard, places) = (self.shard(nth), self.shard_max(nth));
         let Filled { head, len } = Filled::of(shard);
@@ -169,7 +175,8 @@ impl Volatile {
         Some(run)
     }
 
-    /// Makes a null file of a run that is claimed and nobody's; whether there was room for one more.
+    /// Makes a null file of a claimed run without an owner; returns whether there was room for one
+    /// more.
     fn push(&self, run: Run) -> bool {
         let own = u64::from(self.arena.owner());
         (own..own + SHARDS).any(|nth| {
@@ -188,14 +195,16 @@ impl Volatile {
         })
     }
 
-    /// Makes a null file of the blocks of a file that is removed, durably; what of them is to become free.
+    /// Makes a null file of the blocks of a file whose removal is durable; returns the rest, which
+    /// is to become free.
     pub fn keep_as_null(&self, run: Run) -> Run {
         let s = &self.settings.prealloc;
-        // prealloc-A3.
+        // A reader without a copy may be reading it (prealloc-A3).
         if !s.enabled || s.null_max == 0 || self.pins().any(&self.arena) {
             return run;
         }
-        // Where space is short, the collector would free it, and until then it would be in the way of what has to lie together.
+        // If space is short, the collector would free it, and until then it could separate free
+        // blocks that must be contiguous.
         if !self.free.take(&self.arena, 0, self.blocks_kept_free()) {
             return run;
         }
@@ -207,7 +216,7 @@ impl Volatile {
         run.skip(kept.count)
     }
 
-    /// Notes whether whole units are scarce.
+    /// Records whether whole units are scarce.
     pub fn note_scarce(&self, is_scarce: bool) {
         let word = &self.arena.table(self.prealloc.scarce)[0];
         if word.load(Relaxed) != u64::from(is_scarce) {
@@ -215,7 +224,8 @@ impl Volatile {
         }
     }
 
-    /// Whether a run is better freed, as whole units are scarce and it lies in one that is not nearly full.
+    /// Whether a run should rather be freed: whole units are scarce, and its unit is not nearly
+    /// full.
     fn is_in_the_way(&self, run: Run) -> bool {
         if self.arena.table(self.prealloc.scarce)[0].load(Relaxed) == 0 {
             return false;
@@ -225,13 +235,13 @@ impl Volatile {
         self.blocks.count_range(&self.arena, unit * each..(unit + 1) * each) <= each - each / 8
     }
 
-    /// How many null files there are.
+    /// The number of null files.
     pub fn null_files(&self) -> u64 {
         let of = |shard: &Shard| shard[1..].iter().filter(|word| word.load(Relaxed) != 0).count();
         self.arena.table(self.prealloc.nulls).iter().map(|shard| of(shard) as u64).sum()
     }
 
-    /// Makes a null file of free blocks; whether that was possible.
+    /// Makes a null file of free blocks; returns whether that was possible.
     pub fn make_null(&self) -> bool {
         let blocks = self.settings.prealloc.null_blocks;
         if !self.free.take(&self.arena, blocks, self.blocks_kept_free()) {
@@ -250,7 +260,8 @@ impl Volatile {
         is_kept
     }
 
-    /// Frees null files, until `left` are left or `blocks` blocks are free; how many blocks that were.
+    /// Frees null files until `left` are left or `blocks` blocks are freed; returns the number of
+    /// freed blocks.
     pub fn free_nulls(&self, left: u64, blocks: u64) -> u64 {
         let mut extra = self.null_files().saturating_sub(left);
         let mut freed = 0;
@@ -267,7 +278,7 @@ impl Volatile {
     }
 }
 
-/// Takes what a word of a shard holds.
+/// Takes the run out of a word of a group.
 fn take(word: &AtomicU64) -> Option<Run> {
     if word.load(Relaxed) == 0 {
         return None;

@@ -1,7 +1,9 @@
-//! What is chosen at a mount, for all who share the pool: words of the shared state that no recovery forgets, written by who makes
-//! it. Those who join read them, whatever their own options say.
+//! The settings of a mount, common to all processes that share the pool. They are words of the
+//! shared state that survive recoveries. The process that creates the state writes them. Processes
+//! that join read them, and ignore their own options.
 //!
-//! What a file says for itself is an extended attribute, [`CACHE_ATTRIBUTE`], and two bits of its state ([`crate::volatile`]).
+//! A file can have its own write policy, in the extended attribute [`CACHE_ATTRIBUTE`] and two bits
+//! of its state ([`crate::volatile`]).
 
 use crate::prealloc::NULL_FILES_MAX;
 use namespace::Tables;
@@ -10,25 +12,26 @@ use pmem::Domain;
 use pool::{Consistency, MountOptions, PastCache, Prealloc, WritePolicy};
 use vfs::{Errno, Result};
 
-/// The attribute by which a file says how writes to it reach the medium: the name of a [`WritePolicy`].
+/// The attribute with a file's own write policy: the name of a [`WritePolicy`].
 pub const CACHE_ATTRIBUTE: &[u8] = b"user.keepstone.cache";
 
-/// The bit of the first word that says [`Consistency::None`]; below it is the number of the policy.
+/// The bit of the first word for [`Consistency::None`]; below it is the number of the policy.
 const UNORDERED: u64 = 1 << 8;
 
-/// What was chosen.
+/// The settings of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Of files that say nothing for themselves.
+    /// The policy of files without their own.
     pub write_policy: WritePolicy,
-    /// Which writes go past the cache, with [`WritePolicy::Auto`].
+    /// The writes that bypass the cache, with [`WritePolicy::Auto`].
     pub past_cache: PastCache,
     pub consistency: Consistency,
     pub prealloc: Prealloc,
 }
 
 impl Settings {
-    /// Those of a pool that is opened: the first who opens it says, the others hear.
+    /// Returns the settings of a pool that is opened: the first process stores those of its
+    /// options, the others load them.
     pub fn agree(v: &Tables, is_first: bool, domain: Domain, o: &MountOptions) -> Self {
         if is_first {
             v.set_settings(&Self::of(domain, o).pack());
@@ -36,9 +39,10 @@ impl Settings {
         Self::unpack(&v.settings())
     }
 
-    /// What options choose.
+    /// The settings of these options.
     fn of(domain: Domain, o: &MountOptions) -> Self {
-        // There a fence is a system call that writes to a disk: only for who asks to wait for it.
+        // For an ordinary file, a fence is a system call that writes to a disk: only for programs
+        // that ask to wait for it.
         let has_fences = domain != Domain::PageCache;
         Self {
             write_policy: o.write_policy,
@@ -48,7 +52,7 @@ impl Settings {
         }
     }
 
-    /// As they are shared.
+    /// Encodes them as shared words.
     fn pack(&self) -> [u64; SETTINGS] {
         let unordered = if self.consistency == Consistency::None { UNORDERED } else { 0 };
         let p = &self.prealloc;
@@ -73,7 +77,7 @@ impl Settings {
         ]
     }
 
-    /// From what is shared.
+    /// Decodes shared words.
     fn unpack(words: &[u64; SETTINGS]) -> Self {
         let word = |i: usize| words[i];
         let is_unordered = word(0) & UNORDERED != 0;
@@ -101,7 +105,7 @@ impl Settings {
     }
 }
 
-/// Settings that can be.
+/// Limits settings to valid values.
 fn limited(asked: &Prealloc) -> Prealloc {
     let null_max = asked.null_max.min(NULL_FILES_MAX);
     Prealloc {
@@ -133,7 +137,7 @@ pub fn numbered(number: u32) -> Option<WritePolicy> {
         .find(|policy| self::number(*policy) == number)
 }
 
-/// Whether a write of so many bytes to a file of so many goes past the cache.
+/// Whether a write of `bytes` bytes to a file of `size` bytes bypasses the cache.
 #[inline]
 pub fn goes_past_cache(policy: WritePolicy, bytes: usize, size: u64, from: PastCache) -> bool {
     match policy {
@@ -143,7 +147,7 @@ pub fn goes_past_cache(policy: WritePolicy, bytes: usize, size: u64, from: PastC
     }
 }
 
-/// What the value of [`CACHE_ATTRIBUTE`] means. `EINVAL` where it means nothing.
+/// Parses the value of [`CACHE_ATTRIBUTE`]. `EINVAL` if it names no policy.
 pub fn policy_of(value: &[u8]) -> Result<WritePolicy> {
     let name = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
     name.parse().map_err(|_| Errno::INVAL)

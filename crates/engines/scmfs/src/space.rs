@@ -1,20 +1,22 @@
-//! Space: which blocks are free, and what an operation takes and gives back.
+//! Space: the search for free blocks, and the blocks that an operation takes and gives back.
 //!
-//! - space-P1: a block's bit is set while it belongs to something that is reachable from the superblock, or was claimed by an
-//!   operation in flight.
-//! - space-P2: the count of free blocks never exceeds the number of clear bits, so that who has reserved blocks finds
-//!   them. That they lie together is not promised.
-//! - space-P3: what is known of how free blocks lie together never hides any (free_runs-R1): all blocks are cleared through
-//!   [`arena::FreeRuns`].
+//! - space-P1: a block's bit is set while its owner is reachable from the superblock, or while an
+//!   operation in flight has claimed it.
+//! - space-P2: the count of free blocks never exceeds the number of clear bits, so that an
+//!   operation that has reserved blocks finds them. They need not be contiguous.
+//! - space-P3: the bounds on runs of free blocks never hide any free block (free_runs-R1): all
+//!   blocks are cleared through [`arena::FreeRuns`].
 //!
-//! A freed block that somebody may still be reading without a copy waits ([`arena::Pins`]).
+//! A freed block waits while a reader without a copy may still use it ([`arena::Pins`]).
 //!
-//! - space-P4: a request for less than 2 MiB breaks no aligned unit of 2 MiB as long as units that are broken already can serve
-//!   it, with less room to grow than it asks for or with none: whole units stay whole for files that need them, and for huge
-//!   pages (WineFS' rule). A file of nearly 2 MiB that is appended to counts as one that needs them.
+//! - space-P4: a request for less than 2 MiB breaks no aligned unit of 2 MiB while a broken unit
+//!   can serve it. That holds even if the broken unit has less room to grow than requested, or
+//!   none. So whole units stay whole for files that need them, and for huge pages (WineFS' rule). A
+//!   file of nearly 2 MiB that is appended to counts as one that needs them.
 //!
-//! Each search takes the lowest place in the pool that serves it, so that what is used stays together; threads that meet there
-//! take different ones of the lowest. (With `wear`, searches go on where the last one ended.)
+//! Each search takes the lowest place in the pool that serves it, so that used blocks stay
+//! together. Threads that compete take different ones of the lowest places. (With `wear`, a search
+//! starts where the last one ended.)
 
 use crate::layout::{BLOCK, BlockNo, EXTENT, Run};
 use crate::volatile::Volatile;
@@ -24,13 +26,13 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use vfs::Errno;
 
-/// Where a thread looks first for what is free, in the pool it used last.
+/// The block numbers at which a thread starts its searches, in the pool that it used last.
 #[derive(Clone, Copy)]
 struct Hints {
     pool: u64,
     /// With `wear`: in broken units, and in all.
     blocks: [u64; 2],
-    /// How many broken units that would do are left for other threads.
+    /// The number of suitable broken units to leave for other threads.
     skip: u64,
 }
 
@@ -38,16 +40,16 @@ os::thread_cell! {
     fn hints -> Hints, "scmfs_hints", 32
 }
 
-/// Threads that meet spread over so many units.
+/// The number of units over which competing threads spread.
 const SPREAD: u64 = 4;
 
 /// Blocks of an aligned unit.
 const UNIT: u64 = EXTENT / BLOCK;
 
-/// What is longer and appended to gets a unit: seven eighths of one.
+/// Files longer than this that are appended to get a whole unit: seven eighths of one.
 const NEARLY_UNIT: u64 = UNIT - UNIT / 8;
 
-/// Blocks that only operations which free space, or keep what is there, may use.
+/// Blocks that are reserved for operations which free space, or keep existing content.
 pub const KEEP: u64 = 32;
 
 impl Volatile {
@@ -60,13 +62,15 @@ impl Volatile {
         Hints { pool: self.id, blocks: [blocks; 2], skip: 0 }
     }
 
-    /// Where turns begin: elsewhere after each mount, so that no end of the pool is written more often.
+    /// The start of the first search with `wear`: random for each mount, so that no end of the pool
+    /// is written more often.
     fn any_block(&self) -> u64 {
         RandomState::new().hash_one(self.id) % self.blocks.len()
     }
 
-    /// Runs `body` with `blocks` blocks set aside, so that it cannot run out of space half-way. `keep` blocks must stay
-    /// free besides. If it succeeds the blocks it replaced become free; if it fails, those it took.
+    /// Runs `body` with `blocks` blocks reserved, so that it cannot run out of space half-way.
+    /// `keep` more blocks must stay free. If `body` succeeds, the blocks it replaced become free;
+    /// if it fails, those it took.
     pub fn transact<T, E: From<Errno>>(
         &self,
         blocks: u64,
@@ -79,7 +83,7 @@ impl Volatile {
         self.transact_reserved(blocks, body)
     }
 
-    /// Sets blocks aside, so that `keep` stay free besides; whether there were so many.
+    /// Reserves blocks if `keep` more stay free; returns whether it did.
     pub fn reserve(&self, blocks: u64, keep: u64) -> bool {
         blocks == 0 || self.free.take(&self.arena, blocks, keep)
     }
@@ -99,13 +103,14 @@ impl Volatile {
         result
     }
 
-    /// Gives blocks back outside of a transaction: those of a file that is gone.
+    /// Gives back blocks outside of a transaction, after the removal of a file.
     pub fn release(&self, runs: &[Run]) {
         let cleared = self.clear_runs(runs);
         self.give_back(cleared);
     }
 
-    /// Lets blocks be claimed again, at once or when nobody can be reading them any more. Returns how many at once.
+    /// Lets blocks be claimed again, at once or when no reader can be using them any more. Returns
+    /// the number released at once.
     fn clear_runs(&self, runs: &[Run]) -> u64 {
         if self.pins().any(&self.arena) {
             let each = |run: &Run| run.bits().map(|block| block as u32);
@@ -121,13 +126,13 @@ impl Volatile {
         runs.iter().map(|run| run.count).sum()
     }
 
-    /// Lets blocks be claimed again that had to wait for readers, if nobody reads any more (space-P3).
+    /// Lets blocks be claimed again that had to wait for readers, if no reader is left (space-P3).
     pub fn clear_deferred(&self) {
         self.clear_deferred_by(|block| self.free_runs.clear(&self.arena, block..block + 1));
     }
 
-    /// Claims so many blocks that lie behind each other; where `room` are free together, so that what grows can do so in place,
-    /// if that is to be had (space-P4).
+    /// Claims this many contiguous blocks. Prefers a place with `room` contiguous free blocks in
+    /// all, so that the owner can grow in place (space-P4).
     pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
         let broken = || {
             rooms(room - blocks).find_map(|more| self.claim(blocks, blocks + more, Place::Broken))
@@ -141,7 +146,7 @@ impl Volatile {
         if blocks < UNIT { broken().or_else(anywhere) } else { anywhere() }
     }
 
-    /// Claims so many blocks of which `room` in all are free together.
+    /// Claims this many contiguous blocks at a place with `room` contiguous free blocks in all.
     fn claim(&self, blocks: u64, room: u64, place: Place) -> Option<Run> {
         let mut h = self.hints();
         let which = usize::from(place != Place::Broken);
@@ -172,18 +177,18 @@ impl Volatile {
     }
 }
 
-/// Where blocks are searched for.
+/// The kind of place to search for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In units that are broken.
+    /// In broken units.
     Broken,
-    /// From the beginning of a whole unit on, the first of several.
+    /// At the start of a whole unit, the first of several.
     Aligned,
-    /// Wherever they are.
+    /// Anywhere.
     Any,
 }
 
-/// How many blocks of room beside those that are needed are tried one after the other: fewer each time, none at last.
+/// The numbers of additional blocks of room to try in this order: fewer each time, 0 at last.
 fn rooms(room: u64) -> impl Iterator<Item = u64> {
     let mut rooms: SmallVec<[u64; 3]> = SmallVec::from_buf([room, room / 4, 0]);
     rooms.dedup();
@@ -199,8 +204,8 @@ pub struct Txn<'a> {
 }
 
 impl Txn<'_> {
-    /// Takes reserved blocks that lie behind each other, where there are so many; as the others, of unspecified
-    /// content. Where `room` are free together, so that what grows can do so in place, if that is easy to have.
+    /// Takes this many contiguous reserved blocks, of unspecified content, if there are any.
+    /// Prefers a place with `room` contiguous free blocks, so that the owner can grow in place.
     pub fn take_run(&mut self, blocks: u64, room: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let run = self.v.claim_run(blocks, room.max(blocks))?;
@@ -208,8 +213,8 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run), with as much of `prealloc` as there is together. What is nearly as long as a unit gets
-    /// one.
+    /// As [`take_run`](Self::take_run), with as many of the `prealloc` blocks as there are
+    /// contiguous. A run nearly as long as a unit gets a whole one.
     pub fn take_with_prealloc(&mut self, blocks: u64, prealloc: u64) -> Option<Run> {
         assert!(blocks + prealloc <= self.reserved, "an operation reserved too few blocks");
         let claim = |more: u64, place| self.v.claim(blocks + more, blocks + more, place);
@@ -223,8 +228,9 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// As [`take_run`](Self::take_run) for what may grow: with `prealloc` more, where there are so many together. Where
-    /// pre-allocation sees to it that what grows moves to such a place, it needs no room before.
+    /// As [`take_run`](Self::take_run), for a run that may grow: takes `prealloc` more blocks, if
+    /// as many are contiguous. If pre-allocation will move a growing run anyway, the place needs no
+    /// room to grow.
     pub fn take_to_grow(&mut self, blocks: u64, prealloc: u64, may_move: bool) -> Option<Run> {
         if prealloc > 0 {
             return self.take_with_prealloc(blocks, prealloc);
@@ -233,8 +239,8 @@ impl Txn<'_> {
         self.take_run(blocks, if needs_room { 2 * blocks } else { blocks })
     }
 
-    /// Takes the first blocks of a unit, for a file that is appended to and longer than one; else as
-    /// [`take_run`](Self::take_run).
+    /// Takes the first blocks of a unit, for a file longer than a unit that is appended to;
+    /// otherwise as [`take_run`](Self::take_run).
     pub fn take_extent(&mut self, blocks: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let run = self
@@ -245,7 +251,7 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// Takes reserved blocks that lie behind each other within these, where there are so many.
+    /// Takes this many contiguous reserved blocks within a range, if there are any.
     pub fn take_within(&mut self, within: Range<u64>, blocks: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let mut search = Search { bits: blocks, room: blocks, ..Search::default() };
@@ -255,7 +261,7 @@ impl Txn<'_> {
         Some(run)
     }
 
-    /// Takes the reserved blocks from `start` on, where they are free.
+    /// Takes the reserved blocks from `start` on, if they are free.
     pub fn take_at(&mut self, start: BlockNo, blocks: u64) -> bool {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let run = Run { start, count: blocks };
@@ -266,7 +272,8 @@ impl Txn<'_> {
         got
     }
 
-    /// Takes the reserved blocks behind a run: so many and `prealloc` more, or without these. How many, where they are free.
+    /// Takes reserved blocks behind a run: `blocks` and `prealloc` more, or only `blocks`. Returns
+    /// the number, if they were free.
     pub fn take_behind(&mut self, run: Run, blocks: u64, prealloc: u64) -> Option<u64> {
         let all = blocks + prealloc;
         if prealloc > 0 && self.take_at(run.end(), all) {
@@ -275,7 +282,7 @@ impl Txn<'_> {
         self.take_at(run.end(), blocks).then_some(blocks)
     }
 
-    /// Takes up to `most` reserved blocks that lie behind each other: no fewer than lie so.
+    /// Takes up to `most` contiguous reserved blocks: as many as are contiguous.
     pub fn take_some(&mut self, most: u64) -> Run {
         let mut want = most.min(self.reserved);
         assert!(want > 0, "an operation reserved too few blocks");
@@ -284,7 +291,7 @@ impl Txn<'_> {
                 self.note(run);
                 return run;
             }
-            // space-P2: one is there, if not where the search was by then.
+            // By space-P2 a block is free, even if the search has passed its place.
             want = self.v.free_runs.longest(&self.v.arena, want).max(1);
         }
     }
@@ -305,14 +312,14 @@ impl Txn<'_> {
         self.taken.push(run);
     }
 
-    /// Notes blocks to become free when the operation has succeeded.
+    /// Records blocks that become free if the operation succeeds.
     pub fn free(&mut self, run: Run) {
         if run.count > 0 {
             self.freed.push(run);
         }
     }
 
-    /// Blocks taken less blocks freed.
+    /// The number of blocks taken, less those freed.
     pub fn delta(&self) -> i64 {
         let sum = |runs: &[Run]| runs.iter().map(|run| run.count as i64).sum::<i64>();
         sum(&self.taken) - sum(&self.freed)

@@ -1,4 +1,4 @@
-//! Inodes of a mounted pool: what [`namespace`] wants of the engine.
+//! Inodes of a mounted pool: the functions that [`namespace`] requires from the engine.
 
 use crate::growth::{Growth, is_near};
 use crate::journal;
@@ -15,19 +15,20 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 
-/// Inodes and their content: maps, and what is derived. Nothing here is an operation.
+/// Inodes and their content: maps, and the derived state. None of these functions is a whole
+/// operation.
 pub struct Store<M> {
     pub maps: Maps<M>,
     pub v: Volatile,
     pub read_only: AtomicBool,
     pub clock: fn() -> Timestamp,
-    /// Whether the pool says how it was used.
+    /// Whether the pool records how it was used.
     pub says_usage: bool,
-    /// Of a scan: whether all contents are durable.
+    /// Set by a scan: whether all contents are durable.
     pub is_all_durable: AtomicBool,
 }
 
-/// What is in them is followed and changed as if the maps were its own.
+/// The store uses the methods of the maps as its own.
 impl<M> Deref for Store<M> {
     type Target = Maps<M>;
 
@@ -37,7 +38,8 @@ impl<M> Deref for Store<M> {
     }
 }
 
-/// Where an inode's map word and size are, or the inode table's: in one line, the size behind.
+/// The places of the map word and size of an inode, or of the inode table: in one line, the size
+/// behind.
 #[derive(Clone, Copy)]
 pub struct Content {
     pub map: PmOff,
@@ -47,20 +49,20 @@ pub struct Content {
 /// The content of the inode table.
 const INODES: Content = Content { map: INODE_MAP, size: INODE_SIZE };
 
-/// What maps a content that grows, and whether that has been stored.
+/// The map of a content that grows, and whether it has been stored.
 struct Grown {
     map: Map,
     is_stored: bool,
 }
 
 impl<M: Medium> Store<M> {
-    /// The map of an inode's content, checked.
+    /// The checked map of an inode's content.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
         self.map_at(self.word_at(v, Word::Root))
     }
 
-    /// Where the content of an inode is described.
+    /// The places of an inode's map word and size.
     pub fn content(&self, v: &VInode) -> Content {
         Content { map: self.word_at(v, Word::Root), size: self.word_at(v, Word::Size) }
     }
@@ -73,7 +75,7 @@ impl<M: Medium> Store<M> {
         let is_dense = size.div_ceil(BLOCK) <= last;
         let blocks = match map {
             Map::Run(run) if last <= run.count => 0,
-            // In place, or all of it in a longer run.
+            // In place, or all of the content in a longer run.
             Map::Run(run) if is_dense && is_near(run.count, first) => {
                 if size <= EXTENT {
                     last
@@ -89,7 +91,7 @@ impl<M: Medium> Store<M> {
         Ok(if blocks == 0 && fits { 0 } else { blocks + tables_for(last - first) })
     }
 
-    /// How many of the blocks are holes.
+    /// The number of these blocks that are holes.
     pub fn holes(&self, map: Map, blocks: Range<u64>) -> Result<u64> {
         let mut holes = 0;
         self.pieces(map, blocks, |_, piece| {
@@ -99,7 +101,8 @@ impl<M: Medium> Store<M> {
         Ok(holes)
     }
 
-    /// What maps a content when it has grown: a run, in place or, if it may move, a longer one; else a table, which is stored.
+    /// The map of a content after its growth: a run, in place or, if it may move, a longer one;
+    /// otherwise a table, which is stored.
     fn grown_map(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
         let map = self.map_at(content.map)?;
         let (first, last) = (growth.range.start / BLOCK, growth.range.end.div_ceil(BLOCK));
@@ -136,12 +139,12 @@ impl<M: Medium> Store<M> {
         Ok(Grown { map, is_stored: true })
     }
 
-    /// Maps what is to be mapped, and fills what is new; beyond the size, which stays, nobody sees that. Durable after the next
-    /// fence.
+    /// Maps the range of a growth, and fills its new blocks. Beyond the size, which stays, the
+    /// blocks are invisible. Durable after the next fence.
     fn prepare(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
         let was_hole = self.medium.load_u64(content.map) == 0;
         let grown = self.grown_map(txn, content, growth)?;
-        // What is mapped beyond the size is of unspecified content, and so is a run that is new.
+        // Mapped blocks beyond the size have unspecified content, and so has a new run.
         let is_new = was_hole && !grown.is_stored;
         let known = if is_new { 0 } else { self.medium.load_u64(content.size) };
         self.mapped(grown.map, known..growth.size, |at, pm, len| {
@@ -158,7 +161,8 @@ impl<M: Medium> Store<M> {
         Ok(grown)
     }
 
-    /// Lets a content grow, durably. The commit is the size, which lies behind the map word in its line.
+    /// Grows a content, durably. The commit is the size, which lies behind the map word in its
+    /// line.
     pub fn grow(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<()> {
         let grown = self.prepare(txn, content, growth)?;
         let ready = self.medium.fence();
@@ -175,8 +179,8 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Lets the content of an inode grow ([`grow`](Self::grow)), where there is space for it; `prepare` runs before, when that is
-    /// certain.
+    /// Grows the content of an inode ([`grow`](Self::grow)), if there is space. `prepare` runs
+    /// before, when the space is certain.
     pub fn extend(
         &self,
         v: &VInode,
@@ -185,7 +189,8 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let content = self.content(v);
         let mut map = self.map_at(content.map)?;
-        // What begins with more than an extent has no use for a null file in which it does not fit.
+        // A file that begins with more than an extent has no use for a null file into which it does
+        // not fit.
         let is_too_short = self.medium.load_u64(content.size) == 0
             && growth.size > EXTENT
             && map.virtual_bytes() < growth.size;
@@ -193,7 +198,7 @@ impl<M: Medium> Store<M> {
             map = self.drop_preallocated(v, map)?;
         }
         let need = self.blocks_to_grow(map, &growth.range, growth.size)?;
-        // Pre-allocated blocks are never what an operation lacks.
+        // Pre-allocation never makes an operation fail for want of space.
         growth.prealloc = if need > 0 { self.blocks_to_preallocate(v, &growth) } else { 0 };
         let is_reserved = growth.prealloc > 0
             && self.v.reserve(need + growth.prealloc, self.v.blocks_kept_free());
@@ -214,13 +219,13 @@ impl<M: Medium> Store<M> {
 
     // --- pre-allocated blocks (§3.3) ---------------------------------------------------------------------
 
-    /// How many blocks beyond its new size a file gets that grows so: as many as it has then, within limits. The first
-    /// content of a file is mostly all of it, and gets none.
+    /// The number of blocks beyond its new size that a growing file gets: as many as it has then,
+    /// within limits. The first content of a file is mostly all of it, and gets none.
     fn blocks_to_preallocate(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
         let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
         let is_append = growth.continues(size);
-        // mapping-D2: who maps the file could see it.
+        // A process that maps the file could see them (mapping-D2).
         let is_mapped = v.mappings.are_direct();
         if !s.enabled || !is_append || v.kind() != FileKind::File || is_mapped {
             return 0;
@@ -228,12 +233,13 @@ impl<M: Medium> Store<M> {
         growth.size.div_ceil(BLOCK).clamp(s.blocks_min, s.blocks_max)
     }
 
-    /// Whether a range is so far behind a run that what is pre-allocated of it is better given back than made part of the file.
+    /// Whether a range is so far behind a run that pre-allocated blocks between are better given
+    /// back than made part of the file.
     fn is_far(&self, map: Map, range: &Range<u64>) -> bool {
         matches!(map, Map::Run(run) if !is_near(run.count, range.start / BLOCK))
     }
 
-    /// The map of a file when what it has beyond its size has been given back.
+    /// Gives back the blocks of a file beyond its size; returns its map after that.
     fn drop_preallocated(&self, v: &VInode, map: Map) -> Result<Map> {
         if v.kind() != FileKind::File || self.v.preallocated(v) == 0 {
             return Ok(map);
@@ -242,8 +248,8 @@ impl<M: Medium> Store<M> {
         self.map(v)
     }
 
-    /// Brings up to date how many blocks a file has beyond its size, when its map or its size has changed: the rest of its
-    /// run, or of the run that its last block is in.
+    /// Updates the number of blocks beyond the size of a file, when its map or its size has
+    /// changed: the rest of its run, or of the run with its last block.
     pub fn note_preallocated(&self, v: &VInode) -> Result<()> {
         if v.kind() != FileKind::File {
             return Ok(());
@@ -252,7 +258,7 @@ impl<M: Medium> Store<M> {
         assert_sizes(map, size);
         let used = size.div_ceil(BLOCK);
         let blocks = match map {
-            // mapping-D1: it is not to be had.
+            // They cannot be reclaimed while mapped (mapping-D1).
             _ if v.mappings.are_direct() => 0,
             Map::Hole => 0,
             Map::Run(run) => run.count.saturating_sub(used),
@@ -266,13 +272,13 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Whether a file that is cut to a size keeps its blocks, for when it grows again. One with a table does not: there are no
-    /// tables without content.
+    /// Whether a file that is cut to a size keeps its blocks, for when it grows again. A file with
+    /// a table does not: there are no tables without content.
     fn may_keep(&self, v: &VInode, size: u64) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         let is_file = v.kind() == FileKind::File;
         Ok(match self.map(v)? {
-            // prealloc-A3.
+            // A reader without a copy may be reading them (prealloc-A3).
             Map::Run(run) if s.enabled && is_file && !self.v.pins().any(&self.v.arena) => {
                 run.count.saturating_sub(size.div_ceil(BLOCK)) <= s.blocks_max
             }
@@ -280,13 +286,13 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Adds a block to the inode table: invisible until the size says so.
+    /// Adds a block to the inode table: it is invisible until the size includes it.
     fn grow_inode_table(&self) -> Result<()> {
         let size = self.medium.load_u64(INODES.size);
         let map = self.map_at(INODES.map)?;
         let range = size..size + BLOCK;
         self.v.transact(self.blocks_to_grow(map, &range, range.end)?, KEEP, |txn| {
-            // Inodes stay where they are.
+            // Inodes never move.
             let fill = Fill::ZEROS;
             let growth = Growth { size: range.end, range, fill, may_move: false, prealloc: 0 };
             self.grow(txn, INODES, &growth)?;
@@ -295,7 +301,7 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Where a block of a content lies, which has one there.
+    /// The place of an existing block of a content.
     fn block_at(&self, content: Content, offset: u64) -> Result<PmOff> {
         let map = self.map_at(content.map)?;
         match self.piece(map, offset / BLOCK, 1)? {
@@ -304,7 +310,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Changes the size of a file, and `words` with it: what it grows by reads as zeros, and mostly needs no space.
+    /// Changes the size of a file, together with `words`. An added part reads as zeros, and mostly
+    /// needs no space.
     fn resize(&self, v: &VInode, size: u64, ino: Ino, words: &[(PmOff, u64)]) -> Result<()> {
         let old = self.load(v, Word::Size);
         if size > old {
@@ -320,7 +327,7 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Prepares a file for a size to which it grows. Durable after the next fence.
+    /// Prepares a file for a larger size. Durable after the next fence.
     fn make_room(&self, v: &VInode, old: u64, size: u64) -> Result<()> {
         let mut map = self.map(v)?;
         if self.is_far(map, &(size..size)) {
@@ -342,8 +349,8 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Maps what a growth says, without a change of the size. A crash before that is stored leaves it as pre-allocated blocks.
-    /// Durable after the next fence.
+    /// Maps the range of a growth without changing the size. A crash before the size is stored
+    /// leaves the blocks pre-allocated. Durable after the next fence.
     pub fn preallocate(&self, txn: &mut Txn<'_>, v: &VInode, growth: &Growth<'_>) -> Result<()> {
         let content = self.content(v);
         let grown = self.prepare(txn, content, growth)?;
@@ -354,15 +361,16 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Zeroes bytes of a file where they lie, durably: those behind its end, whose blocks are mapped and so stay.
+    /// Zeroes bytes of a file in place, durably: those behind its end, whose blocks are mapped and
+    /// so stay.
     pub fn clear(&self, v: &VInode, range: Range<u64>) -> Result<()> {
         self.mapped(self.map(v)?, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
         let _ = self.medium.fence();
         Ok(())
     }
 
-    /// Cuts an inode's content, whose size has been published as `size`: gives back all that is mapped beyond. A crash before
-    /// that is done leaves it as pre-allocated blocks, which the next mount gives back.
+    /// Cuts an inode's content, whose size has been published as `size`: gives back all blocks
+    /// beyond it. A crash meanwhile leaves pre-allocated blocks, which the next mount gives back.
     pub fn trim(&self, v: &VInode, size: u64) -> Result<()> {
         let map = self.map(v)?;
         let slot = self.word_at(v, Word::Root);
@@ -383,7 +391,7 @@ impl<M: Medium> Store<M> {
                 _ => return Ok::<_, Errno>(()),
             }
             self.medium.flush(slot, 8);
-            // Before anybody else gets these blocks.
+            // Before these blocks can be claimed again.
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
             Ok(())
@@ -391,7 +399,7 @@ impl<M: Medium> Store<M> {
         self.note_preallocated(v)
     }
 
-    /// Commits words of an inode, and its size if it gets another one.
+    /// Commits words of an inode, and its new size, if it has one.
     fn commit_inode(
         &self,
         ino: Ino,
@@ -408,7 +416,7 @@ impl<M: Medium> Store<M> {
 
     // --- what is stored whole -------------------------------------------------------------------
 
-    /// Blocks that storing so many bytes takes at the most.
+    /// The most blocks that storing this number of bytes takes.
     fn blocks_of(bytes: u64) -> u64 {
         match bytes.div_ceil(BLOCK) {
             n @ 0..=1 => n,
@@ -439,7 +447,7 @@ impl<M: Medium> Store<M> {
         self.build(txn, level_for(blocks * BLOCK), &pieces)
     }
 
-    /// Stores another list of attributes of an inode, which `commit` makes the one that counts, durably.
+    /// Stores another list of attributes of an inode; `commit` makes it the inode's list, durably.
     fn replace_attributes(
         &self,
         v: &VInode,
@@ -449,7 +457,7 @@ impl<M: Medium> Store<M> {
         let old = self.all_blocks(self.map_at(self.word_at(v, Word::Xattr))?)?;
         let list = list_bytes(attributes);
         let blocks = Self::blocks_of(list.len() as u64);
-        // One that takes no more blocks than the list before needs them only until it is committed.
+        // A list that takes no more blocks than the previous one needs them only until the commit.
         let is_longer = blocks > old.iter().map(|run| run.count).sum();
         self.v.transact(blocks, if is_longer { KEEP } else { KEEP / 2 }, |txn| {
             let new = self.store_whole(txn, &list);
@@ -462,7 +470,7 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Reads the first bytes of what a map has, holes as zeros.
+    /// Reads the first bytes of a map's content, holes as zeros.
     pub fn read_whole(&self, map: Map, buf: &mut [u8]) -> Result<()> {
         self.mapped(map, 0..buf.len() as u64, |at, pm, len| {
             self.medium.read(pm, &mut buf[at as usize..(at + len) as usize]);
@@ -470,14 +478,15 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// The three sizes of a content (§3.3): virtual ≥ mapped, as a run is all mapped, and words of tables lead to no more than they
-/// stand for (map-M1); in one run, mapped ≥ size. Of a table, virtual ≥ size (claims-S3).
+/// Asserts the order of the three sizes of a content (§3.3). Virtual ≥ mapped, as a run is all
+/// mapped, and words of tables map no more than their range (map-M1). In one run, mapped ≥ size. Of
+/// a table, virtual ≥ size (claims-S3).
 fn assert_sizes(map: Map, size: u64) {
     let is_within = map == Map::Hole || map.virtual_bytes() >= size;
     debug_assert!(is_within, "{size} bytes are not within {map:?}");
 }
 
-/// A list of attributes as it is stored: nothing where there are none.
+/// A list of attributes as it is stored; empty if there are no attributes.
 fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
 }
@@ -564,7 +573,8 @@ impl<M: Medium> Storage for Store<M> {
                     runs.push(self.v.keep_as_null(run));
                 }
                 Ok(_) => {}
-                // A damaged map keeps its blocks: better lost until repair than free while referenced.
+                // A damaged map keeps its blocks: losing them until a repair is better than freeing
+                // blocks that are referenced.
                 Err(e) => {
                     runs.truncate(own);
                     tracing::error!(%ino, %e, "its blocks stay allocated");
@@ -619,7 +629,7 @@ impl<M: Medium> Storage for Store<M> {
     }
 
     fn note_attributes(&self, v: &VInode, attributes: &Attributes) {
-        // What they say wrongly, nobody has chosen.
+        // A value that does not parse counts as unset.
         let chosen = attributes.get(CACHE_ATTRIBUTE).and_then(|value| policy_of(value).ok());
         self.v.set_write_policy(v, chosen);
     }
@@ -727,14 +737,14 @@ impl<M: Medium> Storage for Store<M> {
             self.v.set_all_dirty(v);
         }
         let slot = self.word_at(v, Word::Root);
-        // A recovery leaves what is mapped as it is, pre-allocated blocks as well.
+        // A recovery leaves mapped blocks as they are, including pre-allocated ones.
         let mut keep = size;
         if v.mappings.are_direct() {
             self.v.note_direct_mapping();
             keep = LIMITS.file_size;
         }
         let (blocks, _) = self.claim_map(scan, object, slot, keep, each);
-        // claims-S3. What cannot be, has been reported.
+        // The size must fit (claims-S3). An impossible map has been reported already.
         let most = match self.load_map(slot) {
             Unverified::Run { count, .. } => count * BLOCK,
             Unverified::Table { level: level @ 1..=LEVEL_MAX, .. } => table_bytes(level),

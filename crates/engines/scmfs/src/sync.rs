@@ -1,4 +1,5 @@
-//! What makes the content of files durable: `fsync` and `sync`. Names and attributes are durable when calls return.
+//! Making the content of files durable: `fsync` and `sync`. Names and attributes are durable when
+//! calls return.
 
 use crate::fs::Files;
 use crate::layout::BLOCK;
@@ -9,7 +10,8 @@ use pmem::Medium;
 use vfs::{Errno, FileKind, Ino, Result};
 
 impl<M: Medium> Files<M> {
-    /// As [`namespace::Files::write_back`]: what was stored to through the cache since that was last done.
+    /// As [`namespace::Files::write_back`]: flushes the bytes that were stored through the cache
+    /// since the last call.
     pub fn write_back(&self, ino: Ino) -> Result<()> {
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live(ino)?;
@@ -35,8 +37,8 @@ impl<M: Medium> Files<M> {
         Ok(())
     }
 
-    /// Flushes what of a file may not be durable. Whoever does the same at the same time writes back the same: what is
-    /// done is noted when it is durable.
+    /// Flushes the blocks of a file that may not be durable. Concurrent callers write back the same
+    /// blocks: a block is recorded as durable only after it is.
     pub fn flush_dirty(&self, v: &VInode) -> Result<()> {
         let dirty = self.v.dirty_blocks(v);
         if dirty.is_empty() {

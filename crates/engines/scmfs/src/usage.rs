@@ -1,12 +1,15 @@
-//! What the pool says of who used it last ([`crate::layout::usage`]).
+//! The pool's record of its last use ([`crate::layout::usage`]).
 //!
-//! - usage-U1: a pool says `CLOSED` only when all that is in it is durable, and nobody changes it before it says so no
-//!   more, durably. So a mount that finds it need not take contents for dirty. (What a power failure leaves is durable whatever the
-//!   pool says. Contents can lie in caches only where processes were killed, and those had begun to use the pool.)
-//! - usage-U2: a pool says `UNORDERED`, durably, before the first store whose order is not kept, and until all of it was written
-//!   back. Who finds it knows that a power failure may have left anything.
+//! - usage-U1: the word is `CLOSED` only when everything in the pool is durable, and it is durably
+//!   replaced before the pool changes again. So a mount that finds `CLOSED` need not treat contents
+//!   as dirty. (After a power failure, all of the pool is durable, whatever the word is. Contents
+//!   can be in caches only if processes were killed, and those had begun to use the pool.)
+//! - usage-U2: the word is `UNORDERED`, durably, before the first store whose order is not kept,
+//!   and until all stores were written back. A mount that finds `UNORDERED` knows that a power
+//!   failure may have left any mixture.
 //!
-//! Pools of version 1 say nothing: there contents are taken for dirty, and order is always kept.
+//! Pools of version 1 have no such word: their contents are treated as dirty, and order is always
+//! kept.
 
 use crate::layout::*;
 use crate::store::Store;
@@ -16,12 +19,13 @@ use pool::{Consistency, Error, MountOptions, Problem};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Result};
 
-/// Whether pools of the version that this superblock has say how they were used.
+/// Whether the pool of this superblock has a version that records its usage.
 pub fn is_said(medium: &Pm<impl Medium>) -> bool {
     FORMAT.has_usage(namespace::version(medium))
 }
 
-/// What is wrong with a pool of which a power failure may have left anything, and what a repair does.
+/// The problem of a pool in which a power failure may have left any mixture, and the effect of a
+/// repair.
 const UNORDERED: (&str, &str) = (
     "it was used with consistency=none and not unmounted, so a power failure may have left any mixture of old and new",
     "believe what is found to be sound",
@@ -47,7 +51,7 @@ impl<M: Medium> Store<M> {
             }
             _ => {}
         }
-        // Whether the medium can, before the pool says that it does.
+        // Checks that the medium can do without order, before the pool records that it does.
         if is_unordered {
             self.stop_ordering()?;
             self.medium.0.set_ordered(true);
@@ -62,8 +66,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Begins to use the pool, first of all that a scan does; notes whether contents are durable. Finds again what it says where a
-    /// process has died and the scan is a recovery.
+    /// Begins to use the pool, as the first step of a scan; records whether contents are durable.
+    /// In the scan of a recovery, it finds the word that this use has stored.
     pub fn scan_usage(&self, scan: &Scan) {
         let said = if self.says_usage { self.medium.load_u64(POOL_USAGE) } else { usage::IN_USE };
         self.is_all_durable.store(said == usage::CLOSED, Relaxed);
@@ -91,12 +95,12 @@ impl<M: Medium> Store<M> {
             self.say_usage(says);
         }
         if is_unordered {
-            // usage-U2: from here on.
+            // From here on stores have no order (usage-U2).
             self.medium.0.set_ordered(false);
         }
     }
 
-    /// Ends the use of a pool that nobody else uses, and whose contents were written back.
+    /// Ends the use of a pool that no other process uses, and whose contents were written back.
     pub fn end_use(&self) -> Result<()> {
         if self.v.settings.consistency == Consistency::None {
             self.medium.0.set_ordered(true);
@@ -111,13 +115,13 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Says something else from now on, durably, when all that was flushed is durable (usage-U1).
+    /// Stores another word, durably, when all flushed bytes are durable (usage-U1).
     fn say_usage(&self, says: u64) {
         let ready = self.medium.fence();
         let _ = self.medium.publish(POOL_USAGE, says, ready);
     }
 
-    /// Writes all blocks back that are in use.
+    /// Writes back all used blocks.
     fn flush_all(&self) {
         let used = |block: &u64| self.v.blocks.get(&self.v.arena, *block);
         for block in (0..self.v.blocks.len()).filter(used) {
@@ -126,7 +130,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// For who wants to mount such a pool.
+/// The problem to report to a mount of such a pool.
 fn unordered_problem() -> Problem {
     let (what, remedy) = UNORDERED;
     Problem {

@@ -1,5 +1,5 @@
-//! What is derived from PM when a pool is opened, beside what all engines have ([`namespace`]): which blocks hold what may
-//! not be durable yet, and who uses the journal.
+//! The engine's own derived state, besides that of [`namespace`]: blocks that may not be durable
+//! yet, and locks of the journal's records.
 
 use crate::layout::{BLOCK, BlockNo, INODE, journal};
 use crate::prealloc;
@@ -11,27 +11,28 @@ use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Of a file's state: nobody knows what of it is durable.
+/// State bit of a file: it is unknown which of its blocks are durable.
 const ALL_DIRTY: u32 = namespace::derived::ENGINE_BITS << 1;
 const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
-/// Two bits of it: the number of the write policy that it has chosen for itself; 0: it has none.
+/// Two state bits: the number of the file's own write policy; 0: it has none.
 const POLICY: u32 = 3 * POLICY_UNIT;
 const POLICY_UNIT: u32 = namespace::derived::ENGINE_BITS << 3;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
-    /// How free blocks lie together (space-P3).
+    /// The bounds on runs of free blocks (space-P3).
     pub free_runs: FreeRuns,
     /// Blocks of files that were stored to through the cache since they were last flushed.
     dirty: Bitmap,
-    /// How many files have such; and whether any was mapped to where it lies. Derived, so that a recovery begins with none.
+    /// The number of files with such blocks; and whether any file was mapped directly. Derived, so
+    /// that a recovery starts with zeros.
     dirty_files: Span<AtomicU64>,
-    /// Who uses which record of the journal.
+    /// The locks of the journal's records.
     pub records: RecordLocks,
     /// Pre-allocation.
     pub prealloc: prealloc::Plan,
-    /// What holds for all who use the pool.
+    /// The settings of all users of the pool.
     pub settings: Settings,
 }
 
@@ -46,7 +47,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For a pool of `blocks` blocks that one process uses, or several.
+    /// Plans the state for a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, BLOCK / INODE);
         let map = tables.blocks();
@@ -59,12 +60,13 @@ impl Plan {
         Self { free_runs, dirty, dirty_files, records, prealloc, tables }
     }
 
-    /// Where everything is.
+    /// The places of all tables.
     pub fn layout(&mut self) -> &Layout {
         self.tables.layout()
     }
 
-    /// The state in this memory, with the settings that options choose unless others have theirs.
+    /// Opens the state in this memory, with the settings of the options, unless other processes
+    /// have set theirs.
     pub fn open(self, memory: Memory, domain: Domain, o: &MountOptions) -> Volatile {
         let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
         let is_first = matches!(memory, Memory::Fresh { .. });
@@ -74,7 +76,7 @@ impl Plan {
     }
 }
 
-/// What all engines have.
+/// The engine-independent state.
 impl Deref for Volatile {
     type Target = Tables;
 
@@ -87,8 +89,9 @@ impl Deref for Volatile {
 impl Volatile {
     // --- what is not durable --------------------------------------------------------------------
 
-    /// Notes that a file's blocks from its `first` on, which lie at `blocks`, are about to be stored to through the cache: before
-    /// that, so that who dies between leaves nothing unnoted. Under the file's exclusive lock.
+    /// Records that a file's blocks from its `first` on, which lie at `blocks`, are about to be
+    /// stored to through the cache. It is called before the store, so that a death between leaves
+    /// no store unrecorded. Under the file's exclusive lock.
     #[inline]
     pub fn mark_dirty(&self, v: &VInode, first: u64, blocks: Range<u64>) {
         let last = first + (blocks.end - blocks.start);
