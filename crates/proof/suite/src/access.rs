@@ -1,4 +1,5 @@
-//! Access times: relatime, strict, none; what they cost, and that all who share a pool keep to them.
+//! Tests access times with relatime, strictatime and noatime: their costs, and that all processes
+//! that share a pool follow the same mode.
 
 use crate::{DIR, Engine, FILE, Fs, PoolFile, create, formatted, open_shared, place};
 use pmem::Medium;
@@ -6,7 +7,7 @@ use pool::MountOptions;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::{FileSystem as _, Ino, ROOT, Timestamp};
 
-/// Words stored, lines flushed and fences of a call.
+/// Returns the words stored, lines flushed and fences of a call.
 fn cost<E: Engine>(fs: &Fs<E>, call: impl FnOnce()) -> [u64; 3] {
     let before = fs.medium().counters().snapshot();
     call();
@@ -14,11 +15,11 @@ fn cost<E: Engine>(fs: &Fs<E>, call: impl FnOnce()) -> [u64; 3] {
     [d.words_stored, d.lines_flushed, d.fences]
 }
 
-/// A word, a line, and nobody waits for it.
+/// The cost of recording an access: one word and one line, without a fence.
 const RECORDED: [u64; 3] = [1, 1, 0];
 const NOTHING: [u64; 3] = [0; 3];
 
-/// Which accesses are recorded, in each mode, of files and of directories.
+/// Tests which accesses to files and directories each mode records.
 pub fn modes<E: Engine>() {
     static NOW: AtomicI64 = AtomicI64::new(1 << 40);
     let clock = || Timestamp(NOW.load(Relaxed));
@@ -37,7 +38,7 @@ pub fn modes<E: Engine>() {
     tick();
     assert_eq!([cost::<E>(&fs, read), cost::<E>(&fs, list)], [NOTHING; 2], "noatime");
 
-    // As long as nobody says anything, it is relatime.
+    // The default is relatime.
     fs.record_access(true, true, false);
     for recorded in [RECORDED, NOTHING] {
         tick();
@@ -65,7 +66,7 @@ pub fn modes<E: Engine>() {
     assert_eq!([cost::<E>(&fs, read), cost::<E>(&fs, list)], [RECORDED, NOTHING], "it stays");
 }
 
-/// What one process says, the server of a mount, all keep to.
+/// Tests that all processes follow the mode that one process, the server of a mount, sets.
 pub fn all_processes_keep_to_it<E: Engine>() {
     let pool = PoolFile::new::<E>("access", 16 << 20);
     static NOW: AtomicI64 = AtomicI64::new(1 << 40);

@@ -1,4 +1,4 @@
-//! The contract's suite ([`vfs::conformance`]) on an engine.
+//! Runs the contract's suite ([`vfs::conformance`]) on an engine.
 
 use crate::{Engine, Fs, mounted};
 use vfs::FileSystem;
@@ -11,7 +11,7 @@ where
     Box::new(mounted::<E>(64 << 20))
 }
 
-/// Each promise by itself.
+/// Tests each promise by itself.
 pub fn scenarios<E: Engine>()
 where
     Fs<E>: 'static,
@@ -19,7 +19,8 @@ where
     run_all(make::<E>);
 }
 
-/// `KEEPSTONE_OPS` and `KEEPSTONE_SEED` choose more, or one again.
+/// Tests generated sequences. `KEEPSTONE_OPS` sets their length, and `KEEPSTONE_SEED` selects one
+/// seed.
 pub fn generated<E: Engine>()
 where
     Fs<E>: 'static,
@@ -27,7 +28,7 @@ where
     run_generated(make::<E>, 60, 400);
 }
 
-/// Many threads at once.
+/// Tests many threads at once.
 pub fn stress<E: Engine>() {
     for seed in 0..8 {
         vfs::conformance::stress(&mounted::<E>(64 << 20), 4, 1500, seed).unwrap();

@@ -1,9 +1,10 @@
-//! A process that shares a pool dies at each access to PM in turn, in each kind of operation: the
-//! others find the operation done or not done, every lock free, and all space accounted for.
+//! Tests deaths of a process that shares a pool, at each access to PM in each kind of operation.
+//! The other processes must find the operation done or not done, every lock free, and all space
+//! accounted for.
 //!
-//! What dies is a forked child, by `_exit` within the medium. The crash explorer asks what a power
-//! failure leaves; this asks what a death leaves, where PM has every store but locks and derived
-//! state are as they were in the middle.
+//! A forked child dies by `_exit` within the medium. The crash explorer tests what a power failure
+//! leaves. This test examines what a death leaves: PM has every store, but locks and derived state
+//! are as they were in the middle.
 
 #![allow(unsafe_code)]
 
@@ -20,14 +21,14 @@ use vfs::{
 
 const DIED: i32 = 77;
 
-/// The process ends at the access that this counts down to; 0: it lives on.
+/// The number of accesses left until the process dies; 0 if it does not die.
 struct Mortal(AtomicU64);
 
 impl Mortal {
     fn tick(&self) {
         let left = self.0.load(Relaxed);
         if left == 1 {
-            // SAFETY: ends the process without running anything of it.
+            // SAFETY: ends the process without running any more of its code.
             unsafe { libc::_exit(DIED) };
         }
         self.0.store(left.saturating_sub(1), Relaxed);
@@ -46,7 +47,7 @@ impl Watch for Mortal {
     }
 }
 
-/// A pool of any engine: operations are functions in a table, which cannot be generic.
+/// A pool of any engine. Operations are functions in a table, which cannot be generic.
 type Pool<'a> = dyn FileSystem + 'a;
 
 fn node(kind: NewKind<'_>) -> NewNode<'_> {
@@ -67,10 +68,11 @@ fn rename(fs: &Pool<'_>, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags)
     fs.rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), flags)
 }
 
-/// Where the second part of a file with a hole begins.
+/// The offset of the second part of a file with a hole.
 const FAR: u64 = (2 << 20) + 4096;
 
-/// What every operation finds: two directories, files of several sizes, one with two names.
+/// Creates the files that every operation needs: two directories, and files of several sizes, one
+/// of them with two names.
 fn furnish(fs: &Pool<'_>, dir: Ino) -> Result<()> {
     for name in ["a", "b"] {
         make(fs, dir, name, NewKind::Dir)?;
@@ -203,7 +205,7 @@ const OPS: &[Op] = &[
     ("insert", |fs, d| on(fs, d, "big", |f| fs.fallocate(f, Fallocate::Insert, 4096, 8192))),
 ];
 
-/// Removes what is in a directory.
+/// Removes everything in a directory.
 fn clear(fs: &Pool<'_>, dir: Ino) {
     let mut names = Vec::new();
     let list = &mut |e: &vfs::DirEntry<'_>| {
@@ -221,7 +223,8 @@ fn clear(fs: &Pool<'_>, dir: Ino) {
     }
 }
 
-/// Runs `op` in a child that dies at its `point`th access; whether it came to its end.
+/// Runs `op` in a child that dies at its `point`th access. Returns whether the operation was
+/// completed.
 fn run_in_child(fs: &Pool<'_>, watch: &Mortal, dir: Ino, op: &Op, point: u64) -> bool {
     // SAFETY: the child calls the file system, which is made for that, and `_exit`.
     let child = unsafe { libc::fork() };
@@ -242,7 +245,7 @@ fn run_in_child(fs: &Pool<'_>, watch: &Mortal, dir: Ino, op: &Op, point: u64) ->
     }
 }
 
-/// All that is below a directory; and what some files hold, byte by byte.
+/// The tree below a directory, and the contents of some files, byte by byte.
 #[derive(PartialEq, Eq)]
 struct State {
     tree: Tree,
@@ -263,8 +266,8 @@ fn read(fs: &Pool<'_>, dir: Ino) -> State {
     State { tree, contents }
 }
 
-/// Operations that change contents inside a file. Where that is not atomic, a death in the midst leaves of each byte the old
-/// or the new value.
+/// Operations that change contents inside a file. If these are not atomic, a death in the middle
+/// leaves the old or the new value of each byte.
 const INSIDE: [&str; 10] = [
     "write to a hole",
     "write in a line",
@@ -278,7 +281,8 @@ const INSIDE: [&str; 10] = [
     "zero a range",
 ];
 
-/// Whether a state lies between two others: one of their trees, but for contents; of these, each byte has one of both values.
+/// Returns whether a state lies between two others: it has the tree of one of them, except for
+/// contents, and each byte of the contents has the value of one of them.
 fn is_torn(before: &State, after: &State, now: &State) -> bool {
     let is = |other: &State| now.tree.without_content() == other.tree.without_content();
     let is_torn = |(name, bytes): (&&str, &Vec<u8>)| {
@@ -291,7 +295,7 @@ fn is_torn(before: &State, after: &State, now: &State) -> bool {
     (is(before) || is(after)) && now.contents.iter().all(is_torn)
 }
 
-/// A child dies at each access of each operation.
+/// Tests the death of a child at each access of each operation.
 pub fn at_every_access<E: Engine>() {
     let pool = PoolFile::new::<E>("deaths", 8 << 20);
     let region = open_shared(&pool.0);
@@ -300,7 +304,8 @@ pub fn at_every_access<E: Engine>() {
     let medium = Watched { region, watch: Mortal(AtomicU64::new(0)) };
     let fs = Fs::<E, Watched<Mortal>>::attach(medium, &place, &options).unwrap();
     let dir = make(&fs, ROOT, "dir", NewKind::Dir).unwrap();
-    // What an operation may leave behind for good: space of directories and of the inode file.
+    // Runs each operation once, so that it takes the space that it may keep for good: that of
+    // directories and of the inode file.
     for op in OPS {
         furnish(&fs, dir).unwrap();
         (op.1)(&fs, dir).unwrap();
@@ -315,7 +320,8 @@ pub fn at_every_access<E: Engine>() {
         (op.1)(&fs, dir).unwrap();
         let after = read(&fs, dir);
         clear(&fs, dir);
-        // Several calls in one operation: each state between them is right too.
+        // These operations consist of several calls, so that each state between the calls is
+        // correct, too.
         const SEVERAL: [&str; 3] = [
             "rmdir",
             "create with a new block of the directory",
@@ -346,7 +352,7 @@ pub fn at_every_access<E: Engine>() {
                 tree::diff(&before.tree, &now.tree),
                 tree::diff(&after.tree, &now.tree),
             );
-            // It can be done now, unless it was.
+            // The operation can be done now, unless it was done.
             if now == before {
                 (op.1)(&fs, dir).unwrap();
                 assert_eq!(tree::diff(&after.tree, &read(&fs, dir).tree), None, "{}, again", op.0);

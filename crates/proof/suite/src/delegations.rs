@@ -1,4 +1,4 @@
-//! Files that others read and write by themselves ([`vfs::FileSystem::delegate`]).
+//! Tests files that other processes read and write by a delegation ([`vfs::FileSystem::delegate`]).
 
 use crate::{Engine, PoolFile, attach};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -10,8 +10,8 @@ use vfs::{
 const ROUNDS: usize = 100;
 const LEN: u64 = 40_000;
 
-/// By a delegation everybody reads and writes until it is recalled, and nobody when that has returned, be it in the middle of
-/// a write.
+/// Tests that every process can read and write by a delegation until it is recalled, and none after
+/// the recall has returned, even if it was in the middle of a write.
 pub fn nobody_writes_after_a_recall<E: Engine>() {
     let pool = PoolFile::new::<E>("delegations", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -63,8 +63,9 @@ pub fn nobody_writes_after_a_recall<E: Engine>() {
     });
 }
 
-/// Several append at the same time, each within what it says, which it moves on when it is refused: all that returned is there
-/// once, whole, where it was said to be, and nobody appends after a recall.
+/// Tests concurrent appends, each within a range that its thread moves on after a refusal. Each
+/// append that returned must be there once, whole, and at the offset that it returned. No thread
+/// may append after a recall.
 pub fn appends_are_whole_and_where_they_may_be<E: Engine>() {
     const RECORD: usize = 700;
     const RECORDS_MAX: usize = 5_000;
@@ -88,7 +89,7 @@ pub fn appends_are_whole_and_where_they_may_be<E: Engine>() {
                 scope.spawn(move || {
                     let (mut within, mut at) = (0..0, Vec::new());
                     loop {
-                        // Who recalls may not get a turn before the pool would be full.
+                        // The thread that recalls may not get to run before the pool would be full.
                         if at.len() == RECORDS_MAX {
                             match program.read_delegated(by, ino, 0, &mut [0]) {
                                 Err(Errno::STALE) => return at,
@@ -139,8 +140,9 @@ pub fn appends_are_whole_and_where_they_may_be<E: Engine>() {
     assert_eq!(content.len(), records * RECORD);
 }
 
-/// Several set bits of the same words at the same time: all are set that were said to be, whoever wrote the words first, and no
-/// others; nobody sets any after a recall.
+/// Tests that several threads set bits of the same words at the same time. All requested bits must
+/// be set, whichever thread wrote the words first, and no others. No thread may set bits after a
+/// recall.
 pub fn bits_are_set_beside_others<E: Engine>() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 500;
@@ -159,7 +161,7 @@ pub fn bits_are_set_beside_others<E: Engine>() {
             let program = if thread == 0 { &server } else { &program };
             scope.spawn(move || {
                 for i in 0..ROUNDS {
-                    // Every so manyth, and in the end some that lie in several lines.
+                    // Sets every fourth bit, and at the end a range of bits in several lines.
                     let bit = i * (THREADS + 1) + thread;
                     program.set_bits_delegated(by, ino, bit..bit + 1).unwrap();
                 }
@@ -180,7 +182,8 @@ pub fn bits_are_set_beside_others<E: Engine>() {
     assert_eq!(program.set_bits_delegated(by, ino, 0..1), Err(Errno::STALE));
 }
 
-/// They are different, as many as there is room for, last over a recovery, and mean nothing to who makes them up.
+/// Tests that delegations are distinct, are limited in number, survive a recovery, and cannot be
+/// guessed.
 pub fn delegations_are_numbers_of_their_own<E: Engine>() {
     let pool = PoolFile::new::<E>("numbers", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -200,7 +203,7 @@ pub fn delegations_are_numbers_of_their_own<E: Engine>() {
     let again = server.delegate().unwrap();
     assert!(all.len() > 100 && !all.contains(&again));
     server.rehearse_recovery().unwrap();
-    // As of any directory.
+    // The error for any directory.
     assert_eq!(read(again), Err(Errno::ISDIR));
     server.recall(None).unwrap();
     assert_eq!((read(again), read(all[0])), (Err(Errno::STALE), Err(Errno::STALE)));

@@ -1,5 +1,5 @@
-//! Names that come and go in a block: what is in memory and what is in PM must agree on where the free
-//! entries are. And an entry whose inode has not come to be is one of them.
+//! Tests names that come and go in a block: the memory and PM must agree on where the free entries
+//! are. An entry whose inode was never completed counts as free.
 
 use crate::{DIR, Engine, FILE, Fs, check_and_remount, create, mount, mounted};
 use namespace::layout::Word;
@@ -15,7 +15,8 @@ fn names<E: Engine>(fs: &Fs<E>) -> BTreeSet<String> {
     names
 }
 
-/// Removes names from a full block in some order, then makes others, of all lengths, in their place.
+/// Removes names from a full block in the given order, and then creates names of various lengths in
+/// their place.
 fn refill<E: Engine>(order: &[usize]) {
     let fs = mounted::<E>(8 << 20);
     let mut expected = BTreeSet::new();
@@ -39,7 +40,8 @@ fn refill<E: Engine>(order: &[usize]) {
     assert_eq!(names::<E>(&again), expected, "after {order:?} and a mount");
 }
 
-/// As a power failure leaves a creation of which the inode's first or second line did not persist.
+/// Tests the state that a power failure leaves if the first or second line of a new inode did not
+/// persist.
 pub fn an_entry_without_its_inode_is_left_over<E: Engine>() {
     for word in [Word::Mode, Word::Rdev] {
         let fs = mounted::<E>(8 << 20);
@@ -64,7 +66,7 @@ pub fn an_entry_without_its_inode_is_left_over<E: Engine>() {
     }
 }
 
-/// Free entries that are neighbours become one, in whatever order they were freed.
+/// Tests that neighbouring free entries are merged, whatever the order in which they were freed.
 pub fn free_entries_become_one<E: Engine>() {
     refill::<E>(&[12, 13, 14, 11]);
     for order in [[20, 21, 22, 23, 24], [24, 23, 22, 21, 20], [21, 23, 22, 20, 24]] {
@@ -73,7 +75,8 @@ pub fn free_entries_become_one<E: Engine>() {
     refill::<E>(&[30, 32, 34, 33, 31, 29, 35, 0, 2, 1]);
 }
 
-/// The last entry of the last block of a pool is where it ends: small pools whose last unit of 2 MiB is not whole use that early.
+/// Tests pools in which directories get the last block, whose last entry ends with the pool. Small
+/// pools use the last block early if their last unit of 2 MiB is incomplete.
 pub fn directories_lie_at_the_end_of_a_pool<E: Engine>() {
     for blocks in 1..=12 {
         let fs = mounted::<E>((4 << 20) + blocks * 4096);

@@ -1,9 +1,10 @@
-//! Pools that nobody formatted like this: flipped bits, wild and cyclic pointers, blocks with two
-//! owners, torn directories, truncation. Nothing panics, hangs or reaches outside; `check` says
-//! what is wrong, and `check --repair` comes to an end with a pool that mounts.
+//! Tests damaged pools: flipped bits, wild and cyclic pointers, blocks with two owners, torn
+//! directories, truncation. Nothing may panic, hang or access memory outside of the pool. `check`
+//! must report the damage, and `check --repair` must end with a pool that mounts, if the damage can
+//! be repaired.
 //!
 //! `KEEPSTONE_HOSTILE=n` runs n images instead of the default. A failure prints its seed;
-//! `KEEPSTONE_HOSTILE_SEED=s` runs that one alone.
+//! `KEEPSTONE_HOSTILE_SEED=s` runs only the image of that seed.
 
 use crate::{DIR, Engine, FILE, Fs, mount};
 use namespace::layout::{BLOCK, Word};
@@ -17,7 +18,7 @@ use vfs::{
 
 const BYTES: u64 = 2 << 20;
 
-/// A pool with one of everything.
+/// Returns the image of a pool with files of all kinds.
 fn populated<E: Engine>() -> Vec<u8> {
     let region = Region::anonymous(BYTES).unwrap();
     E::format(&region, &FormatOptions { label: "hostile".into(), ..FormatOptions::default() })
@@ -50,7 +51,7 @@ fn populated<E: Engine>() -> Vec<u8> {
 fn damage<E: Engine>(image: &mut [u8], rng: &mut Rng) {
     let blocks = BYTES / BLOCK;
     for _ in 0..=rng.below(4) {
-        // Mostly where metadata is.
+        // Most damage goes to metadata.
         let at = match rng.below(6) {
             0 => rng.below(BYTES / 8) * 8,
             1 => rng.below(140) * BLOCK + rng.below(512) * 8,
@@ -85,7 +86,7 @@ fn region_of(image: &[u8]) -> Region {
     region
 }
 
-/// Calls everything on everything that can be reached; results do not matter, returning does.
+/// Calls all operations on all reachable files. Results do not matter, but the calls must return.
 fn exercise(fs: &dyn FileSystem, rng: &mut Rng) {
     let mut dirs = vec![ROOT];
     let mut nodes = vec![];
@@ -143,7 +144,7 @@ fn one<E: Engine>(image: &[u8], seed: u64) {
     try_out::<E>(&image, &mut rng);
 }
 
-/// Does to an image all that can be done to one.
+/// Checks, mounts, exercises and repairs an image.
 fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
     let region = region_of(image);
     let check = |repair| E::check(&region, &CheckOptions { repair, threads: Some(1) });
@@ -155,7 +156,7 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
     };
     match Fs::<E, &Region>::mount(&region, &read_only) {
         Ok(fs) => exercise(&fs, rng),
-        // What was interrupted has to be finished first.
+        // An interrupted operation has to be finished by a writable mount first.
         Err(Error::Unusable(_)) => {}
         Err(e) => panic!("read-only mount: {e}"),
     }
@@ -179,7 +180,7 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
                     break;
                 }
                 if repaired == 0 {
-                    // There are problems without a word that repairs them; then nothing is mounted for writing.
+                    // No word repairs some problems; then the pool must not mount for writing.
                     assert!(Fs::<E, &Region>::mount(&region, &options).is_err());
                     return;
                 }
@@ -190,12 +191,12 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
         }
         Err(e) => panic!("mount: {e}"),
     }
-    // What was mounted for writing was sound, and operations keep it so.
+    // A pool that mounted for writing was sound, and operations must keep it sound.
     let report = check(false).unwrap();
     assert!(report.clean(), "{:?}", report.problems);
 }
 
-/// Words of a pool are damaged.
+/// Tests pools with damaged words.
 pub fn damaged_images<E: Engine>() {
     let image = populated::<E>();
     let env = |name: &str| std::env::var(name).ok().map(|v| v.parse().expect("a number"));
@@ -209,7 +210,8 @@ pub fn damaged_images<E: Engine>() {
     }
 }
 
-/// Sizes and modes that no program can have made are damage, which a check finds and repairs and a read refuses.
+/// Tests sizes and modes that no program can have made: a check must find and repair them, and a
+/// read must refuse them.
 pub fn impossible_inodes<E: Engine>() {
     let (target, link) = ([b'x'; 1234], u64::from(FileKind::Symlink.mode_bits()) | 0o777);
     let fifo = u64::from(FileKind::Fifo.mode_bits()) | 0o600;
@@ -253,7 +255,7 @@ pub fn impossible_inodes<E: Engine>() {
     }
 }
 
-/// A pool that is cut off is none.
+/// Tests that a truncated pool is refused.
 pub fn truncated_images<E: Engine>() {
     let image = populated::<E>();
     for len in [0, 1, 64, 4095, 4096, 64 * 4096 - 1, image.len() - 1, image.len() / 2] {
@@ -266,7 +268,7 @@ pub fn truncated_images<E: Engine>() {
     }
 }
 
-/// Blocks of a pool, and all behind its superblock, are garbage.
+/// Tests garbage in blocks of a pool, or in everything behind its superblock.
 pub fn garbage<E: Engine>() {
     let image = populated::<E>();
     for seed in 0..60 {

@@ -1,8 +1,8 @@
-//! Tests that every engine below [`namespace::Pool`] passes: generic functions over an [`Engine`], which the tests of each
-//! engine call ([`tests!`](crate::tests)).
+//! Tests that every engine below [`namespace::Pool`] must pass. They are generic functions over an
+//! [`Engine`]; the tests of each engine call them ([`tests!`](crate::tests)).
 //!
-//! What is here names no blocks of one layout. Tests of how an engine lays contents out, and of what its operations cost, are the
-//! engine's own.
+//! These tests know no block layout. Each engine has its own tests of its layout and of the costs
+//! of its operations.
 
 pub mod access;
 pub mod conformance;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{Caller, Durability, FileSystem, Ino, NewKind, NewNode, ROOT, SetAttr};
 
-/// An engine as its tests see it.
+/// An engine under test.
 pub trait Engine: 'static {
     /// The name of its layout.
     const NAME: &'static str;
@@ -35,10 +35,10 @@ pub trait Engine: 'static {
     /// Its largest pool, in bytes.
     const POOL_MAX: u64;
 
-    /// It on a medium.
+    /// The engine on a medium.
     type Files<M: Medium>: Files<Storage: Storage<Medium = M>>;
 
-    /// How tests mount it.
+    /// Returns the options with which tests mount the engine.
     fn options() -> MountOptions {
         MountOptions::default()
     }
@@ -61,24 +61,27 @@ pub trait Engine: 'static {
     /// As [`info`](Self::info).
     fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error>;
 
-    /// Where one of the first inodes lies in a small pool.
+    /// Returns the offset of one of the first inodes in a small pool.
     fn inode_at(ino: Ino) -> u64;
 
-    /// The offset of a word that is worth damaging in a pool of this layout; `below(n)` is a random number below `n`.
+    /// Returns the offset of a word worth damaging in a pool of this layout; `below(n)` returns a
+    /// random number below `n`.
     fn weak_spot(below: &mut dyn FnMut(u64) -> u64) -> u64;
 
-    /// A word that leads somewhere in a pool of this many blocks, or just outside.
+    /// Returns a pointer word of this layout that leads to a random place in a pool of this many
+    /// blocks, or just outside.
     fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64;
 
-    /// Damages the image of a pool in ways that single words do not: what a checksum vouches for, for instance.
+    /// Damages the image of a pool in ways that random words cannot, for instance with a valid
+    /// checksum over wrong content.
     fn forge(_image: &mut [u8], _below: &mut dyn FnMut(u64) -> u64) {}
 }
 
 /// A mounted pool of an engine.
 pub type Fs<E, M = Region> = Pool<<E as Engine>::Files<M>>;
 
-/// Whether a write inside a file is atomic. Else a death in the midst of it leaves of each byte the old or the new value, and
-/// readers without a copy see it.
+/// Returns whether a write inside a file is atomic. If it is not, a death during the write may
+/// leave the old or the new value of each byte, and readers without a copy see that.
 pub fn has_atomic_contents<E: Engine>() -> bool {
     <E::Files<Region> as Files>::DURABILITY == Durability::OnReturn
 }
@@ -88,37 +91,38 @@ pub const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, u
 /// A node of a directory.
 pub const DIR: NewNode<'static> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 
-/// DRAM as if it were persistent memory: else no line is stored past the caches.
+/// Returns options that treat DRAM as persistent memory; otherwise no line is stored past the
+/// caches.
 pub fn flushed(without_line_stores: bool) -> OpenOptions {
     let flush = Some(FlushInstruction::detect());
     OpenOptions { flush, without_line_stores, ..OpenOptions::default() }
 }
 
-/// A formatted region of so many bytes.
+/// Returns a formatted region of `bytes` bytes.
 pub fn formatted<E: Engine>(bytes: u64) -> Region {
     let region = Region::anonymous(bytes).unwrap();
     E::format(&region, &FormatOptions::default()).unwrap();
     region
 }
 
-/// A fresh pool of so many bytes, mounted.
+/// Mounts a fresh pool of `bytes` bytes.
 pub fn mounted<E: Engine>(bytes: u64) -> Fs<E> {
     mount::<E, _>(formatted::<E>(bytes))
 }
 
-/// The pool on a medium, mounted.
+/// Mounts the pool on a medium.
 pub fn mount<E: Engine, M: Medium>(medium: M) -> Fs<E, M> {
     Fs::<E, M>::mount(medium, &E::options()).unwrap()
 }
 
-/// Makes a node, to which nobody has a reference then but its name.
+/// Creates a node without references except for its name.
 pub fn create<E: Engine>(fs: &Fs<E>, dir: Ino, name: &str, node: &NewNode<'_>) -> Ino {
     let ino = fs.create(&Caller::ROOT, dir, name.as_bytes(), node).unwrap().ino;
     fs.forget(ino, 1);
     ino
 }
 
-/// Makes a file in the root directory, to which nobody has a reference then but its name, with this content.
+/// Creates a file in the root directory with this content, without references except for its name.
 pub fn file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
     let ino = fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &FILE).unwrap().ino;
     fs.forget(ino, 1);
@@ -126,20 +130,20 @@ pub fn file(fs: &dyn FileSystem, name: &str, content: &[u8]) -> Ino {
     ino
 }
 
-/// Gives a file another size.
+/// Changes the size of a file.
 pub fn resize(fs: &dyn FileSystem, ino: Ino, size: u64) {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     fs.setattr(&Caller::ROOT, ino, &set).unwrap();
 }
 
-/// All that a file holds.
+/// Reads the whole content of a file.
 pub fn content(fs: &dyn FileSystem, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0x55; fs.getattr(ino).unwrap().size as usize];
     assert_eq!(fs.read(ino, 0, &mut bytes), Ok(bytes.len()));
     bytes
 }
 
-/// Unmounts, checks that all is well, and mounts again; what was free is free then.
+/// Unmounts and checks the pool, and mounts it again. The number of free blocks must not change.
 pub fn check_and_remount<E: Engine>(fs: Fs<E>) -> Fs<E> {
     let free = fs.statfs().blocks_free;
     let region = fs.into_medium();
@@ -154,9 +158,10 @@ pub fn check_and_remount<E: Engine>(fs: Fs<E>) -> Fs<E> {
 pub struct PoolFile(pub PathBuf);
 
 impl PoolFile {
-    /// A fresh pool of so many bytes.
+    /// Creates and formats a pool of `bytes` bytes.
     pub fn new<E: Engine>(name: &str, bytes: u64) -> Self {
-        // Tests of one process may give the same name: an engine is tested under several configurations.
+        // Tests of one process may give the same name: an engine is tested under several
+        // configurations.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let name = format!("/dev/shm/keepstone-{}-{name}-{process}-{number}", E::NAME);
@@ -173,13 +178,13 @@ impl Drop for PoolFile {
     }
 }
 
-/// Opens a pool's file as those do who share it.
+/// Opens a pool's file as the processes do that share it.
 pub fn open_shared(pool: &Path) -> Region {
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     options.open(pool, Access::ReadWrite).unwrap()
 }
 
-/// Where those meet who share a pool.
+/// Returns the place where the processes that share a pool meet.
 ///
 /// # Errors
 /// As [`namespace::place`].
@@ -187,12 +192,12 @@ pub fn place<E: Engine>(region: &Region) -> Result<Place, Error> {
     namespace::place::<E::Files<Region>>(region)
 }
 
-/// The file of the state of those who share a pool, if the owner or root has made it.
+/// Returns the path of the shared state of a pool, if the owner or root made it.
 pub fn state_at(place: &Place) -> PathBuf {
     place.root.join(format!("keepstone-{}", place.owner)).join(&place.name)
 }
 
-/// Joins those who share a pool.
+/// Attaches to a shared pool.
 ///
 /// # Errors
 /// As [`Pool::attach`].
@@ -203,13 +208,13 @@ pub fn try_attach<E: Engine>(pool: &Path) -> Result<Fs<E>, Error> {
     Fs::<E>::attach(region, &place, &options)
 }
 
-/// Joins those who share a pool.
+/// Attaches to a shared pool.
 pub fn attach<E: Engine>(pool: &Path) -> Fs<E> {
     try_attach::<E>(pool).unwrap()
 }
 
-/// The tests of some modules as `#[test]` functions, in a module of the same name each, for an engine that is in scope:
-/// `suite::tests!(Bpfs: pins, smoke);`.
+/// Defines the tests of some modules as `#[test]` functions, each in a module of the same name, for
+/// an engine that is in scope: `suite::tests!(Bpfs: pins, smoke);`.
 #[macro_export]
 macro_rules! tests {
     (@ $engine:ident, $module:ident: $($name:ident)*) => {

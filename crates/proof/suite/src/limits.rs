@@ -1,4 +1,4 @@
-//! Where things end: full pools, the largest file, long names, large directories.
+//! Tests limits: full pools, the largest file, long names, large directories.
 
 use crate::{
     DIR, Engine, FILE, Fs, check_and_remount, create, has_atomic_contents, mounted, open_shared,
@@ -13,7 +13,8 @@ use vfs::{
     SetXattr,
 };
 
-/// Fills a pool to the last block that data and attributes may have; returns the files.
+/// Fills a pool to the last block available for data and attributes. Returns the names of the
+/// files.
 pub fn fill(fs: &dyn FileSystem, dir: Ino) -> Vec<String> {
     let mut names = vec![];
     for len in [1 << 20, 64 << 10, 4096] {
@@ -34,7 +35,7 @@ pub fn fill(fs: &dyn FileSystem, dir: Ino) -> Vec<String> {
             }
         }
     }
-    // A list of attributes takes one block and no more, wherever there is one.
+    // A list of attributes takes exactly one block, which may be any free block.
     for name in &names {
         let ino = fs.peek(dir, name.as_bytes()).unwrap().ino;
         match fs.setxattr(ino, b"user.fill", &[1; 3000], SetXattr::Any) {
@@ -45,7 +46,7 @@ pub fn fill(fs: &dyn FileSystem, dir: Ino) -> Vec<String> {
     panic!("too few files to fill a pool with their attributes");
 }
 
-/// The derived state of the largest pool is sparse.
+/// Tests that the derived state of the largest pool is sparse.
 pub fn the_largest_pool_can_be_shared_and_takes_memory_as_it_fills<E: Engine>() {
     let dir = tempfile::Builder::new().prefix("keepstone-").tempdir_in("/dev/shm").unwrap();
     let pool = dir.path().join("pool");
@@ -64,7 +65,8 @@ pub fn the_largest_pool_can_be_shared_and_takes_memory_as_it_fills<E: Engine>() 
     assert!(taken < E::POOL_MAX >> 13, "an empty pool's state has {taken} bytes");
 }
 
-/// A full pool refuses, keeps what it has, and has its space again when that is removed.
+/// Tests that a full pool refuses calls that need space, keeps its files, and gets its space back
+/// when they are removed.
 pub fn a_full_pool_refuses_and_keeps<E: Engine>() {
     let fs = mounted::<E>(8 << 20);
     let d = create::<E>(&fs, ROOT, "d", &DIR);
@@ -106,7 +108,7 @@ pub fn a_full_pool_refuses_and_keeps<E: Engine>() {
     assert!(left.blocks - left.blocks_free < 64, "{left:?}");
 }
 
-/// What is free in the counters of other threads is found.
+/// Tests that the free blocks in the counters of other threads are found.
 pub fn what_threads_have_counted_for_themselves_is_used_before_a_pool_is_full<E: Engine>() {
     let fs = mounted::<E>(64 << 20);
     let idle = fs.statfs();
@@ -134,7 +136,7 @@ pub fn what_threads_have_counted_for_themselves_is_used_before_a_pool_is_full<E:
     assert!(idle.blocks_free - left.blocks_free < 64, "{left:?}, before {idle:?}");
 }
 
-/// The last byte that a file can have.
+/// Tests the last byte that a file can have.
 pub fn the_largest_file<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
     let f = create::<E>(&fs, ROOT, "f", &FILE);
@@ -154,7 +156,7 @@ pub fn the_largest_file<E: Engine>() {
     check_and_remount::<E>(fs);
 }
 
-/// Many names of all lengths; the room of those that are removed is used again.
+/// Tests many names of all lengths; the room of removed names must be used again.
 pub fn large_directories_and_long_names<E: Engine>() {
     let fs = mounted::<E>(256 << 20);
     let d = create::<E>(&fs, ROOT, "d", &DIR);
@@ -195,7 +197,7 @@ pub fn large_directories_and_long_names<E: Engine>() {
     }
 }
 
-/// Numbers are used again.
+/// Tests that inode numbers are used again.
 pub fn inode_numbers_do_not_creep<E: Engine>() {
     let fs = mounted::<E>(8 << 20);
     for i in 0..20_000 {
@@ -206,7 +208,8 @@ pub fn inode_numbers_do_not_creep<E: Engine>() {
     }
 }
 
-/// What `fallocate` promises space for has it, whether it held data, was a hole, or is new; and reads as zeros.
+/// Tests that a zeroed range has space, whether it held data, was a hole or is new, and reads as
+/// zeros.
 pub fn zeroed_ranges_have_space<E: Engine>() {
     const K: u64 = 1 << 10;
     let mut fs = mounted::<E>(8 << 20);
@@ -246,7 +249,8 @@ pub fn zeroed_ranges_have_space<E: Engine>() {
     }
 }
 
-/// Whoever replaces an attribute is not refused in a full pool if the list takes no more blocks than before.
+/// Tests that an attribute can be replaced in a full pool if the list needs no more blocks than
+/// before.
 pub fn a_full_pool_lets_attributes_be_replaced<E: Engine>() {
     let fs = mounted::<E>(8 << 20);
     let d = create::<E>(&fs, ROOT, "d", &DIR);
@@ -264,13 +268,14 @@ pub fn a_full_pool_lets_attributes_be_replaced<E: Engine>() {
     assert_eq!(fs.getxattr(f, b"user.0"), Ok(vec![49; 200]));
 }
 
-/// Who cuts a file in a full pool is not refused for the list of attributes that has to become shorter for it.
+/// Tests that a file can be truncated in a full pool although this removes an attribute, and so the
+/// list of attributes is written again.
 pub fn a_full_pool_lets_files_with_attributes_be_cut<E: Engine>() {
     let fs = mounted::<E>(8 << 20);
     let d = create::<E>(&fs, ROOT, "d", &DIR);
     let f = create::<E>(&fs, d, "f", &FILE);
     fs.write(f, 0, &[1; 20_000]).unwrap();
-    // As long as the reserve of free blocks allows.
+    // The list is as long as the reserve of free blocks allows.
     fs.setxattr(f, b"user.0", &[2; 60_000], SetXattr::Any).unwrap();
     let capability = [&[0, 0, 0, 2][..], &[0; 16]].concat();
     fs.setxattr(f, b"security.capability", &capability, SetXattr::Any).unwrap();
@@ -282,7 +287,8 @@ pub fn a_full_pool_lets_files_with_attributes_be_cut<E: Engine>() {
     check_and_remount::<E>(fs);
 }
 
-/// Nor for one that is longer than what is kept free; and who removes an attribute is not refused either.
+/// Tests the same with a list that is longer than the reserve of free blocks, and that attributes
+/// can be removed in a full pool.
 pub fn a_full_pool_lets_attributes_be_removed<E: Engine>() {
     const LARGE: usize = 60_000;
     let fs = mounted::<E>(8 << 20);
@@ -323,7 +329,7 @@ pub fn a_full_pool_lets_attributes_be_removed<E: Engine>() {
     let fs = check_and_remount::<E>(fs);
     attributes(&fs);
 
-    // With space again, the list loses what was removed where it lay.
+    // With free space again, the list is written without the entries that were removed in place.
     let d = fs.peek(ROOT, b"d").unwrap().ino;
     for name in ["cut", "written"] {
         fs.unlink(d, name.as_bytes()).unwrap();
@@ -339,8 +345,8 @@ pub fn a_full_pool_lets_attributes_be_removed<E: Engine>() {
     check_and_remount::<E>(fs);
 }
 
-/// Random calls on pools of a few hundred blocks, of which many find no space: those change nothing, all others do what the model
-/// does, and what is left is a sound pool.
+/// Tests random calls on pools of a few hundred blocks, many of which find no space. Those calls
+/// must change nothing, all others must do what the model does, and the pool must stay sound.
 pub fn small_pools_that_fill_up_do_as_the_model_does<E: Engine>() {
     for blocks in [64, 150, 400] {
         let make = || -> Box<dyn FileSystem> { Box::new(mounted::<E>(blocks * 4096)) };
@@ -348,8 +354,9 @@ pub fn small_pools_that_fill_up_do_as_the_model_does<E: Engine>() {
     }
 }
 
-/// Writes, truncations, holes and shifts of several files on a pool that is too small for them: what finds no space changes
-/// nothing, what is read is what was written or zeros, and in the end all space is free again. `KEEPSTONE_SEEDS` chooses more.
+/// Tests writes, truncations, holes and shifts of several files on a pool that is too small for
+/// them. Calls that find no space must change nothing, reads must return the written data or zeros,
+/// and in the end all space must be free again. `KEEPSTONE_SEEDS` sets the number of seeds.
 pub fn files_that_compete_for_space_keep_what_they_hold<E: Engine>() {
     const FILES: usize = 5;
     const BLOCK: u64 = 4096;
@@ -357,7 +364,7 @@ pub fn files_that_compete_for_space_keep_what_they_hold<E: Engine>() {
     let mut refused = 0;
     for seed in 0..seeds {
         let mut rng = Rng::new(seed);
-        // Some with files that have several MiB.
+        // Some seeds use files of several MiB.
         let scale = if seed % 6 == 5 { 20 } else { 1 };
         let mut fs = mounted::<E>((100 + 60 * (seed % 4)) * scale * BLOCK);
         let name = |i: usize| format!("f{i}");

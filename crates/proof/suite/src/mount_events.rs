@@ -1,4 +1,5 @@
-//! What the mount's server announces is seen by all who use the pool, and survives recoveries.
+//! Tests mount events: announcements of the mount's server reach all processes that use the pool,
+//! and survive recoveries.
 
 use crate::{Engine, PoolFile, attach, mounted};
 use mounts::{MountEvents as _, Opening, Requester, Ticket};
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
-/// What the server announces, all see, also after a recovery.
+/// Tests that all processes see the server's announcements, also after a recovery.
 pub fn mount_events_are_shared_and_outlast_recoveries<E: Engine>() {
     let pool = PoolFile::new::<E>("events", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -19,11 +20,11 @@ pub fn mount_events_are_shared_and_outlast_recoveries<E: Engine>() {
     assert!(program.is_executed(ino));
     assert_eq!(program.mount_changes(), 1);
     server.end_execution(ino);
-    // Once more than it began: there is nothing less than not at all.
+    // An extra call has no effect: the count stays at zero.
     server.end_execution(ino);
     assert!(!program.is_executed(ino));
 
-    // Who executed it has died: what has its number next is not executed.
+    // A process that executed the file has died; the next file with its number is not executed.
     server.begin_execution(ino);
     server.unlink(ROOT, b"program").unwrap();
     server.forget(ino, 1);
@@ -31,7 +32,7 @@ pub fn mount_events_are_shared_and_outlast_recoveries<E: Engine>() {
     assert!(!program.is_executed(ino));
 }
 
-/// Mappings are counted by process, and end with it.
+/// Tests that mappings are counted for each process, and end with it.
 pub fn mappings_end_with_those_who_count_them<E: Engine>() {
     let pool = PoolFile::new::<E>("mappings", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -41,7 +42,7 @@ pub fn mappings_end_with_those_who_count_them<E: Engine>() {
     server.begin_mapping(ino).unwrap();
     program.begin_mapping(ino).unwrap();
     program.begin_mapping(ino).unwrap();
-    // Recoveries know the sum, and what is nobody's is not taken from others.
+    // A recovery keeps the sums, and `end_mapping` takes away only mappings of its own process.
     server.rehearse_recovery().unwrap();
     for _ in 0..3 {
         server.end_mapping(ino);
@@ -52,7 +53,7 @@ pub fn mappings_end_with_those_who_count_them<E: Engine>() {
     program.end_mapping(ino);
     assert!(!server.is_mapped(ino) && !program.is_mapped(ino));
 
-    // What a process leaves is cleared away, whether it died or its mount ended.
+    // Mappings that a process leaves are removed, whether it died or its mount ended.
     program.begin_mapping(ino).unwrap();
     program.begin_mapping(ino).unwrap();
     drop(program);
@@ -68,7 +69,7 @@ pub fn mappings_end_with_those_who_count_them<E: Engine>() {
     next.end_mappings();
     assert!(!server.is_mapped(ino));
 
-    // Who dies with a mapping is not counted by a recovery either.
+    // A recovery does not count the mappings of a dead process either.
     next.begin_mapping(ino).unwrap();
     drop(next);
     server.rehearse_recovery().unwrap();
@@ -76,8 +77,9 @@ pub fn mappings_end_with_those_who_count_them<E: Engine>() {
     assert!(server.begin_mapping(vfs::Ino(1 << 63)).is_err());
 }
 
-/// Whoever maps waits for all who are having a file opened, the server for those that it has answered, and both for
-/// these openings only. That they wait until the end is tested where the longest wait can be chosen (`namespace::derived::openings`).
+/// Tests that a process which maps a file waits for all openings of this file that are under way,
+/// and the server only for those that it has answered. `namespace::derived::openings`, where the
+/// longest wait can be chosen, tests that they wait until the end.
 pub fn openings_are_waited_for<E: Engine>() {
     let pool = PoolFile::new::<E>("openings", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -90,7 +92,7 @@ pub fn openings_are_waited_for<E: Engine>() {
     let begin = || program.begin_opening(opening, by).unwrap();
     let first = begin();
     assert!(!answered() && !server.wait_for_openings(other, false));
-    // Tickets that no process announced, and one of another process.
+    // These tickets were announced by no process, or by another one.
     assert_eq!(server.answer_opening(Ticket(first.0 ^ 1), by), None);
     assert_eq!(server.answer_opening(Ticket(u128::MAX), by), None);
     assert_eq!(server.answer_opening(first, Requester { thread: 10, ..by }), None);
@@ -109,7 +111,7 @@ pub fn openings_are_waited_for<E: Engine>() {
     let third = begin();
     assert!(!answered());
 
-    // What a dead process leaves is waited for now and then, and cleared away with the rest.
+    // Openings of a dead process delay others until the process is reaped.
     assert!(all());
     drop(program);
     server.reap_processes().unwrap();
@@ -117,7 +119,7 @@ pub fn openings_are_waited_for<E: Engine>() {
     assert_eq!(server.answer_opening(third, by), None);
 }
 
-/// Which mount is a pool's is what its server has announced, as long as it lives and serves.
+/// Tests that a mount belongs to a pool while the server that announced it lives and serves.
 pub fn a_mount_is_one_while_its_server_says_so<E: Engine>() {
     let pool = PoolFile::new::<E>("served", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -127,7 +129,7 @@ pub fn a_mount_is_one_while_its_server_says_so<E: Engine>() {
     assert!(program.is_served_at(7) && !program.is_served_at(8) && !program.is_served_at(0));
     server.end_serving();
     assert!(!program.is_served_at(7));
-    // A second server, which dies.
+    // A second server starts and dies.
     let other = attach::<E>(&pool.0);
     server.begin_serving(7).unwrap();
     other.begin_serving(8).unwrap();
@@ -136,7 +138,8 @@ pub fn a_mount_is_one_while_its_server_says_so<E: Engine>() {
     assert!(program.is_served_at(7) && !program.is_served_at(8));
 }
 
-/// The server is told of what it holds when that loses its last name, however much that is, and of nothing else.
+/// Tests that the server is notified of each inode that it holds when that loses its last name,
+/// however many these are, and of no other inode.
 pub fn the_server_hears_of_removals<E: Engine>() {
     let pool = PoolFile::new::<E>("removals", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -176,7 +179,7 @@ pub fn the_server_hears_of_removals<E: Engine>() {
     drop(other_server);
     server.reap_processes().unwrap();
 
-    // More than there are words for.
+    // There are more inodes than words for notifications.
     let name = |i: usize| format!("file{i}");
     let mut inos: Vec<_> = (0..3000).map(|i| make(&name(i))).collect();
     assert_eq!((0..3000).map(|i| hold(&name(i))).collect::<Vec<_>>(), inos);
@@ -186,7 +189,7 @@ pub fn the_server_hears_of_removals<E: Engine>() {
     told.dedup();
     assert!(inos.iter().all(|ino| told.binary_search_by_key(&ino.0, |ino| ino.0).is_ok()));
     inos.iter().for_each(|ino| server.forget(*ino, 1));
-    // Whoever waits is woken.
+    // A waiting server is woken.
     make("last");
     let last = hold("last");
     std::thread::scope(|scope| {
@@ -205,7 +208,8 @@ pub fn the_server_hears_of_removals<E: Engine>() {
     server.end_serving();
 }
 
-/// While the kernel may keep what the server tells it, who comes is held up; and it may not once somebody is there.
+/// Tests that a new process must wait while the kernel may cache the answers of the server, and
+/// that the kernel may cache none once another process is there.
 pub fn who_comes_waits_until_the_kernel_keeps_nothing<E: Engine>() {
     let pool = PoolFile::new::<E>("keeps", 16 << 20);
     let server = attach::<E>(&pool.0);
@@ -218,7 +222,7 @@ pub fn who_comes_waits_until_the_kernel_keeps_nothing<E: Engine>() {
             is_in.store(true, SeqCst);
             program
         });
-        // Who comes wakes the server.
+        // A new process wakes the server.
         while !server.has_company() {
             server.wait_for_unnamed(Duration::from_secs(600), &mut |_| {}).unwrap();
         }
@@ -232,13 +236,14 @@ pub fn who_comes_waits_until_the_kernel_keeps_nothing<E: Engine>() {
     });
     server.reap_processes().unwrap();
     assert!(server.let_kernel_keep(true).unwrap());
-    // Its mount is dead when it is.
+    // The mount of a dead server is dead, too, so a new process need not wait.
     drop(server);
     attach::<E>(&pool.0).getattr(ROOT).unwrap();
 }
 
-/// The kernel lets inodes go by itself, and their numbers are used again: nobody else is told of, neither before the
-/// server comes to it nor while it tells.
+/// Tests notifications when the kernel forgets inodes and their numbers are reused. The server must
+/// not be notified of the next inode with the same number, neither before it looks nor while it
+/// handles a notification.
 pub fn the_server_is_not_told_of_who_has_the_number_next<E: Engine>() {
     let pool = PoolFile::new::<E>("numbers", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -268,15 +273,15 @@ pub fn the_server_is_not_told_of_who_has_the_number_next<E: Engine>() {
     assert_eq!(make(b"fourth"), ino, "kept after it was told of");
 }
 
-/// How often the kernel has put this thread to sleep.
+/// Returns the number of times that the kernel has put this thread to sleep.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Space that only the kernel's memory of a removed file keeps is waited for: the writer gives up only when it has slept many
-/// times.
+/// Tests that a writer waits for space of a removed file which only the kernel's cache keeps. It
+/// may give up only after it has slept many times.
 pub fn a_full_pool_waits_for_the_server<E: Engine>() {
     let pool = PoolFile::new::<E>("full", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));
@@ -296,12 +301,13 @@ pub fn a_full_pool_waits_for_the_server<E: Engine>() {
     let is_told = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Most often the writer waits by now.
+            // By now the writer usually waits.
             std::thread::sleep(Duration::from_millis(20));
             server.wait_for_unnamed(Duration::ZERO, &mut |ino| server.forget(ino, 1)).unwrap();
             is_told.store(true, SeqCst);
         });
-        // A server that a busy machine keeps from running may be waited for more than once.
+        // On a busy machine, the writer may give up before the server gets to run; then it tries
+        // again.
         loop {
             let was_told = is_told.load(SeqCst);
             match fill(second) {
@@ -313,7 +319,7 @@ pub fn a_full_pool_waits_for_the_server<E: Engine>() {
     assert_eq!(fill(make(b"third")), Err(vfs::Errno::NOSPC));
 }
 
-/// Mappings are counted where nobody shares the pool, too.
+/// Tests that mappings are counted also in a pool that is not shared.
 pub fn a_pool_of_one_process_counts_mappings_too<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
     fs.begin_mapping(ROOT).unwrap();

@@ -1,4 +1,4 @@
-//! Reading without a copy.
+//! Tests reads without a copy.
 
 use crate::{Engine, FILE, Fs, PoolFile, attach, has_atomic_contents, mounted};
 use pool::Engine as _;
@@ -20,7 +20,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 % 251) as u8).collect()
 }
 
-/// What is read without a copy is what a copy would be.
+/// Tests that a read without a copy gives the same bytes as a read with one.
 pub fn it_is_what_read_gives<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
     let content = pattern(1 << 20);
@@ -49,10 +49,11 @@ pub fn it_is_what_read_gives<E: Engine>() {
     assert_eq!(fs.get_read_buf(ROOT, 0, 1).err(), Some(vfs::Errno::ISDIR));
 }
 
-/// A file that is in pieces is given in pieces, none of which is left out.
+/// Tests that a fragmented file is returned in pieces, and that no piece is missing.
 pub fn pieces_of_a_scattered_file_make_up_the_file<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
-    // Beyond one pointer block, with replaced blocks and holes where pieces have to end.
+    // The file is larger than one pointer block covers, with replaced blocks and holes at which
+    // pieces have to end.
     let content = pattern(3 << 20);
     let ino = file::<E>(&fs, b"f", &content);
     for block in [0u64, 63, 64, 65, 200, 511, 512, 513, 767] {
@@ -72,7 +73,8 @@ pub fn pieces_of_a_scattered_file_make_up_the_file<E: Engine>() {
     }
 }
 
-/// Space that somebody reads without a copy waits until nobody does.
+/// Tests that freed space which a reader reads without a copy is not reused until the reader has
+/// finished.
 pub fn what_is_held_is_not_used_again<E: Engine>() {
     let fs = mounted::<E>(16 << 20);
     let content = pattern(64 << 10);
@@ -82,7 +84,8 @@ pub fn what_is_held_is_not_used_again<E: Engine>() {
     let free = fs.statfs().blocks_free;
     let held = fs.get_read_buf(ino, 0, 64 << 10).unwrap();
     assert_eq!(held.len(), 64 << 10);
-    // Replaced, removed, and all space taken and given back twice. Who overwrites in place shows it to readers.
+    // Replaces and removes the content, and takes and frees all space twice. An engine that
+    // overwrites in place shows that to readers, so it skips the writes.
     if has_atomic_contents::<E>() {
         fs.write(ino, 64, &[0xee; 64]).unwrap();
         for _ in 0..3 {
@@ -104,7 +107,8 @@ pub fn what_is_held_is_not_used_again<E: Engine>() {
     assert_eq!(fs.statfs().blocks_free, idle, "all of the file is gone");
 }
 
-/// A recovery finds nobody who owns it, and counts it free no sooner than anybody can take it.
+/// Tests a recovery while freed space is still read: no file owns the space, but the recovery must
+/// not count it as free before it can be reused.
 pub fn what_is_held_is_not_free_after_a_recovery<E: Engine>() {
     let pool = PoolFile::new::<E>("pins", 16 << 20);
     let fs = attach::<E>(&pool.0);

@@ -1,12 +1,13 @@
-//! Several processes on one pool, killed at any moment: no completed operation is lost, none is half
-//! visible, no lock stays taken, nothing leaks.
+//! Tests several processes on one pool that are killed at any moment: every completed operation is
+//! kept, none is half visible, no lock stays taken, and nothing leaks.
 //!
-//! The test program starts itself again as a worker. A worker makes random changes to files of its
-//! own, in a directory of its own and in one that all share, and says by a byte on a pipe when each
-//! is complete. The test kills it, follows the same random sequence in the contract's model, and compares: the
-//! pool holds the state after the operations that were reported, or after one more.
+//! The test program starts itself again as a worker. A worker makes random changes to its own
+//! files, in its own directory and in a shared one, and writes a byte to a pipe after each change.
+//! The test kills it, replays the same random sequence in the contract's model, and compares. The
+//! pool must hold the state after the reported operations, or after one more.
 //!
-//! `KEEPSTONE_KILLS` sets the number of kills. A failure prints the operations of the killed worker ([`vfs::script`]).
+//! `KEEPSTONE_KILLS` sets the number of kills. A failure prints the operations of the killed worker
+//! ([`vfs::script`]).
 
 use crate::{DIR, Engine, PoolFile, attach, has_atomic_contents, mount};
 use pmem::{Access, Region};
@@ -33,7 +34,8 @@ fn own(id: u64) -> String {
     format!("/own{id}")
 }
 
-/// A worker's files: paths lead to numbers, in the order of the first path of each, and numbers to contents.
+/// A worker's files. Paths map to numbers, in the order of the first path of each file, and numbers
+/// to contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Files {
     names: BTreeMap<String, usize>,
@@ -41,7 +43,7 @@ struct Files {
 }
 
 impl Files {
-    /// Those of worker `id`.
+    /// Reads the files of worker `id`.
     fn read(fs: &dyn FileSystem, id: u64) -> Self {
         let mut files = Self::default();
         let mut numbers = BTreeMap::new();
@@ -58,7 +60,7 @@ impl Files {
         files
     }
 
-    /// A model that has them.
+    /// Makes a model with these files.
     fn model(&self, id: u64) -> Model {
         let model = Model::new();
         let mut driver = Driver::new(&model);
@@ -80,7 +82,7 @@ impl Files {
     }
 }
 
-/// The paths of worker `id`, sorted.
+/// Returns the paths of worker `id`, sorted.
 fn list(fs: &dyn FileSystem, id: u64) -> BTreeMap<String, Ino> {
     let mut paths = BTreeMap::new();
     let prefix = format!("w{id}-");
@@ -96,7 +98,7 @@ fn list(fs: &dyn FileSystem, id: u64) -> BTreeMap<String, Ino> {
     paths
 }
 
-/// The next operation of worker `id`, whose files a model has.
+/// Chooses the next operation of worker `id`, whose files are in `model`.
 fn next(model: &Model, id: u64, rng: &mut Rng) -> Op {
     let files = list(model, id);
     loop {
@@ -125,8 +127,8 @@ fn next(model: &Model, id: u64, rng: &mut Rng) -> Op {
     }
 }
 
-/// Whether a worker's files are as before or after its last operation; or, where writes are not atomic, have of each byte what
-/// it was before or after.
+/// Returns whether a worker's files are as before or after its last operation. If writes are not
+/// atomic, each byte may be as before or after.
 fn is_right<E: Engine>([before, after]: &[Files; 2], now: &Files) -> bool {
     let is_torn = |((now, before), after): ((&Vec<u8>, &Vec<u8>), &Vec<u8>)| {
         [before.len(), after.len()].contains(&now.len())
@@ -149,7 +151,7 @@ fn seed(id: u64, life: u64) -> Rng {
     )
 }
 
-/// The worker: runs until killed.
+/// Runs as a worker until killed.
 pub fn worker<E: Engine>() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let mut parts = role.splitn(3, ' ');
@@ -168,7 +170,8 @@ pub fn worker<E: Engine>() {
             && held < HELD_MAX
             && path.ends_with('1')
         {
-            // Some are held, and then removed: the reference dies with the process.
+            // The worker holds some files before it removes them; these references end with the
+            // process.
             held += 1;
             pool.held(path).expect("it has its name");
         }
@@ -180,16 +183,16 @@ pub fn worker<E: Engine>() {
     }
 }
 
-/// A worker as the test sees it.
+/// A worker process.
 struct Worker {
     child: Child,
     life: u64,
     before: Files,
 }
 
-/// What is to be found where a worker was killed.
+/// The expected state after a worker was killed.
 struct Killed {
-    /// Its files after what it reported, and after one operation more.
+    /// Its files after the reported operations, and after one more.
     right: [Files; 2],
     /// These operations.
     script: String,
@@ -207,7 +210,7 @@ impl Worker {
         Self { child, life, before }
     }
 
-    /// Kills it.
+    /// Kills the worker and computes the expected state.
     fn kill(mut self, id: u64) -> Killed {
         // The pipe holds 64 KiB, more than a worker writes in its short life.
         self.child.kill().unwrap();
@@ -234,7 +237,7 @@ impl Worker {
     }
 }
 
-/// Workers are killed and started anew, and nothing that they reported is lost.
+/// Tests that nothing that workers reported is lost when they are killed and new ones are started.
 pub fn killed_processes_do_no_harm<E: Engine>() {
     let kills: u64 = std::env::var("KEEPSTONE_KILLS").map_or(60, |n| n.parse().unwrap());
     let pool = PoolFile::new::<E>("kills", POOL_BYTES);
@@ -265,7 +268,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     while fs.reap_processes().unwrap() > 0 {}
     eprintln!("{kills} kills, {} of them inside an operation", fs.recoveries());
 
-    // Nothing leaks: what is free is what a fresh scan finds free.
+    // Nothing leaks: a fresh scan finds the same free blocks and inodes.
     let shared = fs.statfs();
     drop(fs);
     let region = Region::open(&pool.0, Access::ReadWrite).unwrap();

@@ -1,4 +1,5 @@
-//! Several threads scan a pool that is mounted: what one of them has flushed, only its own fence completes.
+//! Tests scans by several threads at mount: each thread must fence what it flushed, as only its own
+//! fence completes its flushes.
 
 use crate::watch::{Watch, Watched};
 use crate::{Engine, Fs, mounted};
@@ -9,7 +10,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
-/// Which blocks each thread has flushed, and who has not fenced since.
+/// The blocks that each thread has flushed, and the threads that have not fenced since.
 #[derive(Default)]
 struct Flushes {
     flushed: Mutex<HashMap<ThreadId, HashSet<u64>>>,
@@ -21,7 +22,7 @@ impl Watch for Flushes {
         let me = thread::current().id();
         self.flushed.lock().unwrap().entry(me).or_default().insert(off / 4096);
         self.unfenced.lock().unwrap().insert(me);
-        // Others get a turn.
+        // Lets other threads run.
         thread::sleep(Duration::from_micros(50));
     }
     fn fence(&self) {
@@ -29,7 +30,8 @@ impl Watch for Flushes {
     }
 }
 
-/// Whoever flushes in a scan fences as well, and each directory is flushed.
+/// Tests that each thread that flushes in a scan fences as well, and that each directory is
+/// flushed.
 pub fn each_worker_fences_what_it_flushed<E: Engine>() {
     const DIRS: usize = 50;
     let fs = mounted::<E>(16 << 20);
@@ -51,7 +53,7 @@ pub fn each_worker_fences_what_it_flushed<E: Engine>() {
         let flushed = flushed.into_inner().unwrap();
         let blocks: HashSet<u64> = flushed.values().flatten().copied().collect();
         assert!(blocks.len() > DIRS, "the block of each directory, and more");
-        // One may have done it all before the others had started.
+        // One thread may have done all the work before the others started.
         if flushed.len() > 1 {
             break;
         }

@@ -1,4 +1,5 @@
-//! How the shared state of a pool is found: one at a time, by all who use it, whatever becomes of its file.
+//! Tests how processes find the shared state of a pool: all use the same one, whatever happens to
+//! its file.
 
 #![allow(unsafe_code)]
 
@@ -9,12 +10,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use vfs::{Caller, Errno, FileSystem as _, ROOT};
 
-/// Where the shared state is.
+/// Returns the path of the shared state.
 fn state<E: Engine>(pool: &Path) -> PathBuf {
     state_at(&place::<E>(&open_shared(pool)).unwrap())
 }
 
-/// Has faults in what is mapped handled as servers do.
+/// Handles faults in mapped memory as servers do.
 fn handle_faults() {
     // SAFETY: the action is all zeros except for a handler of its type.
     unsafe {
@@ -25,7 +26,8 @@ fn handle_faults() {
     }
 }
 
-/// A user who may write the state truncates it: operations fail, no process dies, and the next mount finds the pool whole.
+/// Tests a state file that a user truncates: operations fail, no process dies, and the next mount
+/// finds the pool whole.
 pub fn a_truncated_state_kills_nobody<E: Engine>() {
     handle_faults();
     for left in [0, 4096, 100_000, 300_000, 3 << 20] {
@@ -39,7 +41,8 @@ pub fn a_truncated_state_kills_nobody<E: Engine>() {
         let failed = (0..1000).find_map(|i| make(i).err());
         assert_eq!(failed, Some(Errno::IO), "{left}");
         for fs in [&first, &second] {
-            // A process that has not touched the lost memory may not notice; after these calls both have.
+            // A process that has not touched the lost memory may not notice; after these calls both
+            // have.
             let _ = fs.reap_processes();
             let _ = fs.getattr(ROOT);
             let _ = fs.sync();
@@ -55,7 +58,8 @@ pub fn a_truncated_state_kills_nobody<E: Engine>() {
     }
 }
 
-/// As [`a_truncated_state_kills_nobody`]; the size is as before when anybody looks.
+/// As [`a_truncated_state_kills_nobody`], but the file has its old size again before a process uses
+/// it.
 pub fn a_state_of_zeros_kills_nobody<E: Engine>() {
     handle_faults();
     let pool = PoolFile::new::<E>("zero-state", 16 << 20);
@@ -75,7 +79,7 @@ pub fn a_state_of_zeros_kills_nobody<E: Engine>() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// While somebody uses a state that was removed, nobody begins another one.
+/// Tests that no process creates a new state while another still uses one whose file was removed.
 pub fn a_state_that_was_removed_has_no_successor_beside_it<E: Engine>() {
     let pool = PoolFile::new::<E>("removed", 16 << 20);
     let first = attach::<E>(&pool.0);
@@ -88,7 +92,7 @@ pub fn a_state_that_was_removed_has_no_successor_beside_it<E: Engine>() {
     drop(attach::<E>(&pool.0));
 }
 
-/// A file of another user's in the place of the state is refused by name.
+/// Tests that a state file of another user is refused, and that the message names it and its owner.
 pub fn a_strangers_file_is_named<E: Engine>() {
     let pool = PoolFile::new::<E>("strangers", 16 << 20);
     let state = state::<E>(&pool.0);
@@ -104,7 +108,7 @@ pub fn a_strangers_file_is_named<E: Engine>() {
     drop(attach::<E>(&pool.0));
 }
 
-/// Whoever attaches while others come and go gets in.
+/// Tests that processes can attach while others come and go.
 pub fn all_who_come_at_once_get_in<E: Engine>() {
     let pool = PoolFile::new::<E>("at-once", 16 << 20);
     for _ in 0..20 {
@@ -117,7 +121,7 @@ pub fn all_who_come_at_once_get_in<E: Engine>() {
     }
 }
 
-/// A pool is used alone, or shared.
+/// Tests that a pool is either used exclusively or shared.
 pub fn who_has_the_pool_alone_is_not_joined<E: Engine>() {
     let pool = PoolFile::new::<E>("alone", 16 << 20);
     let alone = OpenOptions::default().open(&pool.0, Access::ReadWrite).unwrap();
@@ -131,8 +135,8 @@ pub fn who_has_the_pool_alone_is_not_joined<E: Engine>() {
     OpenOptions::default().open(&pool.0, Access::ReadWrite).unwrap();
 }
 
-/// In a process of its own, whose `/dev/shm` is a tmpfs with little room: what is made beyond it is refused, what
-/// is there stays usable, and with room again all goes on.
+/// Tests a `/dev/shm` with little room, in a process of its own. Creations that need more are
+/// refused, the existing files stay usable, and after room is free again everything works.
 pub fn a_full_shm_refuses_and_kills_nobody<E: Engine>() {
     let dir =
         std::env::temp_dir().join(format!("keepstone-full-{}-{}", E::NAME, std::process::id()));
@@ -155,7 +159,7 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     }
 }
 
-/// Fills `/dev/shm` but for `left` bytes.
+/// Fills `/dev/shm` except for `left` bytes.
 fn fill_shm(left: u64) {
     let room = rustix::fs::statvfs("/dev/shm").unwrap();
     let file = std::fs::File::create("/dev/shm/fill").unwrap();
@@ -166,7 +170,8 @@ fn fill_shm(left: u64) {
     }
 }
 
-/// The part of [`a_full_shm_refuses_and_kills_nobody`] that runs in a process of its own; nothing elsewhere.
+/// Runs the part of [`a_full_shm_refuses_and_kills_nobody`] that needs a process of its own; does
+/// nothing if the environment variable is unset.
 pub fn in_a_small_shm<E: Engine>() {
     let Some(pool) = std::env::var_os("KEEPSTONE_POOL").map(PathBuf::from) else { return };
     let small = ["-t", "tmpfs", "-o", "size=32M", "none", "/dev/shm"];
@@ -198,7 +203,7 @@ pub fn in_a_small_shm<E: Engine>() {
     make(made + 1).unwrap();
     drop(attach::<E>(&pool));
 
-    // What a scan needs is known when it has ended.
+    // The memory that a scan needs is known only after the scan.
     assert!((made + 2..made + 60_000).all(|i| make(i).is_ok()));
     drop(fs);
     fill_shm(4 << 20);

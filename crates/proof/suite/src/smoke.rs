@@ -1,4 +1,4 @@
-//! A first look: the operations work, survive a remount, and leave a clean pool.
+//! A smoke test: the operations work, survive a remount, and leave a clean pool.
 
 use crate::{DIR, Engine, formatted, mount};
 use pool::CheckOptions;
@@ -8,7 +8,7 @@ fn file(mode: u32) -> NewNode<'static> {
     NewNode { kind: NewKind::File, mode, umask: 0 }
 }
 
-/// What was written is there after a remount, and the pool is sound.
+/// Tests that written data is there after a remount, and that the pool is sound.
 pub fn survives_remount<E: Engine>() {
     let mut region = formatted::<E>(16 << 20);
     let body: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();

@@ -1,10 +1,10 @@
-//! A region that tells of its accesses.
+//! A region that reports its accesses.
 
 use pmem::{Counters, Domain, Fenced, Line, Medium, Region};
 
-/// Who is told, before each access.
+/// An observer, called before each access.
 pub trait Watch: Send + Sync {
-    /// A read or a store, but loads of words and comparisons.
+    /// A read or a store; not a load of a word or a comparison.
     fn bytes(&self) {}
     /// A load.
     fn load(&self, _off: u64, _len: u64) {}
@@ -14,11 +14,11 @@ pub trait Watch: Send + Sync {
     fn fence(&self);
 }
 
-/// A region with somebody who is told of its accesses.
+/// A region with an observer of its accesses.
 pub struct Watched<W> {
-    /// What it is.
+    /// The region.
     pub region: Region,
-    /// Who is told.
+    /// The observer.
     pub watch: W,
 }
 

@@ -1,13 +1,14 @@
-//! Several threads that write one file.
+//! Tests several threads that write one file.
 
 use crate::{Engine, FILE, check_and_remount, mounted, resize};
 use vfs::{Caller, Fallocate, FileSystem as _, ROOT};
 
 const BLOCK: u64 = 4096;
-/// Of the file.
+/// The number of blocks of the file.
 const BLOCKS: u64 = 700;
 
-/// Whole blocks are some write's, or zeros, whoever else writes them, cuts them off or punches them; and none is lost.
+/// Tests that each block holds the data of one write, or zeros, while other threads write, truncate
+/// and punch the same blocks, and that no block is lost.
 pub fn blocks_of_one_file_are_whole<E: Engine>() {
     let fs = mounted::<E>(64 << 20);
     let free = fs.statfs().blocks_free;
@@ -20,7 +21,7 @@ pub fn blocks_of_one_file_are_whole<E: Engine>() {
     let write = |seed: u8| {
         let mut below = rng(seed.into());
         for i in 0..6000u32 {
-            // Two of them often meet in the same few.
+            // Half of the writes go to the first few blocks, so that two threads often meet there.
             let first = below(if i % 2 == 0 { 8 } else { BLOCKS - 5 });
             let data = vec![seed * 64 + (i % 63) as u8 + 1; ((1 + below(5)) * BLOCK) as usize];
             fs.write(ino, first * BLOCK, &data).unwrap();
