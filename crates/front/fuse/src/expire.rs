@@ -11,18 +11,18 @@ use rustix::io::Errno;
 
 /// `FUSE_NOTIFY_INVAL_ENTRY` of the kernel's `fuse.h`.
 const INVAL_ENTRY: u32 = 3;
-/// `FUSE_EXPIRE_ONLY`, of its flags.
+/// `FUSE_EXPIRE_ONLY`, one of its flags.
 const EXPIRE_ONLY: u32 = 1;
-/// The first Linux that knows it, and whose direct writes drop pages that others have of the file.
+/// First Linux that knows the flag, and whose direct writes drop pages that others have of the file.
 const SINCE: (u32, u32) = (6, 6);
 /// Bytes of `fuse_out_header` and of `fuse_notify_inval_entry_out`.
 const HEADER: u32 = 16 + 16;
 
-/// Tells the kernel of one mount.
+/// Notifies the kernel for one mount.
 pub(crate) struct Expirer(OwnedFd);
 
 impl Expirer {
-    /// Of the mount whose requests come from this device; `None` where the kernel cannot do that.
+    /// For the mount whose requests come from this device; `None` if the kernel cannot do that.
     pub fn new(device: OwnedFd) -> Option<Self> {
         is_known().then_some(Self(device))
     }
@@ -38,20 +38,20 @@ impl Expirer {
         head[28..32].copy_from_slice(&EXPIRE_ONLY.to_ne_bytes());
         let parts = [&head[..], name.as_bytes(), &[0]].map(IoSlice::new);
         match rustix::io::writev(&self.0, &parts) {
-            // It does not know the name.
+            // The kernel does not know the name.
             Ok(_) | Err(Errno::NOENT) => {}
             Err(err) => tracing::error!("the kernel may keep a name in {parent}: {err}"),
         }
     }
 }
 
-/// Whether this kernel can do that, and so keep anything of a mount whose pool others may use at any moment.
+/// Whether this kernel can do that, and so cache for a mount whose pool others may use any time.
 pub fn is_known() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     version(&release).is_some_and(|version| version >= SINCE)
 }
 
-/// The first two numbers of a release.
+/// Returns the first two numbers of a release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
