@@ -1,8 +1,8 @@
-//! Writes, fences, reopens and verifies a region on real (or emulated) persistent memory, and again with each
-//! protection.
+//! Writes, fences, reopens and verifies a region on real (or emulated) persistent memory, then
+//! again with each protection.
 //!
 //! `nvdimm_selftest DOMAIN PATH`: PATH is a file to create, or a devdax device whose first MiB is
-//! overwritten. Prints `ok DOMAIN`; exits with 1 when the domain found is another or bytes differ.
+//! overwritten. Prints `ok DOMAIN`; exits with 1 if the domain found is another, or bytes differ.
 //! `scripts/machine/nvdimm.sh` runs it in a machine that has an NVDIMM.
 
 use pmem::{Access, Domain, Guarded, Medium, OpenOptions, Protection, Region, cpu, probe};
@@ -60,7 +60,7 @@ fn run(expected: Domain, path: &str) -> Result<(), Box<dyn Error>> {
     Protection::ALL.into_iter().try_for_each(|protection| protected(path, protection, &bulk))
 }
 
-/// Clears the region, and does the same through a guard.
+/// Clears the region, and does the same through a [`Guarded`] region.
 fn protected(path: &str, protection: Protection, bulk: &[u8]) -> Result<(), Box<dyn Error>> {
     let region = Region::open(path, Access::ReadWrite)?;
     region.zero_nt(0, COPY + bulk.len() as u64);
@@ -72,7 +72,7 @@ fn protected(path: &str, protection: Protection, bulk: &[u8]) -> Result<(), Box<
             verify(&guarded, bulk)?;
             println!("protected by {protection}, lifted {} times", guarded.tally().times());
         }
-        // No keys in this CPU, or no file that can be written to.
+        // The CPU has no keys, or there is no file that can be written to.
         Err(e @ (pmem::Error::NoKeys(_) | pmem::Error::NoFile(_))) => println!("{protection}: {e}"),
         Err(e) => return Err(e.into()),
     }

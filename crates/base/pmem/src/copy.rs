@@ -1,9 +1,9 @@
-//! Copies: into memory past the cache, one whole line at a time, and fills; and large ones out of it.
+//! Copies and fills of memory past the cache, in whole lines, and large copies out of memory.
 //!
-//! Of what is stored, the body, its whole 64-byte lines, is written with non-temporal stores of the widest
-//! kind the CPU has. What remains at either end is written with ordinary stores, whose lines are
-//! flushed: a partial line in a write-combining buffer costs a read-modify-write at the memory.
-//! The caller fences.
+//! The whole 64-byte lines of a stored range are written with the widest non-temporal stores that
+//! the CPU has. The partial lines at both ends are written with ordinary stores and flushed, as a
+//! partial line in a write-combining buffer costs a read-modify-write at the memory. The caller
+//! fences.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 pub enum NtWidth {
     /// 16 bytes; every x86-64 CPU has it.
     Sse2,
-    /// 32 bytes (AVX suffices for the move; AVX2 is what we look for).
+    /// 32 bytes (AVX suffices for the move; the check is for AVX2).
     Avx2,
     /// 64 bytes, a whole line.
     Avx512,
@@ -46,7 +46,7 @@ impl NtWidth {
         }
     }
 
-    /// The widest that is available.
+    /// Returns the widest that is available.
     pub fn detect() -> Self {
         [NtWidth::Avx512, NtWidth::Avx2]
             .into_iter()
@@ -55,15 +55,15 @@ impl NtWidth {
     }
 }
 
-/// How to write past the cache and write lines back on this CPU.
+/// The instructions with which this CPU writes past the cache and writes lines back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stores {
     pub(crate) width: NtWidth,
-    /// `None` where caches are in the persistence domain.
+    /// `None` if the caches are in the persistence domain.
     pub(crate) flush: Option<FlushInstruction>,
 }
 
-/// Where a range is cut: `head` bytes, then `lines` whole lines, then `tail` bytes.
+/// The parts of a range: `head` bytes, then `lines` whole lines, then `tail` bytes.
 struct Cut {
     head: usize,
     lines: usize,
@@ -128,7 +128,7 @@ impl Stores {
         }
     }
 
-    /// Flushes the line of `at`, where flushing is needed.
+    /// Flushes the line of `at`, if flushing is needed.
     ///
     /// # Safety
     /// As for [`flush_lines`].
@@ -141,38 +141,42 @@ impl Stores {
     }
 }
 
-/// Copies to mapped persistent memory that is no region of ours: a file that another file system
-/// keeps. Durable when it returns, where the mapping's stores need no more than flushing.
+/// Copies to mapped persistent memory that is not a [`Region`](crate::Region): a file of another
+/// file system. The copy is durable on return, if the mapping needs only flushes and a fence for
+/// that.
 ///
 /// # Safety
 /// `from..from + len` is readable and `to..to + len` writable, and they do not overlap.
 pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
     static STORES: OnceLock<Stores> = OnceLock::new();
     let detect = || Stores { width: NtWidth::detect(), flush: Some(FlushInstruction::detect()) };
-    // SAFETY: the caller's, and what has been detected is available.
+    // SAFETY: the caller's; detected instructions are available.
     unsafe { STORES.get_or_init(detect).copy(to, from, len) };
     store_fence();
 }
 
-/// Copies of this many bytes or more go on at several places. Two bounds, as CPUs differ in what copies out of their last
-/// cache wait for. One with 32 MiB of it (of EPYC, a generation with ERMS) copied 64 KiB of a file of 64 MiB at 29 GB/s by
-/// `memcpy` and at 19 in streams, 1 MiB at 17 and 19 ("Threads" in docs/PERFORMANCE.md, 2026-11-23). The first generation of EPYC
-/// (8 MiB, no ERMS; 2026-11-24), GB/s by `memcpy` and in streams, of 64 and of 512 KiB: 18 and 20, 16 and 19 from the last
-/// cache; 14 and 18, 13 and 16 from memory; 45 and 43, 34 and 36 from nearer ones.
+/// The sizes in bytes from which on [`copy_out`] copies in several streams: without ERMS, and with
+/// it. The bounds differ, as copies out of the last-level cache do. An EPYC with 32 MiB of it and
+/// ERMS copied 64 KiB of a file of 64 MiB at 29 GB/s by `memcpy` and at 19 in streams; 1 MiB at 17
+/// and 19 ("Threads" in docs/PERFORMANCE.md, 2026-11-23). The first generation of EPYC has 8 MiB
+/// and no ERMS (2026-11-24). It copied 64 KiB by `memcpy` and in streams at 18 and 20 GB/s from the
+/// last-level cache, at 14 and 18 from memory, at 45 and 43 from nearer caches; 512 KiB at 16 and
+/// 19, at 13 and 16, at 34 and 36.
 const STREAMED: usize = 64 << 10;
 const STREAMED_BY_ERMS: usize = 1 << 20;
 
-/// Copies of how many bytes go on at several places, on this CPU.
+/// Returns the size in bytes from which on this CPU copies in several streams.
 fn streamed() -> usize {
     if features().erms { STREAMED_BY_ERMS } else { STREAMED }
 }
 
 const STREAMS: usize = 7;
-/// What is copied at one place before it is the next one's turn.
+/// Bytes that are copied in one stream before the next stream continues.
 const PIECE: usize = 256;
 
-/// Copies as `memcpy`, large ranges at several places at once: one after the other, the CPU waits for as many
-/// lines as it prefetches of one place, and takes half as long again. (Out of a cache, `memcpy` is faster on some CPUs.)
+/// Copies as `memcpy`, but large ranges in several streams at once. In one stream the CPU waits for
+/// the few lines that it prefetches ahead, and takes half as long again. (Out of a cache, `memcpy`
+/// is faster on some CPUs.)
 ///
 /// # Safety
 /// `from..from + len` is readable and `to..to + len` writable, and they do not overlap.
@@ -195,10 +199,11 @@ unsafe fn copy_streams(to: *mut u8, from: *const u8, len: usize) {
     for at in (0..each).step_by(PIECE) {
         for stream in 0..STREAMS {
             let piece = stream * each + at;
-            // In this order, which the compiler would change in a copy of the whole piece.
+            // 16 bytes at a time in this order: the compiler would change the order in a copy of
+            // the whole piece.
             for at in (piece..piece + PIECE).step_by(size_of::<__m128i>()) {
-                // SAFETY: the streams partition the first `STREAMS * each` bytes (the caller's); every x86-64 CPU
-                // has these.
+                // SAFETY: the streams partition the first `STREAMS * each` bytes (the caller's);
+                // every x86-64 CPU has these instructions.
                 unsafe {
                     _mm_storeu_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()))
                 };

@@ -19,12 +19,12 @@ enum Event {
 
 const EVENTS: usize = 7;
 
-/// Traffic of one medium by class of operation. The `count_*` functions are for implementations of
-/// [`Medium`](crate::Medium); everybody else takes a [`snapshot`](Counters::snapshot).
+/// The traffic of one medium by class of operation. The `count_*` functions are for implementations
+/// of [`Medium`](crate::Medium); other code takes a [`snapshot`](Counters::snapshot).
 ///
-/// Classes are those of the operations asked for, not of the instructions executed: a
-/// non-temporal write of 100 bytes counts 100 non-temporal bytes wherever its lines lie, so
-/// that the numbers are the same on every CPU and every medium.
+/// An event belongs to the class of the requested operation, not of the executed instructions: a
+/// non-temporal write of 100 bytes counts 100 non-temporal bytes, however it is aligned. So the
+/// numbers are the same on every CPU and every medium.
 #[derive(Default)]
 pub struct Counters(Sharded<EVENTS>);
 
@@ -70,13 +70,14 @@ impl Counters {
         self.add(Event::Fences, 1);
     }
 
-    /// Counts TSC cycles polled away to emulate slower memory.
+    /// Counts TSC cycles waited to emulate slower memory.
     #[inline]
     pub fn count_emulated(&self, cycles: u64) {
         self.add(Event::EmulatedCycles, cycles);
     }
 
-    /// The sums so far. Exact for what happened before; concurrent traffic may or may not be in.
+    /// Returns the sums so far. They include all earlier traffic; concurrent traffic may or may not
+    /// be counted.
     pub fn snapshot(&self) -> CountersSnapshot {
         let sum = |event: Event| self.0.sum(event as usize);
         CountersSnapshot {
@@ -97,7 +98,7 @@ impl fmt::Debug for Counters {
     }
 }
 
-/// Traffic up to a moment; subtract two for the traffic between.
+/// The traffic up to a moment. Subtract two snapshots for the traffic between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CountersSnapshot {
     /// Bytes read by `read` and `equals`, 8 for each `load_u64`.
@@ -108,7 +109,7 @@ pub struct CountersSnapshot {
     pub words_stored: u64,
     /// Bytes written by `write_nt`, `copy_nt`, `zero_nt` and `store_line`.
     pub nt_bytes: u64,
-    /// Lines that `flush` wrote back; none where caches are in the persistence domain.
+    /// Lines that `flush` wrote back; 0 if the caches are in the persistence domain.
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
@@ -119,7 +120,7 @@ pub struct CountersSnapshot {
 impl Sub for CountersSnapshot {
     type Output = Self;
 
-    /// Traffic since `earlier`, a snapshot of the same counters.
+    /// Returns the traffic since `earlier`, a snapshot of the same counters.
     fn sub(self, earlier: Self) -> Self {
         Self {
             bytes_read: self.bytes_read.wrapping_sub(earlier.bytes_read),

@@ -1,4 +1,4 @@
-//! What this CPU offers for persistent memory, and its time-stamp counter.
+//! Instructions of this CPU for persistent memory, and its time-stamp counter.
 
 #![allow(unsafe_code)]
 
@@ -28,12 +28,12 @@ pub struct CpuReport {
     pub nt_bytes: u64,
     /// Whether there is `movdir64b`, which stores a line whole.
     pub movdir64b: bool,
-    /// What the platform protects at a power failure, for each NVDIMM region; empty without any.
+    /// The persistence domain of each NVDIMM region; empty if there are no such regions.
     pub regions: Vec<RegionDomain>,
     /// Whether there are NVDIMM regions and all of them have caches in the persistence domain.
     pub eadr: bool,
-    /// Whether the time-stamp counter runs at a constant rate in all power states; emulated
-    /// speeds are unreliable otherwise.
+    /// Whether the time-stamp counter runs at a constant rate in all power states. If not, emulated
+    /// speeds are unreliable.
     pub tsc_invariant: bool,
     /// Rate of the time-stamp counter in MHz, as measured.
     pub tsc_mhz: u64,
@@ -70,7 +70,7 @@ pub fn report() -> CpuReport {
     }
 }
 
-/// Reads the time-stamp counter, in cycles. Not ordered with surrounding instructions.
+/// Reads the time-stamp counter, in cycles. The read is not ordered with surrounding instructions.
 #[inline]
 pub fn tsc() -> u64 {
     // SAFETY: every x86-64 CPU has rdtsc, and Linux lets user space execute it.
@@ -82,13 +82,13 @@ fn tsc_invariant() -> bool {
     __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
 }
 
-/// Cycles of the time-stamp counter per nanosecond, measured once against the monotonic clock
-/// (some 10 ms).
+/// Returns the cycles of the time-stamp counter per nanosecond. Measures them once against the
+/// monotonic clock (some 10 ms).
 pub fn cycles_per_ns() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     *RATE.get_or_init(|| {
-        // A preemption between the two clocks of one end spoils a sample; the median of some short
-        // ones is not.
+        // A preemption between the readings of the two clocks spoils a sample, but not the median
+        // of several short samples.
         let mut samples: Vec<f64> = (0..5).map(|_| sample_rate(Duration::from_millis(2))).collect();
         samples.sort_by(f64::total_cmp);
         samples[samples.len() / 2]

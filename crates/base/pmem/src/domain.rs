@@ -1,14 +1,14 @@
-//! Persistence domains: what a fence is worth on a given region.
+//! Persistence domains: the guarantee that a fence gives on a region.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Where bytes have arrived once [`Medium::fence`](crate::Medium::fence) has returned.
+/// The place that bytes have reached when [`Medium::fence`](crate::Medium::fence) has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Domain {
     /// A file on fsdax, mapped with `MAP_SYNC`: a flushed line is durable, and so is the file
-    /// metadata that finds it.
+    /// metadata that locates it.
     MapSync,
     /// A devdax character device: a flushed line is durable.
     DevDax,
@@ -17,7 +17,8 @@ pub enum Domain {
     CpuCache,
     /// An ordinary file: stores reach the page cache, and a fence writes them out with `msync`.
     PageCache,
-    /// Memory (tmpfs, hugetlbfs, memfd, anonymous): survives the process at best, not the power.
+    /// Memory (tmpfs, hugetlbfs, memfd, anonymous): at best it survives the process, but not a
+    /// power failure.
     Volatile,
 }
 
@@ -31,7 +32,8 @@ impl Domain {
         self != Domain::Volatile
     }
 
-    /// Whether who stores to a mapping of the memory makes that durable by flushing lines, without the kernel.
+    /// Whether stores to a mapping of the memory become durable by flushing lines, without the
+    /// kernel.
     pub fn is_persistent(self) -> bool {
         matches!(self, Domain::MapSync | Domain::DevDax | Domain::CpuCache)
     }
@@ -41,7 +43,7 @@ impl Domain {
         self != Domain::CpuCache
     }
 
-    /// One sentence for users: what a fence does here and what survives.
+    /// Returns one sentence for users: the effect of a fence, and the data that survives.
     pub fn explain(self) -> &'static str {
         match self {
             Domain::MapSync => {
@@ -62,7 +64,7 @@ impl Domain {
         }
     }
 
-    /// The name that [`Display`](fmt::Display) and serde use.
+    /// Returns the name that [`Display`](fmt::Display) and serde use.
     pub fn name(self) -> &'static str {
         match self {
             Domain::MapSync => "map-sync",
@@ -80,7 +82,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A domain name that is none of [`Domain::ALL`].
+/// A name that does not belong to a domain of [`Domain::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown persistence domain `{0}`; use map-sync, dev-dax, cpu-cache, page-cache or volatile"

@@ -1,11 +1,11 @@
 //! Emulation of memory slower than this machine's: slowdown factors relative to DRAM (PMBD §V-C), a
-//! latency per line, and a bandwidth cap. BPFS §5.4 adds the time of the traffic to that of DRAM. Here an operation ends when both
-//! the slowed-down time and the traffic's turn at the memory are over: the later of the two, not their sum, as transfers
-//! overlap with what else the processor does.
+//! latency per line, and a bandwidth cap. BPFS §5.4 adds the time of the traffic to that of DRAM.
+//! Here an operation ends when its slowed-down time is over and the memory has moved its lines: the
+//! later of the two, not their sum, as transfers overlap with other work of the processor.
 //!
-//! Delays are made by polling the time-stamp counter after the operation. No cache is modelled:
-//! each read pays as if it missed, and a store through the cache pays per line when it is flushed.
-//! The bandwidth cap holds for this region in this process.
+//! After an operation the thread polls the time-stamp counter until the delay is over. No cache is
+//! modelled: each read costs as much as a miss, and a store through the cache costs per line when
+//! it is flushed. The bandwidth cap applies to this region in this process.
 
 use crate::Counters;
 use crate::cpu::{cycles_per_ns, tsc};
@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much slower to be. The default asks for nothing.
+/// The requested slowdown. The default slows nothing down.
 ///
 /// Parses from, and displays as, a comma-separated list such as
 /// `read=2x,write=4x,line=100ns,bandwidth=800MB/s`; see [`FromStr`](#impl-FromStr-for-Emulation).
@@ -25,11 +25,11 @@ pub struct Emulation {
     pub read_factor: f64,
     /// Writes, flushes and fences take this many times as long; at least 1.
     pub write_factor: f64,
-    /// Added per 64-byte line read, in nanoseconds.
+    /// Nanoseconds added per 64-byte line read.
     pub read_line_ns: u64,
-    /// Added per 64-byte line flushed or written non-temporally, in nanoseconds.
+    /// Nanoseconds added per 64-byte line flushed or written non-temporally.
     pub write_line_ns: u64,
-    /// Cap on what is read, flushed and written non-temporally together, in 10⁶ bytes per second.
+    /// Cap on the sum of bytes read, flushed and written non-temporally, in 10⁶ bytes per second.
     pub bandwidth_mb_per_s: Option<u64>,
 }
 
@@ -46,13 +46,13 @@ impl Default for Emulation {
 }
 
 impl Emulation {
-    /// Whether it asks for nothing.
+    /// Whether it slows nothing down.
     pub fn is_off(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A part of an emulation string that is not understood.
+/// An invalid part of an emulation string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "emulation `{part}`: {cause}; write for example read=2x,write=4x,line=100ns,bandwidth=800MB/s"
@@ -65,9 +65,9 @@ pub struct ParseEmulationError {
 impl FromStr for Emulation {
     type Err = ParseEmulationError;
 
-    /// Parts: `read=Fx`, `write=Fx` (factors of 1 to 1000), `read-line=Nns`, `write-line=Nns`,
-    /// `line=Nns` (both; up to 1 ms), `bandwidth=NMB/s` or `NGB/s` (decimal). The empty string
-    /// and `off` ask for nothing.
+    /// Parses the parts `read=Fx`, `write=Fx` (factors of 1 to 1000), `read-line=Nns`,
+    /// `write-line=Nns`, `line=Nns` (both; up to 1 ms), `bandwidth=NMB/s` or `NGB/s` (decimal). The
+    /// empty string and `off` mean no slowdown.
     fn from_str(s: &str) -> Result<Self, ParseEmulationError> {
         let mut asked = Self::default();
         if matches!(s.trim(), "" | "off") {
@@ -151,14 +151,15 @@ impl fmt::Display for Emulation {
     }
 }
 
-/// What an operation moved, in lines. Stores through the cache move none until flushed.
+/// The lines that an operation moves. Stores through the cache move no lines until they are
+/// flushed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) lines_read: u64,
     pub(crate) lines_written: u64,
 }
 
-/// Which slowdown factor applies.
+/// The kind of operation, which selects the slowdown factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
@@ -172,9 +173,9 @@ pub(crate) struct Emulator {
     write_extra: f64,
     read_line_cycles: u64,
     write_line_cycles: u64,
-    /// Cycles that one line occupies the memory; 0 where bandwidth is not capped.
+    /// Cycles for which one line occupies the memory; 0 if bandwidth is not capped.
     line_occupancy: u64,
-    /// Until when the memory is occupied by lines moved so far.
+    /// The time until which lines moved so far occupy the memory.
     busy_until: AtomicU64,
 }
 
@@ -193,7 +194,7 @@ impl Emulator {
         }
     }
 
-    /// Does `op`, then waits as long as slower memory would have taken beyond.
+    /// Does `op`, then waits for the additional time that slower memory would have taken.
     #[inline(never)]
     pub(crate) fn slowed<R>(
         &self,
@@ -222,7 +223,7 @@ impl Emulator {
         result
     }
 
-    /// Reserves the memory for what was moved, from `now` on, and returns when that is over.
+    /// Occupies the memory for the moved lines, from `now` on. Returns the time at which that ends.
     fn occupy(&self, now: u64, moved: Moved) -> u64 {
         let cycles = (moved.lines_read + moved.lines_written) * self.line_occupancy;
         if cycles == 0 {

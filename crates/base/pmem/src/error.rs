@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a region could not be opened or created.
+/// The reason why a region could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,23 +12,23 @@ pub enum Error {
     Io {
         /// The region.
         path: PathBuf,
-        /// What was attempted, as an infinitive.
+        /// The action that failed, as an infinitive.
         action: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// Another process has the region open.
     #[error("{}: in use by another process; unmount the pool or stop that process, then try again", .0.display())]
     InUse(PathBuf),
-    /// More was asked for than the file system has.
+    /// The file system has too little free space.
     #[error("{}: {cause}; choose a smaller size, or free space", path.display())]
     NoSpace {
         /// The region.
         path: PathBuf,
-        /// How much is needed, and how much there is.
+        /// The bytes needed, and the bytes free.
         cause: String,
     },
-    /// `create` found a file.
+    /// The file to be created exists.
     #[error("{}: exists already; choose another name, or remove the file if its content is not needed", .0.display())]
     Exists(PathBuf),
     /// The region is shorter than its user needs.
@@ -48,15 +48,15 @@ pub enum Error {
     NotARegion {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the file.
         kind: &'static str,
     },
-    /// A protection that takes protection keys.
+    /// A protection that needs protection keys, which are not available.
     #[error(
         "{}: cannot be protected by keys: this CPU or kernel has none, or all are in use; choose another protection, such as chunk", .0.display()
     )]
     NoKeys(PathBuf),
-    /// A protection that takes a file.
+    /// A protection that needs a file, on a region without one.
     #[error(
         "{}: cannot be protected in this way, which takes a file; choose another protection, such as chunk", .0.display()
     )]
@@ -71,7 +71,7 @@ pub enum Error {
         path: PathBuf,
         /// The length asked for.
         len: u64,
-        /// Why not, and what would do.
+        /// The reason, and a length that would be possible.
         cause: String,
     },
 }
@@ -104,7 +104,7 @@ impl Error {
         Error::Io { path: path.to_owned(), action, source: e.into() }
     }
 
-    /// The errno that a system call would return for this.
+    /// Returns the errno that a system call would return for this.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),

@@ -1,27 +1,28 @@
 //! Instructions that this CPU has.
 //!
-//! CPUID is a trap in a virtual machine, some microseconds each time, and every program that uses a pool asks for these.
-//! So the C library is asked first, which has executed CPUID when the program was loaded (glibc 2.33 and later).
+//! CPUID traps in a virtual machine, which takes some microseconds, and every program that uses a
+//! pool needs it. So the C library is asked first: it executed CPUID when the program was loaded
+//! (glibc 2.33 and later).
 
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 use std::sync::OnceLock;
 
-/// Which of the instructions that matter to persistent memory there are, and that the kernel lets us use them.
+/// The instructions for persistent memory that this CPU has and the kernel allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) clflush: bool,
     pub(crate) clflushopt: bool,
     pub(crate) clwb: bool,
     pub(crate) movdir64b: bool,
-    /// `rep movsb` in the microcode's own way: of CPUs since 2012 (Intel) and 2020 (AMD).
+    /// Fast `rep movsb` by microcode: in CPUs since 2012 (Intel) and 2020 (AMD).
     pub(crate) erms: bool,
     pub(crate) avx2: bool,
     pub(crate) avx512f: bool,
 }
 
-/// Those of this machine.
+/// Returns the features of this machine.
 pub(crate) fn features() -> Features {
     static FOUND: OnceLock<Features> = OnceLock::new();
     *FOUND.get_or_init(|| Features::from_libc().unwrap_or_else(Features::from_cpu))
@@ -32,7 +33,7 @@ pub(crate) fn features() -> Features {
 struct Leaf {
     /// EAX, EBX, ECX, EDX.
     there: [u32; 4],
-    /// Those that can be used.
+    /// The usable ones, in the same registers.
     usable: [u32; 4],
 }
 
@@ -53,13 +54,14 @@ impl Features {
     fn from_libc() -> Option<Self> {
         const LEAF_1: u32 = 0;
         const LEAF_7: u32 = 1;
-        // SAFETY: the name is a string.
+        // SAFETY: the name is a C string.
         let found =
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__x86_get_cpuid_feature_leaf".as_ptr()) };
         if found.is_null() {
             return None;
         }
-        // SAFETY: glibc's function of that name; it returns constants, one of zeros for leaves that it does not know.
+        // SAFETY: glibc's function of that name; it returns constants, and zeros for leaves that it
+        // does not know.
         let (leaf1, leaf7) = unsafe {
             let leaf = std::mem::transmute::<
                 *mut libc::c_void,

@@ -9,13 +9,13 @@ use std::arch::asm;
 /// Bytes in a cache line, the unit of flushing.
 pub const LINE: u64 = 64;
 
-/// Number of cache lines that `off..off + len` touches.
+/// Returns the number of cache lines that `off..off + len` touches.
 #[inline]
 pub fn lines(off: u64, len: u64) -> u64 {
     if len == 0 { 0 } else { (off % LINE + len).div_ceil(LINE) }
 }
 
-/// The instruction that writes a line back, the fastest first.
+/// An instruction that writes a line back, the fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FlushInstruction {
@@ -37,7 +37,7 @@ impl FlushInstruction {
         }
     }
 
-    /// The best instruction of this CPU. Every x86-64 CPU has `clflush`.
+    /// Returns the best instruction of this CPU. Every x86-64 CPU has `clflush`.
     pub fn detect() -> Self {
         [FlushInstruction::Clwb, FlushInstruction::ClflushOpt]
             .into_iter()
@@ -46,7 +46,7 @@ impl FlushInstruction {
     }
 }
 
-/// Brings the line that holds `addr` into the cache, if the CPU has nothing better to do.
+/// Prefetches the line that holds `addr` into the cache; a hint to the CPU.
 #[inline]
 pub fn prefetch(addr: *const u8) {
     // SAFETY: a prefetch cannot fault, whatever the address.
@@ -80,8 +80,8 @@ pub(crate) unsafe fn flush_lines(how: FlushInstruction, addr: *const u8, lines: 
     }
 }
 
-/// Waits until earlier flushes and non-temporal stores of this CPU are globally visible, which on
-/// a platform with a persistence domain means persistent.
+/// Waits until earlier flushes and non-temporal stores of this CPU are globally visible. On a
+/// platform with a persistence domain, they are persistent then.
 #[inline]
 pub(crate) fn store_fence() {
     // SAFETY: sfence has no operands; the implied memory clobber keeps the compiler from moving

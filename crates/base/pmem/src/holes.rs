@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
 
-/// Makes holes of the whole pages in a range; which these are, none where the file system has no holes.
+/// Makes holes of the whole pages in a range. Returns their range, which is empty if the file
+/// system has no holes.
 pub(crate) fn punch(file: &OwnedFd, range: Range<u64>, page: u64) -> io::Result<Range<u64>> {
     let start = range.start.next_multiple_of(page);
     let end = range.end - range.end % page;
@@ -21,13 +22,13 @@ pub(crate) fn punch(file: &OwnedFd, range: Range<u64>, page: u64) -> io::Result<
     }
 }
 
-/// The first part of a range that is not a hole, as far as the file system tells; empty, at the end of the range,
-/// if all of it is one.
+/// Returns the first part of a range that is not a hole, as far as the file system reports holes.
+/// If the whole range is a hole, the result is empty, at its end.
 pub(crate) fn data(file: &OwnedFd, range: Range<u64>) -> Range<u64> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
         Ok(start) => start.min(range.end),
         Err(Errno::NXIO) => range.end,
-        Err(_) => return range, // It does not tell.
+        Err(_) => return range, // Holes are not reported.
     };
     let hole = rustix::fs::seek(file, SeekFrom::Hole(start));
     start..hole.unwrap_or(range.end).clamp(start, range.end)

@@ -1,8 +1,8 @@
-//! What the kernel says about a file or device: file-system type, size and pages of a devdax
-//! device, and the persistence domain of the platform.
+//! Properties of a file or device, from the kernel: the type of file system, size and pages of a
+//! devdax device, and the persistence domain of the platform.
 //!
 //! Regions are also opened inside programs whose libc file functions are interposed, so sysfs is
-//! read by system calls of our own rather than through `std::fs`.
+//! read by direct system calls instead of `std::fs`.
 
 use crate::error::Error;
 use crate::mapping::HUGE_PAGE;
@@ -27,7 +27,7 @@ pub enum FsType {
     Xfs,
     /// Btrfs.
     Btrfs,
-    /// overlayfs; what lies below is not told.
+    /// overlayfs, which does not report the file systems below it.
     Overlay,
     /// A FUSE file system.
     Fuse,
@@ -44,7 +44,7 @@ impl FsType {
     }
 
     fn from_magic(magic: u64) -> Self {
-        // linux/magic.h; xfs, btrfs and ramfs have theirs in their sources or there.
+        // The numbers are in linux/magic.h, or in the sources of the file systems.
         match magic {
             0x0102_1994 => FsType::Tmpfs,
             0x8584_58f6 => FsType::Ramfs,
@@ -65,7 +65,7 @@ impl FsType {
     }
 }
 
-/// What a region can be made of.
+/// The file or device behind a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
     File { fs: FsType, block_bytes: u64 },
@@ -73,7 +73,7 @@ pub(crate) enum Backing {
 }
 
 impl Backing {
-    /// Refuses what is neither a regular file nor a devdax device.
+    /// Refuses files that are neither regular files nor devdax devices.
     pub(crate) fn check_kind(path: &Path, stat: &Stat) -> Result<(), Error> {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return Ok(()),
@@ -95,7 +95,7 @@ impl Backing {
             }
             other => match DevDax::find(stat) {
                 Some(DevDax { len, align }) => Ok(Backing::DevDax { len, align }),
-                // Taken away in this moment.
+                // The device was removed just now.
                 None => Err(Error::NotARegion { path: path.to_owned(), kind: kind(other) }),
             },
         }
@@ -103,7 +103,7 @@ impl Backing {
 }
 
 impl Backing {
-    /// Bytes of the pages that map it: what mappings and their protection are multiples of.
+    /// Returns the bytes of the pages that map it: the unit of mappings and of their protection.
     pub(crate) fn page_bytes(self) -> u64 {
         match self {
             Backing::DevDax { align, .. } => align,
@@ -126,7 +126,7 @@ fn kind(file_type: FileType) -> &'static str {
     }
 }
 
-/// A devdax device by its sysfs attributes.
+/// The sysfs attributes of a devdax device.
 struct DevDax {
     len: u64,
     align: u64,
@@ -145,12 +145,12 @@ impl DevDax {
     }
 }
 
-/// The sysfs directory of a device: a symbolic link into the tree of devices.
+/// Returns the sysfs directory of a device, which is a symbolic link into the tree of devices.
 fn sysfs_dir(class: &str, dev: u64) -> PathBuf {
     format!("/sys/dev/{class}/{}:{}", major(dev), minor(dev)).into()
 }
 
-/// The text of a sysfs attribute, which is at most a page.
+/// Reads a sysfs attribute, which has at most a page.
 fn read_text(path: &Path) -> Option<String> {
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = vec![0; 4096];
@@ -159,7 +159,7 @@ fn read_text(path: &Path) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// Names in a directory; none where it cannot be read.
+/// Lists the names in a directory; none if it cannot be read.
 fn names_in(path: &Path) -> Vec<String> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -172,15 +172,15 @@ fn names_in(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What the platform protects at a power failure.
+/// The part of the platform that survives a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlatformDomain {
-    /// The caches as well (eADR).
+    /// The memory controller and the CPU caches (eADR).
     CpuCache,
-    /// What has reached the memory controller (ADR).
+    /// The memory controller: stores that have reached it survive (ADR).
     MemoryController,
-    /// Persistent memory whose firmware does not say; treated as `MemoryController`.
+    /// Unknown, as the firmware does not report it; treated as `MemoryController`.
     Unspecified,
 }
 
@@ -193,8 +193,8 @@ impl PlatformDomain {
         }
     }
 
-    /// The domain of the NVDIMM region below the block device that holds `stat`'s file, or below
-    /// the character device that `stat` is. `None` where there is no such region.
+    /// Returns the domain of the NVDIMM region below a character device, or below the block device
+    /// that holds a file. `None` if there is no such region.
     pub(crate) fn below(stat: &Stat) -> Option<Self> {
         Self::of_device(&match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => sysfs_dir("char", stat.st_rdev),
@@ -203,7 +203,7 @@ impl PlatformDomain {
     }
 
     fn of_device(dir: &Path) -> Option<Self> {
-        // The kernel resolves `..` after the symbolic link, so these are the devices above.
+        // The kernel resolves `..` after the symbolic link, so these paths are the parent devices.
         let mut above = dir.to_owned();
         for _ in 0..MAX_DEPTH {
             if let Some(text) = read_text(&above.join("persistence_domain")) {
@@ -211,14 +211,14 @@ impl PlatformDomain {
             }
             above.push("..");
         }
-        // A device-mapper device is as good as the worst below it.
+        // A device-mapper device has the weakest domain of the devices below it.
         let slaves = dir.join("slaves");
         let below: Option<Vec<Self>> =
             names_in(&slaves).iter().map(|name| Self::of_device(&slaves.join(name))).collect();
         below?.into_iter().max_by_key(|domain| *domain as u8)
     }
 
-    /// The domains of all NVDIMM regions of this machine, by region name.
+    /// Returns the names of all NVDIMM regions of this machine, with their domains.
     pub(crate) fn all() -> Vec<(String, Self)> {
         let devices = Path::new("/sys/bus/nd/devices");
         let mut regions: Vec<_> = names_in(devices)
@@ -233,7 +233,8 @@ impl PlatformDomain {
     }
 }
 
-/// Devices above one another in sysfs; NVDIMM regions are some six above their block devices.
+/// The most parent devices to check in sysfs; NVDIMM regions are some six above their block
+/// devices.
 const MAX_DEPTH: usize = 12;
 
 #[cfg(test)]
@@ -261,7 +262,7 @@ mod tests {
             assert_eq!(PlatformDomain::of_device(&pmem), Some(want));
             assert_eq!(PlatformDomain::of_device(&mapper), Some(want));
         }
-        // A second leg that is no persistent memory spoils the mapped device.
+        // If a second part is not persistent memory, the mapped device is not, either.
         let disk = root.path().join("virtual/block/sda");
         fs::create_dir_all(&disk).unwrap();
         std::os::unix::fs::symlink(&disk, mapper.join("slaves/sda")).unwrap();

@@ -1,8 +1,8 @@
-//! Huge pages for files on tmpfs, as devices of persistent memory have them.
+//! Huge pages for files on tmpfs, as devices of persistent memory have.
 //!
-//! tmpfs is mounted without huge pages almost everywhere, but `MADV_COLLAPSE` (Linux 6.1) makes them
-//! nevertheless, and in less than half the time that small ones take. They belong to the file: whoever maps it
-//! later has them too.
+//! Almost everywhere tmpfs is mounted without huge pages, but `MADV_COLLAPSE` (Linux 6.1) makes
+//! them nevertheless, in less than half the time that small pages take. They belong to the file:
+//! later mappings have them, too.
 
 use crate::mapping::{HUGE_PAGE, Mapping};
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -10,16 +10,16 @@ use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::MapFlags;
 use std::ops::Range;
 
-/// Allocates the whole huge pages in `new` of a file that is long enough for them, as far as there is
-/// memory in such pieces. What it leaves out has small pages when it is allocated.
-/// Returns how many there are now.
+/// Allocates the whole huge pages in the range `new` of a file, as far as the kernel has free ones.
+/// The file must be long enough. Other parts of the range get small pages when they are allocated.
+/// Returns the number of huge pages made.
 pub(crate) fn allocate(file: &OwnedFd, new: Range<u64>) -> usize {
     let page = rustix::param::page_size() as u64;
     let whole = new.start.next_multiple_of(HUGE_PAGE)..new.end - new.end % HUGE_PAGE;
     if whole.is_empty() {
         return 0;
     }
-    // A huge page takes the place of small ones: of one at least.
+    // The kernel can replace small pages by a huge one only if at least one exists.
     for start in whole.clone().step_by(HUGE_PAGE as usize) {
         if rustix::fs::fallocate(file, FallocateFlags::empty(), start, page).is_err() {
             return 0; // Full; the caller will find out.
@@ -31,7 +31,7 @@ pub(crate) fn allocate(file: &OwnedFd, new: Range<u64>) -> usize {
     }
 }
 
-/// Whether this kernel can do that: found out with one huge page.
+/// Whether this kernel can do that. Tries it with one huge page.
 pub(crate) fn possible() -> bool {
     let Ok(file) = rustix::fs::memfd_create(c"keepstone-probe", MemfdFlags::CLOEXEC) else {
         return false;
@@ -55,7 +55,7 @@ mod tests {
         let one_page = taken(&file);
         assert_eq!(allocate(&fd, 10..HUGE_PAGE), 0);
         assert_eq!(taken(&file), one_page);
-        // Where memory is fragmented or the kernel is old, small pages stay.
+        // If memory is fragmented or the kernel is old, small pages stay.
         let made = allocate(&fd, 10..4 * HUGE_PAGE - 1);
         assert!(made <= 2);
         let least = made as u64 * HUGE_PAGE + (2 - made as u64) * one_page;

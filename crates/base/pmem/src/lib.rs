@@ -1,9 +1,10 @@
 //! Persistent memory as a [`Medium`]: regions, persistence domains, flush instructions, counters.
 //!
-//! A [`Region`] maps a file on fsdax, a devdax device, or what stands in for persistent memory: a
-//! file on tmpfs or hugetlbfs, an ordinary file, anonymous memory. Its [`Domain`] says honestly what
-//! a fence is worth there. The CPU's flush instruction and non-temporal stores are chosen at start-up
-//! ([`cpu`]); [`Counters`] count the traffic; [`Emulation`] slows it down to that of other memory.
+//! A [`Region`] maps a file on fsdax, a devdax device, or a substitute for persistent memory: a
+//! file on tmpfs or hugetlbfs, an ordinary file, anonymous memory. Its [`Domain`] states what a
+//! fence guarantees there. The CPU's flush instruction and non-temporal stores are chosen at
+//! start-up ([`cpu`]). [`Counters`] count the traffic; [`Emulation`] slows it down to the speed of
+//! other memory.
 //!
 //! ```
 //! use pmem::{Domain, Medium, Region};

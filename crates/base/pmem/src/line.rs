@@ -1,9 +1,9 @@
-//! Whole lines in one store: MOVDIR64B.
+//! Stores of whole lines: MOVDIR64B.
 //!
-//! It takes 64 bytes from anywhere and writes them to an aligned line as one write, past the caches, of
-//! which no part is ever seen without the rest (Intel SDM vol. 2, MOVDIR64B: "64-byte write
-//! atomicity"). A line in a cache is written back and dropped first. It could overtake ordinary stores before
-//! it, which are what tells readers to look again; so an SFENCE stands before it.
+//! The instruction reads 64 bytes from any address and writes them to an aligned line, past the
+//! caches, as one atomic write (Intel SDM vol. 2, MOVDIR64B: "64-byte write atomicity"). If the
+//! line is in a cache, it is written back and dropped first. The write could overtake earlier
+//! ordinary stores, by which readers detect a change. So an SFENCE precedes it.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::features::features;
 use crate::flush::LINE;
 use std::arch::asm;
 
-/// A line's content.
+/// The content of a line.
 pub type Line = [u8; LINE as usize];
 
 /// Whether this CPU has the instruction.
@@ -19,7 +19,7 @@ pub(crate) fn available() -> bool {
     features().movdir64b
 }
 
-/// Stores a line, after everything that this CPU has stored; persistent after a fence.
+/// Stores a line, after all earlier stores of this CPU; persistent after a fence.
 ///
 /// # Safety
 /// 1. `dst` is 64-byte aligned, and the line is mapped writable.

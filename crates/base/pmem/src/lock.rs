@@ -1,9 +1,10 @@
-//! Who may have a region open at the same time, kept by locks on its file that end with the open file.
+//! Locks on the file of a region, which decide which processes may have it open at the same time.
+//! They end when the file is closed.
 //!
-//! - `flock` tells those who need the region for themselves from all others.
-//! - Among the others a lock on a range far beyond any data (`F_OFD_SETLK`) tells those who attach, each of whom
-//!   locks one byte of [`SIDES`] for writing, from those who only read and must not see anybody store: they
-//!   lock all of it for reading.
+//! - `flock` separates processes that need the region exclusively from all others.
+//! - Among the others, locks on a range far beyond any data (`F_OFD_SETLK`) separate writers from
+//!   readers. Each process that attaches locks one byte of [`SIDES`] for writing. A process that
+//!   only reads, and must not see stores, locks the whole range for reading.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +16,21 @@ use rustix::thread::Timespec;
 use std::ops::Range;
 use std::path::Path;
 
-/// Bytes that are locked, and never read or written: above the end of the largest file.
+/// The range of bytes that are locked, and never read or written: above the end of the largest
+/// file.
 const SIDES: Range<i64> = 1 << 62..(1 << 62) + (1 << 40);
-/// Bytes between two that a process tries, so that neighbours do not meet: above the largest process number.
+/// The distance of two bytes that a process tries. It exceeds the largest process number, so that
+/// processes try different bytes.
 const STRIDE: i64 = 1 << 23;
-/// How often somebody else may have been on the byte that was tried.
+/// The number of bytes that a process tries.
 const TRIES: i64 = 1024;
 
-/// Whoever is the first to share the region has it alone for a moment: how often to try again, and how long in
-/// between.
+/// Attempts to share the region, and the sleep between them: the first process to share it holds it
+/// exclusively for a moment.
 const SHARED_TRIES: u32 = 5;
 const SHARED_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Locks `fd`, or finds that it is in use.
+/// Locks `fd`, or fails as it is in use.
 pub(crate) fn take(path: &Path, fd: &OwnedFd, lock: Lock, access: Access) -> Result<(), Error> {
     if lock == Lock::None {
         return Ok(());
@@ -50,13 +53,13 @@ pub(crate) fn take(path: &Path, fd: &OwnedFd, lock: Lock, access: Access) -> Res
     })
 }
 
-/// Keeps those out who attach.
+/// Locks for reading: keeps processes out that attach.
 fn read_side(fd: &OwnedFd) -> Result<(), Errno> {
     let mut lock = range(libc::F_RDLCK, SIDES);
     control(fd, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Keeps those out who only read, by a byte that nobody else has.
+/// Locks one byte for writing: keeps processes out that only read.
 fn write_side(fd: &OwnedFd) -> Result<(), Errno> {
     let own = i64::from(rustix::process::getpid().as_raw_nonzero().get());
     for byte in (0..TRIES).map(|attempt| SIDES.start + own + attempt * STRIDE) {
@@ -65,7 +68,8 @@ fn write_side(fd: &OwnedFd) -> Result<(), Errno> {
             Err(Errno::WOULDBLOCK | Errno::ACCESS) => {}
             taken => return taken,
         }
-        // A reader, or another who attaches: of this process, or of the same number in another namespace.
+        // A reader holds the lock, or another attach does: of this process, or of one with the same
+        // number in another namespace.
         control(fd, libc::F_OFD_GETLK, &mut lock)?;
         if i32::from(lock.l_type) == libc::F_RDLCK {
             break;
@@ -84,11 +88,11 @@ fn range(kind: i32, bytes: Range<i64>) -> libc::flock {
     }
 }
 
-/// `fcntl(2)`. Not by way of libc, whose function may be interposed where a pool is opened inside a program.
+/// Calls `fcntl(2)` without libc, whose function may be interposed in a program that opens a pool.
 fn control(fd: &OwnedFd, command: i32, lock: &mut libc::flock) -> Result<(), Errno> {
     let result: isize;
-    // SAFETY: the system call reads and writes `lock`, which outlives it, and the kernel keeps all registers but
-    // those named.
+    // SAFETY: the system call reads and writes `lock`, which outlives it, and the kernel preserves
+    // all registers except those named.
     unsafe {
         std::arch::asm!(
             "syscall",

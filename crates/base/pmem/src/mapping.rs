@@ -8,7 +8,7 @@ use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 use std::ops::Range;
 use std::ptr;
 
-/// Size of the huge pages that alignment aims at.
+/// Bytes of the huge pages for which mappings are aligned.
 pub(crate) const HUGE_PAGE: u64 = 2 << 20;
 
 /// Memory mapped at `addr` and unmapped on drop.
@@ -55,7 +55,8 @@ impl Mapping {
         })
     }
 
-    /// Reserves `len` bytes at a multiple of `align`, has `map` map them, and gives back the rest.
+    /// Reserves `len` bytes at a multiple of `align`, calls `map` for them, and unmaps the rest of
+    /// the reservation.
     fn place(
         len: u64,
         align: u64,
@@ -66,8 +67,8 @@ impl Mapping {
         let to_usize = |n: u64| usize::try_from(n).map_err(|_| Errno::NOMEM);
         let align = to_usize(align)?;
         let len = to_usize(len)?.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
-        // A mapping shorter than a huge page gains nothing from the alignment, except where the
-        // kernel insists on it; then its length is a multiple of the alignment.
+        // A mapping shorter than a huge page does not profit from the alignment. If the kernel
+        // demands it, the length is a multiple of it.
         let slack = if len < align { 0 } else { align };
         let total = len.checked_add(slack).ok_or(Errno::NOMEM)?;
         // SAFETY: the kernel chooses a free range.
@@ -79,36 +80,36 @@ impl Mapping {
         let head = if slack == 0 { 0 } else { reserved.addr().wrapping_neg() % align };
         let addr = reserved.wrapping_add(head);
         let mapped = map(addr, len);
-        // From here on the slack, or all on failure, goes back.
+        // Unmap the slack, or on failure everything.
         let whole = mapped.is_err();
         let spare =
             if whole { [(0, total), (0, 0)] } else { [(0, head), (head + len, slack - head)] };
         for (at, n) in spare {
             if n > 0 {
-                // SAFETY: within the reservation, which nobody else knows, and not in use.
+                // SAFETY: within the reservation, which no other code knows, and not in use.
                 unsafe { mm::munmap(reserved.wrapping_add(at).cast(), n)? };
             }
         }
         mapped.map(|()| Mapping { addr, len, flags })
     }
 
-    /// Where it starts.
+    /// Returns the address of the first byte.
     pub(crate) fn addr(&self) -> *mut u8 {
         self.addr
     }
 
-    /// What it was mapped with, beside its place.
+    /// Returns the flags of `mmap`, without those for its address.
     pub(crate) fn flags(&self) -> MapFlags {
         self.flags
     }
 
-    /// Bytes mapped.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Changes what accesses are allowed. Only raw accesses go to the mapping; what they may do is for
-    /// their makers to know.
+    /// Changes the allowed accesses. The mapping is accessed only by raw pointers, whose users must
+    /// know the allowed accesses.
     pub(crate) fn protect(&self, prot: MprotectFlags) -> Result<()> {
         // SAFETY: the range is ours; no reference to it exists that the change could invalidate.
         unsafe { mm::mprotect(self.addr.cast(), self.len, prot) }
@@ -129,8 +130,8 @@ impl Mapping {
         unsafe { mm::madvise(self.addr.cast(), self.len, mm::Advice::LinuxHugepage) }
     }
 
-    /// Has huge pages take the place of the small ones in a range of whole huge pages; where memory for
-    /// one cannot be found, or the kernel is older than 6.1, it does not. Returns how many did.
+    /// Replaces small pages by huge ones in a range of whole huge pages. Small pages stay if no
+    /// huge page is free, or if the kernel is older than 6.1. Returns the number of huge pages.
     pub(crate) fn collapse(&self, range: Range<u64>) -> usize {
         let collapse = |at: &u64| {
             let start = self.addr.wrapping_add(*at as usize);
@@ -142,7 +143,7 @@ impl Mapping {
         range.step_by(HUGE_PAGE as usize).filter(collapse).count()
     }
 
-    /// Faults the pages of the first `len` bytes in.
+    /// Faults in the pages of the first `len` bytes.
     pub(crate) fn populate(&self, len: u64, writable: bool) -> Result<()> {
         let advice =
             if writable { mm::Advice::LinuxPopulateWrite } else { mm::Advice::LinuxPopulateRead };
@@ -165,7 +166,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is ours and nobody has its address any more.
+        // SAFETY: the range is ours and its address is no longer in use.
         let unmapped = unsafe { mm::munmap(self.addr.cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
     }

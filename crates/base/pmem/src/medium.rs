@@ -1,11 +1,11 @@
-//! The seam between engines and persistent memory.
+//! The interface between engines and persistent memory.
 //!
-//! Every load and store of PM goes through [`Medium`]; nobody holds a reference into PM. The mapped
-//! region implements it, and so does the recorder of the crash explorer.
+//! Every load and store of PM goes through [`Medium`]; no code holds a Rust reference to plain
+//! bytes in PM. The mapped region implements it, and so does the recorder of the crash explorer.
 //!
 //! Three operations have a meaning beyond their bytes:
 //! - [`Medium::store_u64`] is failure-atomic: after a crash the word is old or new (BPFS §4.3).
-//! - [`Medium::store_line`], where there is one, is the same for a whole line.
+//! - [`Medium::store_line`], if the medium has it, does the same for a whole line.
 //! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
 //!   non-temporally, is in the persistence domain when it returns.
 
@@ -14,29 +14,30 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-/// Proof that a fence has completed since the caller prepared what it is about to publish.
+/// Proof that a fence has completed since the caller stored the data that it is about to publish.
 ///
-/// A commit consumes one, so "shadow durable before the pointer that names it" is a type error to
-/// forget. Only [`Medium`] implementations make it, by [`Fenced::assert`]; a commit that needs no order
-/// says why ([`Fenced::not_needed`]).
+/// A commit consumes one, so forgetting "shadow durable before the pointer that names it" is a type
+/// error. Only [`Medium`] implementations make one, by [`Fenced::assert`]. A commit that needs no
+/// order gives the reason ([`Fenced::not_needed`]).
 #[must_use = "a fence that proves nothing to a commit is better written as `let _ = …`"]
 #[derive(Debug)]
 pub struct Fenced(());
 
 impl Fenced {
-    /// For implementations of [`Medium::fence`] only: asserts that the fence has been executed.
+    /// Asserts that the fence has been executed. For implementations of [`Medium::fence`] only.
     pub fn assert() -> Self {
         Self(())
     }
 
-    /// For a commit before which nothing has to be durable, because of `_why`: it shows nothing but the bytes that it
-    /// stores, or what lies before it in its line; or whoever reads what it shows finds out that it is not whole.
+    /// Permits a commit before which nothing has to be durable, for the reason `_why`. Either the
+    /// commit makes visible only the bytes that it stores, or those before them in the same line.
+    /// Or a reader of the visible data detects whether it is complete.
     #[inline]
     pub fn not_needed(_why: &'static str) -> Self {
         Self(())
     }
 
-    /// The same proof for another commit: what both show was prepared before the one fence.
+    /// Copies the proof for another commit, whose data was stored before the same fence.
     #[inline]
     pub fn for_another(&self) -> Self {
         Self(())
@@ -48,44 +49,47 @@ impl Fenced {
 /// Offsets and lengths are in bytes. An access outside the region is a bug of the caller and
 /// panics before it touches memory: engines check what they read from PM first.
 ///
-/// What changes or orders PM is `#[track_caller]`, in every implementation: the crash explorer tells
-/// stores, flushes and fences apart by the line that made them, so that it can leave out each one.
-/// Implementations that are inlined or ignore it pay nothing.
+/// Methods that change or order PM are `#[track_caller]` in every implementation. The crash
+/// explorer identifies stores, flushes and fences by the source line that made them, so that it can
+/// leave out each one. This costs nothing in implementations that are inlined or ignore it.
 pub trait Medium: Send + Sync {
-    /// Length of the region in bytes.
+    /// Returns the length of the region in bytes.
     fn len(&self) -> u64;
 
-    /// Whether part of what is mapped is gone, as its file was truncated: nothing is to be changed any more, and
-    /// what was read before this was asked may be zeros instead.
+    /// Whether part of the mapped memory is gone, as its file was truncated. Then the caller must
+    /// change nothing more, and data that it has read before this call may be zeros instead.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// The length that it can grow to.
+    /// Returns the length to which the region can grow.
     fn max_len(&self) -> u64 {
         self.len()
     }
 
-    /// Makes it longer, where that is possible; what comes is all zeros.
+    /// Makes the region longer, if that is possible. The new part is all zeros.
     fn grow(&self, len: u64) -> Result<(), Error> {
         let cause = "this kind of memory keeps its length".to_owned();
         Err(Error::BadLength { path: "memory".into(), len, cause })
     }
 
-    /// Exchanges the lock that it was opened with for another one, at once or not at all: then `WouldBlock`,
-    /// and there may be none left. Memory that nobody else can open needs none.
+    /// Converts the lock with which the region was opened. Does not wait, but fails with
+    /// `WouldBlock`; then the old lock may be lost, too. Memory that no other process can open
+    /// needs no lock.
     fn lock(&self, _lock: Lock) -> io::Result<()> {
         Ok(())
     }
 
-    /// Gives the space of whole pages in `off..off + len` back to the file system, where it can; returns which
-    /// these are. They read as zeros, and durably so: in the page-cache domain from the next
-    /// [`fence`](Self::fence) on. A store there takes space anew, and raises SIGBUS where there is none.
+    /// Gives the space of whole pages in `off..off + len` back to the file system, if that is
+    /// possible. Returns the range of these pages. They read as zeros, and durably so: in the
+    /// page-cache domain from the next [`fence`](Self::fence) on. A store there allocates space
+    /// again, and raises SIGBUS if the file system is full.
     fn release(&self, off: u64, _len: u64) -> io::Result<Range<u64>> {
         Ok(off..off)
     }
 
-    /// The first part of `off..off + len` that may hold other than zeros; empty, at its end, if nothing does.
+    /// Returns the first part of `off..off + len` that may hold other bytes than zeros. If there is
+    /// none, the result is empty, at the end of the range.
     fn data_within(&self, off: u64, len: u64) -> Range<u64> {
         off..off + len
     }
@@ -95,22 +99,23 @@ pub trait Medium: Send + Sync {
         self.len() == 0
     }
 
-    /// What a fence means here.
+    /// Returns the persistence domain: the guarantee that a fence gives.
     fn domain(&self) -> Domain;
 
-    /// Whether every fence so far did what it says. A medium on an ordinary file can fail to write
-    /// back; what was durable then is not known any more.
+    /// Fails if a fence so far has failed. A medium on an ordinary file can fail to write back;
+    /// then it is unknown which data is durable.
     fn health(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Has flushes and fences do what they say, or not: then a flush does nothing, what is stored persists in any order or
-    /// never, and a fence orders what other threads see. Whether that can be had.
+    /// Switches the effect of flushes and fences on or off. If off, a flush does nothing, stores
+    /// persist in any order or never, and a fence only orders what other threads see. Returns
+    /// whether the medium supports that.
     fn set_ordered(&self, ordered: bool) -> bool {
         ordered
     }
 
-    /// Traffic since the start.
+    /// Returns the counters of traffic since the start.
     fn counters(&self) -> &Counters;
 
     /// Copies `buf.len()` bytes out of PM.
@@ -119,18 +124,18 @@ pub trait Medium: Send + Sync {
     /// Loads an aligned word (acquire).
     fn load_u64(&self, off: u64) -> u64;
 
-    /// Announces that `off..off + len` will be read soon. A hint: it may do nothing.
+    /// Prefetches `off..off + len`. A hint: it may do nothing.
     fn prefetch(&self, _off: u64, _len: u64) {}
 
-    /// The bytes of `off..off + len` where they lie, which others may be changing; `None` where they
-    /// are not mapped, or reads through it would not be slowed down as [`Emulation`](crate::Emulation)
-    /// asks. Counters do not see what is read.
+    /// Returns the bytes of `off..off + len` in place; other threads may be changing them. `None`
+    /// if they are not mapped, or if [`Emulation`](crate::Emulation) must slow down reads. Counters
+    /// do not count such reads.
     fn mapped(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
         None
     }
 
-    /// The bytes where they lie, for somebody to keep. Of an emulated medium they are as fast as they are. `None` where
-    /// they lie nowhere.
+    /// Returns the bytes in place, for a caller that keeps them. Unlike [`mapped`](Self::mapped)
+    /// also in an emulated medium, without its slowdown. `None` if they are not mapped.
     fn lend(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
         self.mapped(off, len)
     }
@@ -160,14 +165,15 @@ pub trait Medium: Send + Sync {
     #[track_caller]
     fn store_u64(&self, off: u64, value: u64);
 
-    /// Whether there is [`store_line`](Self::store_line).
+    /// Whether the medium has [`store_line`](Self::store_line).
     fn stores_lines(&self) -> bool {
         false
     }
 
-    /// Stores an aligned line of 64 bytes past the cache. Never tears: neither a crash, nor the death of the
-    /// process, nor a load of the whole line by one instruction finds a part of it. Overtakes no store of this
-    /// thread. Persists after `fence`. Only where [`stores_lines`](Self::stores_lines).
+    /// Stores an aligned line of 64 bytes past the cache. Never tears: neither a crash, nor the
+    /// death of the process, nor a load of the whole line by one instruction finds a part of it.
+    /// Overtakes no store of this thread. Persists after `fence`. To be called only if
+    /// [`stores_lines`](Self::stores_lines).
     #[track_caller]
     fn store_line(&self, off: u64, _line: &Line) {
         panic!("store of a line at {off} to a medium that tears lines");
@@ -182,15 +188,16 @@ pub trait Medium: Send + Sync {
     #[track_caller]
     fn fence(&self) -> Fenced;
 
-    /// Commits by a word: [stores](Self::store_u64) the one that makes prepared data visible. `_ready` proves that the
-    /// data is durable. The word persists after `flush` + `fence`, which follow.
+    /// Commits by a word: [stores](Self::store_u64) the word that makes prepared data visible.
+    /// `_ready` proves that the data is durable. The word persists after `flush` + `fence`, which
+    /// the caller does.
     #[track_caller]
     fn publish_word(&self, off: u64, value: u64, _ready: Fenced) {
         self.store_u64(off, value);
     }
 
-    /// Commits by a line, as [`publish_word`](Self::publish_word) by a word: [stores](Self::store_line) it. It persists
-    /// after `fence`, which follows.
+    /// Commits by a line, as [`publish_word`](Self::publish_word) by a word:
+    /// [stores](Self::store_line) it. It persists after `fence`, which the caller does.
     #[track_caller]
     fn publish_line(&self, off: u64, line: &Line, _ready: Fenced) {
         self.store_line(off, line);

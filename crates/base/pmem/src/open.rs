@@ -25,20 +25,20 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Who else may have the region open, kept by locks on the file.
+/// The other processes that may have the region open, as locks on its file decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// Nobody.
+    /// None.
     Exclusive,
-    /// Others that take a shared lock for the same [`Access`]: processes attached to one pool, or readers
-    /// of one that nobody writes to.
+    /// Those with a shared lock for the same [`Access`]: processes attached to one pool, or readers
+    /// of a pool that no process writes to.
     Shared,
-    /// Anybody, at the caller's risk.
+    /// Any process, at the caller's risk.
     None,
 }
 
 impl Lock {
-    /// What takes it, at once or not at all, in exchange for the one before.
+    /// Returns the operation that converts the previous lock to this one, without waiting.
     pub(crate) fn operation(self) -> FlockOperation {
         match self {
             Self::Exclusive => FlockOperation::NonBlockingLockExclusive,
@@ -51,29 +51,30 @@ impl Lock {
 /// How to open a region. The default suits a pool that one process uses.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The persistence domain to assume instead of the detected one. The region will claim it
-    /// whether or not it is true.
+    /// The persistence domain to assume instead of the detected one. The region reports it whether
+    /// or not it is true.
     pub domain: Option<Domain>,
     /// The flush instruction to use instead of the best of this CPU, which must have it.
     pub flush: Option<FlushInstruction>,
-    /// Whether to go without [`Medium::store_line`](crate::Medium::store_line), as a CPU without MOVDIR64B must.
+    /// Whether to do without [`Medium::store_line`](crate::Medium::store_line), as on a CPU without
+    /// MOVDIR64B.
     pub without_line_stores: bool,
     /// Emulated speed.
     pub emulation: Option<Emulation>,
-    /// Whether to fault all pages in at once, so that no access pays for it later.
+    /// Whether to fault in all pages at once, so that no later access has to.
     pub populate: bool,
-    /// Who else may open it; by default nobody for [`Access::ReadWrite`] and anybody for
-    /// [`Access::ReadOnly`].
+    /// The processes that may open it at the same time; by default none for [`Access::ReadWrite`],
+    /// and any for [`Access::ReadOnly`].
     pub lock: Option<Lock>,
     /// Whether `create` may leave the file sparse. A store then raises SIGBUS when the file
     /// system is full; by default the space is allocated.
     pub sparse: bool,
-    /// Bytes that an existing region must have at least; one in any case.
+    /// The least length in bytes of an existing region; at least 1, unless `may_be_empty`.
     pub min_len: u64,
-    /// Bytes of address space that a file is given, so that it can grow while it is mapped
+    /// Bytes of address space to reserve for a file, so that it can grow while it is mapped
     /// ([`Medium::grow`](crate::Medium::grow)).
     pub reserve: u64,
-    /// Whether `open` takes an empty file, too: one that is to grow to what is reserved.
+    /// Whether `open` accepts an empty file, which grows later (`reserve`).
     pub may_be_empty: bool,
 }
 
@@ -90,8 +91,8 @@ impl OpenOptions {
     }
 
     /// Creates a file of `len` bytes, zeroed and allocated, and maps it for reading and writing.
-    /// `path` must not exist, unless it is a devdax device of at least `len` bytes, of which the
-    /// region is then the first `len`, with whatever they hold.
+    /// `path` must not exist, unless it is a devdax device of at least `len` bytes. The region is
+    /// then its first `len` bytes, with their present content.
     pub fn create(&self, path: impl AsRef<Path>, len: u64) -> Result<Region, Error> {
         let path = path.as_ref();
         check_len(path, len)?;
@@ -108,19 +109,20 @@ impl OpenOptions {
         let region = self.extend(path, &fd, 0..len).and_then(|()| {
             let stat = stat(path, &fd)?;
             let in_memory = FsType::of(&fd).is_ok_and(|(fs, _)| fs.in_memory());
-            // tmpfs clears a page when it is first touched. Better now, once, than in the middle.
+            // tmpfs clears a page when it is first touched. Do that now, not during later
+            // operations.
             let populate = self.populate || in_memory && !self.sparse;
             let options = OpenOptions { populate, ..self.clone() };
             options.map(path, fd, &stat, Access::ReadWrite, None)
         });
         if region.is_err() {
-            // It is ours (EXCL), and of no use.
+            // We made the file (EXCL), and it is useless.
             let _ = rustix::fs::unlink(path);
         }
         region
     }
 
-    /// Maps an existing file or devdax device, all of it.
+    /// Maps an existing file or devdax device completely.
     ///
     /// The file must keep its length: access beyond a new, earlier end raises SIGBUS.
     pub fn open(&self, path: impl AsRef<Path>, access: Access) -> Result<Region, Error> {
@@ -132,12 +134,12 @@ impl OpenOptions {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR,
         };
-        // Opening is an event for some: a socket fails with a riddle, a tape winds. What cannot be looked at
-        // is told better by the open.
+        // Check the kind first, as opening has side effects on some devices (a tape winds), and
+        // obscure errors on others (a socket). If `stat` fails, the open reports a better error.
         if let Ok(stat) = rustix::fs::stat(path) {
             Backing::check_kind(path, &stat)?;
         }
-        // A fifo would block; NONBLOCK means nothing to files and devdax.
+        // Without NONBLOCK, the open of a fifo would block. Files and devdax ignore it.
         let flags = mode | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Error::io(path, "open the file", e))?;
@@ -145,7 +147,7 @@ impl OpenOptions {
         self.map(path, fd, &stat, access, len)
     }
 
-    /// Makes a file as long as the end of `new`, and allocates that range.
+    /// Extends a file to the end of `new`, and allocates that range.
     pub(crate) fn extend(&self, path: &Path, fd: &OwnedFd, new: Range<u64>) -> Result<(), Error> {
         let len = new.end;
         check_file_limit(path, len)?;
@@ -188,7 +190,7 @@ impl OpenOptions {
         });
         lock::take(path, &fd, lock, access)?;
         let mapped_len = match backing {
-            // hugetlbfs would have to find the pages at once.
+            // hugetlbfs would have to reserve the huge pages at once.
             Backing::File { fs, .. } if fs != FsType::Hugetlbfs => file_len.max(self.reserve),
             _ => file_len,
         };
@@ -211,12 +213,12 @@ impl OpenOptions {
             tracing::warn!(path = %path.display(), %found, %domain, "persistence domain overridden");
         }
         if found == Domain::Volatile {
-            // A hint: where it is refused, small pages serve.
+            // A hint: if it is refused, small pages are used.
             let _ = mapping.advise_huge();
         }
         if self.populate {
             match mapping.populate(len, access == Access::ReadWrite) {
-                // Kernels before 5.14 do not know the advice.
+                // Kernels before 5.14 do not have this advice.
                 Ok(()) | Err(Errno::INVAL) => {}
                 Err(e) => return Err(Error::io(path, "fault in the pages", e)),
             }
@@ -254,25 +256,25 @@ fn check_len(path: &Path, len: u64) -> Result<(), Error> {
     Err(Error::BadLength { path: path.to_owned(), len, cause: cause.to_owned() })
 }
 
-/// Allocates the holes in a range of a file, with huge pages where tmpfs has them.
+/// Allocates the holes in a range of a file, on tmpfs with huge pages if there are any.
 pub(crate) fn allocate(path: &Path, fd: &OwnedFd, range: Range<u64>) -> Result<(), Error> {
     if FsType::of(fd).is_ok_and(|(fs, _)| fs == FsType::Tmpfs) {
         huge::allocate(fd, range.clone());
     }
     let len = range.end - range.start;
     match rustix::fs::fallocate(fd, FallocateFlags::empty(), range.start, len) {
-        // Where space cannot be reserved, it cannot.
+        // Some file systems cannot reserve space; go on without.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(e) => Err(Error::io(path, "allocate space", e)),
     }
 }
 
-/// Refuses what the file system has no room for, before gigabytes are allocated to find out.
+/// Fails if the file system has too little room, before gigabytes are allocated to find that out.
 pub(crate) fn check_room(path: &Path, fd: &OwnedFd, need: u64) -> Result<(), Error> {
     let Ok(fs) = rustix::fs::fstatvfs(fd) else { return Ok(()) };
     let root = rustix::process::geteuid().is_root();
     let free = fs.f_frsize.saturating_mul(if root { fs.f_bfree } else { fs.f_bavail });
-    // A tmpfs without limit says that it has no blocks at all.
+    // A tmpfs without a limit reports 0 blocks.
     if fs.f_blocks == 0 || need <= free {
         return Ok(());
     }
@@ -280,7 +282,8 @@ pub(crate) fn check_room(path: &Path, fd: &OwnedFd, need: u64) -> Result<(), Err
     Err(Error::NoSpace { path: path.to_owned(), cause })
 }
 
-/// A file that passes the limit costs the process its life (SIGXFSZ).
+/// Fails if the length exceeds the limit of file sizes: such a file would end the process by
+/// SIGXFSZ.
 fn check_file_limit(path: &Path, len: u64) -> Result<(), Error> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if len > limit => Err(Error::BadLength {
@@ -331,7 +334,7 @@ pub(crate) fn map_backing(
     }
 }
 
-/// The domain of a file that was granted `MAP_SYNC`.
+/// Returns the domain of a file that was mapped with `MAP_SYNC`.
 pub(crate) fn fs_dax_domain(stat: &Stat) -> Domain {
     match PlatformDomain::below(stat) {
         Some(PlatformDomain::CpuCache) => Domain::CpuCache,
@@ -339,8 +342,8 @@ pub(crate) fn fs_dax_domain(stat: &Stat) -> Domain {
     }
 }
 
-/// The domain of a devdax device. One that has no NVDIMM region below it is memory set aside
-/// (hmem, volatile CXL), which forgets.
+/// Returns the domain of a devdax device. A device without an NVDIMM region below it is volatile
+/// memory (hmem, volatile CXL).
 pub(crate) fn dev_dax_domain(stat: &Stat) -> Domain {
     match PlatformDomain::below(stat) {
         Some(PlatformDomain::CpuCache) => Domain::CpuCache,

@@ -1,8 +1,8 @@
-//! Fences of the page-cache domain: `msync` of what was dirtied since the last one.
+//! Fences of the page-cache domain: an `msync` of the bytes stored since the last fence.
 //!
-//! What needs writing is kept as one range, from the lowest to the highest dirty byte: an `msync`
-//! of clean pages costs next to nothing, a second one costs another journal commit of the file
-//! system below.
+//! The dirty bytes are kept as one range, from the lowest to the highest: an `msync` of clean pages
+//! costs next to nothing, but a second `msync` costs another journal commit of the file system
+//! below.
 
 #![allow(unsafe_code)]
 
@@ -12,18 +12,19 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a page-cache region has to write at the next fence.
+/// The range of a page-cache region that the next fence has to write.
 #[derive(Debug, Default)]
 pub(crate) struct PageSync {
     dirty: Mutex<Option<Range<u64>>>,
-    /// Held while writing, so that a fence also waits for what another thread's fence has taken.
+    /// Held while writing, so that a fence also waits for a range that another thread's fence is
+    /// writing.
     writing: Mutex<()>,
     /// Errno of the first failure, or 0.
     error: AtomicI32,
 }
 
 impl PageSync {
-    /// Notes that `off..off + len` is to be written by the next fence.
+    /// Adds `off..off + len` to the range that the next fence writes.
     pub(crate) fn note(&self, off: u64, len: u64) {
         if len == 0 {
             return;
@@ -36,10 +37,10 @@ impl PageSync {
         });
     }
 
-    /// Writes what has been noted and waits. Returns at once where nothing has.
+    /// Writes the dirty range and waits. Returns at once if it is empty.
     ///
-    /// The kernel reports a failed write-back once and then takes the pages for clean, so a failure
-    /// is never forgotten: [`error`](Self::error) returns it ever after.
+    /// The kernel reports a failed write-back only once and then treats the pages as clean. So
+    /// [`error`](Self::error) returns the first failure for ever.
     pub(crate) fn sync(&self, mapping: &Mapping) {
         let _turn = lock(&self.writing);
         let Some(range) = lock(&self.dirty).take() else {
@@ -57,7 +58,7 @@ impl PageSync {
         }
     }
 
-    /// The first failure of a fence.
+    /// Returns the first failure of a fence.
     pub(crate) fn error(&self) -> Option<io::Error> {
         match self.error.load(Ordering::Relaxed) {
             0 => None,
@@ -86,10 +87,10 @@ mod tests {
         assert_eq!(*lock(&pages.dirty), Some(5000..9010));
         pages.sync(&mapping);
         assert!(pages.error().is_none() && lock(&pages.dirty).is_none());
-        // A hole in the mapping makes msync fail. The mapping is leaked, lest its drop unmap what
-        // another test puts there.
+        // A hole in the mapping makes msync fail. The mapping is leaked, as its drop could unmap
+        // memory that another test has mapped in the hole.
         let mapping = std::mem::ManuallyDrop::new(mapping);
-        // SAFETY: the page is the mapping's, and nothing reads it any more.
+        // SAFETY: the page belongs to the mapping, and is not read any more.
         unsafe { rustix::mm::munmap(mapping.addr().wrapping_add(1 << 20).cast(), 4096) }.unwrap();
         pages.note(0, 2 << 20);
         pages.sync(&mapping);

@@ -1,37 +1,37 @@
-//! Places in a medium as a type: [`PmOff`], and [`Pm`], a medium that is asked by them. An offset in a file, a size or a word
-//! that was read is no place, and the compiler says so.
+//! Typed offsets in a medium: [`PmOff`], and [`Pm`], a medium whose methods take them. So the
+//! compiler rejects an offset in a file, a size or a word read from PM in their place.
 
 use crate::{Fenced, LINE, Line, Medium};
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::atomic::AtomicU8;
 
-/// A place in PM: bytes from the start of the medium. Nothing is said of what lies there.
+/// An offset in PM: bytes from the start of the medium. The type does not state what lies there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct PmOff(u64);
 
 impl PmOff {
-    /// So many bytes from the start.
+    /// Makes an offset from a number of bytes.
     #[inline]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// Bytes from the start.
+    /// Returns the bytes from the start.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The number of its line.
+    /// Returns the number of its cache line.
     #[inline]
     pub const fn line(self) -> u64 {
         self.0 / LINE
     }
 }
 
-/// The place so many bytes behind.
+/// Adds a number of bytes to an offset.
 impl Add<u64> for PmOff {
     type Output = Self;
 
@@ -41,7 +41,7 @@ impl Add<u64> for PmOff {
     }
 }
 
-/// The place so many bytes before.
+/// Subtracts a number of bytes from an offset.
 impl Sub<u64> for PmOff {
     type Output = Self;
 
@@ -51,7 +51,7 @@ impl Sub<u64> for PmOff {
     }
 }
 
-/// The bytes between two places.
+/// Returns the bytes between two offsets.
 impl Sub for PmOff {
     type Output = u64;
 
@@ -67,8 +67,8 @@ impl fmt::LowerHex for PmOff {
     }
 }
 
-/// A medium that is asked by [`PmOff`]. Its methods are those of [`Medium`] and cost nothing; what an engine does not need, it
-/// asks the medium itself.
+/// A medium whose methods take [`PmOff`]. They are methods of [`Medium`] and add no cost. The
+/// methods that are missing here are called on the medium itself.
 pub struct Pm<M>(pub M);
 
 impl<M: Medium> Pm<M> {

@@ -1,4 +1,4 @@
-//! What kind of region a path is, or would be, for `keepstone doctor` and `info`.
+//! The kind of region that a path is, or would be, for `keepstone doctor` and `info`.
 
 use crate::domain::Domain;
 use crate::error::Error;
@@ -16,31 +16,31 @@ use std::path::{Path, PathBuf};
 /// A region that exists or could be created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbeReport {
-    /// The path asked about.
+    /// The path that was probed.
     pub path: PathBuf,
-    /// What is there.
+    /// The kind of file at the path.
     pub kind: ProbeKind,
-    /// The file system; none for a device.
+    /// The file system; `None` for a device.
     pub fs: Option<FsType>,
     /// The persistence domain that opening, or creating and opening, yields.
     pub domain: Domain,
     /// Whether fenced data survives a power failure.
     pub durable: bool,
-    /// What that means, in a sentence.
+    /// The meaning of the domain, in a sentence.
     pub explanation: &'static str,
-    /// What the NVDIMM region below says the platform protects; none where there is no such
+    /// The persistence domain that the NVDIMM region below reports; `None` if there is no such
     /// region.
     pub platform: Option<PlatformDomain>,
-    /// Bytes of the file or device; none where it does not exist yet.
+    /// Bytes of the file or device; `None` if it does not exist yet.
     pub len: Option<u64>,
-    /// The largest pages that can back the mapping, in bytes. Whether they do depends on how the
-    /// file lies on the medium.
+    /// The largest pages that can back the mapping, in bytes. Whether they do depends on the layout
+    /// of the file on the medium.
     pub page_bytes: u64,
     /// Whether these are huge pages.
     pub huge_pages: bool,
 }
 
-/// What a probed path is.
+/// The kind of a probed path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeKind {
@@ -56,11 +56,11 @@ pub enum ProbeKind {
 
 /// Finds out what kind of region `path` is, or would be if it were created.
 ///
-/// Nothing is opened for writing, except that a directory on a disk or DAX file system is asked by
-/// a nameless temporary file, where that is allowed; where not, the report assumes the page cache.
+/// Opens no file for writing, except for a directory on a disk or DAX file system: there it creates
+/// a nameless temporary file. If that is not allowed, the report assumes the page cache.
 ///
 /// # Errors
-/// `path` and its parent cannot be opened, or are no place for a region.
+/// If `path` and its parent cannot be opened, or cannot hold a region.
 pub fn probe(path: impl AsRef<Path>) -> Result<ProbeReport, Error> {
     let path = path.as_ref();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -95,7 +95,7 @@ fn probe_open(path: &Path, fd: &OwnedFd, stat: &Stat) -> Result<ProbeReport, Err
     let (kind, len, map_len) = match backing {
         Backing::File { .. } => {
             let len = stat.st_size as u64;
-            // A mapping may be longer than the file as long as nobody touches it.
+            // A mapping may be longer than the file as long as its end is not touched.
             (ProbeKind::File, len, len.max(1))
         }
         Backing::DevDax { len, .. } => (ProbeKind::DevDax, len, len),
@@ -164,8 +164,9 @@ fn report(
     }
 }
 
-/// Whether a region created on the tmpfs that holds `stat`'s file gets huge pages: where the kernel can
-/// put them in place, or else as `huge=` of the mount says, unless the system-wide setting forbids them.
+/// Whether a region created on the tmpfs that holds `stat`'s file gets huge pages. It does if the
+/// option `huge=` of the mount allows them, or if the kernel can replace small pages; and not if
+/// the system-wide setting forbids them.
 fn tmpfs_has_huge_pages(stat: &Stat) -> bool {
     let policy = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     match policy.unwrap_or_default() {

@@ -1,17 +1,18 @@
-//! A mapped region: the [`Medium`] of production.
+//! A mapped region: the [`Medium`] used in production.
 //!
 //! Invariants:
-//! - region-I1: `base..base + len` is mapped readable for the life of the region, and writable if `writable` says
-//!   so: at all times, or, of a [`Guarded`](crate::Guarded) region, through the
+//! - region-I1: `base..base + len` is mapped readable for the life of the region. If `writable`, it
+//!   is also mapped writable: always, or in a [`Guarded`](crate::Guarded) region through the
 //!   mapping that it opens for a store.
-//! - region-I2: the flush instruction and the width of non-temporal stores exist on this CPU, and MOVDIR64B if
-//!   `stores_lines` says so.
-//! - region-I3: every access has passed [`Region::check`]; memory is touched only by raw pointers, so that
-//!   other threads and processes may access the same bytes. Who may is for the engines to order;
-//!   a racing reader gets a mix of old and new bytes, words by [`Medium::load_u64`] excepted.
+//! - region-I2: the flush instruction and the width of non-temporal stores exist on this CPU, and
+//!   so does MOVDIR64B if `stores_lines`.
+//! - region-I3: every access has passed [`Region::check`]; memory is touched only by raw pointers,
+//!   so that other threads and processes may access the same bytes. The engines order these
+//!   accesses. A racing reader gets a mix of old and new bytes, except in words read by
+//!   [`Medium::load_u64`].
 //!
-//! A file that somebody shortens while it is mapped breaks region-I1: access raises SIGBUS. What follows where a handler
-//! catches that is said in `lost`.
+//! A file that a process truncates while it is mapped breaks region-I1: access raises SIGBUS.
+//! `lost` describes the handler.
 
 #![allow(unsafe_code)]
 
@@ -38,33 +39,35 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Where caches persist, writes below this many bytes go through them: they will be read or
-/// overwritten sooner than evicted.
+/// The least bytes of a write past the caches if these are persistent: shorter ones go through
+/// them, as they will be read or overwritten sooner than evicted.
 const CPU_CACHE_NT_MIN: usize = 512;
 
-/// The same in DRAM that nobody flushes: writes of pages are overwritten soon, longer ones mostly new.
+/// The same in DRAM that is not flushed: pages are soon overwritten, but longer writes are mostly
+/// new data.
 const DRAM_NT_MIN: usize = 4097;
 
-/// Whether memory that loses everything with the power is flushed as if it did not (`KEEPSTONE_DRAM_AS_PM`): for who measures
-/// what persistent memory would cost.
+/// Whether DRAM is flushed as if it were persistent (`KEEPSTONE_DRAM_AS_PM`), to measure the cost
+/// of persistent memory.
 fn flushes_dram() -> bool {
     std::env::var_os("KEEPSTONE_DRAM_AS_PM").is_some_and(|value| !value.is_empty())
 }
 
-/// A mapped region of persistent memory, or of what stands in for it.
+/// A mapped region of persistent memory, or of a substitute for it.
 #[derive(Debug)]
 pub struct Region {
-    /// Ends before what it watches.
+    /// Dropped before the mapping that it watches.
     watch: Option<Watch>,
     base: *mut u8,
-    /// While it is shared it only grows, and never beyond what is mapped.
+    /// Only grows while the region is shared, and never beyond the mapping.
     len: AtomicU64,
     writable: bool,
     stores: Stores,
     stores_lines: bool,
-    /// Flushes do nothing, and fences only what other threads need ([`Medium::set_ordered`]).
+    /// If set, flushes do nothing, and fences only order stores for other threads
+    /// ([`Medium::set_ordered`]).
     unordered: AtomicBool,
-    /// Shorter writes are not worth non-temporal stores here.
+    /// The least bytes of a write by non-temporal stores.
     nt_min: usize,
     emulator: Option<Box<Emulator>>,
     pages: Option<Box<PageSync>>,
@@ -79,7 +82,7 @@ pub struct Region {
     file: Option<OwnedFd>,
 }
 
-/// Which file or device a region is, and whose.
+/// The identity and owner of the file or device of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// Device that holds the file; of a devdax device, its own number.
@@ -99,18 +102,18 @@ unsafe impl Send for Region {}
 // SAFETY: region-I3: shared access never makes references to mapped bytes.
 unsafe impl Sync for Region {}
 
-/// What a region is made of.
+/// The parts of a region.
 pub(crate) struct Parts {
     pub(crate) path: PathBuf,
     pub(crate) mapping: Mapping,
-    /// At most that of the mapping.
+    /// At most the length of the mapping.
     pub(crate) len: u64,
     pub(crate) grain: u64,
     pub(crate) domain: Domain,
     pub(crate) access: Access,
-    /// Instead of the best.
+    /// The flush instruction to use instead of the best.
     pub(crate) flush: Option<FlushInstruction>,
-    /// If the CPU can.
+    /// Whether to use line stores, if the CPU has them.
     pub(crate) stores_lines: bool,
     pub(crate) emulation: Option<Emulation>,
     pub(crate) file: Option<OwnedFd>,
@@ -120,7 +123,7 @@ impl Region {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { path, mapping, len, grain, domain, access, emulation, file, .. } = parts;
         let flush = match domain {
-            // What a process has stored, others find in the caches when it is killed.
+            // If a process is killed, others find its stores in the caches.
             Domain::Volatile if parts.flush.is_none() && emulation.is_none() && !flushes_dram() => {
                 None
             }
@@ -137,8 +140,8 @@ impl Region {
             writable: access == Access::ReadWrite,
             stores: Stores { width: NtWidth::detect(), flush },
             unordered: AtomicBool::new(false),
-            // The kernel's write-back of a page is none of the CPU's. And what need not leave the caches is not sent past them,
-            // from where the next load has to fetch it.
+            // The kernel's write-back of a page does not preserve the atomicity of a line. And in
+            // memory that is not flushed, a store past the caches only makes the next load slower.
             stores_lines: parts.stores_lines
                 && domain != Domain::PageCache
                 && (domain != Domain::Volatile || flush.is_some())
@@ -176,22 +179,22 @@ impl Region {
         OpenOptions::default().open(path, access)
     }
 
-    /// Where it was opened, for messages.
+    /// Returns the path at which the region was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor that the region keeps open; `None` for anonymous memory.
+    /// Returns the descriptor that the region keeps open; `None` for anonymous memory.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// How to map the file as the region is: flags of `mmap`.
+    /// Returns the flags of `mmap` with which the region is mapped.
     pub fn map_flags(&self) -> u32 {
         self.mapping.flags().bits()
     }
 
-    /// Which file it is; `None` for anonymous memory.
+    /// Returns the identity of the file; `None` for anonymous memory.
     pub fn file_id(&self) -> Option<FileId> {
         let stat = rustix::fs::fstat(self.file.as_ref()?).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device();
@@ -204,13 +207,13 @@ impl Region {
         })
     }
 
-    /// Whether it is a regular file, which has a length of its own and may have holes.
+    /// Whether the region is a regular file, which has a length of its own and may have holes.
     pub fn is_file(&self) -> bool {
         self.regular_file().is_some()
     }
 
-    /// Allocates what is a hole of the file, so that no store finds the file system full, and gives what is in
-    /// memory its pages. What it holds stays.
+    /// Allocates the holes of the file, so that no store finds the file system full. In an
+    /// in-memory file system it also faults in the pages. The content stays.
     pub fn allocate(&self) -> Result<(), Error> {
         let Some(file) = self.regular_file() else { return Ok(()) };
         let stat =
@@ -221,7 +224,7 @@ impl Region {
         open::allocate(&self.path, file, 0..len)?;
         if FsType::of(file).is_ok_and(|(fs, _)| fs.in_memory()) {
             match self.mapping.populate(len, self.writable) {
-                // Kernels before 5.14 do not know the advice.
+                // Kernels before 5.14 do not have this advice.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
                 Err(e) => return Err(Error::io(&self.path, "fault in the pages", e)),
             }
@@ -229,7 +232,7 @@ impl Region {
         Ok(())
     }
 
-    /// Leaves out of the region what lies beyond `len`, if there is anything. The file keeps it.
+    /// Shortens the region to `len`, if it is longer. The file keeps its length.
     pub fn shorten(&mut self, len: u64) {
         let shorter = self.limit().min(len);
         *self.len.get_mut() = shorter;
@@ -240,30 +243,32 @@ impl Region {
         if self.writable { Access::ReadWrite } else { Access::ReadOnly }
     }
 
-    /// The first failure of a fence, which only the page-cache domain can have. From then on
-    /// nothing may be called durable: check it before telling a caller so.
+    /// Returns the first failure of a fence, which only the page-cache domain can have. After a
+    /// failure no data may be reported as durable, so callers check this first.
     pub fn sync_error(&self) -> Option<io::Error> {
         self.pages.as_ref()?.error()
     }
 
-    /// The address of `off..off + len`, for reads without a copy. Counters and emulation do not
-    /// see what is read through it.
+    /// Returns the address of `off..off + len`, for reads without a copy. Counters and emulation do
+    /// not cover these reads.
     ///
     /// The bytes stay mapped while the region lives; they may change at any time.
     pub fn read_ptr(&self, off: u64, len: u64) -> *const u8 {
         self.span(off, len, self.limit())
     }
 
-    /// The bytes of `off..off + len`, which others may be changing. Counters and emulation do not
-    /// see what is read.
+    /// Returns the bytes of `off..off + len`, which other threads may be changing. Counters and
+    /// emulation do not cover these reads.
     pub fn bytes(&self, off: u64, len: u64) -> &[AtomicU8] {
         let first = self.span(off, len, self.limit());
-        // SAFETY: region-I1: `span` has checked the range, which stays mapped while `self` is borrowed; any
-        // byte is a valid `AtomicU8`, and region-I3: nobody has references of another kind to it.
+        // SAFETY: region-I1: `span` has checked the range, which stays mapped while `self` is
+        // borrowed; any byte is a valid `AtomicU8`, and region-I3: there are no references of
+        // another type to it.
         unsafe { std::slice::from_raw_parts(first.cast(), len as usize) }
     }
 
-    /// The address of `off`, after checking that `off..off + len` ends at most at `limit`.
+    /// Returns the address of `off`, after checking that `off..off + len` does not end beyond
+    /// `limit`.
     #[inline]
     fn span(&self, off: u64, len: u64, limit: u64) -> *mut u8 {
         self.check(off, len, limit);
@@ -277,23 +282,24 @@ impl Region {
         }
     }
 
-    /// The length now.
+    /// Returns the current length.
     #[inline]
     fn limit(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Where offset 0 is mapped.
+    /// Returns the address at which offset 0 is mapped.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Bytes that are mapped: whole pages.
+    /// Returns the number of mapped bytes: whole pages.
     pub(crate) fn mapped_len(&self) -> u64 {
         self.mapping.len()
     }
 
-    /// Bytes of a page of the mapping: what protection and offsets of mappings are multiples of.
+    /// Returns the bytes of a page of the mapping: the unit of protection and of offsets of
+    /// mappings.
     pub(crate) fn grain(&self) -> u64 {
         self.grain
     }
@@ -308,7 +314,7 @@ impl Region {
         self.mapping.protect(MprotectFlags::empty())
     }
 
-    /// The file, where it can be written to by system calls.
+    /// Returns the file, if system calls can write to it.
     pub(crate) fn regular_file(&self) -> Option<&OwnedFd> {
         let file = self.file.as_ref()?;
         let stat = rustix::fs::fstat(file).ok()?;
@@ -317,7 +323,7 @@ impl Region {
         (is_file && FsType::of(file).ok()?.0 != FsType::Hugetlbfs).then_some(file)
     }
 
-    /// The file and how to map it as the region is.
+    /// Returns the file, and the flags with which the region is mapped.
     pub(crate) fn file_to_map(&self) -> Result<(OwnedFd, MapFlags), Error> {
         let file = self.file.as_ref().ok_or_else(|| Error::NoFile(self.path.clone()))?;
         let file = file.try_clone().map_err(|e| Error::io(&self.path, "keep the file open", e))?;
@@ -331,15 +337,16 @@ impl Region {
             .map_err(|e| Error::io(&self.path, "map the file a second time", e))
     }
 
-    /// Does a store of `off..off + len` past all mappings, on the books as one through the cache.
+    /// Does a store of `off..off + len` that uses no mapping, and counts it as one through the
+    /// cache.
     pub(crate) fn count_write_by(&self, off: u64, len: u64, store: impl FnOnce()) {
         self.counters.count_write(len);
         self.note_dirty(off, len);
         self.slowed(Direction::Write, Moved::default, store);
     }
 
-    /// Does a store of `off..off + len` past all mappings, and writes its lines back, on the books as one
-    /// past the cache.
+    /// Does a store of `off..off + len` that uses no mapping, writes its lines back, and counts it
+    /// as one past the cache.
     pub(crate) fn count_nt_by(&self, off: u64, len: u64, store: impl FnOnce()) {
         self.counters.count_nt(len);
         self.note_dirty(off, len);
@@ -386,7 +393,7 @@ impl Region {
         panic!("{path}: access of {len} bytes at {off} in a region of {limit} bytes");
     }
 
-    /// Does `op`, slowed down where emulation is on.
+    /// Does `op`, slowed down if emulation is on.
     #[inline]
     fn slowed<R>(
         &self,
@@ -412,8 +419,8 @@ impl Region {
         emulator.slowed(direction, moved(), &self.counters, op)
     }
 
-    /// What bulk stores do first: on the books for page-cache media, and for tmpfs one load for each
-    /// group of pages that is not mapped yet ([`Touched`]).
+    /// Prepares a bulk store: in the page-cache domain marks the range as dirty, and on tmpfs does
+    /// one load for each group of pages that is not mapped yet ([`Touched`]).
     ///
     /// # Safety
     /// The range can be loaded from at `base`.
@@ -436,8 +443,9 @@ impl Region {
     }
 }
 
-/// The accesses of [`Medium`], through any mapping of the region: `base` is where offset 0 is, or would
-/// be, as a mapping may hold the range only. That is how a [`Guarded`](crate::Guarded) region uses them.
+/// The accesses of [`Medium`], through any mapping of the region. `base` is the address at which
+/// offset 0 is, or would be if the mapping holds only the range. A [`Guarded`](crate::Guarded)
+/// region uses them in this way.
 ///
 /// # Safety
 /// Of all of them:
@@ -450,7 +458,7 @@ impl Region {
         let src = base.wrapping_add(off as usize);
         self.counters.count_read(len);
         let moved = || Moved { lines_read: lines(off, len), lines_written: 0 };
-        // SAFETY: 1., 2.; `buf` is not in the region, of which nobody has references.
+        // SAFETY: 1., 2.; `buf` is not in the region, to which there are no such references.
         self.slowed(Direction::Read, moved, || unsafe {
             copy_out(buf.as_mut_ptr(), src, buf.len())
         });
@@ -505,7 +513,7 @@ impl Region {
         });
     }
 
-    /// `from` is where the source's offset 0 is; the ranges must not overlap.
+    /// `from` is the address of the source's offset 0. The ranges must not overlap.
     pub(crate) unsafe fn copy_nt_at(
         &self,
         base: *mut u8,
@@ -520,7 +528,7 @@ impl Region {
         // SAFETY: 1., 2.
         unsafe { self.before_bulk(base, dst, len) };
         let moved = || Moved { lines_read: lines(src, len), lines_written: lines(dst, len) };
-        // SAFETY: 1., 2., region-I2; no overlap, the caller says.
+        // SAFETY: 1., 2., region-I2; no overlap (the caller).
         self.slowed(Direction::Write, moved, || unsafe {
             if (len as usize) < self.nt_min {
                 ptr::copy_nonoverlapping(from, to, len as usize);
@@ -583,10 +591,10 @@ impl Region {
     }
 }
 
-/// The word at `off` of `base`.
+/// Returns the word at `off` from `base`.
 ///
 /// # Safety
-/// 1. It is mapped there while the reference is used.
+/// 1. The word is mapped there while the reference is used.
 /// 2. Other accesses to it are atomic or raw (region-I3).
 #[inline]
 unsafe fn word<'a>(base: *mut u8, off: u64) -> &'a AtomicU64 {
@@ -619,9 +627,9 @@ impl Medium for Region {
         }
     }
 
-    /// Extends the file, of which more is mapped than there was ([`OpenOptions::reserve`]). One caller at a time.
-    /// Of processes that share the region one extends the file; the others, which find it extended, then
-    /// believe its length.
+    /// Extends the file, for which address space was reserved ([`OpenOptions::reserve`]). One
+    /// caller at a time. Of the processes that share the region, the first extends the file; the
+    /// others find it extended, and use its new length.
     fn grow(&self, len: u64) -> Result<(), Error> {
         let bad = |cause: &str| {
             let cause = cause.to_owned();
@@ -653,7 +661,7 @@ impl Medium for Region {
         let Some(file) = self.regular_file() else { return Ok(off..off) };
         let released = holes::punch(file, off..off + len, self.grain)?;
         match self.domain {
-            // Where stores are durable without the file system, its journal is not.
+            // Stores are durable here without the file system, but its journal needs a sync.
             Domain::MapSync | Domain::CpuCache => rustix::fs::fdatasync(file)?,
             _ => self.note_dirty(released.start, released.end - released.start),
         }
@@ -690,7 +698,7 @@ impl Medium for Region {
         unsafe { self.read_at(self.base, off, buf) }
     }
 
-    // The most frequent call of all, and a call would cost as much again.
+    // Inlined, as it is called most often, and a call would double its cost.
     #[inline(always)]
     fn load_u64(&self, off: u64) -> u64 {
         self.check_load(off, 8);
@@ -777,7 +785,8 @@ impl Medium for Region {
     #[inline]
     fn fence(&self) -> Fenced {
         if self.unordered.load(Ordering::Relaxed) {
-            // For other CPUs: stores past the cache are not ordered with others by themselves.
+            // For other CPUs: without a fence, stores past the cache are not ordered with other
+            // stores.
             store_fence();
             return Fenced::assert();
         }

@@ -1,20 +1,21 @@
-//! Sums that many threads add to, cheap enough to be always on.
+//! Sums to which many threads add, cheap enough to be always on.
 //!
-//! Each thread owns one slot of every [`Sharded`], so that adding is a plain load, add and store in a
-//! cache line that nobody else writes. Threads beyond [`OWNED`] share one more slot and pay for atomic
-//! additions. No locks, so that a fork in a threaded program leaves nothing held.
+//! Each thread owns one slot of every [`Sharded`], so an addition is a plain load, add and store in
+//! a cache line that no other thread writes. Threads beyond [`OWNED`] share one more slot, by
+//! atomic additions. There are no locks that a fork in a threaded program could leave held.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Slots with an owner. The bitmap of owners is one word.
+/// The number of slots with an owner: the bits of one word.
 const OWNED: usize = 64;
 
-/// Which slots have an owner. Acquire/release on it hands a slot's values from thread to thread.
+/// A bit for each slot that has an owner. Acquire and release on it pass a slot's values from
+/// thread to thread.
 static OWNERS: AtomicU64 = AtomicU64::new(0);
 
 os::thread_cell! {
-    /// This thread's slot plus one; 0 is none yet. Has no destructor, so that counting works while a
-    /// thread ends.
+    /// This thread's slot plus one; 0: none yet. The cell has no destructor, so that counting works
+    /// while a thread ends.
     fn slot_and_one -> usize, "pmem_sharded_slot", 8
 }
 
@@ -41,13 +42,13 @@ fn assign_slot() -> usize {
     });
     let slot = claimed.map_or(OWNED, |owners| owners.trailing_ones() as usize);
     slot_and_one().set(slot + 1);
-    // Where the destructor can no longer be registered, the thread is ending and the slot stays
-    // taken: that costs speed, not exactness.
+    // If the destructor can no longer be registered, the thread is ending and the slot stays taken.
+    // That costs speed, but counts stay exact.
     let _ = LEASE.try_with(|_| ());
     slot
 }
 
-/// Two lines, because the adjacent-line prefetcher pairs them.
+/// Two lines, because the adjacent-line prefetcher loads pairs of them.
 #[repr(align(128))]
 struct Shard<const N: usize>([AtomicU64; N]);
 
@@ -73,7 +74,7 @@ impl<const N: usize> Sharded<N> {
         counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// The first time in a thread, and where there are too many.
+    /// Adds at the first time in a thread, or if there are too many threads.
     #[cold]
     #[inline(never)]
     fn add_slowly(&self, slot: usize, which: usize, n: u64) {
@@ -81,8 +82,8 @@ impl<const N: usize> Sharded<N> {
         self.0[slot].0[which].fetch_add(n, Relaxed);
     }
 
-    /// Sum number `which`. Exact for what was added before; what others are adding may or may not be
-    /// in.
+    /// Returns sum number `which`. It includes all earlier additions; concurrent ones may or may
+    /// not be included.
     pub fn sum(&self, which: usize) -> u64 {
         self.0.iter().map(|s| s.0[which].load(Relaxed)).fold(0, u64::wrapping_add)
     }

@@ -1,14 +1,14 @@
 //! Stray writes: stores through wild pointers that meet the mapping of a protected region (PMBD §IV-B).
 //!
-//! The store raises SIGSEGV and changes nothing. A handler, installed with the first protected region, says
-//! where it happened, counts it, has the stack's symbols looked up, and hands the signal on to whoever
-//! handled it before; by default that ends the process, since a program with wild pointers has no business
-//! going on.
+//! The store raises SIGSEGV and changes nothing. A handler, installed with the first protected
+//! region, reports the address, counts the store, and has the symbols of the stack looked up. It
+//! then passes the signal to the previous handler. By default that ends the process, as a program
+//! with wild pointers should not go on.
 //!
-//! In the handler only what is async-signal-safe is done: the stack is walked (by an unwinder that takes no
-//! lock, in glibc from 2.35 on), one line is written to stderr, and a thread that may allocate is woken to
-//! do the rest, for a second at most. A process forked without that thread gets the line only, unless it
-//! calls [`after_fork`].
+//! The handler does only async-signal-safe work. It walks the stack (by an unwinder that takes no
+//! lock, in glibc from 2.35 on), writes one line to stderr, and wakes a thread that may allocate.
+//! It waits for that thread to do the rest, for a second at most. A forked process does not have
+//! the thread, so it only writes the line, unless it calls [`after_fork`].
 
 #![allow(unsafe_code)]
 
@@ -23,26 +23,26 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// In the error code of a page fault: it was a store.
+/// Bit of the error code of a page fault: it was a store.
 const WRITE: i64 = 1 << 1;
 
-/// Mappings watched at most.
+/// The most watched mappings.
 const WATCHED_MAX: usize = 64;
 
-/// Stack frames kept at most.
+/// The most stack frames in a report.
 const FRAMES: usize = 48;
 
-/// Reports at most, where a handler behind this one lets the process live.
+/// The most reports, if the previous handler lets the process live.
 const REPORTS_MAX: u64 = 8;
 
-/// How long a handler waits for symbols.
+/// Milliseconds that a handler waits for symbols.
 const PATIENCE_MS: u32 = 1000;
 
-/// Start and end of each watched mapping; an end of 0 is a free place.
+/// Start and end of each watched mapping; an end of 0 marks a free entry.
 static WATCHED: [(AtomicUsize, AtomicUsize); WATCHED_MAX] =
     [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; WATCHED_MAX];
 
-/// Whose they are.
+/// The paths of their regions.
 static PATHS: Mutex<[Option<PathBuf>; WATCHED_MAX]> = Mutex::new([const { None }; WATCHED_MAX]);
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -50,7 +50,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// The handler before ours.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How many stray writes have met protected regions of this process.
+/// Returns the number of stray writes to protected regions of this process.
 pub fn count() -> u64 {
     COUNT.load(Relaxed)
 }
@@ -81,7 +81,7 @@ impl Drop for Watched {
     }
 }
 
-/// What the handler leaves for the reporter.
+/// A stray write, as the handler passes it to the reporter.
 struct Found {
     place: usize,
     address: usize,
@@ -93,7 +93,7 @@ struct Found {
     depth: usize,
 }
 
-/// One report at a time: nobody, a handler that fills it in, the reporter, or done.
+/// The state of the only report: free, a handler fills it in, the reporter has it, or done.
 static TURN: AtomicU32 = AtomicU32::new(FREE);
 const FREE: u32 = 0;
 const FILLING: u32 = 1;
@@ -101,12 +101,12 @@ const FULL: u32 = 2;
 const DONE: u32 = 3;
 
 struct Report(UnsafeCell<MaybeUninit<Found>>);
-// SAFETY: only whoever has turned TURN from FREE to FILLING writes it, and only the reporter reads it, while
-// it is FULL.
+// SAFETY: only the handler that has changed TURN from FREE to FILLING writes it, and only the
+// reporter reads it, while TURN is FULL.
 unsafe impl Sync for Report {}
 static REPORT: Report = Report(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// The process that has the reporter.
+/// The process in which the reporter runs.
 static REPORTER: AtomicU32 = AtomicU32::new(0);
 
 /// Installs the handler and starts the reporter, once.
@@ -116,7 +116,7 @@ fn install() -> std::io::Result<()> {
     if *installed {
         return Ok(());
     }
-    // What the unwinder loads when it is first used, it shall not load in the handler.
+    // The unwinder loads libraries at its first use: let it do so now, not in the handler.
     walk(&mut [0; FRAMES]);
     start_reporter()?;
     let mut previous = MaybeUninit::uninit();
@@ -134,7 +134,7 @@ fn install() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Starts the thread that looks up symbols in a process that was forked by one that had it.
+/// Starts the thread that looks up symbols in a forked process, if the parent had it.
 pub fn after_fork() -> std::io::Result<()> {
     if PREVIOUS.get().is_none() {
         return Ok(()); // Nothing is protected.
@@ -149,11 +149,11 @@ fn start_reporter() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Return addresses of the stack; how many.
+/// Collects the return addresses of the stack. Returns their number.
 fn walk(frames: &mut [usize; FRAMES]) -> usize {
     let mut depth = 0;
-    // SAFETY: unsynchronised is right for a handler: what is left out is the lock on the symbol tables, which
-    // are not used.
+    // SAFETY: a handler may use the unsynchronised form: it omits the lock on the symbol tables,
+    // which are not used.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             frames[depth] = frame.ip().addr();
@@ -171,7 +171,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     };
     if let Some((place, start)) = place_of(address) {
         let before = COUNT.fetch_add(1, Relaxed);
-        // What strays while another is being reported, or when enough has been said, is only counted.
+        // A stray write during another report, or after the last one, is only counted.
         if before < REPORTS_MAX && TURN.compare_exchange(FREE, FILLING, Acquire, Relaxed).is_ok() {
             // SAFETY: gettid has no arguments.
             let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
@@ -187,7 +187,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
             };
             found.depth = walk(&mut found.frames);
             Line::default().say(&found);
-            // SAFETY: TURN is FILLING, by us.
+            // SAFETY: we have set TURN to FILLING.
             unsafe { (*REPORT.0.get()).write(found) };
             have_reported();
         }
@@ -195,7 +195,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     hand_on(signal, info, context);
 }
 
-/// The watched mapping that an address is in, and its start.
+/// Returns the watched mapping that holds an address, and its start.
 fn place_of(address: usize) -> Option<(usize, usize)> {
     WATCHED.iter().enumerate().find_map(|(place, (start, end))| {
         let end = end.load(Acquire);
@@ -204,7 +204,7 @@ fn place_of(address: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Wakes the reporter and waits until it is done, or too long.
+/// Wakes the reporter and waits until it is done, at most [`PATIENCE_MS`].
 fn have_reported() {
     if REPORTER.load(Acquire) != std::process::id() {
         TURN.store(FREE, Release);
@@ -219,11 +219,11 @@ fn have_reported() {
         let nap = futex::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let _ = futex::wait(&TURN, futex::Flags::PRIVATE, FULL, Some(&nap));
     }
-    // Not while the reporter reads; then the next stray write goes without a report.
+    // If the reporter is still reading, TURN stays, and the next stray write is not reported.
     let _ = TURN.compare_exchange(DONE, FREE, AcqRel, Relaxed);
 }
 
-/// Lets the handler before ours have the signal; the default is to die of it.
+/// Passes the signal to the previous handler; the default ends the process.
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let previous = PREVIOUS.get();
     match previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction) {
@@ -276,7 +276,7 @@ impl std::fmt::Write for Line {
 }
 
 impl Line {
-    /// Writes what is known at once to stderr.
+    /// Writes the first line of the report to stderr.
     fn say(mut self, found: &Found) {
         let Found { address, offset, thread, instruction, kind, .. } = found;
         let block = offset / 4096;
@@ -290,7 +290,7 @@ impl Line {
     }
 }
 
-/// What the reporter does: waits for stray writes and says who made them.
+/// Runs the reporter: waits for stray writes and prints their stacks.
 fn report() {
     loop {
         let turn = TURN.load(Acquire);
@@ -298,7 +298,8 @@ fn report() {
             let _ = futex::wait(&TURN, futex::Flags::PRIVATE, turn, None);
             continue;
         }
-        // SAFETY: TURN is FULL: it is filled in, and nobody writes it until we have said DONE.
+        // SAFETY: TURN is FULL: the report is filled in, and no handler writes it before we set
+        // DONE.
         let found = unsafe { (*REPORT.0.get()).assume_init_ref() };
         let mut text = String::new();
         for (n, ip) in found.frames[..found.depth].iter().enumerate() {

@@ -1,8 +1,9 @@
-//! Which pages of a tmpfs file this process has mapped.
+//! The pages of a tmpfs file that this process has mapped.
 //!
-//! A store to a page that is not mapped yet maps that page alone; a load maps its neighbours too
-//! (`fault_around_bytes`, 64 KiB), for storing as well. So a load before the first store into a group
-//! of pages saves 15 faults of 16. Files on fsdax are mapped 2 MiB at a time and need none of this.
+//! A store to a page that is not mapped yet maps that page alone. A load also maps its neighbours
+//! (`fault_around_bytes`, 64 KiB), and stores can use these mappings. So a load before the first
+//! store into a group of pages saves 15 faults of 16. Files on fsdax are mapped 2 MiB at a time and
+//! need none of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,13 +15,13 @@ const GROUP: u64 = 64 << 10;
 pub(crate) struct Touched(Box<[AtomicU64]>);
 
 impl Touched {
-    /// For a region of `len` bytes.
+    /// Makes the bits for a region of `len` bytes.
     pub(crate) fn new(len: u64) -> Self {
         let words = len.div_ceil(GROUP * 64);
         Self((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Calls `load` with an offset in each group of a range that was not touched before.
+    /// Calls `load` with an offset in each group of the range that was not touched before.
     #[inline]
     pub(crate) fn each_new(&self, off: u64, len: u64, mut load: impl FnMut(u64)) {
         if len == 0 {

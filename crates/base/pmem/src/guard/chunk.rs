@@ -1,21 +1,25 @@
-//! Chunks of a mapping that are made writable and read-only again.
+//! The chunks of a mapping, which are made writable for stores and then read-only again.
 //!
-//! Each chunk has a state word ([`State`]): how many threads are storing to it, and flags.
+//! Each chunk has a state word ([`State`]): the number of threads that store to it, and flags.
 //!
-//! - chunk-K1: Only whoever has set `CHANGING`, on a chunk that nobody stores to, changes its protection (guard-G2).
+//! - chunk-K1: A thread changes the protection of a chunk only if it has set `CHANGING`, while no
+//!   thread stores to the chunk (guard-G2).
 //! - chunk-K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
 //!   while it is `OPEN` (guard-G1).
-//! - chunk-K3: An open chunk is in the list of open chunks, which the closer looks through; `LISTED` says so.
+//! - chunk-K3: An open chunk is in the list of open chunks, which the closer goes through; then its
+//!   flag `LISTED` is set.
 //!
-//! The closer is a thread that sleeps while nothing is open. Each [`LOOK`] it closes what has not been used
-//! since it looked last; what is in use all the time is closed after [`LOOKS_MAX`] looks: `DRAIN` then holds
-//! newcomers up until the last user has left, who closes it.
+//! The closer is a thread that sleeps while no chunk is open. Every [`LOOK`] it closes the chunks
+//! that were not used since its last check. A chunk that is in use all the time is closed after
+//! [`LOOKS_MAX`] checks: `DRAIN` then keeps new users out until the last user leaves, which closes
+//! it.
 //!
-//! A store to a closed chunk may do without a window: through the file, or with the protection lifted for
-//! it alone. A chunk is opened when stores to it by other means have taken, among the last [`ERA`] such stores, as long as
-//! opening and closing does. So scattered stores, which no window would serve twice, pay the lesser price; and
-//! a window that turns out to be worth it was late by its own price at most. What that is, is measured: it
-//! depends on whether huge pages map the chunk.
+//! Keeping a chunk open for several stores is called a window. A store to a closed chunk may do
+//! without: it goes through the file, or lifts the protection for itself alone. A chunk gets a
+//! window when the stores to it without one, among the last [`ERA`] such stores, have together
+//! taken as long as opening and closing a window. So scattered stores, which would use a window
+//! only once, are cheaper; and a window that is worth its cost opens late by at most that cost. The
+//! cost is measured, as it depends on whether huge pages map the chunk.
 
 #![allow(unsafe_code)]
 
@@ -29,36 +33,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-/// Bytes of a chunk, where the region's pages are not larger: what one entry of the page middle
-/// directory maps.
+/// Bytes of a chunk, unless the region's pages are larger. One entry of the page middle directory
+/// maps that much.
 const CHUNK: u64 = 2 << 20;
 
-/// How often the closer looks.
+/// The time between two checks of the closer.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// How many looks a chunk may stay open for, at some 0.15 ms each.
+/// Checks after which a chunk that is always in use is closed, at some 0.15 ms each.
 const LOOKS_MAX: u32 = 12;
 
-/// How many chunks are open at most, besides those that threads are just storing to. Each splits the mapping,
-/// of which a process may have 65 530 pieces.
+/// The most chunks that are open, besides those that threads are just storing to. Each splits the
+/// mapping, and a process may have 65 530 pieces of mappings.
 const OPEN_MAX: usize = 64;
 
-/// A chunk that takes more cycles than this to be opened and closed has an entry in the page table for each
-/// page. Splitting a huge page, to make some of it writable, would cost its mapping for good.
+/// If opening and closing a chunk takes more cycles than this, small pages map it. A huge page must
+/// not be split to make part of it writable: it would never be mapped as one again.
 const SMALL_PAGES_FROM: u64 = 30_000;
 
-/// How many stores by other means are remembered together.
+/// The number of stores without a window whose cost is added up.
 const ERA: u32 = 256;
 
-/// The least that a window is taken to cost, in cycles: what it takes to close comes on top of what is measured,
-/// and falls to another thread.
+/// The least assumed cost of a window, in cycles. The measurement lacks the closing, which another
+/// thread does.
 const PRICE_MIN: u64 = 40_000;
 
 /// A piece of the mapping whose protection is changed as a whole.
 #[derive(Debug, Default)]
 struct Chunk {
     state: State,
-    /// The era, and cycles spent in it on stores by other means.
+    /// The era, and the cycles spent in it on stores without a window.
     cold: AtomicU64,
 }
 
@@ -66,28 +70,28 @@ struct Chunk {
 #[derive(Debug)]
 pub(super) struct Table {
     base: *mut u8,
-    /// Of the mapping, in bytes.
+    /// Length of the mapping in bytes.
     len: u64,
     chunk_bytes: u64,
-    /// What can be changed at once is a multiple of this.
+    /// The unit of changes of protection, in bytes.
     grain: u64,
     chunks: Box<[Chunk]>,
     open: Mutex<Listed>,
     stopping: AtomicBool,
-    /// Stores by other means so far.
+    /// The number of stores without a window so far.
     others: AtomicU32,
-    /// What opening and closing a chunk takes, in cycles: a moving average.
+    /// The cycles for opening and closing a chunk: a moving average.
     price: AtomicU64,
     tally: Arc<Tally>,
 }
 
-// SAFETY: `base` is an address of a mapping that outlives the table; what is done with it is ordered by
-// the states of the chunks (chunk-K1).
+// SAFETY: `base` is an address of a mapping that outlives the table; the states of the chunks order
+// its uses (chunk-K1).
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
 
-/// The open chunks, and who closes them.
+/// The open chunks, and the thread that closes them.
 #[derive(Debug, Default)]
 struct Listed {
     chunks: Vec<(usize, u32)>,
@@ -96,7 +100,7 @@ struct Listed {
 
 #[derive(Debug)]
 struct Closer {
-    /// A fork leaves it behind.
+    /// The process of the thread: a forked child does not have it.
     process: u32,
     thread: Thread,
     handle: JoinHandle<()>,
@@ -116,7 +120,7 @@ impl Table {
             open: Mutex::default(),
             stopping: AtomicBool::new(false),
             others: AtomicU32::new(0),
-            // Until it is known: that of a huge page.
+            // The cost with a huge page, until it is measured.
             price: AtomicU64::new(10_000),
             tally,
         }
@@ -164,8 +168,8 @@ impl Table {
         self.chunks[chunk].state.end_change();
     }
 
-    /// Makes the pages of a range writable for `put` only, or its chunk where a huge page maps it; returns whether
-    /// it was done: only where the chunk is closed.
+    /// Makes the pages of a range writable for `put` only, or the whole chunk if a huge page maps
+    /// it. Does so only if the chunk is closed, and returns whether it did.
     pub(super) fn rather_lift(&self, chunk: usize, off: u64, len: u64, put: &impl Fn()) -> bool {
         if !self.chunks[chunk].state.begin_change() {
             return false;
@@ -188,7 +192,7 @@ impl Table {
         true
     }
 
-    /// Makes the chunk writable, if it is not, for `put` and a while longer.
+    /// Makes the chunk writable, if it is not, for `put` and some time after it.
     pub(super) fn keep(table: &Arc<Self>, chunk: usize, put: impl FnOnce()) {
         let state = &table.chunks[chunk].state;
         let mut waiting = Waiting::default();
@@ -241,7 +245,7 @@ impl Table {
         }
     }
 
-    /// Closes a chunk without users that was seen to be open; returns whether that is done.
+    /// Closes a chunk that was open without users when `seen` was read. Returns whether it did.
     fn close_kept(&self, chunk: usize, seen: u32) -> bool {
         let state = &self.chunks[chunk].state;
         if !state.begin_close(seen) {
@@ -253,7 +257,7 @@ impl Table {
         true
     }
 
-    /// What the closer does.
+    /// Runs the closer.
     fn close_idle(&self) {
         while !self.stopping.load(Acquire) {
             if self.look() {
@@ -264,7 +268,7 @@ impl Table {
         }
     }
 
-    /// Looks through the open chunks; returns whether any is left.
+    /// Checks the open chunks. Returns whether any is left.
     fn look(&self) -> bool {
         let mut open = self.listed();
         open.chunks.retain_mut(|(chunk, looks)| {
@@ -282,7 +286,7 @@ impl Table {
         !open.chunks.is_empty()
     }
 
-    /// Ends the closer. Nobody stores any more.
+    /// Ends the closer. No thread stores any more.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Release);
         let closer = self.listed().closer.take();
@@ -293,7 +297,7 @@ impl Table {
         }
     }
 
-    /// Whether a store to the chunk had better do without a window.
+    /// Whether a store to the chunk should do without a window.
     pub(super) fn is_cold(&self, chunk: usize) -> bool {
         let chunk = &self.chunks[chunk];
         if chunk.state.is_open() {
@@ -304,7 +308,7 @@ impl Table {
         era != self.others.load(Relaxed) / ERA || u64::from(spent) < price
     }
 
-    /// Does a store by other means, and remembers what it took.
+    /// Does a store without a window, and adds up its cost.
     pub(super) fn rather(&self, chunk: usize, store: impl FnOnce()) {
         let began = tsc();
         store();
@@ -317,7 +321,7 @@ impl Table {
         let cold = &self.chunks[chunk].cold;
         let (era, spent) = unpack(cold.load(Relaxed));
         let before = if era == now { spent } else { 0 };
-        // A note that another thread's overwrites is no loss.
+        // Another thread may overwrite this value: that does no harm.
         cold.store(u64::from(now) << 32 | u64::from(before.saturating_add(took)), Relaxed);
     }
 
@@ -356,8 +360,8 @@ impl Table {
     /// Changes the protection of a range. The caller has set `CHANGING` on its chunk (chunk-K1).
     fn change(&self, start: u64, end: u64, prot: MprotectFlags) -> rustix::io::Result<()> {
         let at = self.base.wrapping_add(start as usize).cast();
-        // SAFETY: the range lies in the mapping; no reference to it that the change could invalidate exists, and
-        // all keep being allowed to load.
+        // SAFETY: the range lies in the mapping; no reference exists that the change could
+        // invalidate, and loads stay allowed.
         self.tally.timed(|| unsafe { mm::mprotect(at, (end - start) as usize, prot) })
     }
 }

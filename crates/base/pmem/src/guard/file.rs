@@ -1,4 +1,4 @@
-//! Stores through the file, by system calls: nothing is mapped for writing.
+//! Stores through the file, by system calls: no mapping is writable.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// The file of a region, which a failed store makes unhealthy for good.
+/// The file of a region. After a failed store its health stays bad.
 #[derive(Debug)]
 pub(super) struct ByFile {
     file: OwnedFd,
@@ -19,13 +19,14 @@ pub(super) struct ByFile {
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 impl ByFile {
-    /// The file of a region; `None` where it cannot be written: memory, devdax.
+    /// Duplicates the file of a region; `None` if it cannot be written by system calls (memory,
+    /// devdax).
     pub(super) fn of(region: &Region) -> Option<Self> {
         let file = region.regular_file()?.try_clone().ok()?;
         Some(Self { file, error: AtomicI32::new(0) })
     }
 
-    /// Whether a region has such a file.
+    /// Fails if a region has no such file.
     pub(super) fn usable(region: &Region) -> Result<(), Error> {
         match region.regular_file() {
             Some(_) => Ok(()),
@@ -54,7 +55,7 @@ impl ByFile {
         }
     }
 
-    /// Copies from elsewhere in the region.
+    /// Copies from another range of the region.
     pub(super) fn copy(&self, dst: u64, region: &Region, src: u64, len: u64) {
         const STEP: usize = 4096;
         let mut part = [0; STEP];
@@ -66,7 +67,7 @@ impl ByFile {
         }
     }
 
-    /// The first failure.
+    /// Returns the first failure.
     pub(super) fn health(&self) -> io::Result<()> {
         match self.error.load(Relaxed) {
             0 => Ok(()),

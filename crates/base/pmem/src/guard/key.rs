@@ -1,11 +1,12 @@
 //! Protection keys: the per-thread private mapping of the paper (§IV-B2), done by the CPU.
 //!
-//! The region is mapped twice: for reading by everybody, and writable under a key that every thread's PKRU
-//! register denies. A thread that stores enables the key for itself, which costs some 15 ns and
-//! concerns no other thread, page table or TLB. All regions of a process have one key, as there are 15.
+//! The region is mapped twice: read-only for all threads, and writable under a key that every
+//! thread's PKRU register denies. A thread that stores enables the key for itself, which costs some
+//! 15 ns and concerns no other thread, page table or TLB. All regions of a process share one key,
+//! as there are only 15.
 //!
-//! Threads begin with what their creator has, or with the kernel's default, which denies all keys; signal
-//! handlers run with that default. So nobody has to be told.
+//! A new thread inherits the register of its creator, or the kernel's default, which denies all
+//! keys. Signal handlers run with that default. So no thread has to set anything up.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 /// Loads and stores denied: the two bits of a key in PKRU.
 const DENIED: u32 = 3;
 
-/// A second mapping, writable by whoever enables its key.
+/// A second mapping, writable by a thread that enables its key.
 #[derive(Debug)]
 pub(super) struct Keyed {
     mapping: Mapping,
@@ -29,7 +30,7 @@ pub(super) struct Keyed {
     tally: Arc<Tally>,
 }
 
-/// The key of this process.
+/// Returns the key of this process.
 fn key() -> Result<u32, Errno> {
     static KEY: OnceLock<Result<u32, Errno>> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -43,7 +44,7 @@ fn key() -> Result<u32, Errno> {
     })
 }
 
-/// Whether CPU and kernel have protection keys, and one is left.
+/// Whether CPU and kernel have protection keys, and one is free.
 pub(super) fn available() -> bool {
     key().is_ok()
 }
@@ -58,7 +59,7 @@ impl Keyed {
         Ok(Self { mapping, bits: DENIED << (2 * key), tally })
     }
 
-    /// Where the second mapping is.
+    /// Returns the address of the second mapping.
     pub(super) fn base(&self) -> *mut u8 {
         self.mapping.addr()
     }
@@ -67,8 +68,9 @@ impl Keyed {
     #[inline]
     pub(super) fn with<R>(&self, off: u64, put: impl FnOnce(*mut u8) -> R) -> R {
         self.tally.count();
-        // No store begins before PKRU is written, nor does the look-up of its page. Denied as it still is, the
-        // prefetch does that look-up and brings nothing into the cache.
+        // Neither the store nor the translation of its address begins before PKRU is written. The
+        // prefetch does the translation before that. As access is still denied, it loads nothing
+        // into the cache.
         prefetch(self.mapping.addr().wrapping_add(off as usize));
         let denied = read_pkru() | self.bits;
         // SAFETY: the key's bits concern no memory but mappings of this module.
@@ -83,7 +85,7 @@ impl Keyed {
 #[inline]
 fn read_pkru() -> u32 {
     let pkru: u32;
-    // SAFETY: where there is a key there is PKRU; ECX must be 0, and EDX is cleared.
+    // SAFETY: a CPU with keys has PKRU; ECX must be 0, and EDX is cleared.
     unsafe {
         asm!("rdpkru", in("ecx") 0, out("eax") pkru, out("edx") _, options(nomem, nostack, preserves_flags));
     }
@@ -96,8 +98,7 @@ fn read_pkru() -> u32 {
 /// Memory under a key that is denied is not accessed afterwards.
 #[inline]
 unsafe fn write_pkru(pkru: u32) {
-    // SAFETY: as above. It touches memory as far as the compiler is concerned, so that no store is moved
-    // over it.
+    // SAFETY: as above. For the compiler it touches memory, so that it moves no store over it.
     unsafe {
         asm!("wrpkru", in("eax") pkru, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
     }

@@ -1,15 +1,16 @@
 //! Regions protected from stray writes: stores through wild pointers (PMBD §IV-B).
 //!
-//! A [`Guarded`] region is mapped for reading only, or not at all. A store of [`Medium`] lifts the protection
-//! of what it stores to, in the way of its [`Protection`]; any other store meets a mapping that is not
-//! writable and raises SIGSEGV, which [`stray`] reports. Flushing works through mappings
-//! that are read-only.
+//! A [`Guarded`] region is mapped for reading only, or not at all. A store of [`Medium`] lifts the
+//! protection of its range, in the way of the [`Protection`]. Any other store hits a mapping that
+//! is not writable and raises SIGSEGV, which [`stray`] reports. Flushes work through read-only
+//! mappings.
 //!
-//! - guard-G1: What a store is given to write through is writable, for this thread at least, until it is done.
-//! - guard-G2: Protection is changed by one thread at a time for each piece of the region that is changed at once.
-//! - guard-G3: A store of a word is one store instruction in every mode (failure atomicity).
+//! - guard-G1: The address that a store gets stays writable, at least for its thread, until the
+//!   store is done.
+//! - guard-G2: One thread at a time changes the protection of a chunk.
+//! - guard-G3: Every mode stores a word by a single store instruction (failure atomicity).
 //!
-//! What stays exposed, to whom and how long, is said at each [`Protection`].
+//! Each [`Protection`] documents the bytes that stay exposed, to which threads, and for how long.
 
 mod chunk;
 mod file;
@@ -36,14 +37,14 @@ use windows::{Policy, Windows};
 pub struct Guarded {
     // Dropped before the mapping whose protection it changes.
     door: Door,
-    /// Its mappings: faults there are stray writes.
+    /// The region's mappings: faults there are stray writes.
     _watched: Vec<stray::Watched>,
     protection: Protection,
     tally: Arc<Tally>,
     region: Region,
 }
 
-/// How stores get in.
+/// The way in which stores get access.
 #[derive(Debug)]
 enum Door {
     /// The region's own mapping is writable, or never stored to.
@@ -53,7 +54,7 @@ enum Door {
     Private(Private),
 }
 
-/// What protecting has cost.
+/// The cost of the protection.
 #[derive(Default)]
 pub struct Tally(Sharded<2>);
 
@@ -61,13 +62,13 @@ impl Tally {
     const TIMES: usize = 0;
     const CYCLES: usize = 1;
 
-    /// How often protection was lifted, or a range mapped for one access.
+    /// Returns the number of times that protection was lifted, or a range mapped for one access.
     pub fn times(&self) -> u64 {
         self.0.sum(Self::TIMES)
     }
 
-    /// TSC cycles spent on lifting and restoring it. With protection keys, where it is too short to be
-    /// measured each time, zero.
+    /// Returns the TSC cycles spent on lifting and restoring it. With protection keys the time is
+    /// too short to be measured, so this is 0.
     pub fn cycles(&self) -> u64 {
         self.0.sum(Self::CYCLES)
     }
@@ -77,7 +78,7 @@ impl Tally {
         self.0.add(Self::TIMES, 1);
     }
 
-    /// Does `op` and adds what it takes.
+    /// Does `op` and adds its cycles.
     fn timed<R>(&self, op: impl FnOnce() -> R) -> R {
         let start = crate::cpu::tsc();
         let result = op();
@@ -128,23 +129,23 @@ impl Guarded {
         Ok(Self { door, _watched: watched, protection, tally, region })
     }
 
-    /// How it is protected.
+    /// Returns the protection.
     pub fn protection(&self) -> Protection {
         self.protection
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// What protecting has cost, up to now and later.
+    /// Returns the cost of the protection, which keeps counting.
     pub fn tally(&self) -> Arc<Tally> {
         self.tally.clone()
     }
 
-    /// Lets `put` store to `off..off + len`, piece by piece, through a mapping at the address it is given
-    /// (where offset 0 is, or would be), or `by_file` to the file.
+    /// Stores to `off..off + len` piece by piece. For each piece calls `put` with the address at
+    /// which offset 0 is (or would be) mapped, or `by_file` with the file.
     #[inline]
     fn bulk(
         &self,
@@ -163,7 +164,7 @@ impl Guarded {
     }
 }
 
-/// Where the pieces of a request lie in its data.
+/// Returns the part of a request's data for a piece; the request begins at `start`.
 fn piece(data: &[u8], start: u64, off: u64, len: u64) -> &[u8] {
     let at = (off - start) as usize;
     &data[at..at + len as usize]

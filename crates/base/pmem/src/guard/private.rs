@@ -1,8 +1,8 @@
-//! Private mappings (§IV-B2) without help from the kernel: what is accessed is mapped for the access, at an
-//! address that nobody else is told, and unmapped after it.
+//! Private mappings (§IV-B2) without support in the kernel: a range is mapped for an access, at an
+//! address that no other thread knows, and unmapped after it.
 //!
-//! The paper's driver does the same with a page table entry of its CPU, for next to nothing. For a process it
-//! takes two system calls, which change what all its threads share.
+//! The paper's driver does the same with a page table entry of its CPU, at almost no cost. A
+//! process needs two system calls, which change the page table that all its threads share.
 
 #![allow(unsafe_code)]
 
@@ -13,12 +13,12 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use std::ptr;
 use std::sync::Arc;
 
-/// A region of which nothing is mapped.
+/// A region whose own mapping allows no access.
 #[derive(Debug)]
 pub(super) struct Private {
     file: OwnedFd,
     flags: MapFlags,
-    /// What offsets and lengths of mappings are multiples of.
+    /// The unit of offsets and lengths of mappings, in bytes.
     grain: u64,
     tally: Arc<Tally>,
 }
@@ -34,12 +34,12 @@ impl Private {
         Ok(Self { file, flags, grain: region.grain(), tally })
     }
 
-    /// Lets `get` load from `off..off + len`; it is told where offset 0 would be.
+    /// Lets `get` load from `off..off + len`. Passes it the address at which offset 0 would be.
     pub(super) fn load<R>(&self, off: u64, len: u64, get: impl FnOnce(*mut u8) -> R) -> R {
         self.with(off, len, ProtFlags::READ, get)
     }
 
-    /// Lets `put` store to `off..off + len`; it is told where offset 0 would be.
+    /// Lets `put` store to `off..off + len`. Passes it the address at which offset 0 would be.
     pub(super) fn store<R>(&self, off: u64, len: u64, put: impl FnOnce(*mut u8) -> R) -> R {
         self.with(off, len, ProtFlags::READ | ProtFlags::WRITE, put)
     }
@@ -56,7 +56,7 @@ impl Private {
             panic!("cannot map {bytes} bytes of a region: {e}; raise the limits on memory")
         });
         let result = access(at.cast::<u8>().wrapping_sub(start as usize));
-        // SAFETY: the mapping made above; `access` is over, and nobody else knows the address.
+        // SAFETY: the mapping made above; `access` is over, and no other thread knows the address.
         let unmapped = self.tally.timed(|| unsafe { mm::munmap(at, bytes) });
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
         result

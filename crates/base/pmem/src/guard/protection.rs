@@ -1,42 +1,44 @@
-//! The ways of protecting, and what each leaves exposed.
+//! The kinds of protection, and the bytes that each leaves exposed.
 
 use super::key;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// How persistent memory is kept from being written by anything but its medium.
+/// The way in which persistent memory is protected from stores that do not go through its medium.
 ///
-/// Each says its *window of exposure*: which bytes a stray write could change, by whom, and how long.
+/// Each documents its *exposure*: the bytes that a stray write could change, by which threads, and
+/// how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protection {
-    /// Not at all. Exposed: everything, always.
+    /// No protection. Exposed: everything, always.
     None,
     /// The pages of each store are made writable for it, and read-only after it (§IV-B1). Exposed: these
     /// pages, to all threads, during the store.
     Pages,
-    /// Nothing is mapped but what is being read or stored, while that takes (§IV-B2). Exposed: the
-    /// pages of the store, at an address that nobody else has been told, during the store.
+    /// The pages of an access are mapped during it, and no others (§IV-B2). Exposed: the pages of
+    /// the store, at an address that no other thread knows, during the store.
     Window,
-    /// A chunk of 2 MiB is made writable by the first of several stores and read-only when it has not been
-    /// stored to for 0.1 to 0.3 ms, at the latest after some 2 ms; stores to chunks that are rarely
-    /// stored to go through the file. Exposed: at most 64 chunks and one for each thread, to all threads,
-    /// for that time.
+    /// The first of several stores makes a chunk of 2 MiB writable. It becomes read-only when it
+    /// has not been stored to for 0.1 to 0.3 ms, at the latest after some 2 ms. Stores to chunks
+    /// that are rarely stored to go through the file. Exposed: at most 64 chunks and one for each
+    /// thread, to all threads, for that time.
     Chunk,
     /// A chunk of 2 MiB is made writable for each store. Exposed: the chunk, to all threads, during the
     /// store.
     ChunkStrict,
-    /// Stores go through the file, by system calls; only the words that commit go through a mapping of
-    /// their page, as `Pages` does it. Exposed: nothing, but for such pages.
+    /// Stores go through the file, by system calls. Only words that commit are stored through a
+    /// mapping of their page, as with `Pages`. Exposed: only such pages.
     Pwrite,
-    /// The writable mapping has a protection key, which only the storing thread enables, for itself.
-    /// Exposed: to other threads nothing; to the storing thread everything, during the store.
+    /// The writable mapping has a protection key, which only the storing thread enables, for
+    /// itself. Exposed: everything to the storing thread during the store; nothing to other
+    /// threads.
     Pkey,
 }
 
 impl Protection {
-    /// All of them.
+    /// All protections.
     pub const ALL: [Protection; 7] = [
         Protection::None,
         Protection::Pages,
@@ -47,17 +49,17 @@ impl Protection {
         Protection::Pkey,
     ];
 
-    /// Whether this machine has it: only keys are not everywhere.
+    /// Whether this machine has it: only keys may be missing.
     pub fn available(self) -> bool {
         self != Self::Pkey || key::available()
     }
 
-    /// The best that this machine has: keys where the CPU has them, else chunks.
+    /// Returns the best that this machine has: keys if the CPU has them, else chunks.
     pub fn best() -> Self {
         if Self::Pkey.available() { Self::Pkey } else { Self::Chunk }
     }
 
-    /// The name that [`Display`](fmt::Display), [`FromStr`] and serde use.
+    /// Returns the name that [`Display`](fmt::Display), [`FromStr`] and serde use.
     pub fn name(self) -> &'static str {
         match self {
             Protection::None => "none",
@@ -77,7 +79,7 @@ impl fmt::Display for Protection {
     }
 }
 
-/// A protection that is none of [`Protection::ALL`].
+/// A name that does not belong to a protection of [`Protection::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown protection `{0}`; use auto, none, pages, window, chunk, chunk-strict, pwrite or pkey"
@@ -87,7 +89,7 @@ pub struct UnknownProtection(pub String);
 impl FromStr for Protection {
     type Err = UnknownProtection;
 
-    /// A [`name`](Self::name), or `auto` for the [best](Self::best).
+    /// Parses a [`name`](Self::name), or `auto` for the [best](Self::best).
     fn from_str(s: &str) -> Result<Self, UnknownProtection> {
         if s == "auto" {
             return Ok(Self::best());

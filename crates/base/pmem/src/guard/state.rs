@@ -1,5 +1,5 @@
-//! The state word of a chunk (chunk-K1–K3): who may store to it, and who changes its protection. Generic over atomics, so
-//! that the model checker runs it, too.
+//! The state word of a chunk (chunk-K1–K3): it decides which threads may store to the chunk, and
+//! which one changes its protection. Generic over atomics, so that the model checker runs it, too.
 
 use os::threads::atomic::AtomicNumber;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -11,50 +11,52 @@ const USED: u32 = 1 << 18;
 const DRAIN: u32 = 1 << 19;
 const LISTED: u32 = 1 << 20;
 
-/// How many threads are storing to a chunk, and flags.
+/// The number of threads that store to a chunk, and flags.
 #[derive(Debug, Default)]
 pub(super) struct State<W = AtomicU32>(W);
 
-/// What comes of an attempt to store to a chunk.
+/// The result of an attempt to store to a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entered {
     /// The caller is counted among its users.
     Counted,
-    /// The caller has set `CHANGING`: it makes the chunk writable and says so ([`State::opened`]).
+    /// The caller has set `CHANGING`: it must make the chunk writable and then call
+    /// [`State::opened`].
     ToOpen,
-    /// Somebody changes its protection, or is about to.
+    /// Another thread changes its protection, or is about to.
     Busy,
 }
 
-/// What the closer finds.
+/// The result of a check by the closer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Closed, and no longer listed.
     Unlisted,
-    /// Open and without users, or so it seemed: to be closed, if [`State::begin_close`] can.
+    /// Open and without users at the time of the check: to be closed, if [`State::begin_close`]
+    /// succeeds.
     Idle(u32),
-    /// To be looked at again.
+    /// To be checked again later.
     Busy,
 }
 
 impl<W: AtomicNumber<Value = u32>> State<W> {
-    /// Whether it is open, for what that tells without an order.
+    /// Whether the chunk is open. The load orders no other accesses.
     pub fn is_open(&self) -> bool {
         self.0.load(Relaxed) & OPEN != 0
     }
 
-    /// As it is now, for [`begin_close`](Self::begin_close).
+    /// Returns the current value, for [`begin_close`](Self::begin_close).
     pub fn seen(&self) -> u32 {
         self.0.load(Relaxed)
     }
 
-    /// Sets `CHANGING` on a closed chunk (chunk-K1), if it can be done at once.
+    /// Sets `CHANGING` on a closed chunk (chunk-K1), without waiting. Returns whether it did.
     pub fn begin_change(&self) -> bool {
         let seen = self.0.load(Relaxed) & LISTED;
         self.0.compare_exchange(seen, seen | CHANGING, Acquire, Relaxed).is_ok()
     }
 
-    /// It is closed again.
+    /// Ends the change: the chunk is closed again.
     pub fn end_change(&self) {
         self.0.fetch_and(!CHANGING, Release);
     }
@@ -76,33 +78,34 @@ impl<W: AtomicNumber<Value = u32>> State<W> {
         }
     }
 
-    /// It is writable now, and the caller among its users. Whether it was listed before.
+    /// Marks the chunk as open, with the caller as its user. Returns whether it was listed before.
     pub fn opened(&self) -> bool {
         let is_listed = self.0.load(Relaxed) & LISTED != 0;
         self.0.store(LISTED | OPEN | USED | 1, Release);
         is_listed
     }
 
-    /// The caller has stored. Where it was the last of whom the closer waits for, it closes the chunk: what it saw, for
-    /// [`begin_close`](Self::begin_close).
+    /// Takes the caller off the users after its store. If it was the last user of a chunk that is
+    /// to be closed, returns the value for [`begin_close`](Self::begin_close): then the caller
+    /// closes the chunk.
     pub fn leave(&self) -> Option<u32> {
         let left = self.0.fetch_sub(1, Release) - 1;
         (left & DRAIN != 0 && left & USERS == 0).then_some(left)
     }
 
-    /// Sets `CHANGING` on a chunk that was seen without users, if nothing has changed since (chunk-K1).
+    /// Sets `CHANGING` on an open chunk without users, if its state still is `seen` (chunk-K1).
     pub fn begin_close(&self, seen: u32) -> bool {
         seen & (USERS | CHANGING) == 0
             && self.0.compare_exchange(seen, CHANGING | LISTED, Acquire, Relaxed).is_ok()
     }
 
-    /// It is closed.
+    /// Marks the chunk as closed.
     pub fn end_close(&self) {
         self.0.store(LISTED, Release);
     }
 
-    /// What the closer does with a listed chunk: one that is unused since the last look is closed, one of which it `is_tired`
-    /// takes no more users.
+    /// Checks a listed chunk for the closer: a chunk that was not used since the last check is to
+    /// be closed. If `is_tired`, a chunk in use gets no new users.
     pub fn look(&self, is_tired: bool) -> Found {
         let seen = self.0.load(Relaxed);
         if seen == LISTED {
@@ -133,7 +136,7 @@ mod model {
     use loom::thread;
     use std::sync::atomic::AtomicBool;
 
-    /// A chunk and whether it is writable. Loom reports who stores while its protection is changed.
+    /// A chunk and whether it is writable. Loom reports a store while the protection is changed.
     #[derive(Default)]
     struct Chunk {
         state: State<AtomicU32>,
@@ -196,7 +199,7 @@ mod model {
         }
     }
 
-    /// The closer, who is tired of it, and then is not.
+    /// Two checks of the closer, the first with `is_tired`.
     fn look_twice(chunk: &Chunk) {
         chunk.look(true);
         chunk.look(false);
@@ -211,7 +214,7 @@ mod model {
             let thread = thread::spawn(move || other(&shared));
             one(&chunk);
             thread.join().unwrap();
-            // Whatever has happened, it is closed in the end.
+            // In every schedule the chunk is closed in the end.
             let was_opened = chunk.state.seen() != 0;
             assert!(!was_opened || (0..4).any(|_| chunk.look(false)), "it stays open");
             chunk.protection.with(|_| assert!(!chunk.is_writable.load(Relaxed)));

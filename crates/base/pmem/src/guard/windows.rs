@@ -1,5 +1,5 @@
-//! Protection by the page table (§IV-B1): the region's mapping is read-only, and what a store needs is made
-//! writable for it, or for a while.
+//! Protection by the page table (§IV-B1): the region's mapping is read-only. The pages or the chunk
+//! of a store are made writable for that store, or for some time.
 
 use super::Tally;
 use super::chunk::Table;
@@ -8,28 +8,28 @@ use crate::{Error, Region};
 use std::io;
 use std::sync::Arc;
 
-/// What is made writable, and how long.
+/// The part that is made writable, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// The pages of a store, for the store.
+    /// The pages of the store, during the store.
     Pages,
-    /// The chunk, for the store.
+    /// The chunk, during the store.
     Strict,
-    /// The chunk, for several stores.
+    /// The chunk, during several stores.
     Kept,
-    /// Nothing but for words: all else goes through the file.
+    /// The page of a stored word, during the store. All other stores go through the file.
     File,
 }
 
-/// From so many bytes on it takes less to lift the protection for a scattered store than to copy it by a system
-/// call and to write back its lines.
+/// The bytes of a scattered store from which on lifting the protection is cheaper than copying by a
+/// system call and writing back its lines.
 const LIFT_MIN: u64 = 16 << 10;
 
-/// A region with a mapping that is read-only.
+/// A region whose mapping is read-only.
 #[derive(Debug)]
 pub(super) struct Windows {
     policy: Policy,
-    /// Where stores may go that are not worth a window.
+    /// The file, for stores that are not worth a window.
     file: Option<ByFile>,
     table: Arc<Table>,
 }

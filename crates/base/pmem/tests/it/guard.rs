@@ -1,4 +1,4 @@
-//! Protected regions do what bare ones do, and keep stray writes out.
+//! Protected regions behave as unprotected ones, and keep stray writes out.
 
 #![allow(unsafe_code)]
 
@@ -14,12 +14,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const LEN: u64 = 5 << 20;
 const WORD: usize = 8;
 
-/// Protections of this machine.
+/// Returns the protections that this machine has.
 fn protections() -> impl Iterator<Item = Protection> {
     Protection::ALL.into_iter().filter(|p| p.available())
 }
 
-/// Set in a process that is to die, so that it leaves nothing: the directory where it may make files.
+/// The environment variable of a process that dies in the test: the directory in which it makes
+/// files, which its parent removes.
 const CHILD: &str = "KEEPSTONE_STRAY_CHILD";
 
 struct Bed {
@@ -37,7 +38,7 @@ fn bed(protection: Protection) -> Bed {
     Bed { guarded: Guarded::new(region, protection).unwrap(), path, _dir: dir }
 }
 
-/// Where a stray write would go: the region's own mapping, and the one under a key.
+/// Returns the addresses at which the region is mapped: its own mapping, and the one under a key.
 fn addresses(bed: &Bed) -> Vec<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let name = bed.path.to_str().unwrap();
@@ -143,7 +144,8 @@ fn no_thread_closes_what_another_stores_to() {
     }
 }
 
-// ---- Wild stores that resume where they say: the handler of these tests stands behind that of `stray`.
+// ---- Wild stores after which the thread resumes at `land`: the handler of these tests comes after
+// that of `stray`.
 
 static LANDING: AtomicUsize = AtomicUsize::new(0);
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
@@ -169,7 +171,8 @@ fn handle_wild_stores() {
 extern "C" fn land(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let landing = LANDING.swap(0, SeqCst);
     if landing == 0 {
-        // SAFETY: not ours: let the next execution of the instruction end the process.
+        // SAFETY: the fault is not a wild store of the tests: let the next execution of the
+        // instruction end the process.
         unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
         return;
     }
@@ -181,9 +184,9 @@ extern "C" fn land(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) 
     }
 }
 
-/// Stores a byte, or is caught and goes on after the store.
+/// Stores a byte. If the store is caught, goes on after it.
 fn wild_store(at: usize) {
-    // SAFETY: whether the store is allowed is the question; if it is not, `land` goes on at label 2.
+    // SAFETY: the test checks whether the store is allowed; if not, `land` goes on at label 2.
     unsafe {
         asm!(
             "lea {landing}, [rip + 2f]",
@@ -227,7 +230,7 @@ fn a_wild_store_faults_and_changes_nothing() {
     drop(turn);
 }
 
-/// Waits for the closer, by asking the kernel what is mapped writable.
+/// Waits until the kernel reports that no part of the region is mapped writable.
 fn wait_until_closed(bed: &Bed) {
     let name = bed.path.to_str().unwrap();
     let open = || {
@@ -242,8 +245,8 @@ fn wait_until_closed(bed: &Bed) {
 #[test]
 fn a_kept_window_closes_and_scattered_stores_open_none() {
     let bed = bed(Protection::Chunk);
-    // How many windows these stores open depends on when the closer runs and what an opening seems to cost; that the first
-    // store opens none, and that one is worth it in the end, does not.
+    // The number of windows that these stores open depends on the closer and on the measured cost
+    // of a window. But the first store opens no window, and in the end one is worth its cost.
     let mut stores = 0;
     while stores < 2000 || bed.guarded.tally().times() == 0 {
         bed.guarded.write_nt(stores % 100 * 4096, &[1; 4096]);
@@ -257,12 +260,12 @@ fn a_kept_window_closes_and_scattered_stores_open_none() {
     assert_eq!(bed.guarded.tally().times(), opened, "one store to a chunk is not worth a window");
 }
 
-/// A wild thread under load: nothing changes but what was written, in the modes that expose nothing to other
-/// threads; in the others, nothing outside what is just being stored to.
+/// A thread does wild stores under load. In modes that expose nothing to other threads, only
+/// written data changes. In the others, nothing changes outside the range that is being stored to.
 #[test]
 fn wild_stores_under_load_leave_the_data_as_written() {
     let turn = wild();
-    // All load goes to the first 2 MiB, which some modes expose to everybody meanwhile.
+    // All load goes to the first 2 MiB, which some modes expose to all threads meanwhile.
     const LOADED: usize = 2 << 20;
     for protection in protections().filter(|p| *p != Protection::None) {
         let bed = bed(protection);
@@ -300,7 +303,7 @@ fn wild_stores_under_load_leave_the_data_as_written() {
     drop(turn);
 }
 
-/// In a process of its own: the report, and death by SIGSEGV.
+/// Checks the report and the death by SIGSEGV, in a process of its own.
 #[test]
 fn a_stray_write_is_reported_and_ends_the_process() {
     if std::env::var_os(CHILD).is_some() {
@@ -308,7 +311,7 @@ fn a_stray_write_is_reported_and_ends_the_process() {
         bed.guarded.write_nt(0, b"unharmed");
         let at = addresses(&bed)[0] + 3 * 4096;
         let _ = std::io::stdout().flush();
-        // SAFETY: not at all: this is the stray write.
+        // SAFETY: none, on purpose: this is the stray write.
         unsafe { (at as *mut u64).write_volatile(WORD as u64) };
         unreachable!("the stray write went through");
     }

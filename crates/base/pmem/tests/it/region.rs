@@ -1,4 +1,5 @@
-//! Regions through their public face: bounds, counters, persistence in ordinary files, locking.
+//! Regions through their public interface: bounds, counters, persistence in ordinary files,
+//! locking.
 
 #![allow(unsafe_code)]
 
@@ -95,7 +96,7 @@ fn lines_are_stored_whole_where_the_cpu_can() {
     for domain in Domain::ALL {
         let options = OpenOptions { domain: Some(domain), ..Default::default() };
         let region = options.anonymous(LEN).unwrap();
-        // DRAM is not flushed, and so nothing goes past the caches.
+        // DRAM is not flushed, so no store bypasses the caches.
         let may = !matches!(domain, Domain::PageCache | Domain::Volatile);
         assert_eq!(region.stores_lines(), cpu.movdir64b && may, "{domain}");
         let line: [u8; 64] = std::array::from_fn(|i| i as u8);
@@ -119,12 +120,12 @@ fn lines_are_stored_whole_where_the_cpu_can() {
     assert!(!options.anonymous(LEN).unwrap().stores_lines());
 }
 
-/// DRAM as if it were persistent memory.
+/// Returns options that flush DRAM as if it were persistent memory.
 fn flushed() -> OpenOptions {
     OpenOptions { flush: Some(FlushInstruction::detect()), ..Default::default() }
 }
 
-/// Old, or new, never a part of either.
+/// A reader gets the old line or the new one, never parts of both.
 #[test]
 fn nobody_sees_half_a_line() {
     let region = flushed().anonymous(LEN).unwrap();
@@ -282,7 +283,7 @@ fn a_file_grows_and_is_allocated_where_it_lies() {
     assert_eq!(region.len(), LEN);
     drop(region);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * LEN);
-    // Holes are filled, and what there is stays.
+    // Holes are filled, and other content stays.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(LEN).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(2 * LEN).unwrap();
     let region = Region::open(&path, Access::ReadWrite).unwrap();
@@ -290,7 +291,7 @@ fn a_file_grows_and_is_allocated_where_it_lies() {
     region.allocate().unwrap();
     assert!(blocks() * 512 >= 2 * LEN, "{}", blocks());
     assert!(region.equals(0, b"kept"));
-    // What there is no room for is refused at once.
+    // A region for which there is no room is refused at once.
     let refused = OpenOptions { reserve: 1 << 45, ..Default::default() };
     drop(region);
     let region = refused.open(&path, Access::ReadWrite).unwrap();
@@ -446,7 +447,7 @@ fn probe_tells_what_a_path_is_or_would_be() {
     assert!(probe("/dev/null").is_err());
     assert!(probe(shm.path().join("no/such")).is_err());
 
-    // What is told beforehand is what one gets, and telling leaves nothing behind.
+    // The probe reports the domain that creating yields, and leaves no file behind.
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = disk.path().join("pool");
     let before = probe(&path).unwrap();
