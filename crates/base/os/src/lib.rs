@@ -1,4 +1,5 @@
-//! What every crate needs of Linux and of threads, beyond what `std` and `rustix` offer. Nothing here knows files of ours.
+//! Linux and thread utilities for all crates that `std` and `rustix` lack. They do not depend on
+//! any format of Keepstone.
 //!
 //! - [`syscalls`]: system calls that bypass libc;
 //! - [`mapped`]: files that the process has mapped, found by address;

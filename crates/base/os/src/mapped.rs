@@ -1,7 +1,8 @@
-//! Files that this process has mapped for itself, found by an address in them.
+//! Files that Keepstone has mapped in this process, found by an address in the mapping.
 //!
-//! A handler of SIGBUS asks whose the page is that cannot be had, and who locks the memory of a program leaves these
-//! mappings out. A [`Table`] is a static of atomics, so that handlers can read it whatever they interrupt.
+//! A handler of SIGBUS finds the mapping of a page that could not be allocated. And code that locks
+//! the memory of a program (`mlockall`) leaves these mappings out. A [`Table`] is a static of
+//! atomics, so that signal handlers can read it at any time.
 
 #![allow(unsafe_code)]
 
@@ -9,30 +10,30 @@ use rustix::fd::{AsRawFd as _, BorrowedFd};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
 
-/// Mappings of one kind that are known at a time. Further ones are not.
+/// The most mappings in a table. Further ones are not registered.
 pub const ENTRIES: usize = 64;
-/// A base that is none yet.
+/// The base of an entry that is claimed, but not filled in yet.
 const CLAIMED: usize = 1;
 
-/// Mappings of one kind, with what belongs to each.
+/// The mappings of one kind, each with additional data.
 #[derive(Debug)]
 pub struct Table<T>([Entry<T>; ENTRIES]);
 
-/// A file that is mapped.
+/// A mapped file.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// 0: none.
+    /// The address; 0: no mapping.
     base: AtomicUsize,
     len: AtomicUsize,
     file: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
-    /// What else is known of it.
+    /// The additional data.
     pub more: T,
 }
 
 impl<T> Entry<T> {
-    /// One without a mapping.
+    /// Makes an entry without a mapping.
     pub const fn new(more: T) -> Self {
         Self {
             base: AtomicUsize::new(0),
@@ -44,36 +45,37 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Its addresses.
+    /// Returns its addresses.
     pub fn range(&self) -> Range<usize> {
         let base = self.base.load(Acquire);
         base..base + self.len.load(Relaxed)
     }
 
-    /// The file and its size, by the descriptor that was given; `None` where that is another file's by now. One
-    /// system call.
+    /// Returns the file and its size, by the registered descriptor. `None` if that belongs to
+    /// another file by now. One system call.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        // SAFETY: it stays open while the file is mapped, or is another file's, which is seen next.
+        // SAFETY: the descriptor stays open while the file is mapped, or belongs to another file,
+        // which the check below finds.
         let file = unsafe { BorrowedFd::borrow_raw(self.file.load(Relaxed)) };
         let id = (self.device.load(Relaxed), self.inode.load(Relaxed));
         let stat = rustix::fs::fstat(file).ok()?;
         ((stat.st_dev, stat.st_ino) == id).then(|| (file, stat.st_size.cast_unsigned()))
     }
 
-    /// Before the memory is unmapped.
+    /// Frees the entry. To be called before the memory is unmapped.
     pub fn end(&self) {
         self.base.store(0, Release);
     }
 }
 
 impl<T> Table<T> {
-    /// Of entries without mappings.
+    /// Makes a table of entries without mappings.
     pub const fn new(entries: [Entry<T>; ENTRIES]) -> Self {
         Self(entries)
     }
 
-    /// From now on the file `id` (device and inode), open as `file`, is known to be mapped at `range`; `prepare`
-    /// says what else. `None` where there are too many.
+    /// Registers the file `id` (device and inode), open as `file`, as mapped at `range`. `prepare`
+    /// fills in the additional data. `None` if the table is full.
     pub fn begin(
         &self,
         range: Range<usize>,
@@ -92,7 +94,7 @@ impl<T> Table<T> {
         Some(entry)
     }
 
-    /// What is mapped at an address.
+    /// Returns the entry of the file that is mapped at an address.
     pub fn find(&self, address: usize) -> Option<&Entry<T>> {
         let is_there = |e: &&Entry<T>| {
             let range = e.range();

@@ -1,13 +1,14 @@
-//! System calls past libc. Inside a program that is served, libc's functions are those that the program calls: they
-//! may be ours, and they set its `errno`. What `rustix` has, it makes that way already; this is for what it has not,
-//! and for descriptors and memory of the program's, of which nobody knows whether they are there.
+//! System calls that bypass libc. In a program under `keepstone run`, libc's functions may be
+//! interposed by our library, and they set the program's `errno`. `rustix` makes its calls without
+//! libc, too. This module is for calls that it lacks, and for descriptors and memory of the
+//! program, which may be invalid.
 
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::ffi::c_long;
 
-/// One system call; what is not needed of `args` is ignored.
+/// Makes one system call. Arguments that it does not need are ignored.
 ///
 /// # Safety
 /// 1. The arguments are what the call `number` takes; pointers are valid as it demands.
@@ -29,11 +30,11 @@ pub unsafe fn syscall(number: c_long, args: [usize; 5]) -> Result<usize, Errno> 
     if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
 }
 
-/// From now on the calling thread, and what it starts, may not make the call `number`: `EPERM`. For tests of programs that are
-/// confined (seccomp) after their start.
+/// Makes the call `number` fail with `EPERM` in the calling thread, and in threads and processes
+/// that it starts. For tests of programs that are confined (seccomp) after their start.
 ///
 /// # Panics
-/// Where the kernel has no such filters.
+/// If the kernel has no such filters.
 #[cfg(feature = "forbid")]
 pub fn forbid(number: c_long) {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
@@ -45,7 +46,7 @@ pub fn forbid(number: c_long) {
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program is one, and concerns this thread only.
+    // SAFETY: a valid filter program, which concerns this thread only.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_MODE_FILTER;
@@ -60,8 +61,8 @@ mod tests {
 
     #[test]
     fn results_and_errors() {
-        // `getpid` and `close` of x86-64.
-        // SAFETY: the first takes nothing, the second a number that is never a descriptor.
+        // `getpid` and `close` of x86-64. SAFETY: the first takes no arguments, the second a number
+        // that is never a descriptor.
         let (pid, closed) = unsafe { (syscall(39, [0; 5]), syscall(3, [usize::MAX, 0, 0, 0, 0])) };
         assert_eq!(pid, Ok(getpid().as_raw_nonzero().get() as usize));
         assert_eq!(closed, Err(Errno::BADF));

@@ -1,13 +1,15 @@
-//! What belongs to a thread, one instruction away; and words of a process that has one thread only.
+//! Thread-local cells that cost one instruction, and words that are changed without a lock while
+//! the process has one thread.
 //!
-//! `thread_local!` in a shared library asks the dynamic linker for its place at every use, which is a
-//! good part of what a short call may cost. A library that is loaded with the program has its place
-//! in the block that the thread pointer points to (the *initial-exec* model); libraries that are
-//! loaded later find room there, too, as long as they need little.
+//! `thread_local!` in a shared library asks the dynamic linker for the address at every use, which
+//! is a large part of the cost of a short call. A library that is loaded with the program has its
+//! variables in the block at the thread pointer (the *initial-exec* model). Libraries that are
+//! loaded later get room there, too, as long as they need little.
 //!
-//! A locked instruction waits until all stores before it have arrived in the cache: after a copy of
-//! 4 KiB, that takes longer than a short call may. Words that only one process changes, [`OwnU32`] and [`OwnU64`], are
-//! changed without a lock where that process has one thread, as nobody can come between.
+//! A locked instruction waits until all stores before it have reached the cache: after a copy of 4
+//! KiB, that takes longer than a short call should. Words that only one process changes, [`OwnU32`]
+//! and [`OwnU64`], are changed without a locked instruction while that process has one thread, as
+//! no other thread can interfere.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +18,8 @@ pub mod atomic;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-/// Defines `fn NAME() -> *mut u8`: the calling thread's zeroed bytes, as many as said, aligned
-/// to 16.
+/// Defines `fn NAME() -> *mut u8`, which returns the address of BYTES thread-local bytes, initially
+/// zero and aligned to 16.
 #[macro_export]
 macro_rules! thread_bytes {
     ($(#[$doc:meta])* $visible:vis fn $name:ident, $symbol:literal, $bytes:literal) => {
@@ -51,9 +53,9 @@ macro_rules! thread_bytes {
     };
 }
 
-/// Defines `fn NAME() -> &'static Cell<TYPE>`: the calling thread's cell, by the name of its symbol and
-/// with room for as many bytes as said. It starts with zeros, which have to be a value of the type, and
-/// is there until the thread has ended.
+/// Defines `fn NAME() -> &'static Cell<TYPE>`, which returns the calling thread's cell. The
+/// arguments are the name of its symbol and its size in bytes. The cell starts with zeros, which
+/// must be a value of the type, and lives until the thread has ended.
 #[macro_export]
 macro_rules! thread_cell {
     ($(#[$doc:meta])* $visible:vis fn $name:ident -> $of:ty, $symbol:literal, $bytes:literal) => {
@@ -65,7 +67,8 @@ macro_rules! thread_cell {
         #[inline]
         $visible fn $name() -> &'static ::std::cell::Cell<$of> {
             const { assert!(size_of::<$of>() <= $bytes && align_of::<$of>() <= 16) };
-            // SAFETY: only this thread uses the place, and whoever names the type answers for zeros.
+            // SAFETY: only this thread uses the cell, and the user of the macro chose a type for
+            // which zeros are a value.
             unsafe { &*$name::place().cast() }
         }
     };
@@ -75,8 +78,8 @@ unsafe extern "C" {
     static __libc_single_threaded: AtomicU8;
 }
 
-/// Whether the calling thread is the only one of its process. (libc says so before it starts another
-/// one; after that, in doubt, it says no.)
+/// Whether the calling thread is the only one of its process. (libc clears the variable before it
+/// starts a second thread; after that it may stay clear.)
 #[inline]
 pub fn is_only_one() -> bool {
     // SAFETY: a byte, which libc may change.
@@ -85,20 +88,20 @@ pub fn is_only_one() -> bool {
 
 macro_rules! own {
     ($name:ident, $word:ty, $value:ty, $instruction:literal, $register:tt) => {
-        /// A word that only threads of one process change by what is here: of the one to whom it belongs, or of one that
-        /// clears it away when that is dead. Others may read it.
+        /// A word that only threads of one process change: of the process that owns it, or after
+        /// its death of a process that clears it. Other processes may read it.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name($word);
 
         impl $name {
-            /// A word with this value.
+            /// Makes a word with this value.
             pub const fn new(value: $value) -> Self {
                 Self(<$word>::new(value))
             }
 
-            /// Stores `to` if the word is `from`; returns whether it was. Acquires and releases; a signal handler sees
-            /// it before or after.
+            /// Stores `to` if the word is `from`. Returns whether it was. Acquires and releases; a
+            /// signal handler sees the old or the new value.
             #[inline]
             pub fn exchange(&self, from: $value, to: $value) -> bool {
                 if !is_only_one() {
@@ -118,7 +121,8 @@ macro_rules! own {
                 seen == from
             }
 
-            /// Stores what `to` makes of the word, unless that is nothing; returns what was there.
+            /// Stores the result of `to` for the word's value, unless that is `None`. Returns the
+            /// old value: `Ok` if it stored.
             #[inline]
             pub fn modify(&self, to: impl Fn($value) -> Option<$value>) -> Result<$value, $value> {
                 loop {
@@ -130,7 +134,7 @@ macro_rules! own {
                 }
             }
 
-            /// Stores `to`; returns what was there.
+            /// Stores `to`. Returns the old value.
             #[inline]
             pub fn replace(&self, to: $value) -> $value {
                 match self.modify(|_| Some(to)) {

@@ -1,11 +1,11 @@
-//! Atomic words of protocols that are generic over them: those of std, or with the feature `loom` the model checker's, so that
-//! it checks the code that runs.
+//! Traits of atomic words, for protocols that are generic over them. std's atomics implement them,
+//! and with the feature `loom` the model checker's, so that it checks the code used in production.
 
 use std::sync::atomic::Ordering;
 
 /// An atomic word.
 pub trait Atomic: Default + Send + Sync {
-    /// What it holds.
+    /// The type of its value.
     type Value: Copy + Eq;
 
     /// As of std.
