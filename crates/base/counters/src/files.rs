@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::Reason;
 use crate::label::Label;
 
-/// So many files are listed.
+/// The most files in the list.
 const FILES: usize = 1024;
-/// What is kept of a path: its last bytes.
+/// The number of bytes kept of a path: its last ones.
 const PATH_BYTES: usize = 480;
 
 #[repr(C)]
@@ -21,21 +21,21 @@ struct File {
     bytes: AtomicU64,
 }
 
-/// A file, or a program, with why it is listed.
+/// A file, or a program, with the reason why it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileCalls {
-    /// Its path; of a long one the end.
+    /// Its path; only the end of a long one.
     pub path: Vec<u8>,
-    /// Why its calls went to the kernel.
+    /// The reason why its calls went to the kernel.
     pub reason: Reason,
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
-    /// How much they have moved.
+    /// The bytes that they have moved.
     pub bytes: u64,
 }
 
 impl Files {
-    /// Adds to a file's calls; nothing where the list is full.
+    /// Adds calls and bytes to a file's entry. Does nothing if the list is full.
     pub fn add(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
         let path = &path[path.len().saturating_sub(PATH_BYTES)..];
         let hash = path.iter().fold(reason as u64, |hash, byte| {
@@ -51,7 +51,7 @@ impl Files {
         }
     }
 
-    /// All of them, by path.
+    /// Returns all entries, sorted by path.
     pub fn list(&self) -> Vec<FileCalls> {
         let mut found: Vec<FileCalls> = Vec::new();
         for file in &self.0 {

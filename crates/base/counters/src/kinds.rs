@@ -1,4 +1,4 @@
-//! What calls are counted by: their classes, and why some go to the kernel.
+//! The categories of counts: classes of calls, and reasons why calls go to the kernel.
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident $name:literal,)*) => {
@@ -7,9 +7,9 @@ macro_rules! classes {
         pub enum Class { $($(#[$doc])* $class,)* }
 
         impl Class {
-            /// How many there are.
+            /// The number of classes.
             pub const COUNT: usize = [$(Class::$class),*].len();
-            /// Their names, in order.
+            /// The names of the classes, in order.
             pub const NAMES: [&'static str; Self::COUNT] = [$($name),*];
         }
     };
@@ -48,19 +48,19 @@ classes! {
     Lock "lock",
     /// Copying between descriptors.
     Copy "copy",
-    /// Everything else.
+    /// All other calls.
     Other "other",
 }
 
 impl Class {
-    /// Whether a thread can be cancelled in libc's functions of this class, those that wait for locks
-    /// apart.
+    /// Whether a thread can be cancelled in libc's functions of this class, except in those that
+    /// wait for locks.
     pub const fn is_cancellation_point(self) -> bool {
         use Class::{Close, Copy, Open, Read, Sync, Write};
         matches!(self, Close | Copy | Open | Read | Sync | Write)
     }
 
-    /// Whether what a call returns is how many bytes of files it has moved.
+    /// Whether the result of a call is the number of bytes that it has moved.
     pub const fn moves_bytes(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::Copy)
     }
@@ -68,28 +68,28 @@ impl Class {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $reason:ident $name:literal, $text:literal, $remedy:literal;)*) => {
-        /// Why calls on a pool went through the mount.
+        /// A reason why calls on a pool went through the mount.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Reason { $($(#[$doc])* $reason,)* }
 
         impl Reason {
-            /// How many there are.
+            /// The number of reasons.
             pub const COUNT: usize = [$(Reason::$reason),*].len();
-            /// All of them, in order.
+            /// All reasons, in order.
             pub const ALL: [Self; Self::COUNT] = [$(Self::$reason),*];
 
-            /// One word.
+            /// Returns the reason as one word.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$reason => $name,)* }
             }
 
-            /// A reason, in words.
+            /// Returns the reason in words.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$reason => $text,)* }
             }
 
-            /// What helps; empty where nothing does.
+            /// Returns a remedy, or an empty text.
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$reason => $remedy,)* }
             }
@@ -98,15 +98,16 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// On a descriptor that the program found open: to attach a pool for them would take longer.
+    /// First calls on a descriptor that the program inherited: to attach the pool for them would
+    /// take longer.
     FirstCalls "first-calls", "first calls on inherited descriptors", "";
-    /// The server has the pool for itself.
+    /// The server uses the pool exclusively.
     Exclusive "exclusive", "the mount has the pool for itself", "unmount, and mount with `-o direct`";
-    /// The pool is not this user's to open.
+    /// This user may not open the pool.
     Permission "permission", "this user may not open the pool", "`keepstone doctor DIR` tells what to change";
-    /// Another user has made the mount, or its server does not have the pool that it names.
+    /// The mount was made by another user, or its server does not have the pool that it names.
     Foreign "foreign", "another user's mount, or a server that does not have the pool", "mount the pool as root, or as this user";
-    /// Processes cannot be told apart, or paths lead elsewhere.
+    /// Process numbers or paths have a different meaning in this process than in the server.
     Namespace "namespace", "another PID, time, user or mount namespace, or root directory",
         "run the program where the mount's server runs";
     /// The pool could not be opened for another reason.
@@ -114,18 +115,18 @@ reasons! {
     /// The program gets the kernel's descriptors from the start.
     KernelDescriptors "kernel-descriptors", "the program got the mount's descriptors (--fds real, or a ring of io_uring that it fills itself)",
         "`--fds fast`, if it does not hand them to the kernel itself";
-    /// libc goes on with a descriptor by calls that nobody sees.
+    /// libc uses the descriptor itself, by calls that cannot be interposed.
     Libc "libc", "used by libc itself", "";
-    /// Nobody else can do it.
+    /// Only the kernel can do it.
     KernelOnly "kernel-only", "calls that only the kernel can make", "";
-    /// On files below `--direct`, where a copy would not do.
+    /// Calls on files below `--direct` that a copy in user space cannot replace.
     Direct "direct", "calls on files below --direct, or of a cache, that the kernel had to make", "";
-    /// A program that was executed.
+    /// The program was executed.
     Executed "executed", "executed", "";
 }
 
 impl Reason {
-    /// By its number.
+    /// Returns the reason with a number.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,14 +1,14 @@
-//! Texts in memory that processes share: each is written once, by whoever comes first.
+//! Texts in memory that processes share. Each is written once, by the first process that needs it.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
-/// Somebody writes it.
+/// A process writes it.
 const BEING_MADE: u32 = 1;
-/// It is there; the number that belongs to it is added.
+/// It is complete; its number is added to this value.
 const READY: u32 = 2;
 
-/// A text of at most `MAX` bytes, and a number that belongs to it.
+/// A text of at most `MAX` bytes, with a number.
 #[repr(C)]
 pub(crate) struct Label<const MAX: usize> {
     state: AtomicU32,
@@ -17,8 +17,9 @@ pub(crate) struct Label<const MAX: usize> {
 }
 
 impl<const MAX: usize> Label<MAX> {
-    /// Whether this is the label of a text, or was free and becomes it. One that somebody else writes is not, though it
-    /// may become the same: who reads adds up what has the same label.
+    /// Whether this label has this text and number. A free label gets them. The result is false for
+    /// a label that another process is just writing, though it may get the same text. So readers
+    /// must add up the counts of equal labels.
     pub fn is_or_becomes(&self, text: &[u8], number: u8) -> bool {
         let ready = READY + u32::from(number);
         let is_free = || self.state.load(Relaxed) == FREE;
@@ -37,7 +38,7 @@ impl<const MAX: usize> Label<MAX> {
             && text.iter().zip(&self.bytes).all(|(byte, there)| there.load(Relaxed) == *byte)
     }
 
-    /// The text and its number, if they are there.
+    /// Returns the text and its number, if they are complete.
     pub fn read(&self) -> Option<(Vec<u8>, u8)> {
         let number = u8::try_from(self.state.load(Acquire).checked_sub(READY)?).ok()?;
         let len = usize::from(self.len.load(Relaxed)).min(MAX);

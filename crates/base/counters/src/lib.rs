@@ -1,15 +1,18 @@
-//! What all programs of a `keepstone run` count together: which calls and bytes were served in user space, and which went
-//! through the mount, and why; in all, and by program.
+//! Counters that all programs of a `keepstone run` share: calls and bytes that were served in user
+//! space or went through the mount, with the reasons. They are kept in all and by program.
 //!
-//! `KEEPSTONE_STATS` leads to a file without a name that all of them map (`/proc/PID/fd/N`); those that have
-//! inherited descriptor N need not be allowed to look at process PID. The command makes it ([`Counters::create`]) and reads
-//! it, the library counts in it ([`Counters::inherited`]). All in host byte order.
+//! `KEEPSTONE_STATS` is the path `/proc/PID/fd/N` of a nameless file that all of them map. Programs
+//! that have inherited descriptor N do not need access to process PID. The command makes the file
+//! ([`Counters::create`]) and reads it; the library counts in it ([`Counters::inherited`]). All
+//! words are in host byte order.
 //!
-//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as there are slots; the last
-//!   slots, one for each program, are shared, and changed atomically. What was counted stays when the slot goes to another.
+//! - **counters-N1** A thread counts in a slot of its own, without a locked instruction, as long as
+//!   there are free slots. The last slots, one for each program, are shared and changed atomically.
+//!   Counts stay when a slot goes to another thread.
 //! - **counters-N2** Counting neither allocates nor makes a system call.
-//! - **counters-N3** A slot belongs to one program for good, so that what was counted there is that program's, whoever has
-//!   counted it and however that one has ended. The memory is bounded: programs that find no place are counted as one.
+//! - **counters-N3** A slot belongs to one program for good, so its counts are that program's,
+//!   whichever thread has counted and however it has ended. The memory is bounded: programs for
+//!   which there is no room are counted as one.
 
 #![allow(unsafe_code)]
 
@@ -35,40 +38,42 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// The first 8 bytes of the file.
 const MAGIC: u64 = u64::from_ne_bytes(*b"KSRUN005");
-/// Slots, with the shared ones of programs: a power of two, so that the place of one is a mask away.
+/// The number of slots, including the shared ones: a power of two, so that a mask keeps an index
+/// within bounds.
 const SLOTS: usize = 512;
-/// So many threads count without disturbing others.
+/// The number of slots that belong to one thread each.
 const OWN_SLOTS: usize = SLOTS - PROGRAMS;
 
-/// The time of each call that is served is measured.
+/// Flag: measure the time of each call that is served.
 pub const TIMED: u32 = 1;
-/// Files that went through the mount are listed.
+/// Flag: list the files that went through the mount.
 pub const EXPLAIN: u32 = 2;
-/// The first program of the run says when it ends that too little was served in user space.
+/// Flag: when the first program of the run ends, it reports if too little was served in user space.
 pub const CLOSING_LINE: u32 = 4;
-/// It says so as a JSON object.
+/// Flag: that report is a JSON object.
 pub const JSON: u32 = 8;
 
-/// The file, as it is mapped.
+/// The mapped file.
 #[repr(C)]
 pub struct Counters {
     magic: AtomicU64,
     flags: AtomicU32,
     root: AtomicU32,
-    /// Programs that were to be executed, and those that have loaded the library.
+    /// The number of programs that were to be executed.
     executed: AtomicU64,
+    /// The number of programs that have loaded the library.
     started: AtomicU64,
-    /// Owners below this one have been there.
+    /// All owners that were ever used are below this index.
     owners_end: AtomicU32,
     programs: Programs,
     owners: [Owner; OWN_SLOTS],
-    /// One for each owner, then one for each program: most processes touch the first few only.
+    /// One slot for each owner, then one for each program. Most processes touch only the first few.
     slots: [ThreadCounts; SLOTS],
     files: Files,
 }
 
-/// Who counts in a slot: the process, or 0 where nobody does, and above it the program and 1. All of it is 0 until the slot gets
-/// its first owner.
+/// The owner of a slot. The lower half is its process, or 0 if the slot is free; the upper half is
+/// the program plus 1. The word is 0 until the slot gets its first owner.
 #[repr(transparent)]
 struct Owner(AtomicU64);
 
@@ -77,7 +82,7 @@ impl Owner {
         (program.to_word() as u64) << 32 | pid as u64
     }
 
-    /// Whether the slot was free for this program, and now is the process's.
+    /// Claims the slot for a process, if it is free for this program. Returns whether it did.
     fn claim(&self, program: ProgramIndex, pid: u32) -> bool {
         let seen = self.0.load(Relaxed);
         let is_free = seen == 0 || seen == Self::word(program, 0);
@@ -86,7 +91,7 @@ impl Owner {
         is_free && self.0.compare_exchange(seen, new, AcqRel, Relaxed).is_ok()
     }
 
-    /// If the slot is the process's, it is free.
+    /// Frees the slot if the process owns it.
     fn release(&self, pid: u32) {
         let seen = self.0.load(Relaxed);
         if seen as u32 == pid {
@@ -100,7 +105,7 @@ impl Owner {
     }
 }
 
-/// What one thread has counted, and whoever had the slot before.
+/// The counts of one thread, and of earlier owners of the slot.
 #[repr(C, align(64))]
 struct ThreadCounts {
     classes: [ClassCounts; Class::COUNT],
@@ -122,12 +127,12 @@ struct ClassCounts {
     served_ns: AtomicU64,
 }
 
-/// Where a thread counts: a slot of [`Counters`], by its number.
+/// The number of the slot of [`Counters`] in which a thread counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotIndex(u32);
 
 impl SlotIndex {
-    /// The one that all of a program share.
+    /// Returns the slot that all threads of a program share.
     pub const fn shared(program: ProgramIndex) -> Self {
         Self(OWN_SLOTS as u32 + program.number())
     }
@@ -149,8 +154,9 @@ impl SlotIndex {
 }
 
 impl Counters {
-    /// Makes the file; `root` is the process that becomes the first program. It has no name that others could open, nobody can
-    /// shorten it, and it ends with the last of those who have it.
+    /// Makes the file; `root` is the process that becomes the first program. The file has no name
+    /// that others could open, cannot be shortened, and ends with the last process that has it open
+    /// or mapped.
     pub fn create(flags: u32, root: u32) -> rustix::io::Result<OwnedFd> {
         let kind = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"keepstone-run", kind)?;
@@ -165,10 +171,12 @@ impl Counters {
         Ok(file)
     }
 
-    /// What a path says that ends with the number of an inherited descriptor: that one, or else what the path leads to.
+    /// Maps the file of a path that ends with the number of an inherited descriptor: that
+    /// descriptor, or else the file at the path.
     pub fn inherited(path: &CStr) -> Option<&'static Self> {
         let number = || path.to_str().ok()?.rsplit('/').next()?.parse().ok();
-        // SAFETY: whatever it is now, nothing that runs this early closes it before it is mapped.
+        // SAFETY: whatever the descriptor is now, no code that runs this early closes it before it
+        // is mapped.
         let inherited =
             number().filter(|fd| *fd > 2).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         inherited.and_then(Self::map).or_else(|| {
@@ -177,7 +185,7 @@ impl Counters {
         })
     }
 
-    /// Maps the file, if it is one that `keepstone run` has made and nobody can shorten. The mapping stays.
+    /// Maps the file, if `keepstone run` has made it and it cannot be shortened. The mapping stays.
     pub fn map(file: BorrowedFd<'_>) -> Option<&'static Self> {
         let sealed = rustix::fs::fcntl_get_seals(file).ok()?;
         let len = rustix::fs::fstat(file).ok()?.st_size as usize;
@@ -185,51 +193,53 @@ impl Counters {
             return None;
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, as long as `Counters`, of a file that nobody can shorten.
+        // SAFETY: a new mapping, as long as `Counters`, of a file that cannot be shortened.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) };
-        // SAFETY: mapped, aligned to a page and never unmapped; it holds atomics, and bytes that `files` treats as such.
+        // SAFETY: mapped, aligned to a page and never unmapped; it holds only atomics.
         let counters = unsafe { &*mapped.ok()?.cast::<Self>() };
         (counters.magic.load(Relaxed) == MAGIC).then_some(counters)
     }
 
-    /// What is wanted: [`TIMED`], [`EXPLAIN`], [`CLOSING_LINE`], [`JSON`].
+    /// Returns the flags: [`TIMED`], [`EXPLAIN`], [`CLOSING_LINE`], [`JSON`].
     pub fn flags(&self) -> u32 {
         self.flags.load(Relaxed)
     }
 
-    /// Whether a process is that of the first program.
+    /// Whether a process runs the first program.
     pub fn is_root(&self, pid: u32) -> bool {
         self.root.load(Relaxed) == pid
     }
 
-    /// A program is about to be executed.
+    /// Counts a program that is about to be executed.
     pub fn executes(&self) {
         self.executed.fetch_add(1, Relaxed);
     }
 
-    /// It was not.
+    /// Takes that count back: the execution failed.
     pub fn execute_failed(&self) {
         self.executed.fetch_sub(1, Relaxed);
     }
 
-    /// A program has loaded the library, in process `pid`: slots of its predecessor are free.
+    /// Counts a program that has loaded the library in process `pid`, and frees the slots of that
+    /// process's previous program.
     pub fn start(&self, pid: u32) {
         self.started.fetch_add(1, Relaxed);
         self.release(pid);
     }
 
-    /// The program of this name; programs beyond those that have a place are one. To be asked for when there is something to
-    /// count, so that those that do not use pools take no place.
+    /// Returns the program of this name; all programs for which there is no room are one. To be
+    /// called only when there is something to count, so that programs that do not use pools take no
+    /// room.
     pub fn program(&self, name: &[u8]) -> ProgramIndex {
         self.programs.find(name)
     }
 
-    /// A process begins to count for this program.
+    /// Counts a process of this program.
     pub fn add_process(&self, program: ProgramIndex) {
         self.programs.add_process(program);
     }
 
-    /// A slot for a thread of process `pid`.
+    /// Claims a slot for a thread of process `pid`.
     pub fn claim(&self, pid: u32, program: ProgramIndex) -> SlotIndex {
         match self.owners.iter().position(|owner| owner.claim(program, pid)) {
             Some(index) => {
@@ -240,13 +250,13 @@ impl Counters {
         }
     }
 
-    /// All slots of a process are free; its threads count in the [shared](SlotIndex::shared) one of the program, if they still
-    /// do.
+    /// Frees all slots of a process. If its threads still count, they do so in the
+    /// [shared](SlotIndex::shared) slot of the program.
     pub fn release(&self, pid: u32) {
         self.claimed().iter().for_each(|owner| owner.release(pid));
     }
 
-    /// Owners that are there, or have been.
+    /// Returns the owners that are, or ever were, in use.
     fn claimed(&self) -> &[Owner] {
         let end = self.owners_end.load(Relaxed) as usize;
         &self.owners[..end.min(OWN_SLOTS)]
@@ -257,7 +267,8 @@ impl Counters {
         &self.slots[slot.0 as usize % SLOTS]
     }
 
-    /// A call was served in user space; it has moved `bytes`, and taken `ns`. Stores to mapped memory (counters-N2).
+    /// Counts a call that was served in user space, with the `bytes` that it moved and the `ns`
+    /// that it took. Only stores to mapped memory (counters-N2).
     #[inline]
     pub fn served(&self, slot: SlotIndex, class: Class, bytes: u64, ns: u64) {
         let counts = &self.counts(slot).classes[class as usize];
@@ -270,7 +281,7 @@ impl Counters {
         }
     }
 
-    /// Calls that concern a pool went to the kernel, and moved `bytes`.
+    /// Counts calls on a pool that went to the kernel, and the `bytes` that they moved.
     pub fn by_kernel(&self, slot: SlotIndex, class: Class, reason: Reason, calls: u64, bytes: u64) {
         let counted = self.counts(slot);
         for counts in
@@ -286,12 +297,12 @@ impl Counters {
         self.files.add(path, reason, calls, bytes);
     }
 
-    /// The files that were listed.
+    /// Returns the listed files.
     pub fn files(&self) -> Vec<FileCalls> {
         self.files.list()
     }
 
-    /// What all have counted.
+    /// Returns the sums of all counts.
     pub fn sums(&self) -> Sums {
         let unserved = self.executed.load(Relaxed).saturating_sub(self.started.load(Relaxed));
         let mut sums = Sums { unserved, ..Sums::default() };
@@ -308,13 +319,13 @@ impl Counters {
 }
 
 impl SlotIndex {
-    /// As a number that is not 0, for a thread's cell.
+    /// Converts to a number that is not 0, for a thread's cell.
     #[inline]
     pub const fn to_word(self) -> u32 {
         self.0 + 1
     }
 
-    /// From such a number; `None` for 0.
+    /// Converts such a number back; `None` for 0.
     #[inline]
     pub const fn from_word(word: u32) -> Option<Self> {
         match word {

@@ -1,17 +1,17 @@
-//! Which programs count, by name, and how many processes of each have counted.
+//! The programs that count, by name, and the number of processes of each.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::label::Label;
 
-/// So many programs are told apart, with the one that stands for all others.
+/// The most programs that are counted separately, including the one that stands for all others.
 pub(crate) const PROGRAMS: usize = 64;
-/// What is kept of a name: its first bytes.
+/// The number of bytes kept of a name: its first ones.
 const NAME_BYTES: usize = 32;
-/// The name of what stands for all programs that have no place of their own.
+/// The name of the entry for all programs that have no entry of their own.
 const OTHERS: &str = "others";
 
-/// The programs of a run. The first place is that of all others.
+/// The programs of a run. The first entry stands for all programs without one of their own.
 #[repr(C)]
 pub(crate) struct Programs([Program; PROGRAMS]);
 
@@ -30,19 +30,19 @@ impl ProgramIndex {
         self.0
     }
 
-    /// As a number that is not 0, for a variable of a process.
+    /// Converts to a number that is not 0, for a variable of a process.
     pub const fn to_word(self) -> u32 {
         self.0 + 1
     }
 
-    /// From such a number; `None` for 0.
+    /// Converts such a number back; `None` for 0.
     pub fn from_word(word: u32) -> Option<Self> {
         Some(Self(word.checked_sub(1)? % PROGRAMS as u32))
     }
 }
 
 impl Programs {
-    /// The program of this name; that of all others where there is no room.
+    /// Returns the program of this name, or the one for all others if there is no room.
     pub fn find(&self, name: &[u8]) -> ProgramIndex {
         let name = &name[..name.len().min(NAME_BYTES)];
         let mut named = self.0.iter().skip(1);
@@ -50,13 +50,13 @@ impl Programs {
         ProgramIndex(found.map_or(0, |before| before as u32 + 1))
     }
 
-    /// A process of the program begins to count.
+    /// Counts a process of the program.
     pub fn add_process(&self, program: ProgramIndex) {
         self.0[program.0 as usize].processes.fetch_add(1, Relaxed);
     }
 
-    /// Those that have processes: number, name, and how many processes have counted. What would disturb a terminal or a JSON
-    /// string is replaced in names.
+    /// Lists the programs that have processes: number, name, and number of processes. In names,
+    /// replaces characters that would disturb a terminal or a JSON string.
     pub fn list(&self) -> impl Iterator<Item = (ProgramIndex, String, u64)> {
         let printed = |c: char| if c.is_control() || "\"\\".contains(c) { '?' } else { c };
         (0..).zip(&self.0).filter_map(move |(number, program)| {

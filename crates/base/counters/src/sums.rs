@@ -1,4 +1,4 @@
-//! What was counted in all, and what is said of it.
+//! The sums of counts, and the closing line about them.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -6,17 +6,17 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{Class, Counts, Reason, ThreadCounts};
 
-/// Below this share, the closing line says so, in percent.
+/// The share of served calls and bytes, in percent, below which there is a closing line.
 const ENOUGH_PERCENT: u64 = 90;
-/// Calls that are left to the kernel for these reasons are so because that is faster.
+/// The reasons for which calls are left to the kernel because that is faster.
 const MEANT: [Reason; 2] = [Reason::FirstCalls, Reason::Direct];
 
 /// Calls, and the bytes that they have moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
-    /// How much.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
@@ -46,55 +46,58 @@ impl std::iter::Sum for Tally {
 pub struct Calls {
     /// Answered in user space.
     pub served: Tally,
-    /// Made by the kernel, on what is in a pool.
+    /// Made by the kernel, on files in a pool.
     pub by_kernel: Tally,
-    /// What the former took, in nanoseconds, where that was measured.
+    /// The time of served calls in nanoseconds, if it was measured.
     pub served_ns: u64,
 }
 
-/// What was counted, in all or in one program.
+/// Counts of all programs or of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// By [`Class`].
     pub classes: [Calls; Class::COUNT],
-    /// What the kernel has made, by [`Reason`].
+    /// Calls made by the kernel, by [`Reason`].
     pub reasons: [Tally; Reason::COUNT],
 }
 
-/// What a program has counted, in all its processes.
+/// The counts of a program, in all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramSums {
-    /// What it was executed as, without directories; `others` for all that found no place.
+    /// The name as which it was executed, without directories; `others` for all programs without an
+    /// entry.
     pub name: String,
-    /// How many of its processes have counted.
+    /// The number of its processes that have counted.
     pub processes: u64,
-    /// What they have counted.
+    /// Their counts.
     pub counted: Counted,
 }
 
-/// What all programs of a run have counted.
+/// The counts of all programs of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// In all.
     pub all: Counted,
-    /// By program, those first of which most went through the mount; without those that have not used a pool.
+    /// By program: first those with the most calls through the mount; without those that have not
+    /// used a pool.
     pub programs: Vec<ProgramSums>,
-    /// Programs that did not load the library.
+    /// The number of programs that did not load the library.
     pub unserved: u64,
 }
 
 impl Counted {
-    /// What was served in user space.
+    /// Returns the calls served in user space.
     pub fn served(&self) -> Tally {
         self.classes.iter().map(|calls| calls.served).sum()
     }
 
-    /// What went through the mount.
+    /// Returns the calls that went through the mount.
     pub fn by_kernel(&self) -> Tally {
         self.classes.iter().map(|calls| calls.by_kernel).sum()
     }
 
-    /// What went through the mount, without what goes there because that is faster.
+    /// Returns the calls that went through the mount, without those that go there because it is
+    /// faster.
     fn missed(&self) -> Tally {
         let all = self.by_kernel();
         let meant: Tally = MEANT.iter().map(|reason| self.reasons[*reason as usize]).sum();
@@ -104,7 +107,7 @@ impl Counted {
         }
     }
 
-    /// In words, how many of all calls, and of all bytes, were served in user space.
+    /// Returns the numbers of calls and of bytes that were served in user space, in words.
     fn shares(&self) -> [String; 2] {
         let (served, by_kernel) = (self.served(), self.by_kernel());
         [
@@ -139,7 +142,8 @@ impl From<&ThreadCounts> for Counted {
 }
 
 impl Sums {
-    /// Adds what a program has counted. It may come twice, if two processes gave it a place at once.
+    /// Adds the counts of a program. A program may come twice, if two processes made an entry for
+    /// it at once.
     pub(crate) fn add(&mut self, name: String, processes: u64, counted: Counted) {
         self.all.add(&counted);
         match self.programs.iter_mut().find(|program| program.name == name) {
@@ -151,7 +155,7 @@ impl Sums {
         }
     }
 
-    /// All programs have been added.
+    /// Removes empty programs and sorts the others. To be called when all are added.
     pub(crate) fn finish(&mut self) {
         self.programs.retain(|program| program.counted != Counted::default());
         self.programs.sort_by_key(|ProgramSums { counted, .. }| {
@@ -159,8 +163,9 @@ impl Sums {
         });
     }
 
-    /// One line that says how much was served in user space, which program was served worst, why not all was, and what helps;
-    /// `None` where it was enough. Calls that are left to the kernel because that is faster do not make it too little.
+    /// Returns one line with the amount that was served in user space, the program with the worst
+    /// share, the reason, and a remedy. `None` if enough was served; for that, calls that are left
+    /// to the kernel because it is faster do not count.
     pub fn closing_line(&self) -> Option<String> {
         let (served, all, missed) = (self.all.served(), self.all.by_kernel(), self.all.missed());
         let is_enough =
@@ -212,7 +217,7 @@ mod tests {
         Tally { calls, bytes }
     }
 
-    /// What reads: so much was served, the rest was not for this reason.
+    /// Returns counts of reads: those served, and those made by the kernel for one reason.
     fn reads(served: Tally, by_kernel: Tally, reason: Reason) -> Counted {
         let mut counted = Counted::default();
         let read = &mut counted.classes[Class::Read as usize];
@@ -241,7 +246,7 @@ mod tests {
              900 of 1001 bytes); 10 calls: the mount has the pool for itself (unmount, and mount with `-o direct`); `keepstone run \
              --explain` lists them"
         );
-        // To leave these to the kernel is faster.
+        // These calls are faster by the kernel.
         let mut meant = of(tally(10, 101), Reason::FirstCalls);
         assert_eq!(meant.closing_line(), None);
         meant.unserved = 2;
@@ -257,7 +262,7 @@ mod tests {
             ("dd", reads(tally(5, 5), tally(40, 1), Reason::Direct)),
             ("cat", reads(tally(50, 10), tally(20, 10), Reason::Libc)),
             ("sh", reads(none, tally(15, 4000), Reason::Libc)),
-            // Two processes gave it a place at once.
+            // The second entry that two processes made for it at once.
             ("cat", reads(none, tally(1, 1), Reason::Libc)),
         ]);
         let names: Vec<_> = sums.programs.iter().map(|program| &*program.name).collect();
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!((sums.programs[0].processes, sums.unserved), (2, 0));
         let line = sums.closing_line().unwrap();
         assert!(line.contains("; served worst: cat (50 of 71 calls, 10 of 21 bytes);"), "{line}");
-        // Of calls there were enough: bytes decide.
+        // Enough calls were served, but not enough bytes.
         let mut busy = sums;
         busy.add("ls".to_owned(), 1, reads(tally(1000, 0), none, Reason::Libc));
         let line = busy.closing_line().unwrap();
