@@ -1,11 +1,12 @@
-//! Pseudo-random numbers for tests, workloads and the crash explorer: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-//! The same seed gives the same numbers on every machine and in every version, as seeds stand in documents and replay
-//! lines. Nothing here is for secrets.
+//! Pseudo-random numbers for tests, workloads and the crash explorer: SplitMix64 (Steele, Lea,
+//! Flood, OOPSLA 2014). The same seed gives the same numbers on every machine and in every version,
+//! as documents and replay lines contain seeds. Not for secrets.
 
-/// The constant that the state grows by: 2^64 divided by the golden ratio, made odd.
+/// The increment of the state: 2^64 divided by the golden ratio, made odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The first number of the sequence with this seed: a hash whose every bit depends on every bit of `x`.
+/// Returns the first number of the sequence with seed `x`: a hash of which every bit depends on
+/// every bit of `x`.
 pub fn hash(x: u64) -> u64 {
     let z = x.wrapping_add(GAMMA);
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +14,7 @@ pub fn hash(x: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// As [`hash`], of bytes and how many they are.
+/// Hashes bytes and their number, by [`hash`].
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let word = |bytes: &[u8]| {
@@ -21,25 +22,26 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
         word[..bytes.len()].copy_from_slice(bytes);
         u64::from_le_bytes(word)
     };
-    // A sum, so that the CPU works on several at once.
+    // A sum of hashes, so that the CPU computes several at once.
     let terms =
         words.by_ref().zip(1_u64..).map(|(bytes, nth)| hash(word(bytes) ^ nth.wrapping_mul(GAMMA)));
     let sum = terms.fold(hash(bytes.len() as u64), u64::wrapping_add);
     hash(sum ^ hash(word(words.remainder())))
 }
 
-/// A sequence of numbers that its seed decides.
+/// A sequence of numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed`. Sequences of seeds that differ by a multiple of the constant overlap; those of small numbers
-    /// do not within what anybody draws.
+    /// Makes the sequence of `seed`. Sequences of seeds that differ by a small multiple of the
+    /// increment overlap. Those of small seeds overlap only after more numbers than any program
+    /// draws.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[expect(clippy::should_implement_trait, reason = "it has no end, and nobody iterates over it")]
     pub fn next(&mut self) -> u64 {
         let number = hash(self.0);
@@ -47,42 +49,44 @@ impl Rng {
         number
     }
 
-    /// A number below `bound`, which is not 0. Smaller ones are more frequent by at most `bound` / 2^64.
+    /// Returns a number below `bound`, which must not be 0. Smaller numbers are more frequent by at
+    /// most `bound` / 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// As [`below`](Self::below), another sequence: by a multiplication instead of a division, for loops that are timed.
+    /// As [`below`](Self::below), with different numbers: by a multiplication instead of a
+    /// division, for timed loops.
     pub fn below_fast(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An index of something of this length, which is not 0.
+    /// Returns an index into a sequence of length `len`, which must not be 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True in one of `n` cases.
+    /// Returns true in one of `n` cases.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// True in `percent` of 100 cases.
+    /// Returns true in `percent` of 100 cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `choices`, of which there is at least one.
+    /// Returns one of `choices`, of which there must be at least one.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())].clone()
     }
 
-    /// One of `choices`, each as often as its weight says.
+    /// Returns one of `choices`, each with a frequency in proportion to its weight.
     pub fn weighted<T: Clone>(&mut self, choices: &[(u64, T)]) -> T {
         let mut at = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, choice) in choices {
@@ -99,8 +103,8 @@ impl Rng {
 mod tests {
     use super::*;
 
-    /// The first numbers of seed 1234567 as the reference implementation (<https://prng.di.unimi.it/splitmix64.c>) gives
-    /// them.
+    /// The first numbers of seed 1234567, from the reference implementation
+    /// (<https://prng.di.unimi.it/splitmix64.c>).
     #[test]
     fn sequences_are_fixed() {
         let mut rng = Rng::new(1_234_567);
