@@ -1,5 +1,5 @@
-//! Targets whose type is not known where they are used, so that the explorer is compiled for each where it is named, and
-//! nowhere else.
+//! Targets behind a trait object. The explorer is compiled for each target in the crate that names
+//! the target, and nowhere else.
 
 use crate::campaign::{self, Family, Finding, Options, Replay, Report};
 use crate::persist::Semantics;
@@ -10,7 +10,7 @@ use crate::trace::Trace;
 use crate::workload;
 use vfs::script::Op;
 
-/// What the explorer does with a [`Target`], whichever it is.
+/// The explorer's functions, with any [`Target`].
 pub trait AnyTarget {
     /// As [`workload::bases`].
     ///

@@ -1,4 +1,4 @@
-//! Many workloads: which ones, by how many workers, and what came of it.
+//! Runs many workloads: chooses them, distributes them to workers and sums up the results.
 
 use crate::deaths::{self, Scenario, Victim};
 use crate::explore::Budget;
@@ -31,61 +31,64 @@ use vfs::script::Op;
 /// A family of workloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Every sequence of so many operations of the universe, crashed in the last: those before are
-    /// sequences themselves. Length 1 on every base, longer ones on the first `bases`.
+    /// Every sequence of `length` operations of the universe, crashed in the last one: shorter
+    /// sequences cover those before. Length 1 on every base, longer ones on the first `bases`.
     Exhaustive {
-        /// Operations.
+        /// Operations in a sequence.
         length: usize,
-        /// Bases.
+        /// Bases for sequences longer than 1.
         bases: usize,
     },
     /// Seeded random runs, crashed everywhere.
     Random {
-        /// Runs.
+        /// Number of runs.
         runs: u64,
-        /// Operations of each.
+        /// Operations in each run.
         ops: usize,
     },
-    /// Sequences that evolve toward what was not seen before, crashed everywhere where they reach it.
+    /// Sequences that evolve toward behaviour not seen before, crashed everywhere if they reach it.
     Fuzz {
-        /// Sequences tried.
+        /// Number of sequences tried.
         tries: u64,
     },
-    /// Several threads at once under seeded schedules, [`SCHEDULES`] of each choice of programs,
+    /// Several threads at once under seeded schedules, [`SCHEDULES`] for each choice of programs,
     /// crashed everywhere.
     Threads {
-        /// Schedules.
+        /// Number of schedules.
         runs: u64,
     },
-    /// Every operation of the universe on every base, by a process that dies at each of its steps, while
-    /// another goes on or before another comes; crashed everywhere from there on.
+    /// Every operation of the universe on every base, by a process that dies at each of its steps,
+    /// while another process continues or before the next one mounts; crashed everywhere from there
+    /// on.
     Deaths,
-    /// Deaths at the last steps of operations that commit in each way ([`COMMITS`], [`MORE_COMMITS`]), and when they have returned.
+    /// Deaths at the last steps of operations that commit in each way ([`COMMITS`],
+    /// [`MORE_COMMITS`]), and after they have returned.
     LateDeaths,
     /// Writes of all sizes from a byte to two lines, at different places of a line.
     Lines,
     /// The hand-picked sequences, on the bases of `SEQUENCED`, crashed everywhere.
     Sequences,
-    /// Two threads, of which one is interrupted once, at each of its steps, by one that takes the space that the first
-    /// gives back.
+    /// Two threads. The first is interrupted once, at each of its steps, by the second, which takes
+    /// the space that the first gives back.
     Preemptions,
-    /// The same with steps at words of the state that threads share, too.
+    /// The same with steps at changes of words in the state that threads share, too.
     WordPreemptions,
-    /// Deaths in chosen operations: in tall trees, and in those of [`deaths::HELD_BESIDE`], while processes hold files without
-    /// names and map others ([`Scenario::BESIDE`]).
+    /// Deaths in chosen operations: in tall trees, and in those of [`deaths::HELD_BESIDE`], while
+    /// processes hold files without names and map others ([`Scenario::BESIDE`]).
     SurvivingProcesses,
-    /// Operations that follow a crash in another one, which has left something and did not come to be ([`TWICE`]).
+    /// Operations that follow a crash in another one, which left traces but did not take effect
+    /// ([`TWICE`]).
     Twice,
-    /// This one, on each base.
+    /// This sequence, on each base.
     Script(Vec<Op>),
 }
 
-/// Schedules of each choice of programs.
+/// Schedules for each choice of programs.
 pub const SCHEDULES: u64 = 8;
 
 impl Family {
-    /// Whether the engine can do what the family does: schedules are judged where names and attributes are durable on return,
-    /// deaths where processes share a pool.
+    /// Whether the engine can run the family. Schedules are only judged if names and attributes are
+    /// durable on return, deaths only if processes can share a pool.
     pub fn suits<T: Target>(&self, target: &T) -> bool {
         match self {
             Self::Threads { .. } | Self::Preemptions => {
@@ -97,7 +100,7 @@ impl Family {
         }
     }
 
-    /// For tables.
+    /// Returns the family's name for tables.
     pub fn name(&self) -> String {
         match self {
             Self::Exhaustive { length, .. } => format!("length {length}"),
@@ -138,10 +141,11 @@ impl Family {
     }
 }
 
-/// Bases of sequences: each has all names, and the second tall trees, and the third what a crash left in them.
+/// Bases of sequences: each has all names. The second has tall trees, the third leftovers of a
+/// crash in them.
 const SEQUENCED: [&str; 3] = ["worn", "tall", "tall-stale"];
 
-/// The hand-picked sequences, with their bases.
+/// Returns the hand-picked sequences, with their bases.
 fn sequenced() -> Vec<(&'static str, Vec<Op>)> {
     let of_all = |ops: Vec<Op>| SEQUENCED.map(|base| (base, ops.clone()));
     let on_brim = brim_sequences().into_iter().map(|ops| (BRIM, ops));
@@ -149,8 +153,8 @@ fn sequenced() -> Vec<(&'static str, Vec<Op>)> {
     all_sequences().into_iter().flat_map(of_all).chain(on_brim).chain(on_twins).collect()
 }
 
-/// Operations in which a process dies, with their bases: one that leaves something to clear, one that commits in the
-/// superblock, and two whose commits are in blocks of pointers above the lowest.
+/// Operations in which a process dies, with their bases. One leaves something to clear, one commits
+/// in the superblock, and two commit in blocks of pointers above the lowest level.
 const OTHERS: [(&str, &str); 4] = [
     ("truncate /d/z 4096", "tree"),
     ("rename /a /d/c", "tree"),
@@ -158,13 +162,14 @@ const OTHERS: [(&str, &str); 4] = [
     ("punch /t 0 2097152", "tall"),
 ];
 
-/// The last steps of an operation: what commits it, and what follows.
+/// Last steps of an operation: its commit, and the steps after it.
 const LATE: usize = 6;
 
-/// Writes of so many sizes.
+/// Sizes of writes, from 1 byte.
 const LINES: u64 = 130;
 
-/// Writes of a size: within a line if that is possible, from the start of one, and anywhere.
+/// Returns writes of a size: within a line if that is possible, from the start of a line, and at
+/// any place.
 fn lines(size: u64) -> Vec<Op> {
     let line = pmem::LINE;
     let within = line.saturating_sub(size) / 2;
@@ -172,25 +177,25 @@ fn lines(size: u64) -> Vec<Op> {
     at.map(|at| Op::write("/a", at, size)).into()
 }
 
-/// How to run a family.
+/// Options for running a family.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The rules.
+    /// The persistency rules.
     pub semantics: Semantics,
-    /// What to spend on a crash point.
+    /// Limits for one crash point.
     pub budget: Budget,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Workers.
+    /// Number of workers.
     pub threads: usize,
-    /// At most so many workloads, spread evenly.
+    /// Number of workloads at most; those that run are spread evenly.
     pub limit: Option<u64>,
-    /// Of these, only those of one part of so many, from 0: every so manyth. All parts together are all of them.
+    /// Runs shard `.0`, counted from 0, of `.1`; the shards together cover all workloads.
     pub part: (u64, u64),
-    /// Begin no workload, and let no process die any more, when so much time has passed; the workloads that were run are
-    /// spread evenly.
+    /// Time after which no workload begins, and no further process dies. The workloads that were
+    /// run are spread evenly.
     pub time: Option<Duration>,
-    /// By which clock.
+    /// The clock for `time`.
     pub clock: Clock,
     /// Stop at the first violation.
     pub stop_early: bool,
@@ -212,17 +217,17 @@ impl Default for Options {
     }
 }
 
-/// What tells the time.
+/// A clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The clock on the wall.
+    /// Wall-clock time.
     Wall,
     /// The processor time of this process, whatever else the machine does.
     Processor,
 }
 
 impl Clock {
-    /// Since some moment in the past.
+    /// Returns the time since some moment in the past.
     pub fn now(self) -> Duration {
         let id = match self {
             Self::Wall => ClockId::Monotonic,
@@ -233,35 +238,35 @@ impl Clock {
     }
 }
 
-/// A violation and how to see it again.
+/// A violation, and the line that reproduces it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// The argument of `keepstone crashtest --replay`.
     pub replay: String,
-    /// What is wrong.
+    /// The message.
     pub what: String,
-    /// What persisted and what did not.
+    /// The words that persisted and those that did not.
     pub detail: Vec<String>,
     /// The words that were lost, as few as possible, and the lines of source that stored them.
     pub lost: Vec<Lost>,
-    /// How many verdicts are this one: they have lost what the same lines stored.
+    /// Number of verdicts with this cause: they have lost stores of the same lines of source.
     pub times: u64,
 }
 
 impl Finding {
-    /// A violation, and the line that shows it again.
+    /// Makes a finding of a violation and the line that reproduces it.
     pub(crate) fn of(replay: String, violation: Violation) -> Self {
         let Violation { what, detail, lost, times, .. } = violation;
         Self { replay, what, detail, lost, times }
     }
 
-    /// A finding without a state.
+    /// Makes a finding without a state.
     pub fn new(replay: String, what: String) -> Self {
         Self { replay, what, detail: Vec::new(), lost: Vec::new(), times: 1 }
     }
 }
 
-/// What a family came to.
+/// The results of a family.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Its name.
@@ -272,45 +277,46 @@ pub struct Report {
     pub workloads_skipped: u64,
     /// Counts.
     pub stats: Stats,
-    /// States that recovery did not turn into what it must be.
+    /// Number of states that recovery did not turn into a legal one.
     pub violations: u64,
     /// The first of them.
     pub findings: Vec<Finding>,
-    /// What the traces show without a crash.
+    /// Problems that the traces show without a crash.
     pub lint: Lint,
-    /// How threads interleaved.
+    /// The interleaving of threads.
     pub interleaving: Interleaving,
     /// Wall-clock time.
     pub seconds: f64,
 }
 
 impl Report {
-    /// Of a trace, what it shows without a crash.
+    /// Makes the report on a trace without crashes.
     pub fn of_trace(lint: Lint) -> Self {
         Self { family: "trace".into(), workloads: 1, lint, ..Self::default() }
     }
 }
 
-/// Findings kept.
+/// Findings kept at most.
 const FINDINGS_MAX: usize = 20;
 
-/// Readies this process for exploring: engines and images allocate and free megabytes thousands of times
-/// a second. Clearing huge pages for that would take most of the time, and so would giving memory back to
-/// the kernel and taking it anew.
+/// Prepares this process for exploring: engines and images allocate and free megabytes thousands of
+/// times a second. Clearing huge pages for that would take most of the time, and so would returning
+/// memory to the kernel and allocating it again.
 #[expect(unsafe_code, reason = "malloc has no other way to be told")]
 pub fn prepare_process() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    // SAFETY: parameters of malloc are set; nothing is allocated or freed by it.
+    // SAFETY: sets parameters of malloc; allocates and frees nothing.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
     }
 }
 
-/// Freed memory that malloc keeps, and the largest piece that it does not map apart.
+/// Bytes of freed memory that malloc keeps, and of the largest piece that it does not map
+/// separately.
 const KEPT: i32 = 256 << 20;
 
-/// Runs a family; `progress` is told workloads done and in all, and states met so far.
+/// Runs a family. `progress` receives the workloads done, all workloads, and the states met so far.
 pub fn run<T: Target>(
     target: &T,
     bases: &[Base],
@@ -368,8 +374,8 @@ pub fn run<T: Target>(
     report
 }
 
-/// A step through `all` workloads that meets each once, and of which every beginning is spread evenly:
-/// about the golden ratio.
+/// Returns a step through `all` workloads that meets each once, and whose every beginning is spread
+/// evenly: about the golden ratio.
 fn stride(all: u64) -> u64 {
     let common = |a: u64, b: u64| {
         let (mut a, mut b) = (a, b);
@@ -382,7 +388,7 @@ fn stride(all: u64) -> u64 {
     (1..=golden).rev().find(|step| common(*step, all) == 1).unwrap_or(1)
 }
 
-/// Sequences that reached something new, and what was reached.
+/// Sequences that reached new behaviour, and the behaviour that was reached.
 #[derive(Default)]
 struct Corpus {
     kept: Vec<Vec<Op>>,
@@ -395,10 +401,10 @@ struct Job<'a, T> {
     all_bases: &'a [Base],
     family: &'a Family,
     options: &'a Options,
-    /// When its time is over.
+    /// The end of its time.
     ends: Option<Duration>,
     distinct: &'a Distinct,
-    /// The crash points of which no state is wrong.
+    /// Crash points without a wrong state.
     sound: Distinct,
     report: Mutex<Report>,
     corpus: Mutex<Corpus>,
@@ -474,7 +480,7 @@ impl<T: Target> Job<'_, T> {
         }
     }
 
-    /// A base by its name, or the first.
+    /// Returns a base by its name, or the first.
     fn base(&self, name: &str) -> &Base {
         self.all_bases.iter().find(|base| base.name == name).unwrap_or(&self.bases[0])
     }
@@ -500,7 +506,7 @@ impl<T: Target> Job<'_, T> {
         }
     }
 
-    /// Records a workload and crashes it, if it is worth it.
+    /// Records a workload and crashes it; with `only_new`, only if it reaches new behaviour.
     fn crash(&self, base: &Base, ops: Vec<Op>, from: usize, only_new: bool) {
         let mut out = Report::default();
         let semantics = self.options.semantics;
@@ -539,7 +545,8 @@ impl<T: Target> Job<'_, T> {
         self.report(out, base, Work::Threads { plan, print }, explored);
     }
 
-    /// Lets a process die at the last so many steps of an operation, and crashes what follows in these scenarios.
+    /// Lets a process die at each of the last `last` steps of an operation, and crashes the steps
+    /// that follow in these scenarios.
     fn crash_deaths(&self, base: &Base, op: &Op, scenarios: &[Scenario], last: usize) {
         let victim = match Victim::record(self.target, base, op, self.options.semantics) {
             Ok(Some(victim)) => victim,
@@ -561,7 +568,7 @@ impl<T: Target> Job<'_, T> {
         }
     }
 
-    /// Crashes an operation, and everywhere in what it has left another one.
+    /// Crashes an operation, and then another one everywhere in each state that the first has left.
     fn crash_twice(&self, base: &Base, first: &Op, second: &Op) {
         let semantics = self.options.semantics;
         let lefts = match twice::lefts(self.target, base, (first, second), semantics) {
@@ -582,7 +589,7 @@ impl<T: Target> Job<'_, T> {
         }
     }
 
-    /// Whether there is no time left.
+    /// Whether the time is over.
     fn is_over(&self) -> bool {
         self.ends.is_some_and(|ends| self.options.clock.now() >= ends)
     }
@@ -592,7 +599,7 @@ impl<T: Target> Job<'_, T> {
         self.report.lock().expect("no worker panics").violations > 0
     }
 
-    /// Adds what a workload came to.
+    /// Adds the results of a workload.
     fn report(&self, out: Report, base: &Base, work: Work, explored: Result<Explored, String>) {
         let explored = explored.unwrap_or_else(|what| Explored {
             violations: vec![Violation::new(CrashAt { op: 0, nth: 0 }, what)],
@@ -624,8 +631,9 @@ impl<T: Target> Job<'_, T> {
         }
     }
 
-    /// Whether an operation of a trace takes a line of source after another for the first time; if so
-    /// the sequence is kept. How often in a row counts too, by powers of two.
+    /// Whether an operation of a trace reaches a line of source directly after another for the
+    /// first time; if so, keeps the sequence. The number of repetitions of a line counts too, by
+    /// powers of two.
     fn reaches_new(&self, trace: &Trace, ops: &[Op]) -> bool {
         let mut corpus = self.corpus.lock().expect("no worker panics");
         let mut new = false;

@@ -1,20 +1,22 @@
-//! A process dies in an operation, others recover and go on, and then the power fails.
+//! A process dies in an operation, others recover and continue, and then the power fails.
 //!
-//! A death alone loses nothing: memory has every store that the dead made. But what they had stored and
-//! not flushed, the others see, and a power failure may still take it back. So recovery has to make
-//! durable what it finds before anybody builds on it.
+//! A death alone loses nothing: memory has every store of the dead process. Other processes see its
+//! stores, but a power failure may still take back those that it had not flushed. So recovery has
+//! to make durable what it finds before another process relies on it.
 //!
-//! Recovery is done by a surviving process that shared the pool with the dead one, or by a process that comes and gets the dead
-//! one's slot. If all processes of the pool were killed, the next mount does it ([`Scenario`]). Recovery takes back the files
-//! that the dead process held and mapped. Files that other processes hold and map stay as before (`held`, `mapping`).
+//! A surviving process that shared the pool with the dead one recovers, or a process that joins and
+//! gets the dead one's slot. If all processes of the pool were killed, the next mount recovers
+//! ([`Scenario`]). Recovery takes back the files that the dead process held and mapped. Files that
+//! other processes hold and map stay as before (`held`, `mapping`).
 //!
-//! The victim's operation is recorded once. Then a surviving process attaches to the base, the victim's first
-//! steps are done again behind its back, as by another process, and that process recovers and does an
-//! operation of its own; or they are done again before the pool is mounted anew. To the explorer
-//! ([`crate::run`]) that is a workload of three operations: the victim's, the recovery, and that of who
-//! goes on. Crashes in the first are other families' business. When the second has returned, the tree
-//! that is seen then must survive; and what is done afterwards must do to it what it does to the model. Where content is
-//! durable on `fsync`, all of that holds for names and attributes, and content is judged by [`crate::promise`].
+//! The victim's operation is recorded once. Then a surviving process attaches to the base. The
+//! victim's first steps are repeated without its knowledge, as by another process. Then it recovers
+//! and does an operation of its own. In another scenario, the steps are repeated before the pool is
+//! mounted again. The explorer ([`crate::run`]) sees a workload of three operations: the victim's,
+//! the recovery, and that of the process that continues. Crashes in the first are other families'
+//! task. When the second has returned, the tree that is seen then must survive; and the third must
+//! change it as it changes the model. If content is durable on `fsync`, all of that holds for names
+//! and attributes, and [`crate::promise`] judges content.
 
 mod held;
 mod mapping;
@@ -38,33 +40,36 @@ use vfs::script::{BadOp, Driver, Handles, Op, Pos};
 use vfs::tree::{Tree, diff};
 use vfs::{Errno, FileSystem};
 
-/// Who goes on after a death.
+/// The process that continues after a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// A process that shared the pool with the dead one: it recovers.
     SurvivingProcess,
-    /// A process that comes when nobody is left: it mounts the pool.
+    /// A process that mounts the pool when no other process is left.
     NextMount,
-    /// A surviving process that holds a file without a name, whose blocks are in use although nothing on media says so, and a
-    /// removed directory.
+    /// A surviving process that holds a file without a name, whose blocks are in use although no
+    /// structure on media records that, and a removed directory.
     Holder,
-    /// A process that comes when a surviving one has recovered. It gets the slot of the dead one, which held such files.
+    /// A process that joins after a surviving one has recovered. It gets the slot of the dead one,
+    /// which held such files.
     Newcomer,
-    /// A process that comes when all slots are taken. It gets that of the dead one with all that is counted there.
+    /// A process that joins when all slots are taken. It gets the slot of the dead one with all
+    /// that is counted there.
     Successor,
-    /// A surviving process that has a file mapped to where it lies. So had the dead one, and has stored to it. If that had done
-    /// no step of its operation, no process recovers.
+    /// A surviving process that has a file mapped directly from the pool. The dead one had, too,
+    /// and has stored to it. If the dead one has done no step of its operation, no process
+    /// recovers.
     Mapper,
 }
 
-/// Operations whose deaths are survived in the scenarios [`BESIDE`](Scenario::BESIDE): they store in place, so that they do again
-/// what they did although somebody has taken blocks meanwhile.
+/// Operations of a process that dies in the scenarios [`BESIDE`](Scenario::BESIDE). They store in
+/// place, so that their steps can be repeated although another process has taken blocks meanwhile.
 pub const HELD_BESIDE: [&str; 3] = ["utimes /a", "chmod /e 700", "unlink /b"];
 
 /// Operations on a file that the dead process had mapped, one for each of [`HELD_BESIDE`].
 const AFTER_MAPPING: [&str; 3] = ["write /a 100 5000", "truncate /a 100", "append /a 70000"];
 
-/// The first word of a death in replay lines, for each scenario.
+/// First words of deaths in replay lines, for each scenario.
 const NAMES: [(&str, Scenario); 6] = [
     ("next-mount ", Scenario::NextMount),
     ("holder ", Scenario::Holder),
@@ -75,30 +80,30 @@ const NAMES: [(&str, Scenario); 6] = [
 ];
 
 impl Scenario {
-    /// Those of any operation.
+    /// Scenarios for any operation.
     pub const ALL: [Self; 2] = [Self::SurvivingProcess, Self::NextMount];
 
-    /// Those of the operations [`HELD_BESIDE`].
+    /// Scenarios for the operations [`HELD_BESIDE`].
     pub const BESIDE: [Self; 4] = [Self::Holder, Self::Newcomer, Self::Successor, Self::Mapper];
 
-    /// Whether it can come about in an engine.
+    /// Whether it can occur in an engine.
     fn suits(self, strength: Strength) -> bool {
         self != Self::Mapper || strength.maps_files
     }
 }
 
-/// Where an operation ended for ever.
+/// The point at which a process died in an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// The operation.
     pub victim: Op,
-    /// How many of its stores, flushes and fences were done.
+    /// Number of its stores, flushes and fences that were done.
     pub steps: usize,
-    /// Who goes on.
+    /// The process that continues.
     pub scenario: Scenario,
 }
 
-/// As in replay lines: `[next-mount |holder |newcomer |successor |mapper ]STEPS OPERATION`.
+/// The form in replay lines: `[next-mount |holder |newcomer |successor |mapper ]STEPS OPERATION`.
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(_, scenario)| *scenario == self.scenario);
@@ -119,25 +124,26 @@ impl FromStr for Death {
     }
 }
 
-/// The operations of a workload.
+/// Numbers of the operations of a workload.
 const VICTIM: u32 = 0;
 const RECOVERY: u32 = VICTIM + 1;
 const AFTERWARDS: u32 = RECOVERY + 1;
-/// The first of those that come last. In the scenarios [`BESIDE`](Scenario::BESIDE): a file that is held loses its name, or files
-/// are stored to through a mapping, and synced. Else, where content is durable on `fsync`, everything is synced: also what the dead
-/// have stored.
+/// The first of the last operations. In the scenarios [`BESIDE`](Scenario::BESIDE), a file that is
+/// held loses its name, or files are stored to through a mapping, and synced. Otherwise, if content
+/// is durable on `fsync`, everything is synced, including stores of the dead process.
 const LAST: u32 = AFTERWARDS + 1;
 
 /// The first operation to crash in.
 pub const FROM: usize = RECOVERY as usize;
 
-/// Where who goes on writes to a file that the victim was to cut off.
+/// Offset at which the process that continues writes to a file that the victim was about to
+/// truncate.
 const FAR: u64 = 70_000;
 
-/// Bytes that the process which goes on appends to a file: some blocks.
+/// Bytes that the process that continues appends to a file: several blocks.
 const NEAR: u64 = 9_000;
 
-/// Fewer processes than can share a pool.
+/// A number of processes that is below the maximum of a pool.
 const FEW_SLOTS: usize = 16;
 
 /// An operation that was run once, to its end.
@@ -148,17 +154,18 @@ pub struct Victim {
     semantics: Semantics,
     recorded: Recorded,
     steps: Vec<Event>,
-    /// How many of them the operation itself makes: those behind are of the unmount that follows.
+    /// Number of steps that the operation itself makes: the later ones belong to the unmount that
+    /// follows.
     own: usize,
 }
 
 impl Victim {
-    /// Runs an operation on a copy of the base. `None` where its death is another matter:
+    /// Runs an operation on a copy of the base. `None` if its death is not tested here:
     ///
-    /// - It stores one word of data in place: recovery makes metadata durable, and does not read data. Such a
-    ///   word may be seen and then be lost (SEMANTICS says so).
-    /// - It is many operations.
-    /// - It stores nothing, as its file is not there.
+    /// - It stores one word of data in place: recovery makes metadata durable, and does not read
+    ///   data. Such a word may be seen and then be lost (SEMANTICS has that).
+    /// - It consists of many operations.
+    /// - It stores nothing, as its file does not exist.
     pub fn record<T: Target>(
         target: &T,
         base: &Base,
@@ -167,7 +174,7 @@ impl Victim {
     ) -> Result<Option<Self>, String> {
         let is_word = |at: &Pos, len: &u64| match at {
             Pos::At(off) => off / 8 == (off + len.max(&1) - 1) / 8,
-            // Where that is, is not known yet.
+            // The offset is not known yet.
             Pos::End(_) | Pos::Limit(_) => true,
         };
         if matches!(op, Op::Write(_, at, len, _) if is_word(at, len))
@@ -191,7 +198,7 @@ impl Victim {
         Ok(Some(Self { op: op.clone(), strength, semantics, recorded, steps, own }))
     }
 
-    /// Where it can die in its last so many steps, with each of these who can go on.
+    /// Returns its deaths at each of the last `last` steps, in each of these scenarios.
     pub fn deaths(&self, scenarios: &[Scenario], last: usize) -> impl Iterator<Item = Death> {
         let at = move |steps| {
             let death =
@@ -202,8 +209,8 @@ impl Victim {
         (steps.saturating_sub(last)..=steps).flat_map(at)
     }
 
-    /// What is done after the recovery. A file that was cut off grows again: what is left beyond its end
-    /// would show.
+    /// Returns the operation after the recovery. A file that was truncated grows again: leftovers
+    /// beyond its end would show.
     fn afterwards(&self, scenario: Scenario) -> Op {
         match &self.op {
             op if scenario == Scenario::Mapper => {
@@ -215,13 +222,13 @@ impl Victim {
             _ if scenario == Scenario::Holder => Op::append("/a", FAR),
             _ if Scenario::BESIDE.contains(&scenario) => Op::append("/a", NEAR),
             Op::Truncate(path, _) => Op::write(path.clone(), FAR, 10),
-            // A record that is done once more would bring the name back.
+            // If a redo record was applied again, it would bring the name back.
             Op::Rename(_, to) => Op::Unlink(to.clone()),
             _ => Op::create("/after"),
         }
     }
 
-    /// What follows when it dies after its first `steps` steps.
+    /// Runs the death after its first `steps` steps, and the operations that follow.
     pub fn dies<T: Target>(
         &self,
         target: &T,
@@ -258,7 +265,8 @@ impl Victim {
             trace: recorder.into_trace(),
             trees,
             between: BTreeMap::new(),
-            // What the dead left and nobody sees need not be durable, nor what is stored through a mapping.
+            // Stores of the dead process that no operation sees need not be durable, nor stores
+            // through a mapping.
             promises: vec![false, false, true, scenario != Scenario::Mapper, true],
             history,
         })
@@ -268,7 +276,7 @@ impl Victim {
         self.strength.read(fs).map(Arc::new).map_err(|e| format!("walk: {e}"))
     }
 
-    /// The model of what was found: before the victim's operation, or after it.
+    /// Returns the model of the tree that was found: before the victim's operation, or after it.
     fn model_of(&self, base: &Base, found: &Arc<Tree>) -> Option<Model> {
         let done = self.recorded.trees.iter().position(|tree| tree == found)?;
         let model = base.model();
@@ -279,14 +287,15 @@ impl Victim {
     }
 }
 
-/// What is seen after the recovery, after the operation that follows, and after those that come last.
+/// The trees seen after the recovery, after the operation that follows, and after each of the last
+/// ones.
 struct Seen {
     found: Arc<Tree>,
     after: Arc<Tree>,
     last: Vec<Arc<Tree>>,
 }
 
-/// A death and what follows it.
+/// A death and the operations that follow it.
 struct Aftermath<'a, T> {
     victim: &'a Victim,
     target: &'a T,
@@ -312,20 +321,20 @@ impl<'a, T: Target> Aftermath<'a, T> {
         }
     }
 
-    /// A process that shares the pool with the others.
+    /// Starts a process that shares the pool with the others.
     fn share(&self) -> Result<Process<'a>, String> {
         self.target.share(self.recorder, &self.together)
     }
 
-    /// One that is there when the victim begins. What it has looked at before must not keep it from finding what is there
-    /// afterwards.
+    /// Starts a process before the victim begins. It reads the tree: its caches must not hide later
+    /// changes from it.
     fn survivor(&self) -> Result<Process<'a>, String> {
         let process = self.share()?;
         self.victim.seen(process.fs())?;
         Ok(process)
     }
 
-    /// [`Scenario::SurvivingProcess`].
+    /// Runs [`Scenario::SurvivingProcess`].
     fn survived(&mut self) -> Result<Seen, String> {
         let process = self.survivor()?;
         self.begin(process.fs())?;
@@ -335,9 +344,9 @@ impl<'a, T: Target> Aftermath<'a, T> {
         self.sync(process.fs(), seen)
     }
 
-    /// [`Scenario::NextMount`].
+    /// Runs [`Scenario::NextMount`].
     fn mounted_next(&mut self) -> Result<Seen, String> {
-        // The victim's: what an earlier crash has left is cleared before its operation.
+        // The victim's mount: it clears leftovers of an earlier crash before the operation.
         let mount = self.target.mount(self.recorder)?;
         self.begin(&*mount.fs)?;
         drop(mount);
@@ -347,7 +356,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         self.sync(&*next.fs, seen)
     }
 
-    /// [`Scenario::Holder`].
+    /// Runs [`Scenario::Holder`].
     fn held(&mut self) -> Result<Seen, String> {
         let process = self.survivor()?;
         let fs = process.fs();
@@ -362,7 +371,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         Ok(seen)
     }
 
-    /// [`Scenario::Newcomer`] and [`Scenario::Successor`].
+    /// Runs [`Scenario::Newcomer`] and [`Scenario::Successor`].
     fn joined(&mut self) -> Result<Seen, String> {
         let survivor = self.survivor()?;
         let fs = survivor.fs();
@@ -388,7 +397,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         self.last(fs, seen, Syncs::Nothing, |_| held.lose_name(fs))
     }
 
-    /// Lets processes come until all slots are taken.
+    /// Starts processes until all slots are taken.
     fn fill_slots(&self) -> Result<Vec<Process<'a>>, String> {
         let mut others = Vec::new();
         loop {
@@ -400,7 +409,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         }
     }
 
-    /// [`Scenario::Mapper`].
+    /// Runs [`Scenario::Mapper`].
     fn mapped(&mut self) -> Result<Seen, String> {
         let survivor = self.survivor()?;
         let fs = survivor.fs();
@@ -435,20 +444,21 @@ impl<'a, T: Target> Aftermath<'a, T> {
         Ok(seen)
     }
 
-    /// Notes what is durable, and what it is when the victim has begun.
+    /// Notes the tree as durable, and again for the time when the victim has begun.
     fn begin(&mut self, fs: &dyn FileSystem) -> Result<(), String> {
         self.remember(fs, Syncs::All)?;
         self.remember(fs, Syncs::Nothing)
     }
 
-    /// Does the first steps, as another process.
+    /// Repeats the first steps, as another process.
     fn die(&self) {
         let Victim { recorded, steps, own, .. } = self.victim;
         self.recorder.begin(VICTIM);
-        // A pool that others use is not closed: contents in caches would count as durable.
+        // The unmount is left out, as other processes use the pool: it would make cached contents
+        // count as durable.
         let most = if self.scenario == Scenario::Mapper { *own } else { steps.len() };
         let done = &steps[..self.steps.min(most)];
-        // Another thread to the recorder: its flushes wait for its fences only.
+        // The recorder sees another thread: only its own fences wait for its flushes.
         std::thread::scope(|s| {
             s.spawn(|| {
                 do_again(self.recorder, &recorded.trace, done);
@@ -476,7 +486,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         self.recorder.end(AFTERWARDS);
         let after = victim.seen(fs)?;
         self.remember(fs, Syncs::Nothing)?;
-        // Of half an operation that is legal, no model is at hand.
+        // There is no model of half an operation, even if that is legal.
         if done != Err(Errno::NOSPC)
             && let Some(model) = victim.model_of(self.base, &found)
         {
@@ -491,7 +501,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         Ok(Seen { found, after, last: Vec::new() })
     }
 
-    /// Does something more, which makes durable what it says.
+    /// Makes a further change, which makes `syncs` durable.
     fn last(
         &mut self,
         fs: &dyn FileSystem,
@@ -508,7 +518,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         Ok(seen)
     }
 
-    /// Syncs where that does something.
+    /// Syncs, if a sync has an effect.
     fn sync(&mut self, fs: &dyn FileSystem, seen: Seen) -> Result<Seen, String> {
         if self.victim.strength.is_ordered() {
             return Ok(seen);
@@ -526,7 +536,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
     }
 }
 
-/// Does again what a recorded run did.
+/// Repeats steps of a recorded run.
 pub fn do_again(medium: &impl Medium, trace: &Trace, steps: &[Event]) {
     for step in steps {
         match step.action {

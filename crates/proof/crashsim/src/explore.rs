@@ -1,15 +1,15 @@
-//! All states of one crash point, judged.
+//! Explores all states of one crash point, and judges them.
 //!
-//! The units of a crash point ([`Unit`]) span a product of states, often astronomically many. Recovery
-//! is run on one of them and tells which undecided words it read, in order. Every state that agrees
-//! on those words ends alike, so the next states to run are those that differ in one of them: a
-//! decision tree over what recovery reads, explored completely (the idea of Jaaru, ASPLOS 2021).
-//! Where the tree has more leaves than the budget allows, what is left is counted as skipped.
+//! The units of a crash point ([`Unit`]) span a product of states, often astronomically many.
+//! Recovery is run on one of them, and the image notes which undecided words it read, in order.
+//! Every state that agrees on those words ends in the same way. So the next states to run are those
+//! that differ in one of these words: a decision tree over what recovery reads, explored completely
+//! (the idea of Jaaru, ASPLOS 2021). If the tree has more leaves than the budget allows, the rest
+//! is counted as skipped.
 //!
-//! Besides, states are enumerated one by one, as far as [`Budget::states`] allows and by a plan beyond
-//! that (`plan`), and each is looked up in the tree. So "distinct states" is a count of
-//! images that existed as such, each with a verdict, and the tree is checked against a second way to
-//! make states.
+//! In addition, states are enumerated one by one, up to [`Budget::states`], and by a plan beyond
+//! that (`plan`), and each is looked up in the tree. So "distinct states" is a count of images that
+//! existed as such, each with a verdict, and a second way to make states checks the tree.
 
 use crate::image::{CrashImage, WordNo};
 use crate::persist::{Persistency, Unit, mix};
@@ -19,14 +19,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-/// What is spent on one crash point.
+/// The limits for one crash point.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Enumerate all states of a point that has at most so many; otherwise follow the plan.
+    /// Enumerate all states of a point that has at most this number; otherwise follow the plan.
     pub states: u64,
-    /// Recoveries.
+    /// Recoveries at most.
     pub runs: u64,
-    /// Seeded samples of the plan.
+    /// Random samples of the plan.
     pub samples: u64,
     /// Their seed.
     pub seed: u64,
@@ -38,24 +38,24 @@ impl Default for Budget {
     }
 }
 
-/// Which content each unit of a crash point has.
+/// The index of the content that each unit of a crash point has.
 pub type State = Vec<u16>;
 
-/// How a recovery ended: what it found, or what went wrong.
+/// The result of a recovery: the state that it found, or an error.
 pub type Outcome<S> = Result<S, String>;
 
 /// One crash point: the durable bytes are in the image, the rest is undecided.
 pub struct Point {
     units: Arc<[Unit]>,
     base_hash: u64,
-    /// What each content of each unit adds to the hash.
+    /// The change to the hash that each content of each unit makes.
     deltas: Vec<Vec<u64>>,
     /// Undecided words in order, with their unit and place in it.
     words: Vec<(WordNo, u32, u16)>,
 }
 
 impl Point {
-    /// The crash point after what `p` has seen.
+    /// Makes the crash point after the events that `p` has applied.
     pub fn new(p: &Persistency, units: Arc<[Unit]>) -> Self {
         let mut words = Vec::new();
         for (u, unit) in units.iter().enumerate() {
@@ -72,12 +72,12 @@ impl Point {
         Self { units, base_hash: p.hash(), deltas, words }
     }
 
-    /// How many states there are, as a power of two.
+    /// Returns the number of states, as a power of two.
     pub fn states_log2(&self) -> f64 {
         self.units.iter().map(|u| (u.contents.len() as f64).log2()).sum()
     }
 
-    /// The units.
+    /// Returns the units.
     pub fn units(&self) -> &[Unit] {
         &self.units
     }
@@ -90,7 +90,7 @@ impl Point {
         (self.words[i].1 as usize, self.words[i].2 as usize)
     }
 
-    /// Words and values of a state.
+    /// Returns the words and values of a state.
     pub fn overlay(&self, state: &[u16]) -> Vec<(WordNo, u64)> {
         let units = self.units.iter().zip(state);
         units
@@ -98,31 +98,32 @@ impl Point {
             .collect()
     }
 
-    /// Everything persisted, or nothing.
+    /// Returns the state in which everything persisted, or nothing.
     pub fn extreme(&self, all: bool) -> State {
         let pick = |u: &Unit| if all { u.all as u16 } else { 0 };
         self.units.iter().map(pick).collect()
     }
 
-    /// A number that tells the image of a state from others.
+    /// Returns a hash of the image of a state.
     pub fn hash(&self, state: &[u16]) -> u64 {
         let deltas = self.deltas.iter().zip(state);
         deltas.fold(self.base_hash, |h, (d, c)| h ^ d[*c as usize])
     }
 
-    /// A number that tells this point from others: by all its images, and by what is legal here.
+    /// Returns a hash of this point: of all its images, and of the legal trees here.
     pub fn identity(&self, legal: &[u64]) -> u64 {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
         hasher.hash_one((self.base_hash, &self.deltas, legal))
     }
 
-    /// A number that tells the image of a state from others, and from points, and what it must lead to.
+    /// Returns a hash of the image of a state and the tree that it must lead to, distinct from
+    /// hashes of points.
     pub fn identity_of(&self, state: &[u16], legal: u64) -> u64 {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
         hasher.hash_one((self.hash(state), legal))
     }
 
-    /// A word of a state: where it is and what it holds.
+    /// Returns the place of a word and its value in a state.
     fn read(&self, word: WordNo, state: &[u16]) -> ((usize, usize), u64) {
         let place = self.place(word);
         let content = &self.units[place.0].contents[state[place.0] as usize];
@@ -146,7 +147,7 @@ impl<'p> Candidates<'p> {
         self.of.entry(unit).or_insert_with(|| (0..n).collect())
     }
 
-    /// The values a word can still have.
+    /// Returns the values that a word can still have.
     fn values(&mut self, (unit, i): (usize, usize)) -> Vec<u64> {
         let contents = &self.point.units[unit].contents;
         let mut values: Vec<u64> =
@@ -156,13 +157,13 @@ impl<'p> Candidates<'p> {
         values
     }
 
-    /// The word was read and had this value.
+    /// Keeps the contents that agree with a word that was read.
     fn agree(&mut self, (unit, i): (usize, usize), value: u64) {
         let contents = &self.point.units[unit].contents;
         self.get(unit).retain(|c| contents[*c as usize][i] == value);
     }
 
-    /// Everything that may have persisted has, as far as what was read allows.
+    /// Returns the state in which everything persisted that may have, given the words read.
     fn fullest(&self) -> State {
         let mut state = self.point.extreme(true);
         for (unit, left) in &self.of {
@@ -173,7 +174,7 @@ impl<'p> Candidates<'p> {
         state
     }
 
-    /// The share of all states that agree.
+    /// Returns the share of all states that agree.
     fn share(&self) -> f64 {
         let narrowed = |(unit, left): (&usize, &Vec<u16>)| {
             left.len() as f64 / self.point.units[*unit].contents.len() as f64
@@ -182,13 +183,13 @@ impl<'p> Candidates<'p> {
     }
 }
 
-/// The decision tree: after what was read so far, this word decides.
+/// A node of the decision tree: after the words read so far, this word decides.
 enum Node {
     Reads { place: (usize, usize), next: HashMap<u64, usize> },
     Ends { outcome: usize },
 }
 
-/// The outcomes of a crash point by what recovery reads.
+/// The outcomes of a crash point, by the words that recovery reads.
 struct Tree<S> {
     nodes: Vec<Node>,
     outcomes: Vec<(State, Outcome<S>)>,
@@ -199,7 +200,7 @@ impl<S> Tree<S> {
         Self { nodes: Vec::new(), outcomes: Vec::new() }
     }
 
-    /// The outcome of the states that agree with `state` on what recovery reads.
+    /// Returns the outcome of the states that agree with `state` on what recovery reads.
     fn find(&self, point: &Point, state: &[u16]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -213,8 +214,8 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Adds a run; `false` if recovery read something else in the same situation before, which
-    /// means that it is not deterministic.
+    /// Adds a run. `false` if an earlier recovery has read something else in the same situation,
+    /// which means that recovery is not deterministic.
     fn add(&mut self, path: &[((usize, usize), u64)], state: State, outcome: Outcome<S>) -> bool {
         self.outcomes.push((state, outcome));
         let end = Node::Ends { outcome: self.outcomes.len() - 1 };
@@ -252,25 +253,25 @@ impl<S> Tree<S> {
     }
 }
 
-/// Runs recoveries and counts.
+/// Runs recoveries and counts them.
 pub struct Explorer<'a, S> {
-    /// Where states are laid out.
+    /// The image on which states are laid.
     pub image: &'a CrashImage,
-    /// Brings the image to life.
+    /// Recovers the image.
     pub recover: &'a dyn Fn(&CrashImage) -> Outcome<S>,
-    /// What to spend.
+    /// The limits.
     pub budget: Budget,
     /// The images met so far.
     pub distinct: &'a Distinct,
-    /// What was done.
+    /// The counts.
     pub stats: Stats,
     known: HashMap<u64, Outcome<S>>,
-    /// Whether the last recovery has found more than the state that it was given.
+    /// Whether the last recovery also read variants of the state that it was given.
     has_varied: bool,
 }
 
 impl<'a, S: Clone> Explorer<'a, S> {
-    /// Nothing explored yet.
+    /// Makes an explorer that has explored nothing yet.
     pub fn new(
         image: &'a CrashImage,
         recover: &'a dyn Fn(&CrashImage) -> Outcome<S>,
@@ -288,7 +289,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
         }
     }
 
-    /// Runs recovery on one state; returns the undecided words it read, too.
+    /// Runs recovery on one state; also returns the undecided words it read.
     pub fn run(&mut self, point: &Point, state: &[u16]) -> (Vec<WordNo>, Outcome<S>) {
         self.image.lay_among(&point.overlay(state), &point.units);
         let outcome = (self.recover)(self.image);
@@ -299,8 +300,8 @@ impl<'a, S: Clone> Explorer<'a, S> {
         (reads, outcome)
     }
 
-    /// Makes as many units as possible persist, then as many as possible of the others not, while it
-    /// stays wrong.
+    /// Makes as many units as possible persist, then as many as possible of the others not, while
+    /// the outcome stays wrong.
     pub fn shrink(
         &mut self,
         point: &Point,
@@ -354,7 +355,8 @@ impl<'a, S: Clone> Explorer<'a, S> {
         }
     }
 
-    /// Runs what differs in what recovery reads; returns the share of states that no run stands for.
+    /// Runs states that differ in words that recovery reads; returns the share of states that no
+    /// run stands for.
     fn follow_reads(&mut self, point: &Point, tree: &mut Tree<S>) -> f64 {
         let mut open: Vec<Vec<(WordNo, u64)>> = vec![Vec::new()];
         let mut covered: f64 = 0.0;
@@ -371,7 +373,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
             }
             let state = candidates.fullest();
             let (reads, outcome) = self.run(point, &state);
-            // What was found of this state alone, an image that is like it finds, too.
+            // An outcome of this state alone also holds for an equal image without undecided words.
             if runs == 1 && !self.has_varied {
                 self.known.insert(point.hash(&state), outcome.clone());
             }
@@ -423,7 +425,7 @@ impl<'a, S: Clone> Explorer<'a, S> {
 }
 
 impl<S> Tree<S> {
-    /// The units that some recovery read.
+    /// Returns the units that some recovery read.
     fn read_units(&self) -> Vec<usize> {
         let unit = |n: &Node| match n {
             Node::Reads { place, .. } => Some(place.0),

@@ -1,5 +1,5 @@
-//! Crashes while a pool is formatted over another one: there must be the old pool, or none, or the
-//! new one, empty; and the new one when formatting has returned.
+//! Crashes while a pool is formatted over another one. They must leave the old pool, no pool, or
+//! the new one, empty; and the new one once formatting has returned.
 
 use crate::explore::{Budget, Outcome};
 use crate::image::CrashImage;
@@ -14,14 +14,14 @@ use crate::trace::Trace;
 use std::sync::Arc;
 use vfs::model::Model;
 
-/// Formats over `base` and records it.
+/// Formats over `base`, and records that.
 pub fn record<T: Target>(target: &T, base: &Base) -> Result<Trace, String> {
     let recorder = Recorder::new(CrashImage::of(base.bytes.clone()));
     target.format(&recorder)?;
     Ok(recorder.into_trace())
 }
 
-/// Explores the crashes of a recorded formatting; returns what is wrong.
+/// Explores the crashes of a recorded formatting; returns the violations.
 pub fn explore<T: Target>(
     target: &T,
     base: &Base,

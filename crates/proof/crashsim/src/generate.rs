@@ -1,10 +1,10 @@
-//! Operation sequences made up at random, and changed at random by the fuzzer.
+//! Generates random operation sequences, and mutates them for the fuzzer.
 
 use rng::Rng;
 use vfs::script::{AclOf, Batch, Data, How, Keep, New, Octal, Op, Part};
 
 const DIRS: [&str; 4] = ["", "/d", "/e", "/d/s"];
-/// So many handles are used.
+/// Number of handles in use.
 const HANDLES: u64 = 4;
 const NAMES: [&str; 4] = ["a", "b", "c", "n"];
 /// Offsets and lengths at and around words, lines, blocks, and the span of a tree of height 1.
@@ -23,7 +23,7 @@ fn path(rng: &mut Rng) -> String {
     format!("{}/{}", dir(rng), rng.pick(&NAMES))
 }
 
-/// A file by path, or by handle.
+/// Returns a file by path, or by handle.
 fn place(rng: &mut Rng) -> String {
     match rng.below(8) {
         0 => format!("%{}", rng.below(HANDLES)),
@@ -51,7 +51,7 @@ fn block(rng: &mut Rng) -> u64 {
     4096 * rng.below(4)
 }
 
-/// One operation.
+/// Returns one operation.
 pub fn op(rng: &mut Rng) -> Op {
     let name = |rng: &mut Rng| match rng.below(4) {
         0 => "security.capability".to_owned(),
@@ -108,12 +108,12 @@ pub fn op(rng: &mut Rng) -> Op {
     }
 }
 
-/// A sequence of `n` operations.
+/// Returns a sequence of `n` operations.
 pub fn ops(rng: &mut Rng, n: usize) -> Vec<Op> {
     (0..n).map(|_| op(rng)).collect()
 }
 
-/// A sequence that differs a little from others.
+/// Returns a sequence that differs a little from `of`, perhaps by parts of `other`.
 pub fn mutate(rng: &mut Rng, of: &[Op], other: &[Op]) -> Vec<Op> {
     const LONGEST: usize = 24;
     let mut ops = of.to_vec();

@@ -1,11 +1,11 @@
-//! The memory that recovery finds after a crash, and what recovery does with it.
+//! The memory that recovery finds after a crash, and a record of recovery's accesses to it.
 //!
-//! One image serves all states of a crash point: a state is a few words laid over the durable bytes,
-//! and [`CrashImage::reset`] takes back, page by page, what the last recovery changed.
+//! One image serves all states of a crash point. A state is a few words laid over the durable
+//! bytes, and [`CrashImage::reset`] reverts, page by page, the changes of the last recovery.
 //!
 //! The image also notes which of the *undecided* words recovery reads, in order. Recovery is
-//! deterministic, so two states that agree on those words end alike: that is what makes millions of
-//! states cheap.
+//! deterministic, so two states that agree on those words end in the same way: that makes millions
+//! of states cheap.
 
 use crate::persist::{Semantics, Unit};
 use pmem::{Counters, Domain, Fenced, LINE, Line, Medium};
@@ -31,7 +31,7 @@ pub struct CrashImage {
 #[derive(Debug)]
 struct Inner {
     bytes: Vec<u8>,
-    /// Pages changed since the last reset, as they were.
+    /// Former contents of pages changed since the last reset.
     undo: Vec<(u32, Box<[u8]>)>,
     changed: Vec<bool>,
     /// For each page: its row of `watched`, plus one.
@@ -40,9 +40,10 @@ struct Inner {
     watched: Vec<[u64; WORDS / 64]>,
     reads: Vec<WordNo>,
     stores: u64,
-    /// What is undecided.
+    /// The undecided units.
     undecided: Arc<[Unit]>,
-    /// What of that was neither read nor overwritten, once somebody has asked for its variants.
+    /// Undecided words that were neither read nor overwritten, set when a caller asks for their
+    /// variants.
     free: Vec<Free>,
 }
 
@@ -85,7 +86,7 @@ impl Inner {
         self.save(off, data.len());
         self.bytes[off..off + data.len()].copy_from_slice(data);
         self.stores += 1;
-        // Words overwritten as a whole no longer depend on the crash.
+        // Words that are overwritten as a whole no longer depend on the crash.
         let words = off.div_ceil(8)..(off + data.len()) / 8;
         self.each_watched(words, |_, _| {});
     }
@@ -103,7 +104,7 @@ impl Inner {
         self.each_watched(words, |reads, word| reads.push(word));
     }
 
-    /// Stops watching the watched ones of `words`, and tells `each` about them.
+    /// Stops watching the watched ones of `words`, and calls `each` with them.
     fn each_watched(
         &mut self,
         words: std::ops::Range<usize>,
@@ -134,12 +135,12 @@ impl Inner {
 }
 
 impl CrashImage {
-    /// An image of `len` zeros.
+    /// Makes an image of `len` zeros.
     pub fn new(len: u64) -> Self {
         Self::of(vec![0; len as usize])
     }
 
-    /// An image of these bytes.
+    /// Makes an image of these bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
         let pages = bytes.len().div_ceil(PAGE);
         Self {
@@ -161,14 +162,14 @@ impl CrashImage {
         }
     }
 
-    /// An image of these bytes that offers to programs what memory under these rules offers.
+    /// Makes an image of these bytes with the capabilities of memory under these rules.
     pub fn under(semantics: Semantics, bytes: Vec<u8>) -> Self {
         let domain = semantics.domain();
         Self { stores_lines: semantics.stores_lines(), domain, ..Self::of(bytes) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // A recovery that panicked is a finding; the bytes it left are taken back like any others.
+        // A recovery that panicked is a finding; its changes are reverted like any others.
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -182,7 +183,7 @@ impl CrashImage {
         }
     }
 
-    /// The value of a word now.
+    /// Returns the current value of a word.
     pub fn word(&self, word: WordNo) -> u64 {
         self.inner().word(word)
     }
@@ -206,21 +207,21 @@ impl CrashImage {
         }
     }
 
-    /// As [`lay`](Self::lay), and says what else might be in its place, for [`take_variant`](Self::take_variant).
+    /// As [`lay`](Self::lay), and notes the alternatives for [`take_variant`](Self::take_variant).
     pub fn lay_among(&self, state: &[(WordNo, u64)], undecided: &Arc<[Unit]>) {
         let words: Vec<WordNo> = undecided.iter().flat_map(|u| u.words.iter().copied()).collect();
         self.lay(state, &words);
         self.inner().undecided = undecided.clone();
     }
 
-    /// How many variants there are of what is undecided and was not read: so many that each word has each of its values in one
-    /// of them. To be asked before the first is taken.
+    /// Returns the number of variants of undecided words that were not read: enough for each word
+    /// to have each of its values in a variant. To be called before the first variant is taken.
     pub fn count_variants(&self) -> usize {
         let mut i = self.inner();
         let read: HashSet<WordNo> = i.reads.iter().copied().collect();
         let units = i.undecided.clone();
         let left = |unit: &(usize, &Unit)| !unit.1.words.iter().any(|word| read.contains(word));
-        // What was overwritten is decided.
+        // Overwritten words are decided.
         let free = |(unit, of): (usize, &Unit)| {
             let places = 0..of.words.len();
             Free { unit, places: places.filter(|n| i.is_watched(of.words[*n])).collect() }
@@ -232,12 +233,13 @@ impl CrashImage {
         variants.unwrap_or(1)
     }
 
-    /// Whether what was read may have been of another state than the one that was laid.
+    /// Whether a read may have met a variant instead of the state that was laid.
     pub fn has_varied(&self) -> bool {
         !self.inner().free.is_empty()
     }
 
-    /// Lets what is undecided and was not read be in its `nth` way, or its last one. What is read from now on does not matter.
+    /// Gives undecided words that were not read their `nth` content, or their last one. Later reads
+    /// are not noted.
     pub fn take_variant(&self, nth: usize) {
         let mut i = self.inner();
         i.stop_watching();
@@ -254,7 +256,7 @@ impl CrashImage {
         i.stores = stores;
     }
 
-    /// Back to the durable bytes, watching nothing.
+    /// Restores the durable bytes, and watches nothing.
     pub fn reset(&self) {
         let mut i = self.inner();
         while let Some((page, old)) = i.undo.pop() {
@@ -269,22 +271,23 @@ impl CrashImage {
         i.stores = 0;
     }
 
-    /// What is read from now on does not matter.
+    /// Stops noting reads.
     pub fn stop_watching(&self) {
         self.inner().stop_watching();
     }
 
-    /// The undecided words that were read since [`lay`](Self::lay), in order of their first read.
+    /// Returns the undecided words that were read since [`lay`](Self::lay), in order of their first
+    /// read.
     pub fn reads(&self) -> Vec<WordNo> {
         self.inner().reads.clone()
     }
 
-    /// How many stores were made since [`lay`](Self::lay).
+    /// Returns the number of stores since [`lay`](Self::lay).
     pub fn stores(&self) -> u64 {
         self.inner().stores
     }
 
-    /// A copy of the bytes as they are now.
+    /// Returns a copy of the current bytes.
     pub fn bytes(&self) -> Vec<u8> {
         self.inner().bytes.clone()
     }

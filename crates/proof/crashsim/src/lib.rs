@@ -1,21 +1,23 @@
-//! The crash explorer: what can power failure leave in persistent memory, and does recovery cope?
+//! The crash explorer: which states can a power failure leave in persistent memory, and does
+//! recovery handle them?
 //!
-//! A program runs once, on the [`recorder`]. From the [`trace`] the [`persist`]ency rules of the
-//! machine give, for every crash point, the bytes that are durable and those that may or may not be.
-//! The [`explore`]r lays states over an [`image`], runs recovery on them and judges what it finds;
+//! A program runs once, on the [`recorder`]. From the [`trace`], the [`persist`]ency rules of the
+//! machine give, for every crash point, the bytes that are durable and those that may or may not
+//! be. The [`explore`]r lays states over an [`image`], runs recovery on them and judges the result;
 //! states that agree on everything recovery reads need only one run.
 //!
-//! For file systems ([`target`]) all else is here: operations as data ([`vfs::script`], [`workload`],
-//! [`generate`]), the oracle that compares with the contract's model ([`oracle`], [`promise`], [`run`],
-//! [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`], [`threads`]), processes that
-//! die ([`deaths`]), second crashes ([`mod@twice`]), families of workloads ([`campaign`]), for any file system
-//! ([`any`]). What traces show without a crash says [`mod@lint`]. The explorer is itself tested, by bugs planted in
-//! traces ([`mutate`], [`score`]). It knows no engine: the crate `judges` has what it must know of each, block devices,
-//! whose oracle is their own, and bugs planted in source.
+//! This crate has all that file systems ([`target`]) need: operations as data ([`vfs::script`],
+//! [`workload`], [`generate`]), the oracle that compares with the contract's model ([`oracle`],
+//! [`promise`], [`run`], [`mod@format`]), threads at once under seeded schedules ([`mod@schedule`],
+//! [`threads`]), processes that die ([`deaths`]), second crashes ([`mod@twice`]), families of
+//! workloads ([`campaign`]), for any file system ([`any`]). [`mod@lint`] reports problems that
+//! traces show without a crash. Bugs planted in traces test the explorer itself ([`mutate`],
+//! [`score`]). The crate knows no engine. The crate `judges` adds the facts about each engine,
+//! block devices, which have an oracle of their own, and bugs planted in source.
 //! `docs/CRASHTESTING.md` is the guide.
 //!
-//! Any other program on a [`pmem::Medium`] can be tested, too. Here is one that keeps a sum beside a
-//! list of numbers, and forgets that two lines persist in any order:
+//! Any other program on a [`pmem::Medium`] can be tested, too. This example keeps a sum next to a
+//! list of numbers, and neglects that two lines persist in any order:
 //!
 //! ```
 //! use crashsim::{explore::Budget, image::CrashImage, persist::Semantics, program};

@@ -1,12 +1,12 @@
-//! What a trace shows without a crash: stores that are never made durable, flushes and fences in vain,
-//! and stores that lean on what another thread may still lose.
+//! Problems that a trace shows without a crash: stores that are never made durable, flushes and
+//! fences without effect, and stores that rely on a word that another thread may still lose.
 //!
 //! The last ([`Lint::leaning`]) is the inter-thread inconsistency of PMRace (ASPLOS 2022): thread B
-//! loads a word that A has stored and nobody has made durable, and stores something itself. Each store
-//! may persist by its own, so a crash can keep B's and lose A's. Not reported is a store that comes
-//! when A's word is durable; one through the cache into the same line, which persists after it; and one
-//! in a later operation of B, which has what it leans on from elsewhere. Whether B's store depends on
-//! what was loaded, or merely follows, a trace does not tell.
+//! loads a word that A has stored and no thread has made durable, and stores something itself. Each
+//! store may persist by its own, so a crash can keep B's and lose A's. Three kinds of B's stores
+//! are not reported: one made when A's word is durable; one through the cache into the same line,
+//! which persists after it; and one in a later operation of B, which has its input from elsewhere.
+//! A trace does not show whether B's store depends on the loaded word, or merely follows the load.
 
 use crate::image::WordNo;
 use crate::pending::Pending;
@@ -15,18 +15,18 @@ use crate::trace::{Action, Event, SiteId, Trace};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is odd, by line of source.
+/// The problems, by line of source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lint {
-    /// Stores through the cache that nothing flushed, and that the engine does not argue for: how many. They are
-    /// violations.
+    /// Number of stores through the cache that were never flushed, and that the engine does not
+    /// justify. They are violations.
     pub unflushed: BTreeMap<String, u64>,
-    /// Flushes of ranges in which no line had been stored to since its last flush: how many, of how
-    /// many.
+    /// Number of flushes of ranges in which no line had been stored to since its last flush, and of
+    /// all flushes.
     pub clean: BTreeMap<String, (u64, u64)>,
-    /// Fences with nothing to wait for: how many, of how many.
+    /// Number of fences with nothing to wait for, and of all fences.
     pub idle: BTreeMap<String, (u64, u64)>,
-    /// Stores that lean on what another thread may lose.
+    /// Stores that rely on words that another thread may lose.
     pub leaning: Vec<Leaning>,
 }
 
@@ -35,24 +35,24 @@ pub struct Lint {
 pub struct Leaning {
     /// The line that stored the word that may be lost.
     pub lost: String,
-    /// The line by which another thread loaded it.
+    /// The line that loaded it in another thread.
     pub load: String,
     /// That thread's store, which may persist all the same.
     pub kept: String,
     /// One such word.
     pub word: WordNo,
-    /// What it is, by the format's own rules.
+    /// Description of the word, by the format's own rules.
     pub what: String,
-    /// Why that does no harm, if the engine says so.
+    /// The reason that it does no harm, if the engine has one.
     pub harmless: Option<&'static str>,
-    /// Where in the trace such a store is.
+    /// Index of such a store in the trace.
     pub event: usize,
-    /// How often.
+    /// Number of occurrences.
     pub times: u64,
 }
 
 impl Lint {
-    /// Adds what was found in another trace.
+    /// Adds the problems of another trace.
     pub fn add(&mut self, o: Self) {
         for (site, n) in o.unflushed {
             *self.unflushed.entry(site).or_default() += n;
@@ -73,8 +73,8 @@ impl Lint {
     }
 }
 
-/// Looks at a trace of an engine over memory that held `base`, and lets the engine say what the words
-/// are that others lean on.
+/// Examines a trace of an engine over memory that held `base`. The engine describes the words on
+/// which stores rely.
 pub fn lint_of<T: Target>(target: &T, base: &[u8], trace: &Trace) -> Lint {
     let mut lint = lint(trace);
     lint.unflushed.retain(|site, _| target.may_stay_unflushed(site).is_none());
@@ -88,13 +88,13 @@ pub fn lint_of<T: Target>(target: &T, base: &[u8], trace: &Trace) -> Lint {
         l.what = target.describe(&memory, l.word);
         l.harmless = target.harmless(&l.what);
     }
-    // Sums up what differs in the word only.
+    // Merges entries that differ in the word only.
     let leaning = std::mem::take(&mut lint.leaning);
     lint.add(Lint { leaning, ..Lint::default() });
     lint
 }
 
-/// Looks at a trace.
+/// Examines a trace.
 pub fn lint(trace: &Trace) -> Lint {
     let name = |site: SiteId| trace.sites[site as usize].clone();
     let mut lint = Lint { leaning: leaning(trace), ..Lint::default() };
@@ -133,7 +133,8 @@ pub fn lint(trace: &Trace) -> Lint {
     lint
 }
 
-/// What a thread has loaded in its operation: the word, who stored it, and the line that loaded it.
+/// Words that a thread has loaded in its operation: the word and the line that stored it, and the
+/// line that loaded it.
 type Taint = BTreeMap<(WordNo, SiteId), SiteId>;
 
 fn leaning(trace: &Trace) -> Vec<Leaning> {

@@ -1,14 +1,15 @@
-//! What a crash state has lost, by the lines of source that stored it: so verdicts of one bug are one.
+//! Attributes the words that a crash state has lost to lines of source, so that verdicts on one bug
+//! can be merged.
 
 use crate::explore::Point;
 use crate::trace::{Action, Trace};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A word of which something was stored that did not persist.
+/// A word with a store that did not persist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Where it is, in bytes from the start of the region.
+    /// Its address, in bytes from the start of the region.
     pub addr: u64,
     /// The line of source that stored it last, as `file:line`.
     pub site: String,
@@ -41,13 +42,13 @@ pub fn lost(trace: &Trace, until: usize, point: &Point, state: &[u16]) -> Vec<Lo
         .collect()
 }
 
-/// The lines of source that stored what was lost.
+/// Returns the lines of source that stored lost words.
 pub fn sites(lost: &[Lost]) -> BTreeSet<&str> {
     lost.iter().map(|lost| lost.site.as_str()).collect()
 }
 
-/// Whether two verdicts are of one bug, each with what was lost and what is wrong: they have lost what the same lines stored, or
-/// nothing and the same is wrong.
+/// Whether two verdicts are on one bug. Each has its lost words and its message. Verdicts match if
+/// the same lines stored the lost words, or if both lost nothing and the messages are equal.
 pub fn is_same(one: (&[Lost], &str), other: (&[Lost], &str)) -> bool {
     match one.0.is_empty() && other.0.is_empty() {
         true => one.1 == other.1,

@@ -1,14 +1,14 @@
 //! Bugs planted in traces: a checker that cannot fail is worthless.
 //!
-//! What a program would have done with one line wrong is derived from what it did: a flush or fence
-//! left out, stores swapped, torn, delayed beyond the next commit, made too early, lost. So one
+//! A mutant's behaviour with one wrong line is derived from the recorded one: a flush or fence left
+//! out, stores swapped, torn, delayed beyond the next commit, made too early, lost. So one
 //! recording serves all mutants, and no engine has test hooks.
 
 use crate::image::WordNo;
 use crate::trace::{Action, Event, SiteId, StoreKind, Trace};
 use serde::Serialize;
 
-/// What is wrong with one line of source.
+/// A kind of error in one line of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bug {
@@ -40,7 +40,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 12] = [
         Self::DropFlush,
         Self::DropFence,
@@ -80,16 +80,16 @@ impl Bug {
     }
 }
 
-/// A bug at a line.
+/// A bug in a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Mutant {
     /// The line.
     pub site: String,
-    /// What is wrong with it.
+    /// The error in it.
     pub bug: Bug,
 }
 
-/// All mutants that a trace can have from operation `from` on.
+/// Returns all mutants that a trace can have from operation `from` on.
 pub fn mutants(trace: &Trace, from: u32) -> Vec<Mutant> {
     let mut all = Vec::new();
     let mut active = from == 0;
@@ -107,8 +107,8 @@ pub fn mutants(trace: &Trace, from: u32) -> Vec<Mutant> {
     all.into_iter().map(named).collect()
 }
 
-/// The trace of a program with this bug over memory that starts as `base`; `None` where the bug
-/// changes nothing.
+/// Returns the trace of a program with this bug over memory that starts as `base`; `None` if the
+/// bug changes nothing.
 pub fn mutate(trace: &Trace, base: &[u8], mutant: &Mutant) -> Option<Trace> {
     let site = trace.sites.iter().position(|s| *s == mutant.site)? as SiteId;
     let mut m = Mutation {
@@ -132,11 +132,11 @@ pub fn mutate(trace: &Trace, base: &[u8], mutant: &Mutant) -> Option<Trace> {
 
 struct Mutation {
     out: Trace,
-    /// What the program sees.
+    /// Memory as the program sees it.
     memory: Vec<u8>,
     /// Steps held back, each with the number of fences it still waits for.
     delayed: Vec<(u32, Event)>,
-    /// Where in `out` the operation started.
+    /// Index in `out` of the start of the operation.
     opened: usize,
 }
 
@@ -163,7 +163,7 @@ impl Mutation {
         }
     }
 
-    /// Lets go of what has waited long enough.
+    /// Releases steps that have waited long enough.
     fn release(&mut self, all: bool) {
         let out = &mut self.out.events;
         self.delayed.retain(|(fences, e)| {
@@ -189,7 +189,7 @@ impl Mutation {
         u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// A step with the bug.
+    /// Applies the bug to a step.
     fn step(&mut self, bug: Bug, e: &Event) {
         let action = |action| Event { action, ..*e };
         match (bug, e.action) {
@@ -275,8 +275,8 @@ impl Mutation {
         }
     }
 
-    /// If the block to be stored at `addr` is a copy of another with a few words changed: those
-    /// words, where they are in the original.
+    /// Returns, if the block to be stored at `addr` is a copy of another with a few words changed,
+    /// those words, with their addresses in the original.
     fn changes_of_copy(&self, addr: u32, data: u32) -> Vec<(WordNo, u64)> {
         const FEW: usize = 6;
         let new = self.out.data(data, 4096);

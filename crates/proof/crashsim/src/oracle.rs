@@ -1,16 +1,17 @@
-//! What must hold after recovery.
+//! Conditions that must hold after recovery.
 //!
 //! - oracle-O1: the engine mounts and finds nothing wrong.
-//! - oracle-O2: its tree is one that the model allows at this moment.
+//! - oracle-O2: the model allows its tree at this moment.
 //! - oracle-O3: it is usable: creating, writing, linking, renaming and deleting work.
-//! - oracle-O4: nothing leaks: what mounting counted is what a fresh check finds, and so again after
-//!   everything was deleted, when little more than a fresh pool's blocks may be in use, all others are free, and
-//!   no inode but the root's is taken.
+//! - oracle-O4: nothing leaks: a fresh check finds the counts of the mount. It does so again after
+//!   everything was deleted; then little more than a fresh pool's blocks may be in use, all others
+//!   are free, and only the root's inode is taken.
 //! - oracle-O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
-//! - oracle-O6: where the engine promises durability on return, be it of names and attributes only, nothing that a returned
-//!   operation stored is undecided, but for what the engine argues for ([`crate::run`] looks at the trace for it).
+//! - oracle-O6: if the engine promises durability on return, even of names and attributes only, no
+//!   store of a returned operation is undecided, except those that the engine justifies
+//!   ([`crate::run`] checks the trace for it).
 //!
-//! oracle-O3 and oracle-O4 are run once for each pair of tree and block count of a crash point.
+//! oracle-O3 and oracle-O4 are checked once for each pair of tree and block count of a crash point.
 
 use crate::image::CrashImage;
 use crate::promise::Contents;
@@ -25,25 +26,25 @@ use vfs::FileSystem;
 use vfs::script::{Driver, Op};
 use vfs::tree::Tree;
 
-/// What a recovery found.
+/// The result of a recovery.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The tree; without content where not all is durable on return.
+    /// The tree; without content if not all is durable on return.
     pub tree: Arc<Tree>,
-    /// Then, what files may hold: with what is undecided in one way, and in others. Each undecided word has each of its values in
-    /// one of them.
+    /// In that case, the possible contents of files: with one choice of the undecided words, and
+    /// with others. Each undecided word has each of its values in one of them.
     pub contents: Arc<[Contents]>,
     /// Whether recovery stored anything.
     pub stored: bool,
 }
 
-/// What was found to be allowed at some crash point. Many recoveries find the same, which an [`Oracle`] keeps once: so it is
-/// known by where it lies.
+/// Results that were found to be allowed at a crash point. Many recoveries find the same, of which
+/// an [`Oracle`] keeps one copy. So the address identifies it.
 #[derive(Debug, Default)]
 pub struct Allowed(RefCell<HashMap<(*const Tree, *const Contents), Found>>);
 
 impl Allowed {
-    /// Whether `found` is allowed: `ask` says so when it is met first.
+    /// Whether `found` is allowed: calls `ask` when it is met first.
     pub fn admits(
         &self,
         found: &Found,
@@ -61,18 +62,18 @@ impl Allowed {
 /// Judges images of one workload.
 pub struct Oracle<'t, T> {
     target: &'t T,
-    /// What a fresh pool holds.
+    /// The state of a fresh pool.
     fresh: Fresh,
-    /// Trees met, each once.
+    /// Trees met, one copy of each.
     trees: RefCell<Vec<Arc<Tree>>>,
-    /// Contents met, each once, by their hash: there are few, and many states that have them.
+    /// Contents met, one copy of each, by their hash: many states share few contents.
     contents: RefCell<HashMap<u64, Arc<[Contents]>>>,
-    /// Trees and block counts for which oracle-O3 and oracle-O4 have been run.
+    /// Trees and block counts for which oracle-O3 and oracle-O4 have been checked.
     probed: RefCell<Vec<(Arc<Tree>, u64)>>,
 }
 
 impl<'t, T: Target> Oracle<'t, T> {
-    /// For pools that hold this when just formatted.
+    /// Makes an oracle for pools that are `fresh` when just formatted.
     pub fn new(target: &'t T, fresh: Fresh) -> Self {
         Self {
             target,
@@ -83,12 +84,12 @@ impl<'t, T: Target> Oracle<'t, T> {
         }
     }
 
-    /// Forgets what was probed: the next crash point is another matter.
+    /// Forgets the results of probes before the next crash point.
     pub fn next_point(&self) {
         self.probed.borrow_mut().clear();
     }
 
-    /// Recovers an image; an error is a violation whatever the model says.
+    /// Recovers an image; an error is a violation, whatever the model allows.
     pub fn recover(&self, image: &CrashImage) -> Result<Found, String> {
         let ended = catch_unwind(AssertUnwindSafe(|| self.examine(image)));
         ended.unwrap_or_else(|panic| {
@@ -100,7 +101,8 @@ impl<'t, T: Target> Oracle<'t, T> {
         })
     }
 
-    /// oracle-O1; the tree that it gives is for whoever knows what is allowed at this moment (oracle-O2).
+    /// Checks oracle-O1. The caller, which knows the trees allowed at this moment, checks the
+    /// result (oracle-O2).
     fn examine(&self, image: &CrashImage) -> Result<Found, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;
@@ -143,7 +145,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         }
     }
 
-    /// oracle-O3 and oracle-O4.
+    /// Checks oracle-O3 and oracle-O4.
     fn probe(&self, image: &CrashImage, mounted: Mounted<'_>) -> Result<(), String> {
         let check = || self.target.check(image).map_err(|e| format!("check: {e}"));
         let usage = check()?;
@@ -197,7 +199,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         for op in &script {
             match d.run(op, 1) {
                 Ok(()) | Err(vfs::Errno::NOSPC) => {}
-                // What a full pool could not make is not there.
+                // A full pool could not make the file.
                 Err(vfs::Errno::NOENT) => break,
                 Err(e) => return Err(format!("unusable: {op}: {e}")),
             }
@@ -206,8 +208,9 @@ impl<'t, T: Target> Oracle<'t, T> {
     }
 }
 
-/// What files may hold. Which value an undecided word has decides of its own bytes alone, and whether these are legal does not
-/// depend on others (promise-H2): so it is enough that each value is met once.
+/// Returns the possible contents of files. An undecided word only decides its own bytes, and
+/// whether these are legal does not depend on others (promise-H2). So each value has to occur only
+/// once.
 fn contents(image: &CrashImage, fs: &dyn FileSystem, tree: &Tree) -> Result<Vec<Contents>, String> {
     let variants = 0..image.count_variants();
     let read = |variant| {

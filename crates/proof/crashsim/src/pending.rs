@@ -1,29 +1,29 @@
-//! Words that are stored but not durable, and who stored them, by the rules of x86 (persist-P3 to persist-P5 of
-//! [`crate::persist`]).
+//! Words that are stored but not durable, and the stores that made them, by the rules of x86
+//! (persist-P3 to persist-P5 of [`crate::persist`]).
 
 use crate::image::WordNo;
 use crate::trace::{Action, Event, SiteId};
 use std::collections::BTreeMap;
 
-/// Who stored a word last.
+/// The last store to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub thread: u8,
-    /// The operation it was part of.
+    /// The operation of the store.
     pub op: u32,
     pub site: SiteId,
-    /// Whether through the cache.
+    /// Whether it went through the cache.
     pub cached: bool,
     /// Threads whose next fence makes it durable, one bit each.
     draining: u64,
 }
 
-/// The words.
+/// The words that are not durable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending(BTreeMap<WordNo, Writer>);
 
 impl Pending {
-    /// Takes the next step, made in operation `op`.
+    /// Applies the next step, made in operation `op`.
     pub fn apply(&mut self, e: &Event, op: u32) {
         let me = 1u64 << (e.thread % 64);
         match e.action {
@@ -46,13 +46,13 @@ impl Pending {
         }
     }
 
-    /// Those that a range of bytes touches.
+    /// Returns the pending words that a range of bytes touches.
     pub fn within(&self, addr: u32, len: u32) -> impl Iterator<Item = (WordNo, &Writer)> {
         let words = addr / 8..(addr + len).div_ceil(8);
         self.0.range(words).map(|(word, writer)| (*word, writer))
     }
 
-    /// Who stored a word that is not durable.
+    /// Returns the last store to a word that is not durable.
     pub fn writer(&self, word: WordNo) -> Option<&Writer> {
         self.0.get(&word)
     }

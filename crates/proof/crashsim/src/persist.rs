@@ -1,8 +1,8 @@
-//! What power failure can leave: the persistency state machine.
+//! The persistency state machine: it determines the states that a power failure can leave.
 //!
-//! It is fed a trace, event by event, and knows at any moment which bytes are durable and, as
-//! [`Unit`]s, which others may or may not be. Units are independent of each other; within one, the
-//! possible contents are listed. So the states of a crash point are the product of its units.
+//! It applies the events of a trace, one by one, and knows at any moment which bytes are durable
+//! and, as [`Unit`]s, which others may or may not be. Units are independent of each other; each
+//! lists its possible contents. So the states of a crash point are the product of its units.
 //!
 //! Rules of x86 with ADR ([`Semantics::Adr`]; Intel SDM vol. 1 §11.10, vol. 3 §12.2):
 //!
@@ -17,14 +17,16 @@
 //!
 //! - persist-P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
 //!   non-temporal words.
-//! - persist-P7: what a thread that is gone has stored past the cache is durable. Entering the kernel, which it
-//!   did to die, empties the write-combining buffers (vol. 3 §12.3.1). Its flushes are not counted on.
+//! - persist-P7: non-temporal stores of a thread that has died are durable. The thread entered the
+//!   kernel to die, and that empties the write-combining buffers (vol. 3 §12.3.1). Its flushes get
+//!   no such guarantee.
 //!
-//! persist-P2 and persist-P4 meet when a line has both: the model lets non-temporal words, and lines stored whole, persist
-//! without the plain stores before them, which is more than the hardware does.
+//! If a line has both kinds of stores, persist-P2 and persist-P4 meet: the model lets non-temporal
+//! words, and lines stored whole, persist without the plain stores before them. The hardware allows
+//! fewer states.
 //!
-//! persist-P6 is of CPUs that have the instruction; [`Semantics::AdrWords`] is of those that do not, and of programs
-//! that find that out.
+//! persist-P6 is for CPUs that have the instruction. [`Semantics::AdrWords`] is for those that do
+//! not, and for programs that detect that.
 //!
 //! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
 //! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
@@ -37,16 +39,16 @@ use pmem::Domain;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The most contents of one unit that are listed. A line that has more (many overlapping plain and
-/// non-temporal stores) is split, which adds states that cannot be.
+/// Contents of one unit that are listed at most. A line that has more (many overlapping plain and
+/// non-temporal stores) is split, which adds impossible states.
 const CONTENTS_MAX: usize = 4096;
 
-/// What decides which stores persist.
+/// The rules that decide which stores persist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Semantics {
     /// x86; the persistence domain starts at the memory controller.
     Adr,
-    /// The same, on a CPU that stores no line whole.
+    /// As `Adr`, on a CPU that cannot store a whole line at once.
     AdrWords,
     /// x86; the caches are inside the persistence domain.
     Eadr,
@@ -58,7 +60,7 @@ impl Semantics {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Adr, Self::AdrWords, Self::Eadr, Self::Msync];
 
-    /// As written on command lines.
+    /// Returns the name used on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Adr => "adr",
@@ -73,7 +75,7 @@ impl Semantics {
         matches!(self, Self::Adr | Self::Eadr)
     }
 
-    /// Where memory under these rules says that what is stored becomes durable.
+    /// Returns the persistence domain that memory under these rules reports.
     pub fn domain(self) -> Domain {
         match self {
             Self::Msync => Domain::PageCache,
@@ -86,7 +88,7 @@ impl Semantics {
         matches!(self, Self::Adr | Self::AdrWords)
     }
 
-    /// Words in what persists in order.
+    /// Returns the words of a unit of memory that persists in order.
     fn granule_words(self) -> u32 {
         match self {
             Self::Adr | Self::AdrWords | Self::Eadr => 8,
@@ -95,22 +97,22 @@ impl Semantics {
     }
 }
 
-/// Words that depend on each other, and what they can hold after a crash.
+/// Words that depend on each other, and their possible contents after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// The words.
     pub words: Vec<WordNo>,
     /// Possible values of the words, all different; the first is "nothing persisted".
     pub contents: Vec<Box<[u64]>>,
-    /// Which one is "everything persisted".
+    /// Index of the content "everything persisted".
     pub all: usize,
-    /// The line (or sector) the words are in: units of one line are taken together by strategies.
+    /// The line (or sector) of the words: strategies treat units of one line together.
     pub line: u32,
-    /// The last store it comes from ([`Persistency::stores`]).
+    /// Number of its last store ([`Persistency::stores`]).
     pub since: u32,
 }
 
-/// A store of (part of) one word that is not durable: what persists as one (persist-P1).
+/// A store to (part of) one word that is not durable. It persists as one (persist-P1).
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     /// Stores of one call have one number.
@@ -119,7 +121,7 @@ struct Piece {
     mask: u64,
     value: u64,
     nt: bool,
-    /// All pieces of its call persist or none.
+    /// Whether all pieces of its call persist, or none.
     whole: bool,
     /// Threads whose next fence makes it durable, one bit each.
     draining: u64,
@@ -131,8 +133,8 @@ impl Piece {
     }
 }
 
-/// What a word adds to the hash of an image: the hash is the sum over all words, so that a change of
-/// a word changes it in constant time.
+/// Returns the part of a word in the hash of an image. The hash combines all words, so that a
+/// change of a word changes it in constant time.
 pub(crate) fn mix(word: WordNo, value: u64) -> u64 {
     rng::hash(value ^ rng::hash(u64::from(word)))
 }
@@ -144,7 +146,7 @@ pub struct Persistency {
     /// Pieces that are not durable, in program order, by line.
     lines: BTreeMap<u32, Vec<Piece>>,
     calls: u32,
-    /// Words that became durable and were not taken yet.
+    /// Words that became durable and that the caller has not taken yet.
     durable_words: Vec<(WordNo, u64)>,
     base: Vec<u64>,
     hash: u64,
@@ -158,7 +160,7 @@ pub struct Initial {
 }
 
 impl Initial {
-    /// These bytes.
+    /// Makes it of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut hash = 0;
         let words = bytes.chunks_exact(8).enumerate().map(|(i, chunk)| {
@@ -173,12 +175,12 @@ impl Initial {
 }
 
 impl Persistency {
-    /// Before the first event: zeros.
+    /// Starts before the first event, with zeros.
     pub fn new(semantics: Semantics, len: u64) -> Self {
         Self::over(semantics, Initial { words: vec![0; (len / 8) as usize], hash: 0 })
     }
 
-    /// Before the first event, with this durable memory.
+    /// Starts before the first event, with this durable memory.
     pub fn over(semantics: Semantics, initial: Initial) -> Self {
         Self {
             semantics,
@@ -190,7 +192,7 @@ impl Persistency {
         }
     }
 
-    /// Takes the next step.
+    /// Applies the next event.
     pub fn apply(&mut self, trace: &Trace, event: &Event) {
         let me = 1u64 << (event.thread % 64);
         match event.action {
@@ -249,7 +251,7 @@ impl Persistency {
         self.durable_words.push((p.word, *old));
     }
 
-    /// A store became durable: earlier ones to the same bytes no longer matter.
+    /// Drops earlier stores to the bytes of a store that became durable: they no longer matter.
     fn supersede(&mut self, by: &Piece) {
         let line = by.word / self.semantics.granule_words();
         if let Some(pieces) = self.lines.get_mut(&line) {
@@ -279,27 +281,27 @@ impl Persistency {
         self.lines.retain(|_, pieces| !pieces.is_empty());
     }
 
-    /// The words that became durable since the last time, in order, with their values.
+    /// Returns the words that became durable since the last call, in order, with their values.
     pub fn take_durable_words(&mut self) -> Vec<(WordNo, u64)> {
         std::mem::take(&mut self.durable_words)
     }
 
-    /// The durable value of a word.
+    /// Returns the durable value of a word.
     pub fn durable(&self, word: WordNo) -> u64 {
         self.base[word as usize]
     }
 
-    /// How many stores there were so far.
+    /// Returns the number of stores so far.
     pub fn stores(&self) -> u32 {
         self.calls
     }
 
-    /// A number that tells the durable bytes from others.
+    /// Returns a hash of the durable bytes.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// What is undecided now. Empty: there is one state, the durable bytes.
+    /// Returns the undecided units. If empty, the only state is the durable bytes.
     pub fn units(&self) -> Arc<[Unit]> {
         let mut units = Vec::new();
         for (line, pieces) in &self.lines {
@@ -332,8 +334,8 @@ impl Persistency {
         }
     }
 
-    /// The sets of stores that can persist, each in program order. The first is empty, the last is
-    /// all of them.
+    /// Returns the sets of stores that can persist, each in program order. The first is empty, the
+    /// last has all.
     fn subsets(&self, plain: &[Piece], nt: &[Piece]) -> Vec<Vec<Piece>> {
         let mut prefixes: Vec<Vec<Piece>> = vec![Vec::new()];
         let mut whole: Vec<Piece> = Vec::new();

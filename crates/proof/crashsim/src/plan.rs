@@ -1,15 +1,16 @@
-//! Which states of a crash point are enumerated one by one: all of them where they are few; otherwise
-//! none, all, each line alone, all but one, pairs, the powerset of the lines that recovery reads, and
-//! seeded samples.
+//! Chooses the states of a crash point that are enumerated one by one: all states if they are few.
+//! Otherwise none, all, each line alone, all but one, pairs, the powerset of the lines that
+//! recovery reads, and seeded samples.
 
 use crate::explore::{Budget, Point, State};
 use rng::Rng;
 use std::collections::BTreeMap;
 
-/// Lines that recovery reads beyond this number are left to pairs and samples.
+/// Lines that recovery reads, of which the powerset is taken; further ones are left to pairs and
+/// samples.
 const POWERSET_LINES: usize = 10;
 
-/// The lines of a crash point, each with its units.
+/// Returns the lines of a crash point, each with its units.
 pub fn lines(point: &Point) -> Vec<Vec<usize>> {
     let mut lines: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (u, unit) in point.units().iter().enumerate() {
@@ -18,8 +19,7 @@ pub fn lines(point: &Point) -> Vec<Vec<usize>> {
     lines.into_values().collect()
 }
 
-/// Calls `each` with the planned states until it has seen them all. `read` are the units that
-/// recovery reads.
+/// Calls `each` with the planned states, one by one. `read` are the units that recovery reads.
 pub fn enumerate(point: &Point, budget: &Budget, read: &[usize], each: &mut dyn FnMut(State)) {
     if point.states_log2() <= (budget.states as f64).log2() {
         return enumerate_all(point, each);
@@ -53,7 +53,7 @@ pub fn enumerate(point: &Point, budget: &Budget, read: &[usize], each: &mut dyn 
     }
 }
 
-/// Counts through all states.
+/// Calls `each` with all states.
 fn enumerate_all(point: &Point, each: &mut dyn FnMut(State)) {
     let mut state = point.extreme(false);
     loop {

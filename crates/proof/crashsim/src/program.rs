@@ -1,4 +1,4 @@
-//! Any program on persistent memory: its trace, crashed everywhere.
+//! Explores the crashes of any program on persistent memory, from its trace.
 
 use crate::explore::{Budget, Explorer, Outcome, Point};
 use crate::image::CrashImage;
@@ -8,7 +8,7 @@ use crate::stats::{Distinct, Stats};
 use crate::trace::{Action, Trace};
 use std::fmt;
 
-/// When the power fails.
+/// The time at which the power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Operations begun so far.
@@ -20,8 +20,8 @@ pub struct Moment {
 }
 
 /// Explores the crashes of a trace over memory that held `initial`: before every fence, when an
-/// operation has returned, and at the end. `recover` brings an image to life and says what it found;
-/// `verdict` is told once for each different recovery.
+/// operation has returned, and at the end. `recover` recovers an image and returns what it found;
+/// `verdict` is called once for each different recovery.
 pub fn explore<S: Clone>(
     trace: &Trace,
     initial: &[u8],
@@ -37,17 +37,18 @@ pub fn explore<S: Clone>(
     at_each_point(trace, initial, semantics, budget, distinct, recover, &mut crash)
 }
 
-/// States that recovery did not turn into what they must be, all for one reason: they have lost what the same lines of source
-/// stored.
+/// States that recovery did not turn into legal ones, all for one reason: they have lost stores of
+/// the same lines of source.
 #[derive(Clone, Debug)]
 pub struct Bug {
-    /// What is wrong with the first of them.
+    /// The message about the first of them.
     pub what: String,
-    /// When the power failed.
+    /// The time at which the power failed.
     pub at: Moment,
-    /// The words that it has lost, as few as possible, and who stored them. None: recovery is wrong whatever persists.
+    /// The words that it has lost, as few as possible, and the lines that stored them. Empty:
+    /// recovery is wrong whatever persists.
     pub lost: Vec<Lost>,
-    /// How many verdicts are this one.
+    /// Number of verdicts on this bug.
     pub times: u64,
 }
 
@@ -60,7 +61,8 @@ impl fmt::Display for Bug {
     }
 }
 
-/// As [`explore`], with verdicts that belong together as one: `judge` says whether what was found is legal at a moment.
+/// As [`explore`], but merges verdicts on one bug: `judge` returns whether the result of a recovery
+/// is legal at a moment.
 pub fn find_bugs<S: Clone>(
     trace: &Trace,
     initial: &[u8],
@@ -102,10 +104,10 @@ pub fn find_bugs<S: Clone>(
     (stats, bugs)
 }
 
-/// What is done at a crash point, before the event of this number.
+/// A function called at a crash point, before the event of this number.
 type AtPoint<'a, S> = dyn FnMut(&mut Explorer<'_, S>, &Point, Moment, usize) + 'a;
 
-/// Stops at each crash point of a trace.
+/// Calls a function at each crash point of a trace.
 fn at_each_point<S: Clone>(
     trace: &Trace,
     initial: &[u8],

@@ -1,14 +1,17 @@
-//! What engines promise of unsynced content: legal states as a predicate over the history of a workload.
+//! The promises of engines about unsynced content: a predicate over the history of a workload
+//! defines the legal states.
 //!
-//! An engine that is durable on return has few legal trees, which the oracle compares whole. One whose content is
-//! durable on `fsync` ([`Durability::MetadataOnReturn`], [`Durability::OnSync`]) may leave any mixture of what its
-//! files were:
+//! An engine that is durable on return has few legal trees, which the oracle compares whole. One
+//! whose content is durable on `fsync` ([`Durability::MetadataOnReturn`], [`Durability::OnSync`])
+//! may leave any mixture of earlier contents of its files:
 //!
-//! - promise-H1: names, attributes and sizes are those of one moment of the history: of now, or for `OnSync` of any since the
-//!   last sync.
-//! - promise-H2: each byte of a file is what it was in some moment since the file was last synced, or, in flight, will be. Where
-//!   a file had not been written, or had ended before, its bytes were zeros.
-//! - promise-H3: so no byte is foreign: whatever its blocks held before, for another file or none, is not in it.
+//! - promise-H1: names, attributes and sizes are those of one moment of the history: of now, or for
+//!   `OnSync` of any since the last sync.
+//! - promise-H2: each byte of a file has its value in some moment since the file was last synced,
+//!   or the value that an operation in flight gives it. If a file had not been written, or had
+//!   ended before, its bytes were zeros.
+//! - promise-H3: so no byte is foreign: earlier contents of its blocks, for another file or none,
+//!   never appear in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -24,7 +27,7 @@ const BLOCK: u64 = 4096;
 /// Blocks of a file that are not all zeros, by index; the last may be shorter.
 type Blocks = BTreeMap<u64, Block>;
 
-/// The bytes of a block, with a number that stands for them: many are compared, and few differ.
+/// The bytes of a block, with a digest: many blocks are compared, and few differ.
 #[derive(Clone, Debug)]
 struct Block {
     digest: u64,
@@ -36,7 +39,7 @@ impl Block {
         Self { digest: rng::hash_bytes(bytes), bytes: bytes.into() }
     }
 
-    /// Some of its bytes; those beyond its end are zeros.
+    /// Returns some of its bytes; those beyond its end are zeros.
     fn piece(block: Option<&Self>, range: Range<usize>) -> [u8; PIECE] {
         let mut piece = [0; PIECE];
         if let Some(bytes) = block.and_then(|block| block.bytes.get(range.start..)) {
@@ -61,7 +64,7 @@ impl Hash for Block {
     }
 }
 
-/// So many bytes are compared at once.
+/// Bytes that are compared at once.
 const PIECE: usize = 64;
 
 /// The content of all files, by path.
@@ -69,7 +72,7 @@ const PIECE: usize = 64;
 pub struct Contents(BTreeMap<Path, (Ino, Blocks)>);
 
 impl Contents {
-    /// Reads what is not zeros in the files of `tree`, which is of the same file system.
+    /// Reads the non-zero bytes of the files of `tree`, which is of the same file system.
     pub fn read(fs: &dyn FileSystem, tree: &Tree) -> Result<Self, String> {
         let driver = Driver::new(fs);
         let mut contents = BTreeMap::new();
@@ -84,13 +87,13 @@ impl Contents {
         Ok(Self(contents))
     }
 
-    /// What an inode holds, if it has a name.
+    /// Returns the content of an inode, if it has a name.
     fn of(&self, ino: Ino) -> Option<&Blocks> {
         self.0.values().find(|(known, _)| *known == ino).map(|(_, blocks)| blocks)
     }
 }
 
-/// Reads what is not zeros in a file.
+/// Reads the non-zero bytes of a file.
 fn blocks_of(fs: &dyn FileSystem, ino: Ino) -> Result<Blocks, String> {
     let mut blocks = Blocks::new();
     let mut note = |index, block: &[u8]| drop(blocks.insert(index, Block::of(block)));
@@ -98,20 +101,20 @@ fn blocks_of(fs: &dyn FileSystem, ino: Ino) -> Result<Blocks, String> {
     Ok(blocks)
 }
 
-/// The file system between two operations, as the contract's model has it.
+/// The file system between two operations, as in the contract's model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Moment {
-    /// Without content.
+    /// The tree, without content.
     tree: Tree,
     contents: Contents,
-    /// The content of files that are open and have no name: they may get one.
+    /// The content of open files without a name: they may get one.
     nameless: BTreeMap<Ino, Blocks>,
-    /// What the operation before it made durable.
+    /// The part that the operation before it made durable.
     syncs: Syncs,
 }
 
 impl Moment {
-    /// The file system now, of which these handles are open.
+    /// Captures the file system now, with these open handles.
     pub fn of(model: &dyn FileSystem, open: Handles, syncs: Syncs) -> Result<Self, String> {
         let tree = tree_without_content(model).map_err(|e| format!("the model: {e}"))?;
         let contents = Contents::read(model, &tree)?;
@@ -126,19 +129,19 @@ impl Moment {
     }
 }
 
-/// What an operation makes durable.
+/// The part of a file system that an operation makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syncs {
-    /// Nothing in particular.
+    /// No particular part.
     Nothing,
-    /// The content of a file of the model, and what was done before.
+    /// The content of a file of the model, and all earlier operations.
     File(Ino),
     /// Everything.
     All,
 }
 
 impl Syncs {
-    /// What an operation that `driver` has just made made durable.
+    /// Returns the part made durable by an operation that `driver` has just done.
     pub fn by(op: &Op, driver: &Driver<'_>) -> Self {
         match op {
             Op::Fsync(place) => driver.with(place, Ok).map_or(Self::Nothing, Self::File),
@@ -148,7 +151,7 @@ impl Syncs {
     }
 }
 
-/// What a workload did, moment by moment.
+/// The moments of a workload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     moments: Vec<Moment>,
@@ -157,7 +160,8 @@ pub struct History {
 }
 
 impl History {
-    /// Notes the model after an operation that made `syncs` durable; at first what was there before any: all of it is.
+    /// Notes the model after an operation that made `syncs` durable. The first call notes the state
+    /// before any operation: all of it is durable.
     pub fn note(
         &mut self,
         model: &dyn FileSystem,
@@ -168,24 +172,25 @@ impl History {
         Ok(())
     }
 
-    /// Of these moments: of one way that a workload may have gone, or, where nothing was synced, of all ways together.
+    /// Makes a history of these moments: of one order of a workload's operations or, if nothing was
+    /// synced, of all orders together.
     pub fn of_moments(moments: Vec<Moment>) -> Self {
         Self { moments, between: BTreeMap::new() }
     }
 
-    /// Notes that the operation that follows the last moment has two steps, with this tree, without content, between, and the
-    /// content of before.
+    /// Notes that the operation after the last moment has two steps. `tree`, without content, is
+    /// between them; the content is that of the last moment.
     pub fn note_between(&mut self, tree: &Tree) {
         self.between.insert(self.moments.len() - 1, tree.clone());
     }
 
-    /// Up to a moment.
+    /// Returns the moments up to `last`.
     pub fn until(&self, last: usize) -> &[Moment] {
         &self.moments[..=last]
     }
 
-    /// Whether a crash between the moments `now` may leave `tree`, which is without content, with each of `contents`; an
-    /// error says why not.
+    /// Checks whether a crash between the moments `now` may leave `tree`, which is without content,
+    /// with each of `contents`; an error has the reason.
     pub fn allows(
         &self,
         durability: Durability,
@@ -196,7 +201,7 @@ impl History {
         let last = *now.end();
         let metadata = match durability {
             Durability::OnReturn | Durability::MetadataOnReturn => now,
-            // What precedes a sync is durable.
+            // Operations before a sync are durable.
             Durability::OnSync => self.last(*now.start(), |syncs| syncs != Syncs::Nothing)..=last,
         };
         let mut whys = BTreeSet::new();
@@ -215,12 +220,13 @@ impl History {
         Err(whys.into_iter().collect::<Vec<_>>().join("\n  or: "))
     }
 
-    /// The last moment until `at` when what was made durable is as asked for.
+    /// Returns the last moment until `at` whose `syncs` satisfies `is_it`.
     fn last(&self, at: usize, is_it: impl Fn(Syncs) -> bool) -> usize {
         self.moments[..=at].iter().rposition(|moment| is_it(moment.syncs)).unwrap_or(0)
     }
 
-    /// The first byte that no moment until `last` explains (promise-H2), where the names are those of the moment `at`.
+    /// Finds the first byte that no moment until `last` explains (promise-H2). The names are those
+    /// of the moment `at`.
     fn foreign(&self, at: usize, last: usize, contents: &Contents) -> Option<String> {
         contents.0.iter().find_map(|(path, (_, found))| {
             let (ino, _) = self.moments[at].contents.0.get(path)?;
@@ -232,7 +238,7 @@ impl History {
                 let end = size.saturating_sub(index * BLOCK).min(BLOCK);
                 let is = found.get(&index);
                 let were: Vec<_> = versions.iter().map(|blocks| blocks.get(&index)).collect();
-                // Mostly it is one of them, whole.
+                // Usually the block equals one of them.
                 if were.contains(&is) {
                     return None;
                 }
@@ -247,8 +253,8 @@ impl History {
         })
     }
 
-    /// What an inode of the model held in each moment since it was synced before `at`, until `last`. A file that was
-    /// not there yet held nothing.
+    /// Returns the content of an inode of the model in each moment since its last sync before `at`,
+    /// until `last`. A file that did not exist yet had none.
     fn versions(&self, ino: Ino, at: usize, last: usize) -> Vec<&Blocks> {
         const NOTHING: &Blocks = &BTreeMap::new();
         let first = self.last(at, |syncs| syncs == Syncs::All || syncs == Syncs::File(ino));
@@ -262,7 +268,7 @@ impl History {
     }
 }
 
-/// The first byte below `end` that a block has and none of `were` had, and its place.
+/// Finds the first byte below `end` that a block has and none of `were` had, and its place.
 fn first_foreign(is: Option<&Block>, were: &[Option<&Block>], end: usize) -> Option<(usize, u8)> {
     (0..end).step_by(PIECE).find_map(|start| {
         let range = start..end.min(start + PIECE);

@@ -1,10 +1,11 @@
-//! A medium that notes what is done to it.
+//! A medium that records all accesses.
 //!
-//! It wraps the memory that the program uses, so that nothing but the medium changes: engines run
-//! unmodified. Every store is also made in a shadow; at each fence the memory must equal the shadow
-//! ([`Recorder::unrecorded`]), or somebody has stored past the medium and the trace is worthless.
+//! It wraps the memory that the program uses, so that only the medium changes and engines run
+//! unmodified. Every store is also made in a shadow. At each fence the memory must equal the shadow
+//! ([`Recorder::unrecorded`]); otherwise a store has bypassed the medium, and the trace is
+//! worthless.
 //!
-//! Of loads only those are noted that meet what another operation has stored and not made durable.
+//! A load is noted only if it meets a word that another operation has stored and not made durable.
 //! Threads under a [`crate::schedule`]r give way to each other here.
 
 use crate::pending::Pending;
@@ -23,7 +24,7 @@ thread_local! {
 
 static RECORDERS: AtomicU64 = AtomicU64::new(1);
 
-/// Records what is done to the medium `M`, which must be all zeros at the start.
+/// A recorder of accesses to the medium `M`, which must be all zeros at the start.
 #[derive(Debug)]
 pub struct Recorder<M> {
     inner: M,
@@ -37,12 +38,12 @@ struct Log {
     shadow: Vec<u8>,
     unrecorded: Option<u64>,
     pending: Pending,
-    /// The operation that each thread is in.
+    /// The current operation of each thread.
     ops: Vec<u32>,
 }
 
 impl<M: Medium> Recorder<M> {
-    /// Records what happens to `inner` from now on.
+    /// Records accesses to `inner` from now on.
     pub fn new(inner: M) -> Self {
         let mut shadow = vec![0; inner.len() as usize];
         inner.read(0, &mut shadow);
@@ -85,12 +86,13 @@ impl<M: Medium> Recorder<M> {
         self.log.into_inner().expect("no recording thread panics").trace
     }
 
-    /// What is recorded: what is done to it directly, is not.
+    /// Returns the wrapped medium. Accesses to it directly are not recorded.
     pub fn inner(&self) -> &M {
         &self.inner
     }
 
-    /// The first byte, if any, at which some fence found memory that no recorded store explains.
+    /// Returns the first byte, if any, at which a fence found memory that no recorded store
+    /// explains.
     pub fn unrecorded(&self) -> Option<u64> {
         self.log().unrecorded
     }
@@ -129,7 +131,7 @@ impl<M: Medium> Recorder<M> {
         log.trace.events.push(event);
     }
 
-    /// Notes a load of what another operation has stored, if that is not durable.
+    /// Notes a load of words that another operation has stored and that are not durable.
     fn load(&self, at: &Location<'_>, off: u64, len: usize) {
         let (addr, len) = (off as u32, len as u32);
         let mut log = self.log();
@@ -143,7 +145,7 @@ impl<M: Medium> Recorder<M> {
         }
     }
 
-    /// Stores under the log's lock, so that the trace has the order that memory sees.
+    /// Stores under the log's lock, so that the trace has the same order as memory.
     fn store(
         &self,
         at: &Location<'_>,

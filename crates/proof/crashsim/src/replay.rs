@@ -1,4 +1,4 @@
-//! A crash as one line, and what shows it again; a trace that is crashed.
+//! Replays a crash from one line, and crashes a given trace.
 
 use crate::campaign::{Finding, Report};
 use crate::deaths::{self, Death, Victim};
@@ -23,29 +23,29 @@ pub struct Replay {
     pub semantics: Semantics,
     /// Name of the base.
     pub base: String,
-    /// Where the power failed.
+    /// The crash point.
     pub at: CrashAt,
     /// The state.
     pub state: String,
-    /// What was done.
+    /// The workload.
     pub work: Work,
 }
 
-/// What was done when the power failed.
+/// The workload that ran before the power failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// One operation after the other.
     Sequence(Vec<Op>),
     /// Threads at once.
     Threads {
-        /// What they did, and under which schedule.
+        /// The programs, and their schedule.
         plan: Plan,
-        /// Which run it was, should the schedule not repeat ([`threads::Recorded::print`]).
+        /// The run, in case the schedule does not repeat ([`threads::Recorded::print`]).
         print: u32,
     },
-    /// A process died in an operation, and another went on.
+    /// A process died in an operation, and another continued.
     Death(Death),
-    /// The power had failed before, in another operation.
+    /// The power had already failed, in another operation.
     Twice(Twice),
 }
 
@@ -104,25 +104,27 @@ impl FromStr for Replay {
     }
 }
 
-/// What a line of a trace that `keepstone crashtest` wrote begins with, before the replay line of its workload.
+/// Beginning of the line in a trace of `keepstone crashtest` that has the replay line of its
+/// workload.
 const TRACE_OF: &str = "# replay ";
 
 impl Replay {
-    /// A trace as text, with this line in it, by which [`explore_trace`] finds the workload again.
+    /// Returns a trace as text, with this line in it, by which [`explore_trace`] finds the workload
+    /// again.
     pub fn trace(&self, trace: &Trace) -> String {
         let text = trace.to_string();
         let (head, events) = text.split_once('\n').unwrap_or((&text, ""));
         format!("{head}\n{TRACE_OF}{self}\n{events}")
     }
 
-    /// The line in the text of a trace, if it has one.
+    /// Returns the line in the text of a trace, if it has one.
     pub fn of_trace(text: &str) -> Result<Option<Self>, String> {
         text.lines().find_map(|line| line.strip_prefix(TRACE_OF)).map(str::parse).transpose()
     }
 }
 
-/// Reruns one crash: what was found there, with the state's words, whether it is wrong, and what was
-/// done to memory.
+/// Reruns one crash: returns the findings with the state's words, whether the state is wrong, and
+/// the trace.
 pub fn replay<T: Target>(
     target: &T,
     bases: &[Base],
@@ -138,8 +140,9 @@ pub fn replay<T: Target>(
     Ok((findings, explored.violations_total > 0, trace))
 }
 
-/// Crashes a trace everywhere, which is that of the line's workload or a variant of it: with a flush left out, say, to see
-/// whether that would be found. Findings have no line to show them again.
+/// Crashes a trace everywhere. The trace is that of the line's workload, or a variant of it, for
+/// example with a flush left out, to see whether that would be found. No line reproduces its
+/// findings.
 pub fn explore_trace<T: Target>(
     target: &T,
     bases: &[Base],
@@ -163,7 +166,8 @@ fn base_of<'b>(bases: &'b [Base], line: &Replay) -> Result<&'b Base, String> {
     base.ok_or_else(|| format!("unknown base `{}`", line.base))
 }
 
-/// Records a line's workload again and explores it, or, with the same operations, a trace that is given.
+/// Records a line's workload again and explores it, or explores a given trace with the same
+/// operations.
 fn explore_again<T: Target>(
     target: &T,
     bases: &[Base],
@@ -222,13 +226,13 @@ fn explore_again<T: Target>(
     }
 }
 
-/// Where operations begin and end in a trace.
+/// Returns the marks of a trace: the beginnings and ends of operations.
 fn marks(trace: &Trace) -> Vec<Action> {
     let is_mark = |action: &Action| matches!(action, Action::Begin { .. } | Action::End { .. });
     trace.events.iter().map(|event| event.action).filter(is_mark).collect()
 }
 
-/// Runs a plan until it is the run that is asked for.
+/// Runs a plan until it repeats the wanted run.
 fn record_again<T: Target>(
     target: &T,
     base: &Base,

@@ -1,4 +1,4 @@
-//! One workload: recorded, then crashed everywhere.
+//! Records one workload, then crashes it everywhere.
 
 use crate::explore::{Budget, Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
@@ -20,7 +20,7 @@ use vfs::script::{Driver, Op};
 use vfs::tree::{Tree, diff};
 use vfs::{Durability, Errno};
 
-/// A sound pool and the model of what is in it: where workloads start.
+/// A start for workloads: a sound pool, and the model of its content.
 #[derive(Debug)]
 pub struct Base {
     /// Its name in replay lines.
@@ -29,18 +29,18 @@ pub struct Base {
     pub script: Vec<Op>,
     /// The pool.
     pub bytes: Vec<u8>,
-    /// As the state machine takes it.
+    /// The pool in the form of the state machine.
     pub(crate) initial: Initial,
     model: Model,
     fresh: Fresh,
 }
 
-/// What is in a pool that was just formatted.
+/// The counts of a pool that was just formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct Fresh {
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Those that are free, and those in use: in every pool of this length.
+    /// Blocks free and in use, together: the same in every pool of this length.
     pub blocks: u64,
 }
 
@@ -58,21 +58,21 @@ pub struct Workload {
 /// A workload that was run once, without a crash.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// What it did to memory.
+    /// The accesses to memory.
     pub trace: Trace,
     /// The model's tree before each operation, and at the end, as [`Strength::read`] gives it.
     pub trees: Vec<Arc<Tree>>,
     /// For operations of two steps, the tree between them.
     pub between: BTreeMap<usize, Arc<Tree>>,
-    /// Whether each operation promises that what it stored is durable when it returns. Reading may
-    /// leave access times behind, failing what nobody sees.
+    /// Whether each operation promises that its stores are durable when it returns. Reads may
+    /// update access times, and operations that fail promise nothing.
     pub promises: Vec<bool>,
-    /// What was there in each moment; empty where all is durable on return.
+    /// The state in each moment; empty if all is durable on return.
     pub history: History,
 }
 
-/// Lets every other operation be another thread's: a fence then covers less, so that all states of
-/// one thread are still there, and operations that lean on each other's fences are found.
+/// Assigns every other operation to another thread. A fence then covers less, so the states of one
+/// thread are still included, and operations that rely on each other's fences are found.
 fn alternate_threads(trace: &mut Trace) {
     let mut thread = 1;
     for e in &mut trace.events {
@@ -83,54 +83,55 @@ fn alternate_threads(trace: &mut Trace) {
     }
 }
 
-/// Where in a workload the power fails.
+/// The point in a workload at which the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashAt {
     /// The operation in flight, or the one that has just returned.
     pub op: u32,
-    /// How many crash points of this operation come before.
+    /// Number of crash points of this operation before it.
     pub nth: u32,
 }
 
-/// A state that recovery did not turn into what it must be.
+/// A state that recovery did not turn into a legal one.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Where.
+    /// The crash point.
     pub at: CrashAt,
-    /// What.
+    /// The message.
     pub what: String,
     /// The state, as differences from one of the extremes.
     pub state: String,
-    /// What did and what did not persist, by the format's own names.
+    /// The words that did and did not persist, in the format's own terms.
     pub detail: Vec<String>,
-    /// What was lost, as little as possible, and the lines of source that stored it.
+    /// The lost words, as few as possible, and the lines of source that stored them.
     pub lost: Vec<Lost>,
-    /// How many verdicts are this one: they have lost what the same lines stored.
+    /// Number of verdicts with this cause: they have lost stores of the same lines.
     pub times: u64,
 }
 
 impl Violation {
-    /// A violation that no state belongs to.
+    /// Makes a violation without a state.
     pub fn new(at: CrashAt, what: String) -> Self {
         let state = "all-but:".into();
         Self { at, what, state, detail: Vec::new(), lost: Vec::new(), times: 1 }
     }
 }
 
-/// What exploring a workload found.
+/// The results of exploring a workload.
 #[derive(Debug, Default)]
 pub struct Explored {
     /// Counts.
     pub stats: Stats,
-    /// The first few violations.
+    /// The first violations.
     pub violations: Vec<Violation>,
-    /// How many there were.
+    /// Number of all violations.
     pub violations_total: u64,
 }
 
 impl Explored {
-    /// Whether a state that has lost all this is no news: it has lost what a known violation has, which it then counts as, or
-    /// as many are kept as can be. To find the least that is wrong takes many recoveries.
+    /// Whether a state that has lost `all` adds nothing new: it has also lost the words of a known
+    /// violation, and counts as that, or no more violations can be kept. This saves the search for
+    /// the least lost words, which takes many recoveries.
     pub(crate) fn knows(&mut self, all: &[Lost]) -> bool {
         let is_part = |v: &&mut Violation| {
             !v.lost.is_empty() && lost::sites(&v.lost).is_subset(&lost::sites(all))
@@ -144,8 +145,8 @@ impl Explored {
         }
     }
 
-    /// Keeps a violation, one for all that have lost what the same lines of source stored. `show` gives a state as one word, and
-    /// as lines.
+    /// Keeps a violation, one for all that have lost stores of the same lines of source. `show`
+    /// returns the state as one word, and as lines.
     pub(crate) fn keep(
         &mut self,
         at: CrashAt,
@@ -163,20 +164,20 @@ impl Explored {
     }
 }
 
-/// How to explore a workload.
+/// Settings for exploring a workload.
 pub struct Settings<'a> {
     /// The rules.
     pub semantics: Semantics,
-    /// What to spend on each crash point.
+    /// The limits for each crash point.
     pub budget: Budget,
     /// The images met so far.
     pub distinct: &'a Distinct,
-    /// The crash points met so far of which no state is wrong ([`Point::identity`]): explored once, whatever
-    /// workload or mutant leads there.
+    /// The crash points met so far without a wrong state ([`Point::identity`]). They are explored
+    /// once, whatever workload or mutant leads there.
     pub sound: &'a Distinct,
     /// Stop at the first violation.
     pub stop_early: bool,
-    /// Only this crash point and, where it names one, this state ([`Violation::state`]).
+    /// Only this crash point and, if it names one, this state ([`Violation::state`]).
     pub only: Option<(CrashAt, String)>,
 }
 
@@ -188,7 +189,7 @@ impl Base {
         len: u64,
         script: Vec<Op>,
     ) -> Result<Self, String> {
-        // What the medium held before must not matter, nor what free space holds.
+        // The former content of the medium must not matter, nor that of free space.
         let garbage = (0..len / 8).flat_map(|i| rng::hash(i).to_le_bytes()).collect();
         let image = CrashImage::of(garbage);
         target.format(&image)?;
@@ -212,8 +213,9 @@ impl Base {
         Ok(Self { name, script, initial: Initial::of(&bytes), bytes, model, fresh })
     }
 
-    /// What the power leaves of this base if it fails in the last of `ops`, at the last crash point at which the next mount has
-    /// something to clear, and nothing undecided persists; the operation must have taken effect by then.
+    /// Returns the base that a crash in the last of `ops` leaves, at the last crash point from
+    /// which the next mount has something to clear. No undecided word persists; the operation must
+    /// have taken effect by then.
     pub fn crashed<T: Target>(
         &self,
         target: &T,
@@ -242,26 +244,27 @@ impl Base {
         Ok(Self { name, script, model, ..self.left(bytes) })
     }
 
-    /// What a crash has left of this base, from which the same is recovered.
+    /// Makes a base of the bytes that a crash of this one has left, from which the same tree is
+    /// recovered.
     pub(crate) fn left(&self, bytes: Vec<u8>) -> Self {
         let (script, model) = (self.script.clone(), self.model.clone());
         let initial = Initial::of(&bytes);
         Self { name: self.name, script, bytes, initial, model, fresh: self.fresh }
     }
 
-    /// A medium of the same length that holds no pool, but zeros: to be formatted.
+    /// Makes a base of the same length that holds no pool, only zeros: to be formatted.
     pub fn blank(&self) -> Self {
         let bytes = vec![0; self.bytes.len()];
         let (initial, model) = (Initial::of(&bytes), Model::new());
         Self { name: "blank", script: Vec::new(), initial, bytes, model, fresh: self.fresh }
     }
 
-    /// What a fresh pool of this length holds.
+    /// Returns the counts of a fresh pool of this length.
     pub fn fresh(&self) -> Fresh {
         self.fresh
     }
 
-    /// A copy of the model of what is in the pool.
+    /// Returns a copy of the model of the pool's content.
     pub fn model(&self) -> Model {
         self.model.clone()
     }
@@ -288,13 +291,13 @@ impl Base {
     }
 }
 
-/// What operations did to the model.
+/// The effects of operations on the model.
 struct Performed {
-    /// The trees before each operation from `from` on, and at the end; those before are empty.
+    /// The trees before each operation from `from` on, and at the end; earlier ones are empty.
     trees: Vec<Arc<Tree>>,
     /// As [`Recorded::between`].
     between: BTreeMap<usize, Arc<Tree>>,
-    /// Which operations succeeded.
+    /// Whether each operation succeeded.
     worked: Vec<bool>,
     /// As [`Recorded::history`].
     history: History,
@@ -312,7 +315,7 @@ fn perform<T: Target, M: pmem::Medium>(
     let mut worked = Vec::new();
     let mut between = BTreeMap::new();
     let mut trees = vec![Arc::default(); from];
-    // The tree before operation `id`, unless the one before it changed nothing.
+    // Notes the tree before operation `id`, unless the operation before changed nothing.
     let note = |trees: &mut Vec<Arc<Tree>>, id: usize| {
         if trees.len() == id {
             let tree = strength.read(model).map_err(|e| format!("the model: {e}"))?;
@@ -376,7 +379,7 @@ fn perform<T: Target, M: pmem::Medium>(
     Ok(Performed { trees, between, worked, history })
 }
 
-/// The model's tree when the first of an operation's two steps is done.
+/// Returns the model's tree after the first of an operation's two steps.
 fn revoked(
     strength: Strength,
     model: &Model,
@@ -389,10 +392,11 @@ fn revoked(
     strength.read(&model).map_err(|e| format!("the model: {e}"))
 }
 
-/// An account of space: blocks free and in use are as many when a pool is left as when it was mounted. What is
-/// held is in use, so that it is drawn up when nothing is.
+/// An account of space: the sum of free and used blocks must be the same when a pool is left as
+/// when it was mounted. Blocks of held files are in use, so the account is drawn up when no file is
+/// held.
 pub(crate) struct Account {
-    /// `None`: the pool is full, so that nobody knows how much is set aside.
+    /// `None`: the pool is full, so the number of reserved blocks is unknown.
     blocks: Option<u64>,
 }
 
@@ -419,13 +423,13 @@ impl Account {
     }
 }
 
-/// Free blocks, unless the pool is full.
+/// Returns the free blocks, unless the pool is full.
 fn free_blocks(mounted: &Mounted<'_>) -> Option<u64> {
     Some(mounted.fs.statfs().blocks_free).filter(|free| *free > 0)
 }
 
-/// Runs one operation on both; returns whether it succeeded. The model has no limit on space, but does the first of
-/// two steps where the engine has found none for the second.
+/// Runs one operation on both; returns whether it succeeded. The model has no limit on space. If
+/// the engine has found no space for the second of two steps, the model does the first.
 fn both(
     engine: &mut Driver<'_>,
     model: &mut Driver<'_>,
@@ -533,7 +537,7 @@ pub fn explore<T: Target>(
 struct Run<'a, T> {
     target: &'a T,
     recorded: &'a Recorded,
-    /// Of the recorded trees, and of those between.
+    /// Hashes of the recorded trees, and of those between.
     tree_hashes: Vec<u64>,
     between_hashes: BTreeMap<usize, u64>,
     settings: &'a Settings<'a>,
@@ -543,20 +547,20 @@ struct Run<'a, T> {
     at: CrashAt,
     /// Whether an operation has begun.
     begun: bool,
-    /// How many events of the trace come before the crash.
+    /// Number of events of the trace before the crash.
     seen: usize,
-    /// The numbers of the stores ([`Unit::since`]) of the operation in flight, or of the one that has just returned: what an
-    /// unmount stores is not its own.
+    /// Numbers of the stores ([`Unit::since`]) of the operation in flight, or of the one that has
+    /// just returned. The stores of an unmount do not count.
     own: Range<u32>,
-    /// Where each store was made, in order.
+    /// The source line of each store, in order.
     stored_at: Vec<u32>,
 }
 
-/// What recovery may find.
+/// The legal results of a recovery.
 enum Legal<'a> {
     /// One of these.
     Trees(Vec<Arc<Tree>>),
-    /// What an engine that is durable so may leave between these moments.
+    /// Any state that an engine of this durability may leave between these moments.
     Mixtures(&'a History, Durability, RangeInclusive<usize>, Allowed),
 }
 
@@ -564,7 +568,7 @@ enum Legal<'a> {
 pub(crate) const DETAILED: u64 = 3;
 
 impl<T: Target> Run<'_, T> {
-    /// The power fails here.
+    /// Explores a power failure here.
     fn crash(&mut self, returned: bool) {
         let at = self.at;
         self.at.nth += 1;
@@ -661,7 +665,8 @@ impl<T: Target> Run<'_, T> {
         self.report(point, at, &state, what);
     }
 
-    /// oracle-O6: when an operation has returned, what it stored is durable, but for what the engine says may stay in caches.
+    /// Checks oracle-O6: the stores of an operation that has returned are durable, except those
+    /// that the engine may leave in caches.
     fn check_durable(&mut self, at: CrashAt, units: &Arc<[Unit]>) {
         let may_stay = |store: u32| {
             let site = &self.recorded.trace.sites[self.stored_at[store as usize - 1] as usize];
@@ -685,8 +690,8 @@ impl<T: Target> Run<'_, T> {
         });
     }
 
-    /// oracle-O5: recovery stored something; the power fails while it does. It must find the same tree, or, where content is
-    /// not durable on return, one that is as good.
+    /// Checks oracle-O5: the power fails while recovery stores. The next recovery must find the
+    /// same tree or, if content is not durable on return, another legal one.
     fn crash_again(
         &mut self,
         point: &Point,
@@ -741,7 +746,7 @@ fn hash_of(value: &impl Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::new().hash_one(value)
 }
 
-/// Whether an outcome is what the model allows.
+/// Checks whether the model allows an outcome.
 fn judge<'o>(outcome: &'o Result<Found, String>, legal: &Legal<'_>) -> Result<&'o Found, String> {
     let found = outcome.as_ref().map_err(String::clone)?;
     let legal = match legal {

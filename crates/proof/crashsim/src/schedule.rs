@@ -1,23 +1,23 @@
-//! Which thread takes the next step: interleavings that a seed repeats.
+//! Chooses the thread that takes the next step, so that a seed repeats an interleaving.
 //!
-//! Threads run one at a time, each from one [`step`] to the next; there the scheduler chooses who goes
-//! on. The recorder takes a step before everything that changes or orders persistent memory, before it
-//! copies bytes out, and where an operation starts or ends, so that no engine is changed for it.
-//! Single words are loaded without a step: engines do that under spin locks. Runs that ask for it
-//! ([`Policy::at_words`]) have a step at each change of a word of the state that threads share, too
-//! ([`step_at_word`]).
+//! Threads run one at a time, each from one [`step`] to the next; there the scheduler chooses the
+//! next thread. The recorder takes a step before every access that changes or orders persistent
+//! memory, before it copies bytes out, and at the start and end of an operation, so that no engine
+//! is changed for it. Single words are loaded without a step: engines do that under spin locks. On
+//! request ([`Policy::at_words`]), a run also has a step at each change of a word in the state that
+//! threads share ([`step_at_word`]).
 //!
-//! A thread that waits for a lock of the engine takes no steps. The kernel knows: it has the thread
-//! asleep, so that another one must go on (`proc_pid_stat(5)`, field 3). Once that one has given the
-//! lock back, both run until their next steps; what they do to volatile memory meanwhile is not
-//! ordered by the seed. So some schedules, of three threads mostly, come out in one of a few ways (on a
-//! busy machine 1 in 15 does not repeat at once); the trace tells which, and who wants that one again
-//! tries until it comes ([`crate::campaign::replay`]).
+//! A thread that waits for a lock of the engine takes no steps. The kernel reports that the thread
+//! sleeps, and another one has to run (`proc_pid_stat(5)`, field 3). Once that one has released the
+//! lock, both run until their next steps; the seed does not order their accesses to volatile memory
+//! meanwhile. So some schedules, mostly of three threads, have several possible runs (on a busy
+//! machine 1 in 15 does not repeat at once). The trace shows which run it was. To repeat that run,
+//! a caller tries until it occurs ([`crate::campaign::replay`]).
 //!
 //! Half of the seeds give few changes of thread at chosen moments (PCT: Burckhardt et al., "A
-//! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010): a bug that takes
-//! `d` such moments is found with a probability of at least 1 in `n·k^(d-1)`, of `n` threads and `k`
-//! steps. The other half choose at random at each step.
+//! Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010): a bug that
+//! takes `d` such moments is found with a probability of at least 1 in `n·k^(d-1)`, of `n` threads
+//! and `k` steps. The other half choose at random at each step.
 
 use rng::Rng;
 use serde::Serialize;
@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Where a thread can give way to another. Does nothing in threads that no scheduler runs.
+/// Lets another thread run. Does nothing in threads that no scheduler runs.
 pub fn step() {
     ME.with_borrow(|me| {
         if let Some(slot) = me {
@@ -38,8 +38,8 @@ pub fn step() {
     });
 }
 
-/// The same before a change of a word in memory that threads share, where the run has such steps ([`Policy::at_words`]). It is
-/// for engines to call this.
+/// Lets another thread run before a change of a word in memory that threads share, if the run has
+/// such steps ([`Policy::at_words`]). Engines call this.
 pub fn step_at_word() {
     ME.with_borrow(|me| {
         if let Some(slot) = me.as_ref().filter(|slot| slot.at_words) {
@@ -48,16 +48,16 @@ pub fn step_at_word() {
     });
 }
 
-/// What running under a scheduler came to.
+/// The counts of a run under a scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interleaving {
     /// Steps of all threads.
     pub steps: u64,
-    /// Steps of another thread than the step before.
+    /// Steps by another thread than the step before.
     pub switches: u64,
     /// Switches because a thread waited for a lock.
     pub waits: u64,
-    /// Of one run: which thread took each step.
+    /// For one run: the thread that took each step.
     #[serde(skip)]
     pub order: Vec<usize>,
 }
@@ -71,15 +71,16 @@ impl Interleaving {
     }
 }
 
-/// A schedule by name: `5`, a seed; `preempt:12`, the first thread is interrupted after 12 steps; `order:0*5,1*2`, the
-/// first thread takes five steps, then the second two. An order is what a run had: it holds for other programs, too.
+/// A schedule by name: `5`, a seed; `preempt:12`, the first thread is interrupted after 12 steps;
+/// `order:0*5,1*2`, the first thread takes five steps, then the second two. An order comes from an
+/// earlier run, but can be used for other programs, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Derived from a number.
     Seed(u64),
-    /// One change of thread, after so many steps.
+    /// One change of thread, after this number of steps.
     Preempt(u64),
-    /// The threads that take the steps.
+    /// The thread of each step.
     Order(Vec<usize>),
 }
 
@@ -122,11 +123,12 @@ impl FromStr for Schedule {
     }
 }
 
-/// Steps of a thread without a change that a line can ask for.
+/// Steps of a thread without a change that a line can request.
 const STEPS_MAX: usize = 1 << 20;
 
 impl Schedule {
-    /// The policy for so many threads; `steps` says how many they take in all, about.
+    /// Returns the policy for `threads` threads; `steps` returns about how many steps they take in
+    /// all.
     pub fn policy(
         &self,
         threads: usize,
@@ -140,7 +142,7 @@ impl Schedule {
     }
 }
 
-/// Who goes on.
+/// The policy by which the next thread is chosen.
 #[derive(Clone, Debug)]
 pub struct Policy {
     rng: Rng,
@@ -150,19 +152,20 @@ pub struct Policy {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// These, one after the other; then as [`Policy::in_turn`].
+    /// The threads in this order; then as [`Policy::in_turn`].
     Order(Vec<usize>),
-    /// The first thread for so many steps, then the others while they can go on, then the first again.
+    /// The first thread for this number of steps, then the others while they can run, then the
+    /// first again.
     Preempt(u64),
-    /// Any, at each step.
+    /// Any thread, at each step.
     Walk,
-    /// The one of highest priority; at each of these steps the priority of who took it drops below
-    /// all others.
+    /// The one of highest priority. At each of these steps, the priority of the last thread drops
+    /// below all others.
     Priorities { of: Vec<i64>, drops: Vec<u64> },
 }
 
 impl Policy {
-    /// The policy of this seed for so many threads, that take about so many steps in all.
+    /// Makes the policy of this seed for `threads` threads that take about `steps` steps in all.
     pub fn new(seed: u64, threads: usize, steps: u64) -> Self {
         const DROPS_MAX: u64 = 4;
         let mut rng = Rng::new(seed);
@@ -178,18 +181,18 @@ impl Policy {
         Self { rng, rule: Rule::Priorities { of, drops }, at_words: false }
     }
 
-    /// The first thread goes on while it can, then the next.
+    /// Makes a policy by which the first thread runs while it can, then the next.
     pub fn in_turn(threads: usize) -> Self {
         let of = (1..=threads as i64).rev().collect();
         Self::without_chance(Rule::Priorities { of, drops: Vec::new() })
     }
 
-    /// The first thread is interrupted once, after so many steps.
+    /// Makes a policy by which the first thread is interrupted once, after `after` steps.
     pub fn preempt(after: u64) -> Self {
         Self::without_chance(Rule::Preempt(after))
     }
 
-    /// The threads that took the steps of an earlier run.
+    /// Makes a policy that repeats the order of an earlier run.
     pub fn order(order: Vec<usize>) -> Self {
         Self::without_chance(Rule::Order(order))
     }
@@ -198,12 +201,12 @@ impl Policy {
         Self { rng: Rng::new(0), rule, at_words: false }
     }
 
-    /// The same with steps at changes of words, too, if the programs call [`step_at_word`] there.
+    /// Adds steps at changes of words, if the programs call [`step_at_word`] there.
     pub fn at_words(self) -> Self {
         Self { at_words: true, ..self }
     }
 
-    /// Chooses among those that can go on; `last` took step number `step`.
+    /// Chooses among those that can run; `last` took step number `step`.
     fn choose(&mut self, ready: &[usize], last: Option<usize>, step: u64) -> usize {
         match &mut self.rule {
             Rule::Order(order) => {
@@ -282,7 +285,7 @@ impl ScheduledThread {
 struct Part(Arc<ScheduledThread>);
 
 impl Part {
-    /// Makes this thread one of a scheduler's, and waits for its first turn.
+    /// Puts this thread under a scheduler, and waits for its first turn.
     fn start(slot: Arc<ScheduledThread>) -> Self {
         slot.thread.set(thread::current()).expect("a slot is one thread's");
         slot.tid.store(rustix::thread::gettid().as_raw_pid(), Release);
@@ -299,8 +302,8 @@ impl Drop for Part {
     }
 }
 
-/// Runs programs at once, each in a thread of its own, as `policy` says. Where all wait for each
-/// other the process ends with `name` in its last words: nothing can be done about it.
+/// Runs programs at once, each in a thread of its own, under `policy`. If all threads wait for each
+/// other, the process prints `name` and aborts, as it cannot continue.
 pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str) -> Interleaving {
     let slots: Vec<Arc<ScheduledThread>> =
         programs.iter().map(|_| Arc::new(ScheduledThread::new(policy.at_words))).collect();
@@ -343,7 +346,7 @@ fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> 
 /// Waits until no thread runs: each is at a step, done, or waits for a lock.
 fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
     const POLL: Duration = Duration::from_micros(100);
-    // Who sleeps can be woken by one that is looked at later, so that one look is not enough.
+    // A thread later in the list can wake a sleeping one, so one look is not enough.
     let mut still = 0;
     let mut used: Vec<Option<u64>> = vec![None; slots.len()];
     while still < 2 {
@@ -351,7 +354,7 @@ fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
         for (slot, used) in slots.iter().zip(&mut used) {
             while slot.is(RUNS) {
                 let Some((asleep, ticks)) = look(slot.tid.load(Acquire)) else {
-                    // Not started, or just gone.
+                    // Not started, or just ended.
                     thread::park_timeout(POLL);
                     continue;
                 };
@@ -365,11 +368,11 @@ fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
     }
 }
 
-/// A thread that has run for so long (in clock ticks, of 10 ms) between two steps spins on a lock. That is its own time, in
-/// which others on a busy machine have no part.
+/// Clock ticks, of 10 ms, after which a thread that has run without a step counts as spinning on a
+/// lock. They count its own run time, which does not depend on other load.
 const SPINNING_TICKS: u64 = 2;
 
-/// Whether the kernel has a thread asleep, and how long it has run, in clock ticks.
+/// Returns whether the kernel has a thread asleep, and its run time, in clock ticks.
 fn look(tid: i32) -> Option<(bool, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
     // The name of the command, in parentheses, may contain anything.
@@ -378,10 +381,11 @@ fn look(tid: i32) -> Option<(bool, u64)> {
     Some((*fields.first()? == "S", ticks(11)? + ticks(12)?))
 }
 
-/// All threads wait for locks; nobody is left to give one back. Makes sure, and says so.
+/// Waits until a thread can run again. If all threads wait for locks, and no thread is left to
+/// release one, reports a deadlock.
 ///
-/// What counts is how often all are seen to be stuck, not how long it takes: on a busy machine a thread that could go on, and
-/// this one, may not run for seconds.
+/// The number of times that all are seen to be stuck decides, not the time: on a busy machine a
+/// thread that could run, and this one, may not be scheduled for seconds.
 fn wait_for_any(slots: &[Arc<ScheduledThread>], name: &str) {
     const POLL: Duration = Duration::from_millis(10);
     const SURE: usize = 500;
@@ -403,7 +407,7 @@ fn wait_for_any(slots: &[Arc<ScheduledThread>], name: &str) {
     }
 }
 
-/// A thread that has run for so long (in clock ticks) since all seemed to wait will not find what it spins for.
+/// Clock ticks after which a thread that has been running since all seemed to wait counts as stuck.
 const STUCK_TICKS: u64 = 500;
 
 #[cfg(test)]
@@ -411,7 +415,7 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, RwLock};
 
-    /// Two threads that note their steps; the second half of them under a lock.
+    /// Runs two threads that note their steps; the second half of them under a lock.
     fn noted(policy: Policy) -> (Vec<usize>, Interleaving) {
         let (notes, lock) = (Mutex::new(Vec::new()), RwLock::new(()));
         let program = |who: usize| {

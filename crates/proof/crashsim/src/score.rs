@@ -1,4 +1,4 @@
-//! The mutation score: which planted bugs the explorer finds.
+//! The mutation score: the share of planted bugs that the explorer finds.
 
 use crate::explore::Budget;
 use crate::mutate::{Bug, Mutant, mutants, mutate};
@@ -17,18 +17,18 @@ use vfs::script::Op;
 /// The rules under which mutants run.
 const RULES: Semantics = Semantics::Adr;
 
-/// What became of a mutant.
+/// The fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// A workload on a base shows it.
+    /// A workload on a base reveals it.
     Killed {
         /// The base and the operations.
         by: String,
-        /// What went wrong.
+        /// The violation.
         what: String,
     },
-    /// No workload shows it.
+    /// No workload reveals it.
     Survived,
     /// The bug changes nothing in any workload.
     Moot,
@@ -53,15 +53,15 @@ pub fn score<T: Target>(
 /// A workload that was run.
 #[derive(Debug)]
 pub struct Run<'b> {
-    /// Where it started.
+    /// Its base.
     pub base: &'b Base,
-    /// What it did, for people.
+    /// Its operations, for people.
     pub name: String,
-    /// What it did to memory.
+    /// Its accesses to memory.
     pub recorded: Recorded,
 }
 
-/// As [`score`], of what was recorded before. On all processors: mutants share nothing but the crash points that
+/// As [`score`], for recorded runs. Uses all processors: mutants share only the crash points that
 /// were found to be sound, most of which the program without a bug has, too.
 pub fn score_runs<T: Target>(
     target: &T,
@@ -91,7 +91,7 @@ pub fn score_runs<T: Target>(
         fate
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // Those that take longest first, so that no thread is left alone with one in the end.
+    // Those that take longest first, so that no thread is left with one at the end.
     let mut meets: Vec<_> = meets.into_iter().collect();
     meets.sort_by_key(|(_, runs)| Reverse(runs.len()));
     let left = Mutex::new(meets.into_iter());
@@ -129,7 +129,7 @@ fn first_violation<T: Target>(
     explored.violations.into_iter().next().map(|v| v.what)
 }
 
-/// Killed and tried mutants of each bug; moot ones do not count.
+/// Returns the numbers of killed and tried mutants of each bug; moot ones do not count.
 pub fn table(fates: &BTreeMap<Mutant, Fate>) -> BTreeMap<Bug, (u32, u32)> {
     let mut table: BTreeMap<Bug, (u32, u32)> = BTreeMap::new();
     for (mutant, fate) in fates.iter().filter(|(_, f)| **f != Fate::Moot) {
@@ -140,7 +140,7 @@ pub fn table(fates: &BTreeMap<Mutant, Fate>) -> BTreeMap<Bug, (u32, u32)> {
     table
 }
 
-/// A site by function and text instead of line number, so that it can be named in a list:
+/// Names a site by function and text instead of line number, so that it can be put in a list:
 /// `file.rs prune: let _ = self.medium.fence();`. `crates` is the folder with the sources.
 pub fn label(crates: &Path, site: &str) -> String {
     let named = || {

@@ -1,14 +1,15 @@
-//! A state for people: which words persisted, which did not, and what they are.
+//! Shows a state to people: the words that persisted, those that did not, and their meaning.
 
 use crate::explore::{Point, State};
 use crate::image::CrashImage;
 use crate::lost::Lost;
 use crate::target::Target;
 
-/// Lines of detail.
+/// Lines of detail at most.
 const LINES_MAX: usize = 24;
 
-/// The units in which a state differs from the one in which nothing was lost, and from the one in which all was.
+/// Returns the units in which a state differs from the one that lost nothing, and from the one that
+/// lost everything.
 fn differences(point: &Point, state: &[u16]) -> [Vec<usize>; 2] {
     [true, false].map(|all| {
         let from = point.extreme(all);
@@ -16,10 +17,11 @@ fn differences(point: &Point, state: &[u16]) -> [Vec<usize>; 2] {
     })
 }
 
-/// A state as one word: `all-but` or `only` units, each by its first word and which of its contents it has.
+/// Returns a state as one word: `all-but` or `only` units, each by its first word and the index of
+/// its content.
 pub fn name(point: &Point, state: &[u16]) -> String {
     let [lost, kept] = differences(point, state);
-    // What was lost says more, unless it is much.
+    // The lost units explain more, unless there are many.
     const FEW: usize = 4;
     let (word, units) = match lost.len() <= kept.len().max(FEW) {
         true => ("all-but", &lost),
@@ -30,7 +32,8 @@ pub fn name(point: &Point, state: &[u16]) -> String {
     format!("{word}:{}", named.join(","))
 }
 
-/// A state as one word ([`name`]), and as lines that name what differs by the format's own terms, and who stored what was lost.
+/// Returns a state as one word ([`name`]), and as lines that name the differences in the format's
+/// own terms, with the source lines that stored the lost words.
 pub fn state<T: Target>(
     target: &T,
     image: &CrashImage,
@@ -75,7 +78,7 @@ pub fn state<T: Target>(
     (name(point, state), detail)
 }
 
-/// The state that [`state`] named.
+/// Returns the state that [`state`] named.
 pub fn parse(point: &Point, text: &str) -> Option<State> {
     let (word, units) = text.split_once(':')?;
     let mut state = match word {

@@ -1,7 +1,8 @@
-//! A borrowed or shared medium that knows who loads.
+//! A borrowed or shared medium that knows the callers of loads.
 //!
-//! [`pmem::Medium`] promises the caller's line for what changes or orders memory only. Engines that are
-//! mounted on this get it for loads, too, so that [`crate::lint`] can name them.
+//! [`pmem::Medium`] promises the caller's line only for accesses that change or order memory.
+//! Engines that are mounted on this medium also give it for loads, so that [`crate::lint`] can name
+//! them.
 
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use std::ops::Deref;

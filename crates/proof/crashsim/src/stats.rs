@@ -5,22 +5,24 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard};
 
-/// What was explored. Sums over crash points.
+/// The counts of an exploration, summed over crash points.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
     /// Crash points.
     pub points: u64,
-    /// How many states the rules allow at all of them, as a power of two: a product of units each,
-    /// so astronomical where a block is undecided.
+    /// Number of states that the rules allow at all of them, as a power of two: a product of units
+    /// each, so astronomical if a block is undecided.
     pub allowed_log2: f64,
-    /// The largest share of a crash point's states whose outcome is not known, because the budget was
-    /// spent. 0: every allowed state agrees with a recovery that was run on all that recovery read.
+    /// The largest share of a crash point's states with an unknown outcome, because the budget was
+    /// spent. 0: every allowed state agrees with some recovery that was run, on all that this
+    /// recovery read.
     pub unknown_share_max: f64,
     /// States enumerated one by one.
     pub enumerated: u64,
-    /// Of these, images not met before that have a verdict.
+    /// Of these, images not met before, with a verdict.
     pub distinct: u64,
-    /// Of these, images not met before for which the budget of recoveries was spent.
+    /// Of these, images not met before, without a verdict because the budget of recoveries was
+    /// spent.
     pub not_run: u64,
     /// Recoveries run.
     pub recovered: u64,
@@ -33,7 +35,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Notes a crash point that has `2^log2` states, of which a share is unknown.
+    /// Notes a crash point that has `2^log2` states, of which the share `unknown` has no known
+    /// outcome.
     pub(crate) fn count_point(&mut self, log2: f64, unknown: f64) {
         let sum = if self.points == 0 { log2 } else { add_log2(self.allowed_log2, log2) };
         self.allowed_log2 = sum;
@@ -41,7 +44,7 @@ impl Stats {
         self.unknown_share_max = self.unknown_share_max.max(unknown);
     }
 
-    /// Adds what another exploration did.
+    /// Adds the counts of another exploration.
     pub fn add(&mut self, o: &Self) {
         if o.points > 0 {
             self.count_point(o.allowed_log2, o.unknown_share_max);
@@ -62,7 +65,7 @@ fn add_log2(a: f64, b: f64) -> f64 {
     a.max(b) + (-(a - b).abs()).exp2().ln_1p() / std::f64::consts::LN_2
 }
 
-/// Keys that are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -92,12 +95,12 @@ impl Default for Distinct {
 }
 
 impl Distinct {
-    /// Adds an image; whether it is new.
+    /// Adds an image; returns whether it is new.
     pub fn insert(&self, hash: u64) -> bool {
         self.shard(hash).insert(hash)
     }
 
-    /// Whether it has been added.
+    /// Whether an image has been added.
     pub fn contains(&self, hash: u64) -> bool {
         self.shard(hash).contains(&hash)
     }

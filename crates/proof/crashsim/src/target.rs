@@ -1,4 +1,4 @@
-//! What is tested: a storage engine, and what it promises.
+//! A storage engine to test, and its promises.
 
 use pmem::Medium;
 use std::cell::Cell;
@@ -9,19 +9,22 @@ use vfs::{Durability, FileSystem, Timestamp};
 /// The promises of an engine: a row of SEMANTICS as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strength {
-    /// When an operation survives. Operations on names and attributes are atomic and survive in program order,
-    /// whatever this says; so does content where all is durable on return, else as [`crate::promise`] says.
+    /// The time from which an operation survives. Operations on names and attributes are atomic and
+    /// survive in program order in any case. So does content if all is durable on return; else
+    /// [`crate::promise`] has its rules.
     pub durability: Durability,
-    /// Whether content, too, is durable when an operation returns, though not atomic: as if each operation ended in a sync.
+    /// Whether content, too, is durable when an operation returns, though not atomic: as if each
+    /// operation ended in a sync.
     pub contents_on_return: bool,
-    /// Blocks that may stay in use after everything was deleted, besides those of a fresh pool:
-    /// what the engine never gives back, such as the leaves of an inode file.
+    /// Blocks that may stay in use after everything was deleted, in addition to those of a fresh
+    /// pool: blocks that the engine never gives back, such as the leaves of an inode file.
     pub residue_blocks: u64,
-    /// Blocks that are free and not shown to be: kept for those who remove something.
+    /// Blocks that are free but not reported as free: they are reserved for removals.
     pub kept_blocks: u64,
-    /// Whether operations commit before they are done, so that a crash leaves what the next mount clears.
+    /// Whether operations commit before they are finished, so that a crash leaves work for the next
+    /// mount to clear.
     pub leaves_stale: bool,
-    /// Whether processes can map files to where they lie ([`FileSystem::map_range`]).
+    /// Whether processes can map files directly from the pool ([`FileSystem::map_range`]).
     pub maps_files: bool,
 }
 
@@ -31,8 +34,8 @@ impl Strength {
         self.durability == Durability::OnReturn
     }
 
-    /// Reads of `fs` what must be as at one moment: all of it, or all but the content of files, which
-    /// [`crate::promise`] judges.
+    /// Reads the part of `fs` that must be as at one moment: all of it, or all except the content
+    /// of files, which [`crate::promise`] judges.
     ///
     /// # Errors
     /// As [`vfs::tree::tree`].
@@ -45,16 +48,16 @@ impl Strength {
 pub struct Mounted<'m> {
     /// The file system.
     pub fs: Box<dyn FileSystem + 'm>,
-    /// Blocks in use, as mounting found.
+    /// Blocks in use, as counted by the mount.
     pub blocks_used: u64,
 }
 
-/// Where processes meet that share a pool: those that are given the same one do.
+/// The meeting point of processes that share a pool: processes with the same one share it.
 #[derive(Debug)]
 pub struct Meeting(u64);
 
 impl Default for Meeting {
-    /// One where no process is yet.
+    /// Makes one that no process uses yet.
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -62,29 +65,29 @@ impl Default for Meeting {
 }
 
 impl Meeting {
-    /// A name that no other one has.
+    /// Returns its unique name.
     pub fn name(&self) -> String {
         format!("crashsim-{}-{}", std::process::id(), self.0)
     }
 }
 
-/// A process that shares a pool with others. Dropped, it has died outside of operations: what it holds and maps stays
-/// counted until another process takes that back.
+/// A process that shares a pool with others. Dropping it makes it die outside of operations: the
+/// files that it holds and maps stay counted until another process takes them back.
 pub trait SharingProcess {
     /// The file system.
     fn fs(&self) -> &dyn FileSystem;
 
-    /// Does what follows when another process has died in an operation.
+    /// Recovers after another process has died in an operation.
     fn recover(&self) -> Result<(), String>;
 
-    /// Takes back what processes held that have died outside of operations.
+    /// Takes back the files of processes that have died outside of operations.
     fn reap(&self) -> Result<(), String>;
 }
 
-/// What a check found in a sound pool.
+/// The counts of a check of a sound pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Blocks in all, free and in use: as the length of the medium says, not as anybody counts.
+    /// Blocks free and in use, together: derived from the length of the medium, not counted.
     pub blocks: u64,
     /// Blocks in use.
     pub blocks_used: u64,
@@ -96,16 +99,16 @@ pub struct Usage {
 
 /// A storage engine that the explorer can test.
 pub trait Target: Sync {
-    /// What it promises.
+    /// Returns its promises.
     fn strength(&self) -> Strength;
 
     /// Formats a medium.
     fn format<M: Medium>(&self, medium: &M) -> Result<(), String>;
 
-    /// Whether it says of itself that it is a pool.
+    /// Whether the medium identifies itself as a pool.
     fn is_pool<M: Medium>(&self, medium: &M) -> bool;
 
-    /// Mounts it: recovery.
+    /// Mounts it, which includes recovery.
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String>;
 
     /// Whether several processes can [`share`](Self::share) it.
@@ -122,7 +125,8 @@ pub trait Target: Sync {
         Err("processes cannot share it".to_owned())
     }
 
-    /// Whether it calls [`crate::schedule::step_at_word`] where it changes words of memory that threads share.
+    /// Whether it calls [`crate::schedule::step_at_word`] before changing words of memory that
+    /// threads share.
     fn has_steps_at_words(&self) -> bool {
         false
     }
@@ -130,27 +134,29 @@ pub trait Target: Sync {
     /// Checks it without changing anything; any problem is an error.
     fn check<M: Medium>(&self, medium: &M) -> Result<Usage, String>;
 
-    /// Blocks in use of a pool that was just formatted: counted in its image, without the engine.
+    /// Counts the blocks in use of a pool that was just formatted, in its image, without the
+    /// engine.
     fn blocks_of_fresh(&self, image: &[u8]) -> u64;
 
     /// Repairs it without mounting.
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String>;
 
-    /// Says what a word of an image is, by the format's own rules.
+    /// Describes a word of an image, by the format's own rules.
     fn describe(&self, image: &[u8], word: u32) -> String;
 
-    /// Why it does no harm if a word so described is lost although another thread has loaded it and
-    /// gone on ([`crate::lint::Leaning`]); `None`: it may do harm.
+    /// Returns the reason that the loss of a word so described does no harm although another thread
+    /// has loaded it and continued ([`crate::lint::Leaning`]); `None`: it may do harm.
     fn harmless(&self, word: &str) -> Option<&'static str>;
 
-    /// Why stores of this file and line of source may never be flushed; `None`: that is a violation.
+    /// Returns the reason that stores of this file and line of source may never be flushed; `None`:
+    /// that is a violation.
     fn may_stay_unflushed(&self, _site: &str) -> Option<&'static str> {
         None
     }
 }
 
-/// Implements methods of [`Target`] by calling the same of another target: for those that differ from it
-/// in some only, as [`vfs::forward!`] does for file systems.
+/// Implements methods of [`Target`] by calling those of another target, for targets that differ
+/// from it in a few methods only. [`vfs::forward!`] does the same for file systems.
 #[macro_export]
 macro_rules! forward_target {
     ($to:expr; $first:ident $(, $more:ident)+ $(,)?) => {
@@ -218,13 +224,14 @@ thread_local! {
     static TICKS: Cell<i64> = const { Cell::new(0) };
 }
 
-/// A clock that every second question moves on, so that traces do not depend on the time of day, and some operations date what
-/// the one before them has dated: then nothing of theirs waits for a date.
+/// Returns a time that advances at every second call. So traces do not depend on the time of day,
+/// and some operations set the same time as the one before them: then none of their steps waits for
+/// a change of time.
 pub fn clock() -> Timestamp {
     Timestamp(TICKS.replace(TICKS.get() + 1) / 2)
 }
 
-/// Starts the [`clock`] of this thread: in each mount.
+/// Starts the [`clock`] of this thread; to be called in each mount.
 pub fn start_clock() {
     TICKS.set(2_000_000);
 }

@@ -1,14 +1,15 @@
 //! Several threads at once, crashed everywhere: any linearizable prefix is legal.
 //!
-//! Threads run under a scheduler ([`mod@schedule`]), so that a seed says how their steps interleave. Each operation is
-//! one call of the contract: looking up a path is another, so that what is below the root is named
-//! by the handles that are open from the start ([`OPEN`]).
+//! Threads run under a scheduler ([`mod@schedule`]), so that a seed determines how their steps
+//! interleave. Each operation makes one call of the contract. Looking up a path is another call, so
+//! files below the root are named by handles that are open from the start ([`OPEN`]).
 //!
-//! When all have returned, blocks free and in use are as many as before. At a crash point some operations have
-//! returned, some are in flight. Recovery must find the tree
-//! of a sequence that has all of the former and any of the latter, in an order that agrees with
-//! real time and in which each operation gives the result that its thread saw. Where content is durable on `fsync`, that
-//! holds for names and attributes; each byte of a file is what it was in some moment of some such sequence ([`crate::promise`]).
+//! When all have returned, the sum of free and used blocks is the same as before. At a crash point
+//! some operations have returned, some are in flight. Recovery must find the tree of a sequence
+//! that has all of the former and any of the latter, in an order that agrees with real time and in
+//! which each operation gives the result that its thread saw. If content is durable on `fsync`,
+//! that holds for names and attributes; each byte of a file has its value in some moment of some
+//! such sequence ([`crate::promise`]).
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
@@ -33,21 +34,21 @@ use vfs::script::{Data, Driver, Handles, How, Octal, Op, Part, Pos, parse};
 use vfs::tree::{Tree, diff, tree};
 use vfs::{Durability, Errno, FileSystem};
 
-/// What threads do, and who goes on when.
+/// The programs of threads, and their schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The schedule.
     pub schedule: Schedule,
-    /// What each thread does.
+    /// The program of each thread.
     pub programs: Vec<Vec<Op>>,
-    /// Whether threads switch at words of the state that they share, too ([`Policy::at_words`]).
+    /// Whether threads also switch at words of the state that they share ([`Policy::at_words`]).
     pub at_words: bool,
 }
 
-/// What precedes the schedule where threads switch at words.
+/// Prefix of the schedule if threads switch at words.
 const AT_WORDS: &str = "words ";
 
-/// As in replay lines: `[words ]SCHEDULE PROGRAM | PROGRAM`.
+/// The form in replay lines: `[words ]SCHEDULE PROGRAM | PROGRAM`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.at_words { AT_WORDS } else { "" }, self.schedule)?;
@@ -72,8 +73,8 @@ impl FromStr for Plan {
 }
 
 impl Plan {
-    /// Schedule `seed` of programs number `programs`: two threads with three operations, or three
-    /// with two, on what all use, and on one name that each has for itself.
+    /// Makes schedule `seed` of programs number `programs`: two threads with three operations, or
+    /// three with two, on files that all use, and on one name that each has for itself.
     pub fn generate(programs: u64, seed: u64) -> Self {
         let mut rng = Rng::new(programs);
         let (threads, ops) = if rng.below(2) == 0 { (2, 3) } else { (3, 2) };
@@ -87,13 +88,14 @@ impl Plan {
         Self { schedule: Schedule::Seed(seed), programs, at_words: false }
     }
 
-    /// One of [`PREEMPTIONS`], with its base: the first program is interrupted once.
+    /// Returns one of [`PREEMPTIONS`], with its base: the first program is interrupted once.
     pub fn preemption(i: u64) -> Result<(&'static str, Self), String> {
         let (base, programs) = INTERRUPTIONS[(i / INTERRUPTED) as usize];
         Ok((base, format!("{} {programs}", Schedule::Preempt(i % INTERRUPTED)).parse()?))
     }
 
-    /// One of [`AT_WORDS_PREEMPTIONS`], with its base: the same at each step, of which words have some.
+    /// Returns one of [`AT_WORDS_PREEMPTIONS`], with its base: the same with steps at changes of
+    /// words.
     pub fn preemption_at_words(i: u64) -> Result<(&'static str, Self), String> {
         let (base, programs) = AT_WORDS_INTERRUPTIONS[(i / AT_WORDS_INTERRUPTED) as usize];
         let schedule = Schedule::Preempt(i % AT_WORDS_INTERRUPTED);
@@ -101,12 +103,13 @@ impl Plan {
     }
 }
 
-/// Of so many choices of programs each ends with a sync in one.
+/// One of this number of choices of programs ends with a sync.
 const SYNCED: u64 = 4;
 
-/// Programs with their bases. The first gives blocks back, by a file that moves perhaps, and the second takes some, as many as
-/// there are steps of the first between which it can come. New threads look for blocks where the pool begins, so that those are
-/// the ones. Or both sync a file; or both need one redo record, the last.
+/// Programs with their bases. In most, the first gives blocks back, perhaps because a file moves,
+/// and the second takes blocks between two steps of the first. New threads look for blocks from the
+/// start of the pool, so they find those blocks. In others, both sync a file, or both need one redo
+/// record, the last.
 const INTERRUPTIONS: [(&str, &str); 15] = [
     ("tree", "write %0 100 200 | write %1 10 80"),
     ("tree", "write %0 4000 200 | append %1 9000"),
@@ -128,11 +131,12 @@ const INTERRUPTIONS: [(&str, &str); 15] = [
 /// Steps after which programs of [`INTERRUPTIONS`] are interrupted: more than they take.
 const INTERRUPTED: u64 = 32;
 
-/// How many runs there are of two programs of which the first is interrupted once.
+/// Number of runs of two programs of which the first is interrupted once.
 pub const PREEMPTIONS: u64 = INTERRUPTIONS.len() as u64 * INTERRUPTED;
 
-/// Programs with their bases that meet at words of the state that they share: one makes of a removed file's blocks what both want
-/// for new ones; both count names, links and references of the same inodes; both take the last that there is.
+/// Programs with their bases that meet at words of the state that they share. In one, a removed
+/// file's blocks become free that both want for new files; in others, both count names, links and
+/// references of the same inodes, or both take the last free inode or block.
 const AT_WORDS_INTERRUPTIONS: [(&str, &str); 4] = [
     ("tree", "unlink %2/z; create /n; append /n 100 | create /m; append /m 100"),
     ("tree", "link %0 /n; unlink /a | unlink %2/c; unlink /b"),
@@ -143,11 +147,11 @@ const AT_WORDS_INTERRUPTIONS: [(&str, &str); 4] = [
 /// Steps after which those are interrupted: more than the first takes.
 const AT_WORDS_INTERRUPTED: u64 = 96;
 
-/// How many runs there are of those.
+/// Number of runs of those.
 pub const AT_WORDS_PREEMPTIONS: u64 = AT_WORDS_INTERRUPTIONS.len() as u64 * AT_WORDS_INTERRUPTED;
 
-/// What the handles of all threads hold: `%0` is a file with several blocks, `%1` one of one block with
-/// two names, `%2` its directory, `%3` an empty one.
+/// Files of the handles of all threads: `%0` is a file with several blocks, `%1` one of one block
+/// with two names, `%2` its directory, `%3` an empty directory.
 pub const OPEN: [&str; 4] = ["/a", "/d/c", "/d", "/e"];
 
 fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
@@ -182,7 +186,7 @@ fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
     (0..ops).map(|_| op(rng)).collect()
 }
 
-/// Opens [`OPEN`]; what is not there stays closed.
+/// Opens [`OPEN`]; handles of missing files stay closed.
 fn open(fs: &dyn FileSystem) -> Handles {
     let mut driver = Driver::new(fs);
     for (handle, path) in OPEN.into_iter().enumerate() {
@@ -202,15 +206,15 @@ struct Call {
 /// start.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What it did to memory.
+    /// Its accesses to memory.
     pub trace: Trace,
-    /// How the threads interleaved.
+    /// The interleaving of the threads.
     pub taken: Interleaving,
     calls: Vec<Call>,
 }
 
 impl Recorded {
-    /// A number that tells this run from others: of the order of its steps.
+    /// Returns a hash of the order of its steps, which differs between runs.
     pub fn print(&self) -> u32 {
         let step = |h, e: &crate::trace::Event| {
             let addr = match e.action {
@@ -285,7 +289,7 @@ fn record_under<T: Target>(
 }
 
 /// Explores the crashes of a recorded run: before every fence, and when an operation has returned;
-/// with eADR after every store, too.
+/// with eADR also after every store.
 pub fn explore<T: Target>(
     target: &T,
     base: &Base,
@@ -338,18 +342,18 @@ pub fn explore<T: Target>(
     Ok(found)
 }
 
-/// The power fails.
+/// A power failure.
 struct Failure<'a, T> {
     target: &'a T,
     trace: &'a Trace,
-    /// Before this event.
+    /// The event before which the power fails.
     until: usize,
     point: &'a Point,
     at: CrashAt,
 }
 
 impl<T: Target> Failure<'_, T> {
-    /// Explores what that leaves.
+    /// Explores the states that it leaves.
     fn explore(
         &self,
         explorer: &mut Explorer<'_, Found>,
@@ -397,7 +401,7 @@ impl<T: Target> Failure<'_, T> {
     }
 }
 
-/// What is wrong with an outcome, if anything is.
+/// Returns the message of a violation if the outcome is not legal.
 fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
     let found = match outcome {
         Err(what) => return Some(what.clone()),
@@ -425,16 +429,16 @@ fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
     }
 }
 
-/// What recovery may find.
+/// The legal results of a recovery.
 enum States {
     /// One of these.
     Trees(Vec<Tree>),
-    /// Of one of these histories: names and attributes as in one of these moments of it, content of any since its file was
-    /// synced.
+    /// A mixture of one of these histories: names and attributes of one of its moments, and content
+    /// of any moment since the file was synced.
     Mixtures(Vec<Way>, Allowed),
 }
 
-/// A way that the operations may have gone, and which of its moments may be now.
+/// An order of the operations as a history, and the moments in it that may be now.
 type Way = (History, RangeInclusive<usize>);
 
 /// The states that the operations begun so far can have led to.
@@ -443,7 +447,7 @@ struct Legal<'a> {
     /// Whether all is durable on return.
     is_ordered: bool,
     calls: &'a [Call],
-    /// For each operation begun: where its first and last event are.
+    /// Indexes of the first and last event of each operation begun.
     spans: BTreeMap<usize, (usize, Option<usize>)>,
     states: Option<States>,
 }
@@ -507,19 +511,21 @@ struct Search<'a> {
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
     handles: Handles,
     is_ordered: bool,
-    /// What may be found, where all is durable on return.
+    /// The legal trees, if all is durable on return.
     trees: Vec<Tree>,
-    /// Else moments that are over, as something had not begun that has returned, and others.
+    /// Else the moments that are over, because an operation had not begun that has returned, and
+    /// those that may be now.
     over: Vec<Moment>,
     now: Vec<Moment>,
-    /// Where something was synced, the ways one by one: what was durable in one of them need not have been in another. `None`:
-    /// nothing was, or some way cannot be followed to its end.
+    /// If anything was synced, the ways one by one: what was durable in one of them need not have
+    /// been durable in another. `None`: nothing was synced, or some way cannot be followed to its
+    /// end.
     ways: Option<Vec<Way>>,
     steps: u64,
 }
 
 impl Search<'_> {
-    /// Orders beyond this number are a mistake of who chose the programs.
+    /// Orders at most; beyond that the programs are badly chosen.
     const STEPS_MAX: u64 = 200_000;
 
     /// Follows all orders from here on. `path`: the moments so far, and whether each may be now.
@@ -534,7 +540,7 @@ impl Search<'_> {
             return Err("too many orders: use fewer or shorter programs".into());
         }
         let left: Vec<usize> = self.spans.keys().copied().filter(|c| !done.contains(c)).collect();
-        // All that had returned are in: what is in flight may be missing.
+        // All operations that had returned are in; those in flight may be missing.
         let is_now = left.iter().all(|c| self.spans[c].1.is_none());
         if !self.is_ordered {
             let moment = Moment::of(model, self.handles, self.synced(model, done.last()))?;
@@ -558,7 +564,7 @@ impl Search<'_> {
             }
             let Call { op, result } = &self.calls[call];
             let next = model.clone();
-            // The model has no limit on space; without space nothing happens.
+            // The model has no limit on space; without space, an operation changes nothing.
             let fits = *result == Err(Errno::NOSPC)
                 || Driver::with_handles(&next, self.handles).run(op, call as u64) == *result;
             if fits {
@@ -575,7 +581,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// What is durable for sure since an operation: one in flight promises nothing.
+    /// Returns the part that is surely durable after an operation: one in flight promises nothing.
     fn synced(&self, model: &Model, call: Option<&usize>) -> Syncs {
         match call {
             Some(call) if self.spans[call].1.is_some() => {
@@ -586,7 +592,8 @@ impl Search<'_> {
         }
     }
 
-    /// Notes a way that ends here. Where not all is in it that is in flight, what that stores is in no moment.
+    /// Notes a way that ends here. If it lacks an operation in flight, no moment has the stores of
+    /// that operation.
     fn end(&mut self, path: &[(Moment, bool)], is_whole: bool) {
         if !is_whole {
             self.ways = None;

@@ -1,4 +1,5 @@
-//! What a program did to persistent memory, in order: the recorder's output, the explorer's input.
+//! A program's accesses to persistent memory, in order: the recorder's output, the explorer's
+//! input.
 //!
 //! A trace can be written to and read from a text file; `docs/format/trace.md` is its
 //! specification.
@@ -10,16 +11,16 @@ use std::str::FromStr;
 /// A line of source that stores, flushes or fences, as an index into [`Trace::sites`].
 pub type SiteId = u32;
 
-/// How bytes were stored.
+/// The kind of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreKind {
     /// Through the cache; torn at 8 bytes in any order.
     Plain,
     /// One aligned word through the cache.
     Word,
-    /// Past the cache: aligned words in any order until the fence.
+    /// Bypassing the cache: aligned words in any order until the fence.
     Nt,
-    /// One aligned line of 64 bytes past the cache, never torn.
+    /// One aligned line of 64 bytes that bypasses the cache, never torn.
     Line,
 }
 
@@ -33,29 +34,29 @@ impl StoreKind {
 /// One step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Who, counted from 0 in order of appearance.
+    /// The thread, counted from 0 in order of appearance.
     pub thread: u8,
-    /// Where in the source.
+    /// The line of source.
     pub site: SiteId,
-    /// What.
+    /// The action.
     pub action: Action,
 }
 
-/// What a step does. Addresses and lengths are in bytes from the start of the region.
+/// The action of a step. Addresses and lengths are in bytes from the start of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Stores `len` bytes of [`Trace::bytes`] from `data` on.
     Store {
-        /// How.
+        /// The kind.
         kind: StoreKind,
-        /// Where.
+        /// The address.
         addr: u32,
-        /// How many.
+        /// The number of bytes.
         len: u32,
-        /// Where the bytes are in the trace.
+        /// The offset of the bytes in [`Trace::bytes`].
         data: u32,
     },
-    /// Loads bytes of which another operation has stored some that are not durable.
+    /// Loads bytes, some of which another operation has stored and not made durable.
     Load {
         /// First byte.
         addr: u32,
@@ -71,14 +72,14 @@ pub enum Action {
     },
     /// Waits for this thread's flushes and non-temporal stores.
     Fence,
-    /// The thread is gone: nothing of it is left in write-combining buffers.
+    /// The thread has died: no store of it is left in write-combining buffers.
     Drain,
     /// An operation starts.
     Begin {
         /// Its number in the workload.
         op: u32,
     },
-    /// It has returned.
+    /// The operation has returned.
     End {
         /// Its number in the workload.
         op: u32,
@@ -99,12 +100,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace of a region of `len` bytes.
+    /// Makes an empty trace of a region of `len` bytes.
     pub fn new(len: u64) -> Self {
         Self { len, ..Self::default() }
     }
 
-    /// The number of a line of source.
+    /// Returns the number of a line of source.
     pub(crate) fn site(&mut self, at: &Location<'_>) -> SiteId {
         let file = at.file().rsplit_once("crates/").map_or(at.file(), |(_, f)| f);
         let name = format!("{file}:{}", at.line());
@@ -121,12 +122,12 @@ impl Trace {
         }
     }
 
-    /// The bytes of a store.
+    /// Returns the bytes of a store.
     pub fn data(&self, data: u32, len: u32) -> &[u8] {
         &self.bytes[data as usize..(data + len) as usize]
     }
 
-    /// Adds bytes to [`bytes`](Self::bytes); returns where they are.
+    /// Adds bytes to [`bytes`](Self::bytes); returns their offset.
     pub(crate) fn keep(&mut self, data: &[u8]) -> u32 {
         let at = self.bytes.len() as u32;
         self.bytes.extend_from_slice(data);

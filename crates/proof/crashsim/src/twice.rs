@@ -1,9 +1,10 @@
-//! The power fails twice: in an operation that does not come to be, and in the one that follows.
+//! The power fails twice: in an operation that does not take effect, and in the one that follows.
 //!
-//! What a crash has left of an operation that never happened lies where the next one stores: a line of an inode whose number
-//! is given again, an entry, a redo record. Words of both must not add up to something that neither stored. So each
-//! state is taken in which the first crash leaves whole lines or nothing of them, and from which the tree of
-//! before is recovered; from there the second operation is recorded and crashed everywhere ([`crate::run`]).
+//! An operation that never took effect may leave stores where the next one stores: a line of an
+//! inode whose number is reused, an entry, a redo record. Words of both must not combine to
+//! something that neither stored. So all states are taken in which the first crash leaves each line
+//! whole or not at all, and from which the earlier tree is recovered. From there the second
+//! operation is recorded and crashed everywhere ([`crate::run`]).
 
 use crate::explore::{Point, State};
 use crate::image::CrashImage;
@@ -20,8 +21,8 @@ use std::str::FromStr;
 use vfs::script::Op;
 use vfs::tree::{WalkError, tree};
 
-/// Bases, the operation that does not come to be, and the one that follows: creations that get the same inode number, entries
-/// in the same place, and commits by the same redo record.
+/// Bases, the operation that does not take effect, and the one that follows: creations that get the
+/// same inode number, entries in the same place, and commits by the same redo record.
 pub const TWICE: [(&str, &str, &str); 6] = [
     ("tree", "mknod /n 259", "mknod /m 300"),
     ("worn", "mkdir /n", "create /m"),
@@ -34,20 +35,21 @@ pub const TWICE: [(&str, &str, &str); 6] = [
 /// Lines of a crash point beyond this number persist together.
 const LINES_MAX: usize = 6;
 
-/// Two operations, the first of which has left this at this crash.
+/// Two operations, and the state that a crash in the first has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Twice {
-    /// Where the first crash was.
+    /// The first crash point.
     pub at: CrashAt,
-    /// What it has left.
+    /// The state that it has left.
     pub state: String,
-    /// The operation that has not come to be.
+    /// The operation that has not taken effect.
     pub first: Op,
-    /// The one that follows.
+    /// The operation that follows.
     pub second: Op,
 }
 
-/// As in replay lines: `POINT STATE OPERATION | OPERATION`; the crash point is one of the first operation.
+/// The form in replay lines: `POINT STATE OPERATION | OPERATION`; the crash point belongs to the
+/// first operation.
 impl fmt::Display for Twice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {} | {}", self.at.nth, self.state, self.first, self.second)
@@ -69,16 +71,16 @@ impl FromStr for Twice {
     }
 }
 
-/// What the first crash has left, as a base of the second operation.
+/// The result of a first crash, as a base of the second operation.
 #[derive(Debug)]
 pub struct Left {
-    /// Where and what it was.
+    /// The crash and its state.
     pub twice: Twice,
     /// The pool.
     pub base: Base,
 }
 
-/// All that crashes in the first operation leave, if the tree of before is recovered from it.
+/// Returns all results of crashes in the first operation from which the earlier tree is recovered.
 pub fn lefts<T: Target>(
     target: &T,
     base: &Base,
@@ -87,7 +89,7 @@ pub fn lefts<T: Target>(
 ) -> Result<Vec<Left>, String> {
     let recorded = base.record(target, std::slice::from_ref(first), 0, semantics)?;
     let walk = |e: WalkError| format!("walk: {e}");
-    // Content, too, of which an engine may leave half.
+    // With content, as an engine may leave half of that.
     let before = tree(&base.model()).map_err(walk)?;
     let is_undone = |left: &Base| {
         let image = CrashImage::of(left.bytes.clone());
@@ -111,7 +113,7 @@ pub fn lefts<T: Target>(
     Ok(lefts)
 }
 
-/// What a first crash has left that was named.
+/// Returns the result of the first crash that `twice` names.
 pub fn left<T: Target>(
     target: &T,
     base: &Base,
@@ -131,7 +133,7 @@ pub fn left<T: Target>(
     named.ok_or_else(|| format!("{} has no crash point {}", twice.first, twice.at.nth))
 }
 
-/// The bytes of a state.
+/// Returns the bytes of a state.
 fn laid(image: &CrashImage, point: &Point, state: &[u16]) -> Vec<u8> {
     image.lay(&point.overlay(state), &[]);
     let bytes = image.bytes();
@@ -139,7 +141,7 @@ fn laid(image: &CrashImage, point: &Point, state: &[u16]) -> Vec<u8> {
     bytes
 }
 
-/// The states in which each line persists whole or not at all.
+/// Returns the states in which each line persists whole or not at all.
 fn by_lines(point: &Point) -> Vec<State> {
     let (none, all) = (point.extreme(false), point.extreme(true));
     let lines = plan::lines(point);
@@ -155,10 +157,10 @@ fn by_lines(point: &Point) -> Vec<State> {
     (0..1 << lines.len().min(LINES_MAX)).map(with).collect()
 }
 
-/// What is done at a crash point, whose durable bytes are in the image.
+/// A function called at a crash point, whose durable bytes are in the image.
 type AtPoint<'a> = dyn FnMut(CrashAt, &Point, &CrashImage) -> Result<(), String> + 'a;
 
-/// Stops before each fence of the only operation of a trace.
+/// Calls a function before each fence of the only operation of a trace.
 fn at_each_point(
     base: &Base,
     trace: &Trace,

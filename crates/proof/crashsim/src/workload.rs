@@ -1,4 +1,4 @@
-//! Workloads: where they start and what they do.
+//! Workloads: their bases and their operations.
 
 use crate::run::Base;
 use crate::target::Target;
@@ -7,15 +7,15 @@ use vfs::script::{Op, parse};
 /// Bytes of the pools: small, because recovery scans them thousands of times a second.
 pub const POOL_BYTES: u64 = 128 * 4096;
 
-/// A small tree with what matters: hard links, a sparse file, attributes, an empty directory, a
-/// symbolic link, a set-user-ID file, a file of two blocks.
+/// A small tree with one of each interesting kind: hard links, a sparse file, attributes, an empty
+/// directory, a symbolic link, a set-user-ID file, a file of two blocks.
 const TREE: &str = "mkdir /d; mkdir /e; create /a; write /a 0 5000; create /d/c; write /d/c 0 100; \
     link /d/c /b; chmod /b 6755; symlink /l 20; create /d/z; write /d/z 8192 10; \
     truncate /d/z 20000; setxattr /a user.x 10; create /o; \
     create /d/o; create /h; \
     truncate /h 5000";
 
-/// The tree with its names at other places of their lines, free entries between them, an unlinked
+/// The tree with its names at other offsets in their lines, free entries between them, an unlinked
 /// inode's slot and freed blocks to reuse, and files of other shapes.
 const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; unlink /d; unlink /x; \
     rmdir /y; mkdir /d; create /d/qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq; \
@@ -24,8 +24,9 @@ const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; 
     create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000; create /h; truncate /h 9000";
 
-/// As the tree, but the next inode makes the inode file grow, and the next name the directory `/d`: 11
-/// slots of the inode file's leaf and 21 more; 96 bytes of the block, 16 entries of 240 and one of 160.
+/// The same tree, but the next inode makes the inode file grow, and the next name the directory
+/// `/d`: 11 slots of the inode file's leaf and 21 more; 96 bytes of the block, 16 entries of 240
+/// and one of 160.
 fn brim() -> String {
     let mut text = TREE.to_owned();
     for i in 11..32 {
@@ -37,7 +38,8 @@ fn brim() -> String {
     text + &format!("; link /a /d/{:0>144}", 16)
 }
 
-/// The tree with a file whose tree is of height 3, of which all levels hold something, and one of height 2.
+/// The tree with a file whose block tree has height 3, with blocks at all levels, and one of height
+/// 2.
 fn tall() -> String {
     format!(
         "{TREE}; create /t; write /t 0 5000; write /t 3000000 100; write /t 1100000000 9000; \
@@ -45,8 +47,8 @@ fn tall() -> String {
     )
 }
 
-/// A tree in which the inode numbers of `/a` and `/d/c` are 31 and 63 in BPFS, if they are given in order: they use one redo
-/// record, the last. The files between are named by their numbers.
+/// A tree in which the inode numbers of `/a` and `/d/c` are 31 and 63 in BPFS, if they are given in
+/// order: they use one redo record, the last. The files between are named by their numbers.
 fn twins() -> String {
     let mut text =
         "mkdir /d; mkdir /e; create /o; write /o 0 100; create /h; link /h /b".to_owned();
@@ -63,7 +65,7 @@ fn twins() -> String {
 /// The base whose two files use one redo record.
 pub const TWINS: &str = "twins";
 
-/// The bases: name, whether it is one for sequences, script.
+/// Returns the bases: name, whether it is for sequences, script.
 fn scripts() -> Vec<(&'static str, String)> {
     let full = format!("{TREE}; create /f; fill /f");
     vec![
@@ -75,8 +77,8 @@ fn scripts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and by redo records of words and of
-/// bytes; and by several pointers.
+/// Operations on a base that commit by a word of a directory, an inode, a block of pointers, and by
+/// redo records of words and of bytes; and by several pointers.
 pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "create /n"),
     ("tree", "append /a 100"),
@@ -86,8 +88,9 @@ pub const COMMITS: [(&str, &str); 6] = [
     ("tree", "write /a 0 5000"),
 ];
 
-/// Operations with their bases, and how many of their last steps matter: one that makes the inode table grow, which commits in
-/// the midst of it, by a word of the superblock, and one that fills what a table has free.
+/// Operations with their bases, and the number of their last steps that matter. One makes the inode
+/// table grow, which commits in the middle of it, by a word of the superblock; one fills the free
+/// entries of a table.
 pub const MORE_COMMITS: [(&str, &str, usize); 2] =
     [(BRIM, "create /n", usize::MAX), (TALL, "write /t 2101248 5000", 8)];
 
@@ -124,7 +127,7 @@ setxattr /b security.capability 20; setacl /a; setacl /b; setacl /e; setdefaulta
 tmpfile /d 1; link %1 /n; write %1 0 100; close 1; open /a 0; write %0 10 100; close 0
 read /a; list /d; fsync /a; sync; remount";
 
-/// How the names of those bases begin that have tall trees: they are not for all families.
+/// Prefix of the names of bases with tall trees: they are not for all families.
 pub const TALL: &str = "tall";
 
 /// Builds all bases; those that are for all families come first.
@@ -140,7 +143,7 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
         bases.extend([tall, twins]);
         return Ok(bases);
     }
-    // Crashed between the commit of a truncation and the clearing of what it cut off.
+    // Crashed between the commit of a truncation and the clearing of the blocks it cut off.
     let cut = parse("truncate /d/z 4096; truncate /a 100").map_err(|e| e.to_string())?;
     bases.push(bases[0].crashed(target, "stale", cut)?);
     // The same in trees of height 2 and 3.
@@ -150,7 +153,8 @@ pub fn bases<T: Target>(target: &T) -> Result<Vec<Base>, String> {
     Ok(bases)
 }
 
-/// Sequences for bugs that one operation cannot show: what one leaves, another finds.
+/// Sequences for bugs that one operation cannot show: a later operation finds what an earlier one
+/// left.
 const SEQUENCES: &str = "\
 write /a 100 200; write /a 104 8
 truncate /a 0; truncate /a 10000
@@ -212,39 +216,39 @@ utimes /a; read /a; read /d/c; list /e; remount; list /e; create /e/n
 create /n; write /n 0 100; fsync /n; unlink /n; append /a 9000; fsync /a
 create /n; truncate /n 70000; write /n 60000 9000; write /n 20000 5000; write /n 40000 5000; allocate /n 0 70000; fsync /n";
 
-/// As those, of the base [`TWINS`]: commits of bytes and of several words in the last redo record.
+/// Sequences for the base [`TWINS`]: commits of bytes and of several words in the last redo record.
 const TWIN_SEQUENCES: &str = "\
 write /a 100 200; write /d/c 10 80; rename /a /n; rename /d/c /d/n
 exchange /a /d/c; setall /a 100 600 9; write /d/c 0 5000; chown /d/c 7 8";
 
-/// As those, of the base whose directory is full: what finds one block where it needs two.
+/// Sequences for the base whose directory is full: operations that find one block and need two.
 const BRIM_SEQUENCES: &str = "\
 unlink /20; allocate /11 0 262144; allocate /12 0 131072; allocate /13 0 65536; allocate /14 0 32768; allocate /15 0 16384; allocate /16 0 8192; allocate /17 0 4096; allocate /18 0 4096; allocate /19 0 4096; truncate /17 0; symlink /d/n 4000; unlink /11";
 
 /// The base of [`brim_sequences`].
 pub const BRIM: &str = "brim";
 
-/// The operations of the universe.
+/// Returns the operations of the universe.
 pub fn universe() -> Vec<Op> {
     parse(UNIVERSE).expect("the universe is well-formed")
 }
 
-/// The hand-picked sequences that show what bugs of single stores do.
+/// Returns the hand-picked sequences that reveal bugs of single stores.
 pub fn sequences() -> Vec<Vec<Op>> {
     parsed(SEQUENCES)
 }
 
-/// All hand-picked sequences.
+/// Returns all hand-picked sequences.
 pub fn all_sequences() -> Vec<Vec<Op>> {
     [parsed(SEQUENCES), parsed(MORE_SEQUENCES)].concat()
 }
 
-/// Those of the base [`TWINS`].
+/// Returns the sequences for the base [`TWINS`].
 pub fn twin_sequences() -> Vec<Vec<Op>> {
     parsed(TWIN_SEQUENCES)
 }
 
-/// Those of the base [`BRIM`].
+/// Returns the sequences for the base [`BRIM`].
 pub fn brim_sequences() -> Vec<Vec<Op>> {
     parsed(BRIM_SEQUENCES)
 }

@@ -1,9 +1,9 @@
-//! What a process holds when it, or another one, dies: files and directories without a name.
+//! Files and directories without a name, held by a process when it or another one dies.
 
 use vfs::script::{Driver, Op, content, parse};
 use vfs::{Caller, Errno, FileKind, FileSystem, Ino};
 
-/// A file with a name, which the process holds, too.
+/// A file with a name, which the process also holds.
 const NAMED: &str = "/d/z";
 
 /// Makes a directory of several blocks and removes it while it is open.
@@ -12,15 +12,15 @@ const REMOVED: &str = "mkdir /d/held; open /d/held 0; link /o %0/LONG-0; link /o
     unlink %0/LONG-0; unlink %0/LONG-1; unlink %0/LONG-2; unlink %0/LONG-3; unlink %0/LONG-4; unlink %0/LONG-5; unlink %0/LONG-6; \
     unlink %0/LONG-7; unlink %0/LONG-8; unlink %0/LONG-9; rmdir /d/held";
 
-/// A file without a name and a removed directory that a process holds.
+/// A file without a name and a removed directory, held by a process.
 pub struct Held {
     ino: Ino,
     /// The directory.
     removed: Ino,
     content: Vec<u8>,
-    /// The file with a name and its size, where the base has it.
+    /// The file with a name and its size, if the base has it.
     named: Option<(Ino, u64)>,
-    /// Free blocks since it was made.
+    /// Free blocks after it was made.
     free: u64,
 }
 
@@ -42,7 +42,8 @@ impl Held {
         Ok(Self { ino: made.ino, removed, content, named, free: fs.statfs().blocks_free })
     }
 
-    /// The file with a name loses it, and is there as long as it is held.
+    /// Removes the name of the file with a name, and checks that the file exists as long as it is
+    /// held.
     pub fn take_name(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let Some((ino, size)) = self.named else { return Ok(()) };
         let unlinked = Driver::new(fs).run(&Op::Unlink(NAMED.into()), 0);
@@ -55,7 +56,8 @@ impl Held {
         }
     }
 
-    /// The file with a name loses it, and is gone: the process that held it is dead.
+    /// Removes the name of the file with a name, and checks that the file is gone: the process that
+    /// held it is dead.
     pub fn lose_name(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let Some((ino, _)) = self.named else { return Ok(()) };
         let before = fs.statfs().blocks_free;
@@ -67,7 +69,7 @@ impl Held {
         }
     }
 
-    /// Its blocks are in use, and no others.
+    /// Checks that its blocks are in use, and no others.
     pub fn count(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let free = fs.statfs().blocks_free;
         match free == self.free {
@@ -78,7 +80,8 @@ impl Held {
         }
     }
 
-    /// The removed directory is still one, takes no names, and no other inode has its number.
+    /// Checks that the removed directory is still a directory, takes no names, and that no other
+    /// inode has its number.
     fn look_at_removed(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let kind = fs.getattr(self.removed).map(|attr| attr.kind);
         let handles = [Some(self.removed), None, None, None, None, None];
@@ -96,7 +99,7 @@ impl Held {
         }
     }
 
-    /// It holds what was written, and is given back.
+    /// Checks that it holds its content, and gives it back.
     pub fn end(self, fs: &dyn FileSystem) -> Result<(), String> {
         let mut found = vec![0; self.content.len() + 1];
         let n = fs.read(self.ino, 0, &mut found).map_err(|e| format!("a held file: {e}"))?;
@@ -120,10 +123,10 @@ impl Held {
 /// Files that are made after a recovery, to see which inode numbers they get.
 const FILES_AFTER: usize = 8;
 
-/// Makes the content of held files their own.
+/// A salt by which the content of held files differs from others.
 const HELD_SALT: u64 = 99;
 
-/// Free blocks and inodes.
+/// Number of free blocks and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     blocks: u64,
@@ -131,13 +134,13 @@ pub struct Space {
 }
 
 impl Space {
-    /// Those of now.
+    /// Returns the current numbers.
     pub fn of(fs: &dyn FileSystem) -> Self {
         let stat = fs.statfs();
         Self { blocks: stat.blocks_free, inodes: stat.inodes_free }
     }
 
-    /// Whether what a dead process held and mapped since then has been given back.
+    /// Checks that files that a dead process held and mapped since then have been given back.
     pub fn is_as_before(self, fs: &dyn FileSystem) -> Result<(), String> {
         let now = Self::of(fs);
         match now == self {

@@ -1,7 +1,8 @@
-//! A file that a process has mapped to where it lies when it, or another one, dies.
+//! A file that a process has mapped directly from the pool when it, or another one, dies.
 //!
-//! As long as it is mapped, its blocks stay where they are, and hold what the file holds, with zeros behind its end. What was
-//! stored through the mapping, no engine has seen: a sync makes it durable, also after the process that stored it has died.
+//! As long as it is mapped, its blocks stay where they are, and have the file's content, with zeros
+//! behind its end. The engine does not see stores through the mapping: a sync makes them durable,
+//! also after the process that stored has died.
 
 use pmem::Medium;
 use vfs::script::{Driver, Op, content};
@@ -10,14 +11,14 @@ use vfs::{Errno, Extent, FileSystem, Ino};
 const BLOCK: u64 = 4096;
 /// Bytes that are mapped behind the last block of the file.
 const BEHIND: u64 = 2 * BLOCK;
-/// Where bytes are stored in a file, and how many: across lines, in its first and in its second block.
+/// Offsets and lengths of stores to a file: across lines, in its first and in its second block.
 const STORED: [(u64, u64); 2] = [(40, 200), (BLOCK + 10, 60)];
-/// Where a process stores that ignores the end of the file: in its last block.
+/// Offset and length of a store behind the end of the file, in its last block.
 const BEHIND_END: (u64, u64) = (BLOCK + 1100, 8);
 /// The size to which a file grows at last.
 const GROWN: u64 = 90_000;
 
-/// A mapping that stores.
+/// A mapping for stores.
 pub struct Mapping {
     path: &'static str,
     /// The file.
@@ -26,7 +27,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps a file of two blocks or more, and more behind its end.
+    /// Maps a file of at least two blocks, and bytes behind its end.
     pub fn make(fs: &dyn FileSystem, path: &'static str) -> Result<Self, String> {
         let failed = |e: Errno| format!("mapping {path}: {e}");
         let ino = Driver::new(fs).held(path).ok_or_else(|| failed(Errno::NOENT))?;
@@ -35,7 +36,7 @@ impl Mapping {
         Ok(Self { path, ino, extents })
     }
 
-    /// Where its blocks lie, in order.
+    /// Returns the addresses of its blocks, in order.
     fn blocks(&self) -> impl Iterator<Item = u64> {
         let of = |extent: &Extent| extent.start..extent.start + extent.len;
         self.extents.iter().flat_map(move |extent| of(extent).step_by(BLOCK as usize))
@@ -51,12 +52,12 @@ impl Mapping {
         STORED.into_iter().for_each(|place| self.put(medium, place, salt));
     }
 
-    /// The same behind its end.
+    /// Stores behind the end of the file.
     pub fn store_behind_end(&self, medium: &impl Medium, salt: u64) {
         self.put(medium, BEHIND_END, salt);
     }
 
-    /// What is mapped is the file, and zeros behind its end.
+    /// Checks that the mapped bytes are the file's, and zeros behind its end.
     pub fn look(&self, fs: &dyn FileSystem, medium: &impl Medium) -> Result<(), String> {
         let mut held = vec![0; self.blocks().count() * BLOCK as usize];
         fs.read(self.ino, 0, &mut held).map_err(|e| format!("{}: {e}", self.path))?;
@@ -67,7 +68,7 @@ impl Mapping {
         }
     }
 
-    /// Makes durable what was stored through the mapping.
+    /// Makes stores through the mapping durable.
     pub fn sync(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let len = self.blocks().count() as u64 * BLOCK;
         fs.sync_range(self.ino, 0..len, false).map_err(|e| format!("msync {}: {e}", self.path))
@@ -77,18 +78,18 @@ impl Mapping {
         format!("{} after a death: {e}", self.path)
     }
 
-    /// The size of the file.
+    /// Returns the size of the file.
     pub fn size(&self, fs: &dyn FileSystem) -> Result<u64, String> {
         Ok(fs.getattr(self.ino).map_err(|e| self.failed(e))?.size)
     }
 
-    /// Another process lets the file grow.
+    /// Lets the file grow, by another process.
     pub fn grow(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let grown = Driver::new(fs).run(&Op::truncate(self.path, GROWN), 0);
         grown.map_err(|e| self.failed(e))
     }
 
-    /// Whether it has grown by zeros.
+    /// Checks that it has grown by zeros.
     pub fn has_grown_from(&self, fs: &dyn FileSystem, had: u64) -> Result<(), String> {
         let mut new = vec![1; (GROWN - had) as usize];
         let n = fs.read(self.ino, had, &mut new).map_err(|e| self.failed(e))?;

@@ -7,7 +7,7 @@ use crashsim::trace::Trace;
 use pmem::Medium;
 use std::collections::BTreeSet;
 
-/// The states after a trace: the values of these words.
+/// Returns the states after a trace: the values of these words.
 fn states(text: &str, semantics: Semantics, words: &[u32]) -> BTreeSet<Vec<u64>> {
     let trace: Trace = format!("keepstone-trace 1 4096\n{text}").parse().unwrap();
     let mut p = Persistency::new(semantics, trace.len);
@@ -104,7 +104,7 @@ fn a_line_stored_whole_is_old_or_new() {
     let fenced = |by| states(&format!("{text}\n{by} fence -"), Semantics::Adr, &words);
     assert_eq!(fenced(0), set(&[&[1, 1, 1]]));
     assert_eq!(fenced(1), whole);
-    // Without an order towards other stores to the line.
+    // No order between it and other stores to the line.
     let met = format!("0 word 72 {TWO} -\n{text}\n0 nt 120 {TWO} -");
     let want = [[0, 0, 0], [0, 2, 0], [0, 0, 2], [0, 2, 2], [1, 1, 1], [1, 1, 2]];
     let want = want.iter().map(|s| s.to_vec()).collect();
