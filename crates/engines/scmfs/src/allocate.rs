@@ -102,7 +102,7 @@ impl<M: Medium> Files<M> {
         if v.mappings.are_direct() {
             return Err(Errno::BUSY);
         }
-        // After the shift, unflushed blocks would no longer be marked as such.
+        // New maps need durable blocks (map-M2), and the dirty range is by file offset.
         self.flush_dirty(v)?;
         let len = (range.end - range.start) / BLOCK;
         let new_size = if collapse { size - len * BLOCK } else { size + len * BLOCK };

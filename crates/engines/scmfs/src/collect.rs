@@ -205,8 +205,9 @@ impl<M: Medium> Store<M> {
         self.v.blocks.count_range(&self.v.arena, unit * each..(unit + 1) * each)
     }
 
-    /// The units that a file lies in, if it is one run of at most a unit's blocks: one unit or two,
-    /// and the blocks that moving it takes out of each. Read without a lock, so only a hint.
+    /// The units that a file lies in, if it is a single run of at most a unit's blocks. There are
+    /// one or two; moving the file takes the returned number of blocks out of each. Read without a
+    /// lock, so only a hint.
     fn candidates(&self, ino: Ino, v: &VInode) -> SmallVec<[(usize, Candidate); 2]> {
         let each = self.v.settings.prealloc.unit;
         let run = match self.map(v) {

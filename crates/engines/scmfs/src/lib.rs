@@ -1,7 +1,7 @@
 //! SCMFS: a file system on persistent memory whose files are contiguous in memory (Wu and Reddy, SC 2011; section numbers
 //! refer to that paper).
 //!
-//! A file is one run of blocks, so that a read is one copy from an offset in the run. In the paper,
+//! A file is a single run of blocks, so that a read is a copy from an offset in it. In the paper,
 //! the kernel's memory management makes files contiguous. Here all of the pool is mapped once, and
 //! a run is contiguous in the pool as well. A file that outgrows its run, or has big holes, is
 //! mapped by tables like those of a CPU ([`layout`]).

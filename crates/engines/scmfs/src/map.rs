@@ -1,11 +1,14 @@
-//! Where the content of files lies: map words, and the tables that they lead to (the mapping table of §3.2).
+//! The places of file contents: map words, and the tables that they lead to (the mapping table of
+//! §3.2).
 //!
-//! - map-M1: what a map word names is inside the pool and behind what is fixed; a word in a table of level *n* is a hole, a run of
-//!   at most as many blocks as it stands for, or a table of level *n* − 1. Looked at before it is followed.
-//! - map-M2: blocks that come into a map below the size of their file are what they are to read as, durably, before the word that
-//!   names them is stored. Beyond the size nothing is known of them.
-//! - map-M3: a word of a table changes by one store, which changes no byte of the content but those that the operation
-//!   changes. So none of these stores needs to be atomic with another one.
+//! - map-M1: blocks that a map word names are inside the pool and behind the fixed ones. A word in
+//!   a table of level *n* is a hole, a run of at most as many blocks as the word maps, or a table
+//!   of level *n* − 1. A word is checked before it is followed.
+//! - map-M2: blocks that come into a map below the size of their file have the content that they
+//!   are to read as, durably, before the word that names them is stored. Beyond the size their
+//!   content is unspecified.
+//! - map-M3: a word of a table changes by one store, which changes only bytes of the content that
+//!   the operation changes. So none of these stores needs to be atomic with another one.
 
 use crate::layout::*;
 use crate::space::Txn;
@@ -15,24 +18,24 @@ use std::ops::Range;
 use vfs::{Errno, Result};
 use zerocopy::IntoBytes;
 
-/// A pool's medium, and how maps in it are followed and changed.
+/// A pool's medium, and the functions that follow and change maps in it.
 pub struct Maps<M> {
     pub medium: Pm<M>,
     /// Bytes that were formatted.
     pub bytes: u64,
 }
 
-/// What a stretch of a file's blocks is.
+/// A contiguous part of a file's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many blocks that read as zeros.
+    /// This number of blocks, which read as zeros.
     Hole(u64),
-    /// These.
+    /// Blocks of the pool.
     Run(Run),
 }
 
 impl Piece {
-    /// Blocks of it.
+    /// The number of blocks.
     pub fn count(self) -> u64 {
         match self {
             Self::Hole(n) => n,
@@ -40,7 +43,7 @@ impl Piece {
         }
     }
 
-    /// No more than so many blocks of it.
+    /// Its first blocks, at most this number.
     fn first(self, most: u64) -> Self {
         match self {
             Self::Hole(n) => Self::Hole(n.min(most)),
@@ -49,7 +52,7 @@ impl Piece {
     }
 }
 
-/// What new blocks of a file get to hold: data at an offset, zeros around.
+/// The content of new blocks of a file: data at an offset, zeros around it.
 #[derive(Clone, Copy)]
 pub struct Fill<'a> {
     pub offset: u64,
@@ -57,10 +60,10 @@ pub struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    /// Zeros.
+    /// Zeros only.
     pub const ZEROS: Self = Fill { offset: 0, data: &[] };
 
-    /// The part of the data that lies in a range of bytes of the file, and where.
+    /// The part of the data in a range of bytes of the file, and its offset.
     pub fn within(&self, range: &Range<u64>) -> (u64, &[u8]) {
         let end = self.offset + self.data.len() as u64;
         let (start, end) = (range.start.max(self.offset), range.end.min(end));
@@ -73,15 +76,16 @@ impl Fill<'_> {
 
 /// Holes of a file that are to be mapped.
 pub struct Holes {
-    /// What of these blocks is one.
+    /// The blocks of the file, of which the holes are mapped.
     pub range: Range<u64>,
-    /// So many blocks more are mapped where the range ends in a run that can have them: nothing is said of what they hold.
+    /// Blocks to map in addition, if the range ends in a run that can be extended; their content is
+    /// unspecified.
     pub prealloc: u64,
-    /// Whether an extent that begins there is worth a unit, as more is likely to follow.
+    /// Whether an extent that begins in the range is worth a unit, as more is likely to follow.
     pub is_worth_a_unit: bool,
 }
 
-/// A word of a map: where it is, and what it stands for.
+/// A word of a map: its place, and the blocks that it maps.
 #[derive(Clone, Copy)]
 struct Word {
     slot: PmOff,
@@ -97,12 +101,12 @@ impl Word {
     }
 }
 
-/// Blocks that a table of this level stands for; of level 0: one.
+/// Blocks that a table of this level maps; level 0 stands for a single block.
 const fn table_blocks(level: u8) -> u64 {
     table_bytes(level) / BLOCK
 }
 
-/// How many blocks of tables a change to so many neighbouring blocks of a file may need at the most.
+/// The most blocks of tables that a change to this number of neighbouring blocks of a file needs.
 pub fn tables_for(blocks: u64) -> u64 {
     let mut sum = 0;
     let mut level = 1;
@@ -114,7 +118,7 @@ pub fn tables_for(blocks: u64) -> u64 {
 }
 
 impl<M: Medium> Maps<M> {
-    /// A block that may be followed.
+    /// Checks a block number before it is followed.
     #[inline]
     fn check_block(&self, block: u64) -> Result<BlockNo> {
         match BlockNo::new(block) {
@@ -123,7 +127,7 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// What a map word names, if it can (map-M1): `most` is the highest level of a table it may name.
+    /// Checks a map word (map-M1): `most` is the highest level of a table it may name.
     #[inline]
     pub fn check_map(&self, word: Unverified, most: u8) -> Result<Map> {
         match word {
@@ -141,36 +145,36 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// What the map word at `slot` says.
+    /// Loads the map word at `slot`, unchecked.
     #[inline]
     pub fn load_map(&self, slot: PmOff) -> Unverified {
         Unverified::unpack(self.medium.load_u64(slot))
     }
 
-    /// What the map word of a content names, which lies at `slot`.
+    /// Loads and checks the map word of a content at `slot`.
     #[inline(always)]
     pub fn map_at(&self, slot: PmOff) -> Result<Map> {
         self.check_map(self.load_map(slot), LEVEL_MAX)
     }
 
-    /// What the `index`th word of a table names.
+    /// Loads and checks the `index`th word of a table.
     fn table_word(&self, block: BlockNo, level: u8, index: u64) -> Result<Map> {
         self.check_entry(self.load_map(block.at(index * 8)), level)
     }
 
-    /// What a word in a table of this level names.
+    /// Checks a word in a table of this level.
     pub fn check_entry(&self, word: Unverified, level: u8) -> Result<Map> {
         let map = self.check_map(word, level - 1)?;
         match map {
             Map::Run(run) if run.count > table_blocks(level - 1) => Err(Errno::UCLEAN),
-            // One level at a time.
+            // Levels decrease one by one.
             Map::Table { level: below, .. } if below + 1 != level => Err(Errno::UCLEAN),
             _ => Ok(map),
         }
     }
 
-    /// What is at the `index`th block of a file, as far as that goes on in one word; of blocks that are mapped singly, what lies
-    /// behind each other, `most` of them.
+    /// The piece that begins at the `index`th block of a file, up to the end of its word. Of single
+    /// blocks in a table of level 1, the contiguous ones, at most `most` of them.
     #[inline]
     pub fn piece(&self, map: Map, index: u64, most: u64) -> Result<Piece> {
         match map {
@@ -210,7 +214,8 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Where holes end in a table, of which a word before these is one.
+    /// The index of the first of these words of a table that is not a hole, or the end; the word
+    /// before them is a hole.
     fn end_of_holes(&self, block: BlockNo, level: u8, words: Range<u64>) -> Result<u64> {
         let end = words.end;
         for index in words {
@@ -221,7 +226,8 @@ impl<M: Medium> Maps<M> {
         Ok(end)
     }
 
-    /// A block, and those that the next words of its table of level 1 name, as far as these lie behind it.
+    /// Extends a run by the blocks of the next words of a table of level 1, as long as these are
+    /// contiguous.
     fn with_next(&self, block: BlockNo, words: Range<u64>, mut run: Run) -> Result<Run> {
         for index in words {
             if self.table_word(block, 1, index)? != Map::Run(Run::one(run.end())) {
@@ -232,7 +238,7 @@ impl<M: Medium> Maps<M> {
         Ok(run)
     }
 
-    /// Calls `each` for what the blocks in `range` are, in order, until it says `false`.
+    /// Calls `each` for the pieces of the blocks in `range`, in order, until it returns `false`.
     pub fn pieces(
         &self,
         map: Map,
@@ -250,8 +256,8 @@ impl<M: Medium> Maps<M> {
         Ok(())
     }
 
-    /// Calls `each` for the bytes of `range` that are mapped, in order: where in the file they are, where in the pool, and how
-    /// many. What it leaves out are holes.
+    /// Calls `each` for the mapped bytes of `range`, in order: with their offset in the file, their
+    /// place in the pool, and their number. Skips holes.
     #[inline]
     pub fn mapped(
         &self,
@@ -272,14 +278,14 @@ impl<M: Medium> Maps<M> {
         })
     }
 
-    /// All blocks of a map, and those of its tables.
+    /// The blocks of a map, including those of its tables.
     pub fn all_blocks(&self, map: Map) -> Result<SmallVec<[Run; 4]>> {
         let mut runs = SmallVec::new();
         self.collect_blocks(map, &mut runs)?;
         Ok(runs)
     }
 
-    /// Adds them to what is there already.
+    /// Adds the blocks of a map to `runs`.
     pub fn collect_blocks(&self, map: Map, runs: &mut SmallVec<[Run; 4]>) -> Result<()> {
         match map {
             Map::Hole => {}
@@ -296,8 +302,8 @@ impl<M: Medium> Maps<M> {
 
     // --- what grows -----------------------------------------------------------------------------
 
-    /// Stores what `fill` says over bytes of a file that nobody sees yet: `len` from `at` on, which lie at `pm`. Durable after the
-    /// next fence.
+    /// Writes the content of `fill` into invisible bytes of a file: `len` bytes from `at` on, which
+    /// lie at `pm`. Durable after the next fence.
     pub fn overwrite(&self, at: u64, pm: PmOff, len: u64, fill: &Fill<'_>) {
         let (start, data) = fill.within(&(at..at + len));
         let end = start + data.len() as u64;
@@ -312,7 +318,7 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// Maps holes below a table that the file has. Durable after the next fence.
+    /// Maps holes below an existing table. Durable after the next fence.
     pub fn map_holes(
         &self,
         txn: &mut Txn<'_>,
@@ -346,9 +352,9 @@ impl<M: Medium> Maps<M> {
         Ok(())
     }
 
-    /// Maps what of these words of a table of level 1, whose first block of the file is `base`, is a hole: by blocks that
-    /// lie behind
-    /// each other as far as there are such. A fence for all that are holes together.
+    /// Maps the holes among these words of a table of level 1, whose first block of the file is
+    /// `base`. Uses contiguous blocks as far as there are any. Adjacent holes need one fence
+    /// together.
     fn map_blocks(
         &self,
         txn: &mut Txn<'_>,
@@ -371,7 +377,7 @@ impl<M: Medium> Maps<M> {
         Ok(())
     }
 
-    /// Maps holes that follow each other in a table of level 1.
+    /// Maps adjacent holes in a table of level 1.
     fn map_hole(
         &self,
         txn: &mut Txn<'_>,
@@ -387,7 +393,8 @@ impl<M: Medium> Maps<M> {
             index += run.count;
             runs.push(run);
         }
-        // map-M2. In which order these words become durable makes no difference (map-M3).
+        // The blocks are durable first (map-M2). The order in which these words become durable
+        // makes no difference (map-M3).
         let ready = self.medium.fence();
         let slot = |index: u64| block.at(index * 8);
         let blocks = runs.iter().flat_map(|run| run.blocks());
@@ -398,7 +405,8 @@ impl<M: Medium> Maps<M> {
         self.medium.flush(slot(words.start), (words.end - words.start) * 8);
     }
 
-    /// Maps what of a range a word of a table above level 1 stands for, and pre-allocated blocks behind it.
+    /// Maps the part of a range that a word of a table above level 1 maps, and pre-allocated blocks
+    /// behind it.
     fn map_in_word(
         &self,
         txn: &mut Txn<'_>,
@@ -420,7 +428,7 @@ impl<M: Medium> Maps<M> {
         if end <= have {
             return Ok(());
         }
-        // What continues a run, or begins the word, may stay one run.
+        // A part that continues a run, or begins the word, may stay a single run.
         if start <= have {
             let more = end - have;
             let prealloc = (*prealloc).min(word.blocks() - end);
@@ -452,7 +460,8 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// A new table which maps what the run `map`, or a hole, does. Durable after the next fence.
+    /// Makes a new table that maps the same blocks as the run `map`, or a hole. Durable after the
+    /// next fence.
     pub fn new_table(&self, txn: &mut Txn<'_>, level: u8, map: Map) -> Map {
         assert!(level > 0, "a block is taken from what was reserved, wherever it is");
         let each = table_blocks(level - 1);
@@ -470,20 +479,21 @@ impl<M: Medium> Maps<M> {
         self.write_table(txn, level, &words)
     }
 
-    /// A new table of these words. Durable after the next fence.
+    /// Writes a new table of these words. Durable after the next fence.
     fn write_table(&self, txn: &mut Txn<'_>, level: u8, words: &[u64; FANOUT as usize]) -> Map {
         let block = txn.take();
         self.medium.write_nt(block.at(0), words.as_bytes());
         Map::Table { block, level }
     }
 
-    /// Stores a map word when what it names is ready; durable on return.
+    /// Stores a map word after a fence that makes its blocks durable; durable on return.
     pub fn publish_map(&self, slot: PmOff, map: Map) {
         let ready = self.medium.fence();
         let _ = self.medium.publish(slot, map.pack(), ready);
     }
 
-    /// A table above what a map is, so that it stands for `bytes` at least. Durable after the next fence.
+    /// Makes a table above a map, so that it can map at least `bytes`. Durable after the next
+    /// fence.
     pub fn raise(&self, txn: &mut Txn<'_>, map: Map, bytes: u64) -> Map {
         let level = level_for(bytes);
         match map {
@@ -496,15 +506,16 @@ impl<M: Medium> Maps<M> {
                 }
                 map
             }
-            // A run may be longer than what is asked for.
+            // A run may be longer than `bytes`.
             _ => self.new_table(txn, level.max(level_for(map.virtual_bytes())), map),
         }
     }
 
     // --- what shrinks ---------------------------------------------------------------------------
 
-    /// Takes the blocks `range` out of a table, as far as that needs no new tables: blocks in the middle of a run are zeroed where
-    /// they are. In place; what is out is noted to become free, so a fence has to follow.
+    /// Takes the blocks `range` out of a table, as far as that needs no new tables; blocks in the
+    /// middle of a run are zeroed in place. It changes the table in place and records the removed
+    /// blocks as free, so a fence has to follow.
     pub fn unmap(
         &self,
         txn: &mut Txn<'_>,
@@ -514,7 +525,7 @@ impl<M: Medium> Maps<M> {
         self.unmap_in_table(txn, (block, level), 0, range).map(drop)
     }
 
-    /// Whether the table maps nothing any more.
+    /// Returns whether the table maps no blocks any more.
     fn unmap_in_table(
         &self,
         txn: &mut Txn<'_>,
@@ -567,7 +578,7 @@ impl<M: Medium> Maps<M> {
 
     // --- what shifts ----------------------------------------------------------------------------
 
-    /// New tables over these blocks of a file, ascending. Durable after the next fence.
+    /// Builds new tables over these blocks of a file, ascending. Durable after the next fence.
     pub fn build(&self, txn: &mut Txn<'_>, level: u8, pieces: &[(u64, Run)]) -> Map {
         self.build_table(txn, level, 0, pieces)
     }
@@ -577,7 +588,7 @@ impl<M: Medium> Maps<M> {
         let mut words = [0u64; FANOUT as usize];
         for (index, word) in words.iter_mut().enumerate() {
             let first = base + index as u64 * each;
-            // All that overlaps the word; the last of it may go on behind.
+            // All pieces that overlap the word; the last one may continue behind it.
             let n = rest.partition_point(|(at, _)| *at < first + each);
             let parts: SmallVec<[(u64, Run); 4]> =
                 rest[..n].iter().filter_map(|(at, run)| part(*at, *run, first, each)).collect();
@@ -587,7 +598,7 @@ impl<M: Medium> Maps<M> {
                 _ => self.build_table(txn, level - 1, first, &parts),
             }
             .pack();
-            // What ends in this word is done.
+            // Pieces that end in this word are done.
             let done = rest[..n].partition_point(|(at, run)| at + run.count <= first + each);
             rest = &rest[done..];
         }

@@ -1,14 +1,17 @@
-//! Mappings to where contents lie: `map_range`, `sync_range`.
+//! Direct mappings of contents: `map_range`, `sync_range`.
 //!
-//! - mapping-D1: while anybody maps a file so ([`namespace::derived::Mappings`], which is counted under the file's exclusive lock), its blocks
-//!   neither move nor become free: it grows where it is or by a table, what is cut off or punched out is zeroed in place, and
-//!   stays as pre-allocated blocks until the last mapping is gone.
-//! - mapping-D2: what is mapped exists, and is the file's own: when a mapping is counted, all blocks of its range are mapped,
-//!   and all that the file has beyond its size is zeros, or what was stored there through mappings since. So the first mapping
-//!   begins with what is pre-allocated given back, as that is anybody's old bytes (prealloc-A2); holes, and blocks behind the end,
-//!   come filled with zeros, durably; and as long as there are mappings, none are pre-allocated
-//!   ([`Store::extend`](crate::store::Store::extend)).
-//! - mapping-D3: as long as a mapping stores, all of the file counts as not durable; when one goes, that is noted first.
+//! - mapping-D1: while a process maps a file directly ([`namespace::derived::Mappings`], which is
+//!   counted under the file's exclusive lock), its blocks neither move nor become free. It grows in
+//!   place or by a table. Blocks that are cut off or punched out are zeroed in place, and stay
+//!   pre-allocated until the last mapping is gone.
+//! - mapping-D2: mapped blocks exist, and show only bytes of the file itself. When a mapping is
+//!   counted, all blocks of its range are allocated. The file's blocks beyond its size contain
+//!   zeros, or bytes that were stored there through mappings since. So the first mapping starts by
+//!   giving back pre-allocated blocks, which may hold old bytes of any file (prealloc-A2). Holes,
+//!   and blocks behind the end, are filled with zeros, durably. While there are mappings, no blocks
+//!   are pre-allocated ([`Store::extend`](crate::store::Store::extend)).
+//! - mapping-D3: while a mapping stores, all of the file counts as not durable. When such a mapping
+//!   ends, that is recorded first.
 
 use crate::fs::Files;
 use crate::growth::Growth;
@@ -22,7 +25,7 @@ use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, Extent, Ino, Result};
 
-/// So many blocks may be allocated for a mapping, or a quarter of what it maps: 64 MiB.
+/// The most blocks that are allocated for a mapping, unless a quarter of its range is more: 64 MiB.
 const FILL_MAX: u64 = (64 << 20) / BLOCK;
 /// A range in more extents is not worth it: each takes one of the 65 530 mappings that a process can have.
 const EXTENTS_MAX: usize = 1024;
@@ -54,7 +57,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Allocates what of these blocks is not, and zeroes what lies behind the end in the last block of the file (mapping-D2).
+    /// Allocates the missing blocks, and zeroes the bytes behind the end in the last block of the
+    /// file (mapping-D2).
     fn back(&self, v: &VInode, blocks: &Range<u64>) -> Result<()> {
         let size = self.load(v, Word::Size);
         if !v.mappings.are_direct() {
@@ -64,7 +68,7 @@ impl<M: Medium> Files<M> {
         let missing = self.holes(map, blocks.clone())?;
         let count = blocks.end - blocks.start;
         let most = FILL_MAX.max(count / 4).min(self.v.free_blocks() / 4);
-        // What others map is not mapped otherwise (by the kernel), so there is no choice.
+        // A file that others map directly cannot be mapped by the kernel, so there is no choice.
         if missing > most && !v.mappings.are_direct() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -74,7 +78,7 @@ impl<M: Medium> Files<M> {
             self.v.transact(self.blocks_to_grow(map, &range, grown)?, KEEP, |txn| {
                 self.preallocate(txn, v, &Growth::of(v, range, grown, Fill::ZEROS))
             })?;
-            // Before anybody syncs what is stored there.
+            // Before a sync of bytes that are stored there.
             let _ = self.medium.fence();
         }
         let end = size..size.next_multiple_of(BLOCK);
@@ -84,7 +88,7 @@ impl<M: Medium> Files<M> {
         self.clear(v, end)
     }
 
-    /// Where these blocks lie, of which none is a hole.
+    /// The places of these blocks, none of which is a hole.
     fn extents(&self, v: &VInode, blocks: &Range<u64>) -> Result<Vec<Extent>> {
         let mut extents: Vec<Extent> = Vec::new();
         self.pieces(self.map(v)?, blocks.clone(), |_, piece| {

@@ -117,24 +117,25 @@ impl Volatile {
         &self.arena.table(self.dirty_files)[0]
     }
 
-    /// Whether any file was mapped to where it lies since this state was derived: what is stored so, nobody sees (mapping-D3).
+    /// Whether any file was mapped directly since this state was derived: stores through mappings
+    /// are not recorded (mapping-D3).
     fn are_mapped(&self) -> &AtomicU64 {
         &self.arena.table(self.dirty_files)[1]
     }
 
-    /// Notes that a file is.
+    /// Records that a file is mapped directly.
     pub fn note_direct_mapping(&self) {
         self.are_mapped().store(1, Relaxed);
     }
 
-    /// Whether any file may not be durable: two loads, for who asks now and then.
+    /// Whether any file may not be durable. It takes two loads, for callers that ask regularly.
     pub fn is_any_dirty(&self) -> bool {
         self.dirty_files().load(Relaxed) != 0 || self.are_mapped().load(Relaxed) != 0
     }
 
-    /// Which blocks of a file may not be durable: none others.
+    /// The blocks of a file that may not be durable; all others are.
     pub fn dirty_blocks(&self, v: &VInode) -> Range<u64> {
-        // Nobody sees what is stored through mappings.
+        // Stores through mappings are not recorded.
         if v.mappings.may_store() {
             return 0..u64::MAX;
         }
@@ -143,14 +144,14 @@ impl Volatile {
         u64::from(start).min(end)..end
     }
 
-    /// Whether a block was noted, of a file for which all are known.
+    /// Whether a block may not be durable.
     pub fn is_dirty(&self, v: &VInode, block: BlockNo) -> bool {
         v.state.load(Relaxed) & ALL_DIRTY != 0
             || v.mappings.may_store()
             || self.dirty.get(&self.arena, block.get())
     }
 
-    /// Notes that a block is durable.
+    /// Records that a block is durable.
     pub fn clear_dirty(&self, block: BlockNo) {
         let block = block.get();
         if self.dirty.get(&self.arena, block) {
@@ -158,9 +159,9 @@ impl Volatile {
         }
     }
 
-    /// Notes that all of a file is durable.
+    /// Records that all of a file is durable.
     pub fn end_dirty(&self, v: &VInode) {
-        // Of several who wrote the same back, one counts.
+        // Of several threads that wrote back the same blocks, one decrements the count.
         if v.entries.swap(0, Relaxed) != 0 {
             self.dirty_files().fetch_sub(1, Relaxed);
         }
@@ -168,7 +169,7 @@ impl Volatile {
         v.state.fetch_and(!ALL_DIRTY, Relaxed);
     }
 
-    /// Notes that nobody knows what of a file is durable.
+    /// Records that it is unknown which blocks of a file are durable.
     pub fn set_all_dirty(&self, v: &VInode) {
         v.parent.store(0, Relaxed);
         if v.entries.swap(u32::MAX, Relaxed) == 0 {
@@ -179,7 +180,7 @@ impl Volatile {
 
     // --- what files have chosen -----------------------------------------------------------------
 
-    /// The write policy that a file has chosen for itself.
+    /// The file's own write policy.
     #[inline]
     pub fn write_policy(&self, v: &VInode) -> Option<WritePolicy> {
         match v.state.load(Relaxed) & POLICY {
@@ -188,15 +189,15 @@ impl Volatile {
         }
     }
 
-    /// Notes it.
+    /// Sets or clears the file's own write policy.
     pub fn set_write_policy(&self, v: &VInode, policy: Option<WritePolicy>) {
         v.state.fetch_and(!POLICY, Relaxed);
         v.state.fetch_or(policy.map_or(0, settings::number) * POLICY_UNIT, Relaxed);
     }
 }
 
-/// Of files, two words that directories use otherwise say which blocks may not be durable: the first, and the one behind the last;
-/// the highest number stands for all that are higher.
+/// The range of a file's blocks that may not be durable: the first, and the one behind the last. It
+/// is in two words that directories use otherwise; the highest number stands for all higher ones.
 fn dirty_words(v: &VInode) -> (u32, u32) {
     (v.parent.load(Relaxed), v.entries.load(Relaxed))
 }

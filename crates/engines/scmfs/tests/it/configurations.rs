@@ -1,4 +1,4 @@
-//! The contract's suite on SCMFS, with each thing that can be chosen.
+//! The contract's suite on SCMFS, in each configuration.
 
 use pmem::Region;
 use pool::{Consistency, FormatOptions, MountOptions, WritePolicy};
@@ -22,7 +22,7 @@ fn make_unordered() -> Box<dyn FileSystem> {
     make_with(&MountOptions { consistency: Consistency::None, ..MountOptions::default() })
 }
 
-/// With each thing that can be chosen.
+/// Runs the suite in each configuration.
 #[test]
 fn configurations() {
     for make in [make_through, make_cached, make_unordered] {

@@ -1,6 +1,7 @@
-//! Where contents lie: runs as long as that is possible, tables where it is not; and that nobody sees what is pre-allocated.
+//! The places of contents: runs as long as that is possible, tables otherwise; and that
+//! pre-allocated blocks never show.
 
-// What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
+// These tests assert the blocks that are needed; `prealloc.rs` tests those that are pre-allocated.
 use crate::common::OnDemand as Scmfs;
 use namespace::layout::Word;
 use pmem::Medium as _;
@@ -21,7 +22,7 @@ fn append(fs: &Pool, ino: Ino, data: &[u8]) {
     fs.append(ino, data).unwrap();
 }
 
-/// What the map word of a file among the first inodes says.
+/// The map word of a file among the first inodes.
 fn map_of(fs: &Pool, ino: Ino) -> Unverified {
     Unverified::unpack(fs.medium().load_u64(Scmfs::inode_at(ino) + Word::Root as u64))
 }
@@ -46,7 +47,7 @@ fn a_file_that_can_grow_in_place_stays_one_run() {
     let fs = pool();
     let f = file(&fs, "f", &[1; 4096]);
     let start = start_of(map_of(&fs, f));
-    // Beyond what a table would be needed for.
+    // More than the size from which on a table would be needed.
     (1..1500).for_each(|_| append(&fs, f, &[1; 4096]));
     assert_eq!(map_of(&fs, f), Unverified::Run { start, count: 1500 }, "it could grow in place");
     assert_eq!(fs.getattr(f).unwrap().blocks, 1500 * 8);
@@ -63,7 +64,7 @@ fn a_file_whose_neighbour_is_taken_moves_or_becomes_a_table() {
         let f = file(&fs, name, &before);
         let was = start_of(map_of(&fs, f));
         let blocks = before.len() as u64 / BLOCK;
-        // Small ones take what is left of units, until one lies behind it.
+        // Small files take the rest of broken units, until one lies behind it.
         let is_behind = |nth: &u64| {
             let other = file(&fs, &format!("{name}{nth}"), &vec![9; 250 * 4096]);
             start_of(map_of(&fs, other)) == was + blocks
@@ -87,7 +88,7 @@ fn a_file_whose_neighbour_is_taken_moves_or_becomes_a_table() {
     }
     let fs = check_and_remount::<Scmfs>(fs);
     names.iter().for_each(|name| fs.unlink(ROOT, name.as_bytes()).unwrap());
-    // The block of the root directory.
+    // One block for the root directory.
     assert_eq!(fs.statfs().blocks_free, idle - 1);
 }
 
@@ -114,7 +115,7 @@ fn a_file_that_moves_stays_for_who_reads_it_without_a_copy() {
 fn extents_of_a_table_grow_in_place() {
     let fs = pool();
     let f = file(&fs, "f", &pattern(3 << 20));
-    // The last of them lies behind it.
+    // The last of them lies behind `f`.
     for i in 0..3 {
         file(&fs, &format!("other{i}"), &vec![9; 250 * 4096]);
     }
@@ -124,7 +125,7 @@ fn extents_of_a_table_grow_in_place() {
     let words = words_of(&fs, map_of(&fs, f));
     let used: Vec<_> = words.iter().filter(|word| **word != Unverified::Hole).collect();
     assert_eq!(used.len(), 4, "7 MiB");
-    // The second was broken where the run ended.
+    // The second word was broken where the run ended.
     for (i, word) in used.iter().enumerate() {
         let is_run = matches!(word, Unverified::Run { .. });
         assert!(is_run || i == 1, "extent {i} is in pieces: {word:?}");
@@ -158,7 +159,7 @@ fn a_punched_hole_gives_its_blocks_back_and_reads_as_zeros() {
     fs.fallocate(f, Fallocate::PunchHole, start as u64, (end - start) as u64).unwrap();
     model[start..end].fill(0);
     assert!(content(&fs, f) == model);
-    // Two words of the table whole, but for the ragged blocks at the ends of both.
+    // All blocks of two words of the table, except the partial blocks at both ends.
     let back = fs.statfs().blocks_free - free;
     assert!(back >= 512 - 2, "{back} blocks came back");
     fs.fallocate(f, Fallocate::PunchHole, 0, 8 << 20).unwrap();
@@ -168,10 +169,10 @@ fn a_punched_hole_gives_its_blocks_back_and_reads_as_zeros() {
     check_and_remount::<Scmfs>(fs);
 }
 
-/// What lets a file grow to a size.
+/// A way to let a file grow to a size.
 type Grow = (&'static str, fn(&Pool, Ino, u64));
 
-/// In one run and in tables: by a size, a write far out, an allocation.
+/// In a single run and in tables: by a size, a write far out, an allocation.
 #[test]
 fn what_is_cut_and_grown_again_reads_as_zeros() {
     let grow: [Grow; 4] = [
@@ -244,7 +245,7 @@ fn small_requests_leave_whole_units_alone() {
     assert!(broken.len() <= 4, "{broken:?} of {units}");
 }
 
-/// A record of the redo journal, as a power failure leaves it before its words are stored.
+/// Leaves a record of the redo journal as a power failure does before its words are stored.
 fn leave_record(medium: &impl pmem::Medium, number: u64, words: &[(u64, u64)]) {
     let mut bytes = (words.len() as u64).to_le_bytes().to_vec();
     for (at, value) in words {
@@ -256,7 +257,7 @@ fn leave_record(medium: &impl pmem::Medium, number: u64, words: &[(u64, u64)]) {
     medium.store_u64(at, (fnv1a(&bytes) ^ fnv1a(&number.to_le_bytes())).max(1));
 }
 
-/// Runs and tables that are too low for the size (claims-S3).
+/// Runs and tables that are too small for the size (claims-S3).
 #[test]
 fn a_size_beyond_what_a_map_can_hold_is_damage() {
     for hole in [false, true] {
@@ -294,7 +295,7 @@ fn what_was_interrupted_is_finished_by_who_may_write() {
         let region = fs.into_medium();
         let word = Scmfs::inode_at(f) + Word::Root as u64;
         let right = region.load_u64(word);
-        // What the record restores is plainly wrong.
+        // The word that the record restores has an impossible value before.
         region.store_u64(word, u64::MAX);
         let check =
             |repair| Scmfs::check(&region, &CheckOptions { repair, threads: Some(1) }).unwrap();

@@ -1,7 +1,8 @@
-//! What operations cost in traffic to PM (`docs/format/scmfs.md`, "How operations change it"). Counters do not jitter, so they are
-//! asserted. A tick of the clock costs a line more: here it stands still.
+//! The cost of operations in traffic to PM (`docs/format/scmfs.md`, "How operations change it").
+//! Counters do not jitter, so they are asserted. A tick of the clock costs a line more: here it
+//! stands still.
 
-// What is asserted is what is needed; `prealloc.rs` has what is pre-allocated.
+// These tests assert the blocks that are needed; `prealloc.rs` tests those that are pre-allocated.
 use crate::common::OnDemand as Scmfs;
 use pmem::{Medium, OpenOptions};
 use pool::{MountOptions, PastCache};
@@ -43,7 +44,7 @@ fn cost_of(fs: &Fs<Scmfs>, op: impl FnOnce()) -> Cost {
     }
 }
 
-/// The least cost of some tries.
+/// The lowest cost of several tries.
 fn cost(fs: &Fs<Scmfs>, mut op: impl FnMut(u64)) -> Cost {
     (0..12).map(|i| cost_of(fs, || op(i))).min().unwrap()
 }
@@ -116,14 +117,14 @@ fn a_sync_flushes_what_was_written_and_no_more() {
     assert_eq!(fsync(f), Cost::default(), "once");
     assert_eq!(cost_of(&fs, || fs.sync().unwrap()), flushed(1), "the other one");
     assert_eq!(cost_of(&fs, || fs.sync().unwrap()), Cost::default());
-    // Of what is cut off nothing is left to do.
+    // Blocks that were cut off need no flush.
     fs.write(f, 100 * 4096, &[4; 8192]).unwrap();
     let cut = SetAttr { size: Some(100 * 4096 + 10), ..SetAttr::default() };
     fs.setattr(&Caller::ROOT, f, &cut).unwrap();
     assert_eq!(fsync(f), flushed(1));
 }
 
-/// Who mounts does not know what of contents is durable; the first sync of a file finds out.
+/// A mount does not know which contents are durable; the first sync of a file flushes all of it.
 #[test]
 fn the_first_sync_after_a_mount_flushes_a_file_whole() {
     let fs = mounted();
@@ -135,7 +136,8 @@ fn the_first_sync_after_a_mount_flushes_a_file_whole() {
     assert_eq!(cost_of(&fs, || fs.fsync(f).unwrap()), Cost::default());
 }
 
-/// What is not durable is known to all who share a pool, and nobody knows it after a death.
+/// All processes that share a pool know which blocks are dirty. After a death inside an operation,
+/// this is unknown.
 #[test]
 fn a_sync_flushes_what_other_processes_wrote() {
     let pool = PoolFile::new::<Scmfs>("sync", 16 << 20);
@@ -171,7 +173,7 @@ fn names_of(fs: &Fs<Scmfs>) {
     let made = cost(fs, |i| {
         create::<Scmfs>(fs, a, &format!("new-{i}"), &FILE);
     });
-    // All of the inode's first line but its generation, and the name.
+    // All of the inode's first line except its generation, and the name.
     let want = Cost { cached: 56 + 5, lines: 3, fences: 1, words: 5, ..Cost::default() };
     assert_eq!(made, want, "the entry, the two lines of the inode");
     let gone = cost(fs, |i| fs.unlink(a, format!("new-{i}").as_bytes()).unwrap());
@@ -185,7 +187,7 @@ fn names_of(fs: &Fs<Scmfs>) {
         let (name, to) = (format!("fill-{}", 20 + i), format!("again-{i}"));
         fs.rename((b, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
     });
-    // The name; a record of three words, which is a line, and is cleared; these words, where they belong.
+    // The name; a record of three words, which is a line, and is cleared; these words in place.
     let record = 8 + 3 * 16;
     let recorded = Cost { cached: 7 + record, lines: 1 + 1 + 3 + 1, fences: 4, words: 5, nt: 0 };
     let in_place = Cost { nt: 64, fences: 1, ..Cost::default() };
@@ -202,7 +204,7 @@ fn names_of(fs: &Fs<Scmfs>) {
         let (name, to) = (format!("fill-{i}"), format!("moved-{i}"));
         fs.rename((a, name.as_bytes()), (b, to.as_bytes()), RenameFlags::empty()).unwrap();
     });
-    // And the header of what is left of the room.
+    // The same, and the header of the remaining room.
     assert_eq!(cross, Cost { words: 7, ..recorded }, "between directories");
 }
 
@@ -215,7 +217,7 @@ fn attributes() {
             fs.setattr(&Caller::ROOT, files[i as usize], what).unwrap();
         })
     };
-    // Each with the times, which are not atomic with what they date.
+    // Each with the times, which are not atomic with the change itself.
     let word = Cost { lines: 1 + 1, fences: 2 + 1, words: 1 + 1, ..Cost::default() };
     assert_eq!(set(&SetAttr { perm: Some(0o6755), ..SetAttr::default() }), word, "chmod");
     // Owner and mode change together.

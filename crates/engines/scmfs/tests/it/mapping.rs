@@ -1,4 +1,4 @@
-//! Mappings to where files lie: what is mapped exists, stays where it is, and is durable when it is synced.
+//! Direct mappings: mapped blocks exist, stay at their place, and are durable when they are synced.
 
 use crate::common::Scmfs;
 use mounts::MountEvents as _;
@@ -19,7 +19,7 @@ fn file(fs: &Pool, name: &str, len: u64) -> Ino {
     ino
 }
 
-/// What lies in these extents.
+/// The bytes in these extents.
 fn seen(fs: &Pool, extents: &[Extent]) -> Vec<u8> {
     let mut all = Vec::new();
     for extent in extents {
@@ -34,7 +34,7 @@ fn free(fs: &Pool) -> u64 {
     fs.statfs().blocks_free
 }
 
-/// Maps a range, and takes that back: where it lies.
+/// Maps a range, and unmaps it again; returns its extents.
 fn look(fs: &Pool, ino: Ino, len: u64) -> Vec<Extent> {
     let extents = fs.map_range(ino, 0..len, false).unwrap();
     fs.unmap_range(ino, false, true);
@@ -66,7 +66,7 @@ fn what_grows_stays_where_it_is() {
     let fs = pool();
     let ino = file(&fs, "f", BLOCK);
     let before = fs.map_range(ino, 0..BLOCK, true).unwrap();
-    // Whatever is free behind it is not for long.
+    // Takes the free space behind the file.
     for i in 0..4 {
         file(&fs, &format!("other{i}"), 64 * BLOCK);
     }
@@ -121,7 +121,7 @@ fn a_mapping_beyond_the_end_has_blocks_that_go_with_it() {
     assert!(free(&fs) <= had - (EXTENT / BLOCK - 1));
     assert_eq!(fs.getattr(ino).unwrap().size, 10);
     assert!(seen(&fs, &extents)[10..].iter().all(|byte| *byte == 0));
-    // What the file grows by shows.
+    // Bytes that are appended show through the mapping.
     fs.append(ino, &[9; 3 * BLOCK as usize]).unwrap();
     assert_eq!(seen(&fs, &extents)[10..][..3 * BLOCK as usize], [9; 3 * BLOCK as usize]);
     fs.unmap_range(ino, false, true);
@@ -130,7 +130,8 @@ fn a_mapping_beyond_the_end_has_blocks_that_go_with_it() {
     drop(check_and_remount::<Scmfs>(fs));
 }
 
-/// What is behind the first block of a file of one, mapped up to `len` bytes: all zeros.
+/// Asserts that all bytes behind the first block of a one-block file, mapped up to `len` bytes, are
+/// zeros.
 fn assert_zeros_behind(fs: &Pool, ino: Ino, len: u64) {
     let extents = fs.map_range(ino, 0..len, false).unwrap();
     assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), len);
@@ -156,7 +157,7 @@ fn what_a_cut_file_keeps_is_zeros_when_it_is_mapped() {
 #[test]
 fn what_is_pre_allocated_is_zeros_when_it_is_mapped() {
     let fs = pool();
-    // All that is free was somebody's.
+    // All free blocks held bytes of other files before.
     let all = free(&fs) - 64;
     file(&fs, "old", all * BLOCK);
     fs.unlink(ROOT, b"old").unwrap();
@@ -166,7 +167,7 @@ fn what_is_pre_allocated_is_zeros_when_it_is_mapped() {
     resize(&fs, ino, BLOCK);
     assert_zeros_behind(&fs, ino, 16 * BLOCK);
     fs.unmap_range(ino, false, true);
-    // A new file begins with what a removed one had.
+    // A new file begins with the blocks of a removed one.
     for i in 0..8 {
         file(&fs, &format!("old{i}"), 16 * BLOCK);
         fs.unlink(ROOT, format!("old{i}").as_bytes()).unwrap();
@@ -189,7 +190,7 @@ fn what_grows_while_it_is_mapped_takes_no_old_bytes_in_advance() {
         for _ in 0..9 {
             fs.append(ino, &[7; BLOCK as usize]).unwrap();
         }
-        // Cut while it is mapped, it keeps what it had.
+        // A file that is cut while it is mapped keeps its blocks.
         resize(&fs, ino, len + 4 * BLOCK);
         let extents = fs.map_range(ino, 0..len + 64 * BLOCK, false).unwrap();
         let behind = &seen(&fs, &extents)[(len + 4 * BLOCK) as usize..];
@@ -269,7 +270,8 @@ fn what_is_stored_through_a_mapping_is_flushed_when_it_is_synced() {
     fs.unmap_range(ino, false, true);
 }
 
-/// After a death inside, all is derived anew; what the living map is left as it is.
+/// A recovery after a death inside an operation derives everything again, but leaves blocks that
+/// living processes map.
 #[test]
 fn a_recovery_keeps_what_is_mapped() {
     let pool = PoolFile::new::<Scmfs>("mapped", 32 << 20);

@@ -1,5 +1,5 @@
-//! What is chosen at a mount, or by a file: how writes reach the medium, whether order is kept; and what a pool says of who
-//! used it last.
+//! Options of a mount, and of a file: how writes reach the medium, and whether order is kept. Also
+//! the pool's record of its last use.
 
 use crate::common::Scmfs;
 use pmem::{Domain, Medium as _, OpenOptions, Region};
@@ -12,7 +12,7 @@ type Pool = Fs<Scmfs>;
 
 const CACHE: &[u8] = b"user.keepstone.cache";
 
-/// Blocks of a file of which long writes go past the cache by default.
+/// Blocks of a file in which long writes bypass the cache by default.
 const LONG: usize = 1024;
 
 fn options(write_policy: WritePolicy, consistency: Consistency) -> MountOptions {
@@ -54,7 +54,7 @@ fn flushed_by_sync(fs: &Pool, ino: Ino) -> u64 {
     (fs.medium().counters().snapshot() - before).lines_flushed / 64
 }
 
-/// Whether an overwrite of so many bytes goes past the cache, and nothing is left to be flushed.
+/// Whether an overwrite of this length bypasses the cache, with nothing left to flush.
 fn is_through(fs: &Pool, ino: Ino, len: usize) -> bool {
     let before = fs.medium().counters().snapshot();
     fs.write(ino, 100, &vec![7; len]).unwrap();
@@ -94,7 +94,7 @@ fn a_file_says_how_writes_to_it_go() {
     fs.removexattr(f, CACHE).unwrap();
     assert!(is_through(&fs, f, 100_000), "as the mount says");
 
-    // It outlasts a remount and a recovery, and outweighs the mount.
+    // The choice survives a remount and a recovery, and overrides the mount's option.
     set(b"auto").unwrap();
     fs.setxattr(g, CACHE, b"through", SetXattr::Any).unwrap();
     fs.setxattr(g, b"user.other", b"throughout", SetXattr::Any).unwrap();
@@ -105,13 +105,13 @@ fn a_file_says_how_writes_to_it_go() {
         assert!(!is_through(&fs, f, 100) && is_through(&fs, g, 100) && is_through(&fs, h, 100));
         fs.rehearse_recovery().unwrap();
     }
-    // Whoever has its number next has not chosen.
+    // The next file with this inode number has no choice.
     fs.unlink(ROOT, b"f").unwrap();
     let next = file(&fs, "next", 1);
     assert!(next != f || is_through(&fs, next, 100));
 }
 
-/// What was written before is flushed yet.
+/// Earlier writes through the cache are still flushed.
 #[test]
 fn a_file_that_chooses_later_loses_nothing() {
     let fs = open(formatted::<Scmfs>(16 << 20), &MountOptions::default());
@@ -151,7 +151,8 @@ fn who_joins_does_as_the_first_says() {
     assert!(is_through(&one, f, 100) && is_through(&other, f, 100));
 }
 
-// --- what a pool says of its use ------------------------------------------------------------------
+// --- the pool's record of its use
+// -----------------------------------------------------------------
 
 fn said(region: &Region) -> u64 {
     region.load_u64(POOL_USAGE.get())
@@ -179,9 +180,9 @@ fn after_a_clean_unmount_contents_are_durable() {
     assert_eq!(flushed_by_sync(&fs, f), 0);
     fs.write(f, 5000, b"x").unwrap();
     assert_eq!(flushed_by_sync(&fs, f), 1, "what is new");
-    // Who dies in it knows no more.
+    // After a death inside an operation this is unknown.
     fs.rehearse_recovery().unwrap();
-    // Killed.
+    // The process was killed.
     let fs = mount::<Scmfs, _>(fs.into_medium());
     assert_eq!(flushed_by_sync(&fs, f), 10, "nobody knows");
 }
@@ -213,7 +214,8 @@ fn the_last_of_several_processes_closes_the_pool() {
 #[test]
 fn pools_of_version_1_say_nothing() {
     let region = formatted::<Scmfs>(16 << 20);
-    // As an older program has made it: version and checksum, of all before the words of the inode table.
+    // A pool as an older program makes it: version and checksum cover everything before the words
+    // of the inode table.
     let mut bytes = [0; 192];
     region.read(0, &mut bytes);
     bytes[8] = 1;
@@ -310,7 +312,7 @@ fn without_consistency_nothing_is_flushed_before_the_end() {
 fn a_pool_without_order_that_was_not_unmounted_says_so() {
     let fs = open(formatted::<Scmfs>(16 << 20), &unordered());
     file(&fs, "f", 10);
-    // Killed.
+    // The process was killed.
     let region = fs.into_medium();
     for o in [MountOptions::default(), unordered()] {
         let Err(err) = Fs::<Scmfs, &Region>::mount(&region, &o) else { panic!("it pretends") };

@@ -1,4 +1,5 @@
-//! Pre-allocation and its collector: what is kept, what comes back, and that nobody sees what is pre-allocated.
+//! Pre-allocation and its collector: blocks that are kept, blocks that come back, and that
+//! pre-allocated blocks never show.
 
 use crate::common::{OnDemand, Scmfs};
 use namespace::layout::Word;
@@ -16,13 +17,13 @@ use vfs::{Caller, Errno, FileSystem as _, Ino, ROOT, SetAttr, SetTime, Timestamp
 
 type Pool = Fs<Scmfs>;
 
-/// A pool of so many bytes with these settings.
+/// A pool of this size with these settings.
 fn pool_with(bytes: u64, prealloc: Prealloc) -> Pool {
     let options = MountOptions { prealloc, ..MountOptions::default() };
     Pool::mount(formatted::<Scmfs>(bytes), &options).unwrap()
 }
 
-/// The run of a file: the number of its first block, and how many it has; none: zeros.
+/// The run of a file: the number of its first block, and the number of its blocks; none: zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Run {
     start: u64,
@@ -38,13 +39,13 @@ fn run_of(fs: &Pool, ino: Ino) -> Run {
     }
 }
 
-/// Until the collector has nothing more to do.
+/// Runs the collector until it has nothing more to do.
 fn collect(fs: &Pool) {
     let steps = (0..1000).take_while(|_| fs.maintain().unwrap()).count();
     assert!(steps < 1000, "it ends");
 }
 
-/// Never satisfied: whatever is pre-allocated is collected by the next step.
+/// Settings with which the collector is never satisfied: each step frees whatever is pre-allocated.
 fn greedy() -> Prealloc {
     Prealloc { collect_above: 0, null_min: 0, cold_after: 0, relocate: 100, ..Prealloc::default() }
 }
@@ -62,7 +63,7 @@ fn who_appends_has_space_for_what_comes_next() {
     assert!(of_f.count > 101 && of_f.count <= 101 + 2048, "{of_f:?}");
     assert_eq!(fs.getattr(f).unwrap().blocks, of_f.count * 8, "what is mapped is counted");
     assert!(content(&fs, g)[1..].iter().all(|byte| *byte == 2) && of_g.count > 101);
-    // What is pre-allocated is free for who asks, and after a scan.
+    // `statfs` counts pre-allocated blocks as free, and after a scan they are.
     let fs = check_and_remount::<Scmfs>(fs);
     assert_eq!(run_of(&fs, f).count, 101, "a mount gives pre-allocated blocks back");
 }
@@ -71,7 +72,7 @@ fn who_appends_has_space_for_what_comes_next() {
 fn a_file_with_a_table_has_preallocated_blocks_in_its_last_run() {
     let fs = mounted::<Scmfs>(64 << 20);
     let f = file(&fs, "f", &vec![1; 3 << 20]);
-    // The last of them lies behind it.
+    // The last of them lies behind `f`.
     for i in 0..3 {
         file(&fs, &format!("other{i}"), &vec![2; 250 * 4096]);
     }
@@ -100,7 +101,7 @@ fn a_removed_file_is_the_space_of_the_next() {
     let g = create::<Scmfs>(&fs, ROOT, "g", &FILE);
     assert_eq!(run_of(&fs, g), run);
     assert_eq!(fs.statfs().blocks_free, idle.blocks_free + run.count);
-    // Nobody's old bytes.
+    // Old bytes of other files do not show.
     fs.write(g, 5000, b"x").unwrap();
     let mut want = vec![0; 5001];
     want[5000] = b'x';
@@ -150,7 +151,8 @@ fn null_files_wait_by_turns_where_wear_counts() {
     fs.unlink(ROOT, b"young").unwrap();
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "a", &FILE)), old, "who waited longest");
     assert_eq!(run_of(&fs, create::<Scmfs>(&fs, ROOT, "b", &FILE)), young);
-    // Four places for who is alone, which are filled and emptied many times: each takes its turn.
+    // A single thread has four places, which are filled and emptied many times: each takes its
+    // turn.
     let settings = Prealloc { wear: true, null_min: 0, null_max: 64, ..Prealloc::default() };
     let fs = pool_with(64 << 20, settings);
     let mut files: Vec<(String, Ino)> = Vec::new();
@@ -169,7 +171,7 @@ fn null_files_wait_by_turns_where_wear_counts() {
             fs.unlink(ROOT, name.as_bytes()).unwrap();
         }
     }
-    // What was freed last is not what is taken next.
+    // The blocks that were freed last are not taken next.
     let fs = pool_with(64 << 20, Prealloc { wear: true, null_max: 0, ..Prealloc::default() });
     let was = run_of(&fs, file(&fs, "big", &[1; 200_000]));
     fs.unlink(ROOT, b"big").unwrap();
@@ -209,7 +211,7 @@ fn null_files_go_first_and_cold_files_are_collected_before_hot_ones() {
         let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, f[i], &set).unwrap();
     }
-    // While there is space, it becomes a null file.
+    // While there is space, the file becomes a null file.
     fs.unlink(ROOT, b"gone").unwrap();
     fs.write(filler, 0, &vec![1; 3700 * 4096]).unwrap();
     let counts = || f.iter().map(|f| run_of(&fs, *f).count).collect::<Vec<_>>();
@@ -229,7 +231,7 @@ fn null_files_go_first_and_cold_files_are_collected_before_hot_ones() {
     assert_eq!(step(), (0, vec![1, 1, 1]));
 }
 
-/// With space to spare nothing is collected, and near the limit nothing is pre-allocated.
+/// Nothing is collected while there is enough space, and nothing is pre-allocated near the limit.
 #[test]
 fn thresholds_are_kept() {
     for (collect_above, collect_below) in [(50, 0), (100, 4 << 20)] {
@@ -258,7 +260,7 @@ fn no_operation_lacks_what_is_preallocated() {
     for blocks in [100, 400, 2048] {
         let fs = pool_with(blocks * BLOCK, Prealloc { collect_below: 0, ..Prealloc::default() });
         let plain = mounted::<OnDemand>(blocks * BLOCK);
-        // Half of the pool is pre-allocated or null, then one file wants all.
+        // Half of the pool is pre-allocated or null, then one file needs all of it.
         let len = (blocks / 2 * BLOCK) as usize;
         for (name, size) in [("cut", len / 2), ("gone", len / 4)] {
             let ino = file(&fs, name, &vec![1; size]);
@@ -274,13 +276,13 @@ fn no_operation_lacks_what_is_preallocated() {
         let (f, g) = (file(&fs, "f", b""), create::<OnDemand>(&plain, ROOT, "f", &FILE));
         let appended = (0..).take_while(|_| fs.append(f, &[2; 4096]) != Err(Errno::NOSPC)).count();
         let wanted = (0..).take_while(|_| plain.append(g, &[2; 4096]) != Err(Errno::NOSPC)).count();
-        // A file that is in more pieces takes some tables.
+        // A file in more pieces takes some tables.
         assert!(appended + 4 >= wanted, "{blocks} blocks: {appended}, without {wanted}");
         check_and_remount::<Scmfs>(fs);
     }
 }
 
-/// Where a file begins, whatever its inode is.
+/// The first unit of a file, for any inode.
 fn unit_of(fs: &Pool, ino: Ino) -> u64 {
     let base = fs.region().lend(0, 1).unwrap().as_ptr() as u64;
     (fs.get_read_buf(ino, 0, 1).unwrap().as_ptr() as u64 - base) / EXTENT
@@ -295,7 +297,7 @@ fn units_of_which_little_is_used_become_whole_again() {
     for (i, ino) in inos.iter().enumerate() {
         fs.write(*ino, 0, &vec![i as u8; 32 * 4096]).unwrap();
     }
-    // One of ten stays.
+    // One file of ten stays.
     let stays = |i: &usize| i % 10 == 3;
     (0..FILES).filter(|i| !stays(i)).for_each(|i| fs.unlink(ROOT, name(i).as_bytes()).unwrap());
     let units =
@@ -311,7 +313,7 @@ fn units_of_which_little_is_used_become_whole_again() {
     assert!((0..FILES).filter(stays).all(is_well));
 }
 
-/// Pools that are no multiple of a unit, or smaller than one.
+/// The collector works on pools that are not a multiple of a unit, or smaller than a unit.
 #[test]
 fn the_collector_works_on_pools_of_any_size() {
     for blocks in [96, 100, 511, 513, 1100] {
@@ -377,7 +379,7 @@ fn the_collector_works_beside_writers() {
     check_and_remount::<Scmfs>(fs);
 }
 
-/// Random calls on files of its own, which hold what they should.
+/// Makes random calls on own files, and checks their contents.
 fn churn(fs: &Pool, who: u64, steps: u64) {
     let mut rng = Rng::new(who);
     let name = |i: u64| format!("w{who}-{i}");
@@ -419,14 +421,15 @@ fn churn(fs: &Pool, who: u64, steps: u64) {
     }
 }
 
-/// Who joins does as who was first, collects what others have, and outlives a recovery.
+/// A joining process uses the settings of the first, collects blocks that others have, and
+/// continues after a recovery.
 #[test]
 fn processes_share_what_is_pre_allocated() {
     let pool = PoolFile::new::<Scmfs>("prealloc", 16 << 20);
     let one = attach::<Scmfs>(&pool.0);
     let region = suite::open_shared(&pool.0);
     let place = suite::place::<Scmfs>(&region).unwrap();
-    // These settings count for nothing: it is not the first.
+    // These settings are ignored, because this process is not the first.
     let options = MountOptions { prealloc: Prealloc::off(), ..MountOptions::default() };
     let other = Fs::<Scmfs, Region>::attach(region, &place, &options).unwrap();
     let f = file(&one, "f", &[0xee; 20_000]);

@@ -1,4 +1,5 @@
-//! Where blocks come from: what is small breaks no whole unit of 2 MiB while others are left (space-P4).
+//! The places of new blocks: small requests break no whole unit of 2 MiB while broken ones are left
+//! (space-P4).
 
 use crate::common::{OnDemand, Scmfs};
 use pool::Engine as _;
@@ -18,7 +19,7 @@ fn file_of<E: Engine>(fs: &Fs<E>, name: &str, blocks: u64) -> Ino {
     ino
 }
 
-/// In how many runs of the pool a file lies.
+/// The number of runs of the pool in which a file lies.
 fn runs<E: Engine>(fs: &Fs<E>, ino: Ino) -> usize {
     let size = fs.getattr(ino).unwrap().size;
     let (mut at, mut runs, mut end) = (0, 0, 0);
@@ -32,7 +33,7 @@ fn runs<E: Engine>(fs: &Fs<E>, ino: Ino) -> usize {
     runs
 }
 
-/// A pool of which two units are broken, 200 and 312 blocks behind each other are free in them, more or less, and that has a
+/// A pool with two broken units, in which about 200 and 312 contiguous blocks are free. It has a
 /// file of 300 blocks with another one behind it.
 fn broken<E: Engine>() -> (Fs<E>, Ino) {
     let fs = mounted::<E>(64 << 20);
@@ -93,8 +94,8 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// However many pieces files and free space are in: all of the pool is one mapping. (Programs that map files for themselves have
-/// those mappings besides.)
+/// All of the pool is one mapping, regardless of the number of pieces of files and free space.
+/// (Programs that map files for themselves have additional mappings.)
 #[test]
 fn an_aged_pool_takes_as_many_mappings_as_a_new_one() {
     let fs = mounted::<Scmfs>(64 << 20);
@@ -116,7 +117,7 @@ fn an_aged_pool_takes_as_many_mappings_as_a_new_one() {
         fs.map_range(ino, 0..BLOCK, true).unwrap();
         fs.unmap_range(ino, true, true);
         fs.forget(ino, 1);
-        // What threads and the allocator have, they have by then.
+        // By now, threads and the allocator have all mappings that they need.
         if step == 100 {
             before = mappings();
         }

@@ -1,8 +1,8 @@
-//! What all engines have alike.
+//! The tests that all engines share.
 
 use crate::common::{OnDemand, Scmfs};
 
-/// Without space that is set aside.
+/// Without pre-allocated space.
 mod on_demand {
     use super::OnDemand;
 

@@ -5,11 +5,11 @@ use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, PoolInfo, WritePolicy};
 use vfs::Ino;
 
-/// SCMFS, so mounted.
+/// SCMFS mounted with this policy.
 pub struct Through;
 
 impl suite::Engine for Through {
-    // Of another name, as tests of both run at once.
+    // Another name, as both sets of tests run at once.
     const NAME: &'static str = "scmfs-through";
     const POOL_MAX: u64 = Scmfs::POOL_MAX;
     type Files<M: Medium> = scmfs::Files<M>;

@@ -1,4 +1,4 @@
-//! The engine as the tests of all engines see it.
+//! SCMFS as the engine under test of the suite.
 
 use pmem::Medium;
 use pool::{CheckOptions, CheckReport, Error, FormatOptions, MountOptions, PoolInfo, Prealloc};
@@ -8,7 +8,7 @@ use scmfs::layout::{
 };
 use vfs::Ino;
 
-/// The engine under a name, with these settings.
+/// Defines an engine with this name and these settings.
 macro_rules! engine {
     ($name:ident: $prealloc:expr) => {
         impl suite::Engine for $name {
@@ -32,7 +32,7 @@ macro_rules! engine {
                 scmfs::check(medium, options, &|_, _| {})
             }
 
-            /// In the first block of the inode table.
+            /// The place in the first block of the inode table.
             fn inode_at(ino: Ino) -> u64 {
                 FIRST_BLOCK * BLOCK + ino.0 * INODE
             }
@@ -46,7 +46,7 @@ macro_rules! engine {
             }
 
             fn wild_word(blocks: u64, below: &mut dyn FnMut(u64) -> u64) -> u64 {
-                // Some lie outside, or reach there.
+                // Some runs lie outside, or reach there.
                 let start = below(blocks + 10);
                 match below(3) {
                     0 => Unverified::Run { start, count: below(4) }.pack(),
@@ -55,7 +55,7 @@ macro_rules! engine {
                 }
             }
 
-            /// Records of the journal, which say anything, and what the pool says of its use.
+            /// Random records of the journal, and a random word for the usage of the pool.
             fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
                 let blocks = image.len() as u64 / BLOCK;
                 if below(4) == 0 {
@@ -91,7 +91,7 @@ macro_rules! engine {
 /// SCMFS as it is mounted by default.
 pub struct Scmfs;
 
-/// SCMFS that allocates what it needs and no more.
+/// SCMFS without pre-allocation: it allocates only the needed blocks.
 pub struct OnDemand;
 
 engine!(Scmfs: Prealloc::default());
