@@ -45,7 +45,7 @@ pub enum Command {
 Example: keepstone mount /dev/shm/pool /mnt
 
 In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
-A mount on DIR whose server has been killed is replaced.")]
+The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
     #[command(after_help = "\
@@ -54,8 +54,8 @@ Example: keepstone mkfs /dev/shm/cache --size 4G
          keepstone attach status /srv/data
          keepstone umount /srv/data
 
-The files stay in DIR; the pool takes what is read from them and written to them, and writes it back. `umount` writes
-everything back before it ends. After a crash, attach it again: what was acknowledged is in the pool.")]
+The files stay in DIR. The pool caches what programs read and write, and the server writes changes back. `umount`
+writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged writes.")]
     Attach(crate::attach::AttachArgs),
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
@@ -82,14 +82,14 @@ Example: keepstone top
          keepstone top --interval 5 /mnt /dev/loop0
          keepstone top --count 1 --json
 
-The first table has what was done since each server was started, the following what is done per
-second. OPS are requests to the server; programs under `keepstone run` make hardly any. ERRORS are
-those since it was started. Of caches, the table says which share of reads the cache answered, how
-much is not written back, and for how long the oldest of that has been waiting.
+The first table shows totals since each server started, later tables show rates per second. OPS are
+requests to the server; programs under `keepstone run` make hardly any. ERRORS are totals since the
+server started. For caches, STATE shows the share of reads that the cache answered, how much data is
+not written back, and how long the oldest of it has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
-On a terminal the view is redrawn in place; q or Ctrl-C ends it. Otherwise each table follows the
-one before.")]
+On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere,
+each table is printed below the previous one.")]
     Top(TopArgs),
     #[command(flatten)]
     Run(RunCommand),
@@ -120,9 +120,9 @@ Exit status: 0 every state recovers; 1 violations were found, each printed with 
 Example: keepstone simulate --zipf 1.0 --once 25 --policy sieve,s3fifo --cache 64M,1%
          keepstone simulate TRACE --cache 1%,10%
 
-TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: records of 24 bytes as the
-traces of the papers on S3-FIFO and SIEVE have, without their compression. With neither TRACE nor --zipf, a
-set of generated traces is compared.")]
+TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: records of 24 bytes as in
+the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and --zipf, the command compares
+the policies on a set of generated traces.")]
     Simulate(crate::simulate::SimulateArgs),
 }
 
@@ -134,16 +134,16 @@ pub enum RunCommand {
     #[command(after_help = "\
 Example: keepstone run --stats -- git clone /srv/project /mnt/project
 
-Serves mounted pools to CMD and all that it starts. What cannot be served (static programs, for one; or
-a pool mounted with -o exclusive) uses the mount: the same files, only slower. Each mount that cannot be
-served is named at the start; when CMD ends (not by a signal), it says on stderr if less than 90 % of
-calls or bytes on pools was served, and why. --explain lists files and programs, --quiet says
-nothing. KEEPSTONE_DEBUG=1 tells on stderr what each process met.
+Serves mounted pools to CMD and all programs that it starts. Programs and pools that cannot be served
+(static programs, for example, or a pool mounted with -o exclusive) use the mount: the same files, only
+slower. A notice at the start names each mount that cannot be served. When CMD ends (not by a signal), a
+line on stderr reports if less than 90 % of calls or bytes on pools were served, and why. --explain lists
+files and programs, --quiet prints nothing. KEEPSTONE_DEBUG=1 prints messages of each process on stderr.
 
 CMD maps the pool, and keeps it mapped when it drops its privileges without executing another program
 (docs/SEMANTICS.md).
 
-Exit status: that of CMD; 128 and the signal's number where one ended it; 126 or 127 where it could
+Exit status: that of CMD; 128 plus the signal's number if a signal ended it; 126 or 127 if it could
 not be started. With --stats or --explain and --json, the object follows the
 output of CMD; notices are objects on stderr.")]
     Run(crate::run::RunArgs),

@@ -133,7 +133,10 @@ fn make_one_private(dir: &Path) -> Result<()> {
         bail!("{}: belongs to user {}, not to {user}; {remedy}", dir.display(), found.uid());
     }
     if found.mode() & 0o022 != 0 {
-        bail!("{}: others may write there, and mislead us; `chmod go-w {0}`", dir.display());
+        bail!(
+            "{}: other users may write there and mislead this program; `chmod go-w {0}`",
+            dir.display()
+        );
     }
     Ok(())
 }

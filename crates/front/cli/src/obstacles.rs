@@ -53,7 +53,10 @@ fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<
         let user =
             mount.user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
         let remedy = "run the program as that user, or mount the pool as root".to_owned();
-        return obstacle(format!("{user} has mounted it, and could name any pool"), remedy);
+        return obstacle(
+            format!("{user} has mounted it, and such a mount could claim any pool"),
+            remedy,
+        );
     }
     if is_on_server(&mount.source, mounts) {
         return None;

@@ -58,8 +58,8 @@ impl Row {
         let Self { bug, found_by, argued, states, seconds, .. } = self;
         let by = match (found_by, argued) {
             (Some(by), _) => by,
-            (None, Some(_)) => "nobody: argued",
-            (None, None) => "NOBODY",
+            (None, Some(_)) => "none: argued",
+            (None, None) => "NONE",
         };
         format!("{bug:78} {by:24} {states:>9} {seconds:>8.1}")
     }

@@ -29,7 +29,7 @@ impl Inner {
         let shared = open(Lock::Shared)?;
         let opened = match engines::attach(shared, &MountOptions::default()) {
             Err(::pool::Error::Shared(err)) if alone.is_ok() => {
-                tracing::warn!("programs will not have files by themselves: {err}");
+                tracing::warn!("files will not be delegated to programs: {err}");
                 engines::mount(open(Lock::Exclusive)?, &MountOptions::default())
             }
             opened => opened,

@@ -48,9 +48,9 @@ impl Place {
     pub fn mount_point(&self) -> Result<PathBuf> {
         match self {
             Self::Dir(dir) => Ok(dir.clone()),
-            Self::Store(url) => bail!(
-                "{url} is no directory that could be mounted over: name a mount point behind it"
-            ),
+            Self::Store(url) => {
+                bail!("{url} is not a directory to mount over: name a mount point after it")
+            }
         }
     }
 
@@ -80,7 +80,9 @@ fn open_dir(dir: &Path) -> Result<Below> {
     let opened = if fuse::is_stale(dir)? {
         let root = fuse::open_below(dir).with_context(|| {
             let how = format!("`keepstone umount {}`", dir.display());
-            format!("a cache whose server has died is mounted over it; take that away with {how}")
+            format!(
+                "a cache whose server has died is mounted over it; remove that mount with {how}"
+            )
         })?;
         DirFs::open_at(root, dir, options)?
     } else {

@@ -69,10 +69,12 @@ pub fn show(stats: &Value) {
 fn watch(status: &Value) -> String {
     let how = match status["watch"].as_str() {
         Some("notify") if status["watch_reach"] == "directories" => {
-            "told by the kernel, in directories that are in use"
+            "reported by the kernel, in directories that are in use"
         }
-        Some("notify") => "told by the kernel",
-        Some("permission") => "told by the kernel; who opens a file waits until it is written back",
+        Some("notify") => "reported by the kernel",
+        Some("permission") => {
+            "reported by the kernel; a program that opens a file waits until it is written back"
+        }
         _ => "found by comparing only",
     };
     let problem = status["watch_problem"].as_str().map(|why| format!(" ({why})"));

@@ -34,11 +34,11 @@ pub fn begin(cache: &Attached, asked: Option<Watch>) -> Result<()> {
 fn reason(errno: rustix::io::Errno) -> String {
     use rustix::io::Errno;
     match errno {
-        Errno::PERM => "takes CAP_SYS_ADMIN".into(),
+        Errno::PERM => "needs CAP_SYS_ADMIN".into(),
         Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS => {
-            "the kernel does not tell of this file system's changes".into()
+            "the kernel does not report changes of this file system".into()
         }
-        Errno::MFILE => "too many watch already (fs.fanotify.max_user_groups)".into(),
+        Errno::MFILE => "too many watches exist already (fs.fanotify.max_user_groups)".into(),
         errno => errno.to_string(),
     }
 }
@@ -60,7 +60,7 @@ pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
     if cache.guards() {
         repeat("openings", Arc::downgrade(cache), |cache| {
             if let Err(errno) = cache.take_openings(LIMIT) {
-                tracing::error!("somebody could not open a file behind the cache: {errno}");
+                tracing::error!("a program could not open a file behind the cache: {errno}");
                 std::thread::sleep(Duration::from_millis(1));
             }
             true

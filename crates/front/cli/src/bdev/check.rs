@@ -54,9 +54,9 @@ fn summary(report: &pmbd::atomic::CheckReport, repair: bool) -> String {
         (0, _) => format!("clean: {} of {} blocks in use", report.used, report.blocks),
         (_, false) => format!(
             "{found} problems; the other blocks can be read with --read-only; `keepstone bdev check --repair` keeps \
-             what is there and gives up what is not"
+             blocks whose content exists and gives up the others"
         ),
-        (_, true) if repaired == found => format!("{found} problems, all dealt with"),
+        (_, true) if repaired == found => format!("{found} problems, all handled"),
         (_, true) => format!(
             "{found} problems, {} of them blocks whose content does not match its checksum, which was left alone",
             found - repaired

@@ -132,13 +132,13 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     }
     match ready.through {
         Some(Through::Kernel) => {
-            say!("  content is copied by the kernel, past protection and scheme");
+            say!("  the kernel copies content, bypassing protection and scheme");
         }
-        Some(Through::Server) => say!("  content is copied by the server"),
+        Some(Through::Server) => say!("  the server copies content"),
         None => {}
     }
     if ready.taken_over {
-        say!("  taken over from a server that was killed: whoever uses the device goes on");
+        say!("  taken over from a server that was killed; programs that use the device continue");
     }
     say!("{}", ready.device);
     Ok(())

@@ -26,7 +26,7 @@ impl FromStr for ListenAddress {
     fn from_str(text: &str) -> Result<Self, String> {
         let how = || {
             format!(
-                "`{text}` is no address: write a port (10809, for this machine only), :PORT (for everybody) or HOST:PORT, \
+                "`{text}` is no address: write a port (10809, for this machine only), :PORT (for all addresses) or HOST:PORT, \
                  such as localhost:0 or [::1]:10809"
             )
         };
@@ -79,12 +79,12 @@ impl ListenAddress {
 
 /// Returns warnings for listeners that other machines can reach.
 pub fn warnings(args: &ServeArgs, listeners: &[Listener]) -> Vec<String> {
-    let who = "whoever can connect to it may use the exports";
+    let who = "every client that can connect to it may use the exports";
     let (danger, remedy) = match (args.tls_required, args.tls_verify_peer) {
         (true, true) => return Vec::new(),
         (true, false) => (who.to_owned(), "--tls-verify-peer"),
         (false, _) => (
-            format!("{who}, and read along what is sent without TLS"),
+            format!("{who}, and others can read what is sent without TLS"),
             "--tls-certificates DIR --tls-required --tls-verify-peer",
         ),
     };

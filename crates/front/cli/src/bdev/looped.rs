@@ -96,7 +96,7 @@ fn release(path: &str) -> Result<()> {
     match check(unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CLR_FD.into()) }) {
         // The device is already released.
         Err(err) if err.raw_os_error() == Some(libc::ENXIO) => Ok(()),
-        result => result.map(|_| ()).with_context(|| format!("{path}: is not let go")),
+        result => result.map(|_| ()).with_context(|| format!("{path}: cannot be released")),
     }
 }
 

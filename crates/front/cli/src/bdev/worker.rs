@@ -109,7 +109,7 @@ fn next(channel: &UnixStream) -> Result<Option<Order>> {
         (_, [SERVE], Some(client)) => Some(Order::Serve(client)),
         (_, [TELL], _) => Some(Order::Tell),
         (_, [STOP], _) => Some(Order::Stop),
-        (_, [code], _) => bail!("an order that nobody gives: {code}"),
+        (_, [code], _) => bail!("an unknown order: {code}"),
     })
 }
 

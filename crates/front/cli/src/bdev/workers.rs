@@ -101,7 +101,7 @@ impl<'a> Supervisor<'a> {
     ) -> Result<()> {
         let signal = stop.descriptor()?;
         loop {
-            ensure!(self.workers.len() == self.count, "workers could not be started anew");
+            ensure!(self.workers.len() == self.count, "workers could not be restarted");
             let fixed = [signal.as_fd(), control.as_fd()];
             let ends = self.workers.iter().map(|worker| worker.end.as_fd());
             let clients = listeners.iter().map(|listener| listener.as_fd());

@@ -185,8 +185,8 @@ fn shared_state(report: &mut Report) {
         report.advice(
             "/dev/shm",
             found,
-            "what processes share of mounted pools lies there (up to 100 bytes a file); without room, \
-             mounts fail and files cannot be made (ENOSPC): `mount -o remount,size=1G /dev/shm`, or \
+            "the shared state of mounted pools lies there (up to 100 bytes per file); without room, \
+             mounts fail and files cannot be created (ENOSPC): `mount -o remount,size=1G /dev/shm`, or \
              `--shm-size 1g` for the container",
         );
     } else {
@@ -251,7 +251,7 @@ fn idle_processors(report: &mut Report) {
             "idle processors",
             "wait for the host to wake them, twice for each request through a mount",
             &format!(
-                "where mounts have to be fast: `echo 200000 > {HALT_POLL}`, as root; they look for work for so many ns then, \
+                "where mounts have to be fast: `echo 200000 > {HALT_POLL}`, as root; they then poll for work for this many ns, \
                  which takes processor time of the host (programs under `keepstone run` do not need it)"
             ),
         ),
@@ -354,7 +354,7 @@ fn direct_access(report: &mut Report, dir: &Path, is_direct: bool) {
         _ => report.advice(
             "direct access",
             "none: the mount has the pool for itself, and programs under `keepstone run` use the mount",
-            "if they are to be faster than that, unmount, and mount with `-o direct`, which says why if that cannot be",
+            "for faster access, unmount, and mount with `-o direct`, which reports why if that is not possible",
         ),
     }
 }
@@ -365,7 +365,7 @@ fn users_of_pool(report: &mut Report, path: &Path) {
     let Ok(meta) = fs::metadata(path) else { return };
     let (uid, gid, mode) = (meta.uid(), meta.gid(), meta.mode());
     let group = if mode & 0o060 == 0o060 { format!(", group {gid}") } else { String::new() };
-    let all = if mode & 0o006 == 0o006 { ", everybody" } else { "" };
+    let all = if mode & 0o006 == 0o006 { ", all users" } else { "" };
     report.ok(
         "who may open the pool",
         format!(

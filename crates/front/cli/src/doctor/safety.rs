@@ -169,7 +169,7 @@ pub fn of_pool(report: &mut Report, pool: &Path) {
         report.unsafe_setup(
             "pool",
             format!(
-                "{}: every user may read all of its files past their modes ({})",
+                "{}: every user may read all of its files, whatever their modes ({})",
                 shown(pool),
                 mode_of(&meta)
             ),

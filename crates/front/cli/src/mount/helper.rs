@@ -112,7 +112,7 @@ impl Request {
 fn check_writable(dir: &Path) -> Result<()> {
     if stats::ask_one(dir).is_ok_and(|stats| stats["read_only"] == true) {
         bail!(
-            "{0}: its pool is open for reading only; unmount it with `keepstone umount {0}` and mount it anew",
+            "{0}: its pool is open read-only; unmount it with `keepstone umount {0}` and mount it again",
             dir.display()
         );
     }

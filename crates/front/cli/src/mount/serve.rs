@@ -229,7 +229,7 @@ pub fn remove_abandoned() {
     match engines::remove_abandoned() {
         Ok(0) => {}
         Ok(bytes) => tracing::info!("removed {} KiB that killed servers left", bytes >> 10),
-        Err(err) => tracing::warn!("cannot look for what killed servers left: {err}"),
+        Err(err) => tracing::warn!("cannot look for shared state that killed servers left: {err}"),
     }
 }
 
@@ -258,7 +258,7 @@ impl Changes {
 fn follow(changes: Arc<OnceLock<Changes>>) {
     std::thread::spawn(move || {
         if let Some(Err(err)) = changes.get().map(Changes::follow) {
-            tracing::error!("programs will not hear of changes of the mount: {err}");
+            tracing::error!("programs will not be notified of changes of the mount: {err}");
         }
     });
 }
@@ -286,7 +286,7 @@ fn maintain(fs: Weak<dyn Engine>, options: &Options) {
     let (every, pause) = (Duration::from_millis(every), Duration::from_millis(pause));
     crate::background::maintain(fs, every, pause, |fs| {
         fs.maintain().unwrap_or_else(|err| {
-            tracing::error!("the collector found: {err}");
+            tracing::error!("the collector failed: {err}");
             false
         })
     });

@@ -82,7 +82,7 @@ fn summary(table: &Table) -> String {
     }
     if table.forbidden > 0 {
         text +=
-            &format!("; {} of other users, not to be asked by this one", count(table.forbidden));
+            &format!("; {} of other users, which this user may not query", count(table.forbidden));
     }
     text
 }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(
             lines(&table(), usize::MAX, usize::MAX),
             [
-                "2 served, since each was started; 1 without an answer; 1 server of other users, not to be asked by this one",
+                "2 served, since each was started; 1 without an answer; 1 server of other users, which this user may not query",
                 "KIND   NAME                  POOL                  OPS      READ  WRITTEN  ERRORS  STATE",
                 "mount  /mnt/a/long/way/down  /dev/shm/some-pool  12345  48.2 MiB      0 B       0  \
                  1 MiB of 4 MiB used, 2 processes beside the server",

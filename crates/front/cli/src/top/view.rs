@@ -272,11 +272,11 @@ impl View {
             });
             match called.next() {
                 Some((_, Known { asked: false, last: Some(Last::Forbidden), .. })) => {
-                    bail!("{name}: is another user's, whose server only answers that user and root")
+                    bail!("{name}: another user's; its server only answers that user and root")
                 }
                 Some(_) => {}
                 None => bail!(
-                    "{name}: nothing is served that is called so{}; `keepstone top --count 1` shows everything",
+                    "{name}: nothing is served under this name{}; `keepstone top --count 1` shows everything",
                     match self.known.values().filter(|known| known.asked).count() {
                         0 => String::new(),
                         1 => ", but one server does not answer".to_owned(),

@@ -124,7 +124,7 @@ fn what_others_change_is_seen_although_it_is_believed() {
     let status = beside.status();
     assert_eq!(status["cache"]["watch"], "notify", "{status:#}");
     assert_eq!(status["cache"]["watch_reach"], "whole", "{status:#}");
-    assert!(beside.told(&[]).contains("told by the kernel"));
+    assert!(beside.told(&[]).contains("reported by the kernel"));
     assert!(beside.told(&["--metrics"]).contains("keepstone_cache_told_of_changes{"));
     let open = fs::File::open(mount.join("file")).unwrap();
     let names = || {
@@ -455,7 +455,7 @@ fn another_user_is_told_of_directories() {
     );
     let said = tool("unshare", &["--mount", "sh", "-euc", &script]);
     assert!(said.contains("--watch permission") && said.contains("CAP_SYS_ADMIN"), "{said}");
-    assert!(said.contains("told by the kernel, in directories that are in use"), "{said}");
+    assert!(said.contains("reported by the kernel, in directories that are in use"), "{said}");
     assert!(said.contains("first") && said.contains("second"), "{said}");
 }
 
@@ -475,10 +475,10 @@ fn where_it_cannot_be_told_the_cache_compares() {
     let [pool, dir, mount] = paths.each_ref().map(|path| path.to_str().unwrap());
     let output = cached.run(&["attach", "--watch=notify", pool, dir, mount]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("does not tell"), "{said}");
+    assert!(!output.status.success() && said.contains("does not report"), "{said}");
     cached.keepstone(&["attach", pool, dir, mount]);
     let said = cached.keepstone(&["attach", "status", mount]);
-    assert!(said.contains("found by comparing only (the kernel does not tell"), "{said}");
+    assert!(said.contains("found by comparing only (the kernel does not report"), "{said}");
     cached.keepstone(&["umount", mount]);
     below.detach();
 }

@@ -79,7 +79,7 @@ pub fn left_behind(pool: &Path) -> Result<Option<LeftBehind>> {
 pub fn let_go(device: &str) -> Result<bool> {
     let number = device.strip_prefix("/dev/ublkb").and_then(|number| number.parse().ok());
     let Some((control, _)) = number.and_then(orphan) else { return Ok(false) };
-    control.del_dev().map_err(as_io).with_context(|| format!("{device}: is not let go"))?;
+    control.del_dev().map_err(as_io).with_context(|| format!("{device}: cannot be deleted"))?;
     Ok(true)
 }
 
@@ -121,8 +121,8 @@ pub fn attach(
     let outlives = opened.report.buffers.is_none();
     if taken_over && !outlives {
         bail!(
-            "a device of a killed server is waiting, and with --buffers the next kill would deceive its users: \
-             leave that out, or `keepstone bdev detach` the device first"
+            "a device of a killed server is waiting, and with --buffers another kill would silently lose \
+             confirmed writes: leave out --buffers, or `keepstone bdev detach` the device first"
         );
     }
     let setup = Setup {
@@ -142,14 +142,14 @@ pub fn attach(
         let ended = end.recv().context("the thread that serves the kernel died")?;
         ended
             .context("/dev/ublk-control: makes no device; only root may, with io_uring allowed")?;
-        bail!("the device was let go before it could be used");
+        bail!("the device was deleted before it could be used");
     };
     let release = move || {
         let control = UblkCtrl::new_simple(number).map_err(as_io)?;
         control
             .kill_dev()
             .map_err(as_io)
-            .with_context(|| format!("ublk {number}: is not let go"))?;
+            .with_context(|| format!("ublk {number}: cannot be released"))?;
         Ok(())
     };
     Ok(Attached { kind: "ublk", path, through: None, taken_over, release: Box::new(release), end })
