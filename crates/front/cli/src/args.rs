@@ -193,7 +193,7 @@ pub struct MkfsArgs {
     pub force: bool,
 }
 
-/// A parser of lists of mount options. An unknown option is wrong usage.
+/// Returns the parser of lists of mount options. An unknown option is wrong usage.
 fn mount_options() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|list| {
         let checked = crate::mount::check_options(&list).map_err(|err| format!("{err:#}"));
@@ -201,7 +201,7 @@ fn mount_options() -> impl TypedValueParser<Value = String> {
     })
 }
 
-/// The names of the file systems that a pool can hold.
+/// Returns the parser of names of file systems that a pool can hold.
 fn layouts() -> impl TypedValueParser<Value = Layout> {
     let names = Layout::ALL.map(|layout| PossibleValue::new(layout.name()).help(layout.promise()));
     PossibleValuesParser::new(names)

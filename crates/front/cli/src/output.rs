@@ -33,7 +33,7 @@ const ERROR_BYTES_MAX: usize = 8192;
 /// Whether output could not be written although its reader still exists.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// See [`say!`]. Escapes characters that would control a terminal.
+/// Prints a line on stdout. Escapes characters that would control a terminal. Call it by [`say!`].
 pub fn line(text: Arguments<'_>) {
     line_as_it_is(&shown::lines(&text.to_string()));
 }
@@ -48,7 +48,7 @@ fn line_as_it_is(text: &str) {
     }
 }
 
-/// See [`tell!`].
+/// Prints a line on stderr. Call it by [`tell!`].
 pub fn line_of_stderr(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{}", shown::lines(&text.to_string()));
 }

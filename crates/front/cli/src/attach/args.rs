@@ -31,8 +31,9 @@ pub struct ServerArgs {
     /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
     /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
-    /// Guarantee for a write that has returned, if a crash follows: writeback (Chell-Cache),
-    /// ordered (PMAL-O) or journal (PMAL): all of it, never in part.
+    /// Guarantee after a crash for a write that has returned: writeback (Chell-Cache: it is in the
+    /// cache; a new file only after fsync), ordered (PMAL-O: its data is persistent before the
+    /// size) or journal (PMAL: all of it, never in part, and the file itself).
     #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
     pub data: Mode,
     /// Let a write return only when the file in DIR has it, too.

@@ -90,7 +90,7 @@ impl Served {
         }
     }
 
-    /// The answer to [`Request::Status`].
+    /// Answers [`Request::Status`].
     pub fn status(&self, numbers: Numbers, workers: Option<WorkersStatus>) -> Result<Value> {
         let exports = self.opened.iter().zip(numbers.exports);
         Ok(serde_json::to_value(Status {
@@ -112,7 +112,7 @@ impl Served {
         })?)
     }
 
-    /// The answer to [`Request::Grow`].
+    /// Answers [`Request::Grow`].
     pub fn grow(&self, export: &str, size: u64) -> Result<Value> {
         let found = self.opened.iter().find(|opened| opened.report.name == export);
         let device = &found.with_context(|| format!("{export}: no such export"))?.device;

@@ -118,7 +118,7 @@ fn a_stopped_server_is_left_to_the_kernel(layout: &str) {
     sandbox.umount();
 }
 
-/// Its parent has ended, and no process used the pool meanwhile.
+/// A child wakes up late: its parent has ended, and no process used the pool meanwhile.
 fn a_child_that_wakes_late_is_held_up_too(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     fs::write(sandbox.path("file"), "old").unwrap();

@@ -56,7 +56,7 @@ fn wording() -> Vec<(Regex, &'static str)> {
     WORDING.iter().map(|(pattern, instead)| (Regex::new(pattern).unwrap(), *instead)).collect()
 }
 
-/// What to write instead of the wording of this line, if it has one of the habits.
+/// Returns what to write instead of the wording of this line, if it has one of the habits.
 fn stumbles(rules: &[(Regex, &'static str)], prose: &str) -> Option<&'static str> {
     let found = rules.iter().find(|(pattern, _)| {
         pattern.find_iter(prose).any(|m| !ORDINARY.iter().any(|start| m.as_str().contains(start)))
@@ -64,7 +64,7 @@ fn stumbles(rules: &[(Regex, &'static str)], prose: &str) -> Option<&'static str
     found.map(|(_, instead)| *instead)
 }
 
-/// The part of a source line that people read: its comment.
+/// Returns the comment of a source line, if it has one.
 fn comment(line: &str) -> Option<&str> {
     let start = line.trim_start();
     if let Some(comment) = start.strip_prefix("//") {
@@ -74,7 +74,8 @@ fn comment(line: &str) -> Option<&str> {
     code.trim_end().ends_with([';', '{', '}', ')', ',']).then_some(comment.trim())
 }
 
-/// The lines of prose in a file, numbered: comments of sources and scripts, text of documents.
+/// Returns the lines of prose in a file, numbered: comments of sources and scripts, text of
+/// documents.
 fn prose(path: &Path) -> Vec<(usize, String)> {
     let text = fs::read_to_string(path).unwrap();
     let is_document = path.extension().is_some_and(|ending| ending == "md");
@@ -115,7 +116,8 @@ fn wording_is_plain() {
     assert!(count <= PLACES_MAX, "{count} places, {PLACES_MAX} may stay: {places:#?}");
 }
 
-/// Whether a line of a document that tools write states which formats it was measured on, and all are of these versions.
+/// Checks that the first lines of a generated document state the formats on which it was measured,
+/// and that all have these versions.
 fn is_current(head: &str, versions: &BTreeMap<String, u32>) -> Result<(), String> {
     let (_, formats) = head.split_once("formats: ").ok_or("no `formats:` in its first lines")?;
     for format in formats.trim_end_matches('.').split(", ").map(str::trim) {
@@ -199,7 +201,7 @@ fn codes_of_invariants_name_their_module() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// The functions of a source, by name, with their lines.
+/// Returns the functions of a source, by name, with their lines.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<_> = text.lines().collect();
     let head = Regex::new(

@@ -653,8 +653,8 @@ fn what_one_side_writes_the_other_reads(layout: &str) {
     sandbox.umount();
 }
 
-/// This includes files that the kernel knows: by the shell's descriptors, by `ls` outside, under
-/// other names.
+/// Space of removed files is free again, even if the kernel knows the files: by the shell's
+/// descriptors, by `ls` outside, under other names.
 fn space_of_removed_files_comes_back(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let free = || rustix::fs::statvfs(&sandbox.dir).unwrap().f_bfree;
