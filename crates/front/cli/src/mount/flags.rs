@@ -1,7 +1,8 @@
 //! Flags that a mount gets in addition to the requested flags.
 //!
-//! - **flags-F1** A mount honours set-user-ID and device files only if no user but root may write its pool, or the options `suid`
-//!   and `dev` ask for it: a user who writes the pool could make such a file.
+//! - **flags-F1** A mount honours set-user-ID and device files only if root alone may write its
+//!   pool, or if the options `suid` and `dev` request it. Otherwise a user with write permission on
+//!   the pool could make such a file.
 //! - **flags-F2** If the owner or the mode of the pool changes later, the server sets the flags
 //!   then. It does not change flags that were requested by name, or that root sets later (`mount -o
 //!   remount,suid`).

@@ -1,8 +1,8 @@
 //! Many threads at once on shared directories, compared with tmpfs.
 //!
-//! Each worker plays its own seeded sequence with names of its own, so that the final tree does not
-//! depend on the order of workers, although all of them change the same directories. The same
-//! sequences on tmpfs are the reference.
+//! All workers change the same directories. Each plays its own seeded sequence with names of its
+//! own, so that the final tree does not depend on their order. The same sequences on tmpfs are the
+//! reference.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
