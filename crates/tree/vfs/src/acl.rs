@@ -133,9 +133,9 @@ impl Acl {
         &self.entries
     }
 
-    /// `EINVAL` unless the entries are owner, users, group, groups, mask, others in this order,
-    /// with one owner, group and others, and a mask where users or groups are named
-    /// (`posix_acl_valid`).
+    /// `EINVAL` unless the ACL is valid (`posix_acl_valid`). Its entries are owner, users, group,
+    /// groups, mask, others in this order, with one owner, group and others. It needs a mask if it
+    /// names users or groups.
     pub fn validate(&self) -> Result<()> {
         #[derive(PartialEq)]
         enum Expect {
@@ -178,7 +178,7 @@ impl Acl {
         self.entries.iter().all(plain).then(|| self.mode_bits())
     }
 
-    /// The permission bits (`0o777`) that go with this ACL: owner, mask (group where there is no
+    /// The permission bits (`0o777`) that go with this ACL: owner, mask (or group, if there is no
     /// mask), others.
     pub fn mode_bits(&self) -> u32 {
         let perm = |tag: Tag| {
@@ -191,8 +191,8 @@ impl Acl {
         owner << 6 | group << 3 | other
     }
 
-    /// Follows a change of the permission bits to `perm`: owner and others get theirs, the mask
-    /// (group where there is no mask) gets the group's (`posix_acl_chmod`).
+    /// Follows a change of the permission bits to `perm`: owner and others get theirs, the mask (or
+    /// group, if there is no mask) gets the group's (`posix_acl_chmod`).
     pub fn chmod(&mut self, perm: u32) {
         self.for_each_class(|entry_perm, shift| *entry_perm = perm >> shift & RWX);
     }
@@ -207,15 +207,15 @@ impl Acl {
     }
 
     /// Splits an access ACL into the mode that goes with it (`mode` with its permission bits
-    /// replaced) and what remains to be stored (`posix_acl_update_mode`).
+    /// replaced) and the ACL that remains to be stored (`posix_acl_update_mode`).
     pub fn split_mode(self, mode: u32) -> (u32, Option<Self>) {
         let new_mode = mode & !0o777 | self.mode_bits();
         let stored = self.equivalent_mode().is_none().then_some(self);
         (new_mode, stored)
     }
 
-    /// Calls `change` with the permissions of owner, mask or group, and others, and with where
-    /// their bits stand in a mode.
+    /// Calls `change` with the permissions of each class: owner, mask or group, and others; and
+    /// with the shift of the class's bits in a mode.
     fn for_each_class(&mut self, mut change: impl FnMut(&mut u32, u32)) {
         let has_mask = self.entries.iter().any(|e| e.tag == Tag::Mask);
         for entry in &mut self.entries {

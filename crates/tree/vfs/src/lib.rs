@@ -57,7 +57,7 @@ pub use types::*;
 /// Result of every call of the contract.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// A file system as its front ends see it.
+/// A file system as its front ends use it.
 ///
 /// Names are single components without `/` or NUL. Calls that create or remove refuse `.` and `..`
 /// with `EINVAL`; [`lookup`](Self::lookup) resolves them. Anything larger than the file system's
@@ -65,10 +65,10 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// `ESTALE`; a non-directory where a directory is needed gives `ENOTDIR`; corruption gives
 /// `EUCLEAN` or `EIO`. A read-only mount gives `EROFS` to every call that changes something.
 ///
-/// Where several errors apply, the first in this order is given: unknown inodes; inodes of the
-/// wrong kind; names; other arguments; names that exist, do not exist or no longer may
-/// (`EEXIST`, `ENOENT`, `ENOTEMPTY`, …); limits; space. Calls with two inodes or names look at the
-/// directory before the inode to be linked, and at `from` before `to`.
+/// If several errors apply, the first in this order is given: unknown inodes; inodes of the wrong
+/// kind; names; other arguments; names that exist, do not exist or no longer may (`EEXIST`,
+/// `ENOENT`, `ENOTEMPTY`, …); limits; space. Calls with two inodes or names check the directory
+/// before the inode to be linked, and `from` before `to`.
 ///
 /// A removed directory that is still referenced has no parent and takes no names: creating in it,
 /// listing it and looking up `..` give `ENOENT`; its link count is 0.
@@ -94,7 +94,7 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
     /// inodes by handle that way); `..` gives its parent (the root is its own parent).
-    /// Adds a reference. `ENOENT` where there is no such name.
+    /// Adds a reference. `ENOENT` if there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
     /// As [`lookup`](Self::lookup), but stores the attributes into `entry`: copying them costs a
@@ -218,7 +218,7 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     fn drop_privileges(&self, ino: Ino) -> Result<()>;
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,
-    /// `ENODEV` for other non-files; `EINVAL` for an empty range; `EFBIG` where the range, or the file
+    /// `ENODEV` for other non-files; `EINVAL` for an empty range; `EFBIG` if the range, or the file
     /// after an insertion, would reach beyond [`Limits::file_size`]. Collapse and insert give `EINVAL`
     /// unless both numbers are multiples of 4096, a collapse that reaches the end of the file too,
     /// and an insertion at or beyond it. Sets `mtime` and `ctime`.

@@ -46,15 +46,16 @@ impl Limits {
             && self.xattr_list <= other.xattr_list
     }
 
-    /// Checks a name that is to be created or removed: `ENOENT` where it is empty, `EINVAL` where it
-    /// contains `/` or NUL or is `.` or `..`, `ENAMETOOLONG` where it is too long.
+    /// Checks a name that is to be created or removed: `ENOENT` if it is empty, `EINVAL` if it
+    /// contains `/` or NUL or is `.` or `..`, `ENAMETOOLONG` if it is too long.
     #[inline]
     pub fn check_name(&self, name: &[u8]) -> Result<()> {
         self.check_component(name)?;
         if matches!(name, b"." | b"..") { Err(Errno::INVAL) } else { Ok(()) }
     }
 
-    /// Checks a name that is to be looked up: as [`check_name`](Self::check_name), but `.` and `..` are good.
+    /// Checks a name that is to be looked up: as [`check_name`](Self::check_name), but `.` and `..`
+    /// are allowed.
     #[inline]
     pub fn check_component(&self, name: &[u8]) -> Result<()> {
         if name.is_empty() {
@@ -66,8 +67,8 @@ impl Limits {
         if name.len() > self.name { Err(Errno::NAMETOOLONG) } else { Ok(()) }
     }
 
-    /// Checks the target of a symbolic link that is to be created: `ENOENT` where it is empty, `ENAMETOOLONG` where it is too
-    /// long.
+    /// Checks the target of a new symbolic link: `ENOENT` if it is empty, `ENAMETOOLONG` if it is
+    /// too long.
     pub fn check_target(&self, target: &[u8]) -> Result<()> {
         match target.len() {
             0 => Err(Errno::NOENT),
@@ -109,7 +110,7 @@ impl Limits {
         Ok(())
     }
 
-    /// The end of a range of a file; `EFBIG` where no file can reach it.
+    /// The end of a range of a file; `EFBIG` if no file can reach it.
     #[inline]
     pub fn end_of(&self, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|end| *end <= self.file_size).ok_or(Errno::FBIG)

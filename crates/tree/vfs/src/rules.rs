@@ -94,8 +94,8 @@ impl NewInode {
     }
 }
 
-/// `mode` without what a write or a change of owner takes from a file: set-user-ID, and
-/// set-group-ID where it is group-executable.
+/// Returns `mode` without the bits that a write or a change of owner removes from a file:
+/// set-user-ID, and set-group-ID if it is group-executable.
 pub fn clear_privileges(mode: u32) -> u32 {
     let cleared = mode & !S_ISUID;
     if mode & S_IXGRP != 0 { cleared & !S_ISGID } else { cleared }

@@ -137,7 +137,7 @@ pub fn node(fs: &dyn FileSystem, ino: Ino) -> Result<Node, WalkError> {
     read_node(fs, ino, &[], true)
 }
 
-/// How `b` differs from `a`, one line for each difference; `None` where they are equal.
+/// Describes how `b` differs from `a`, one line for each difference; `None` if they are equal.
 pub fn diff(a: &Tree, b: &Tree) -> Option<String> {
     let mut lines = Vec::new();
     for (path, x) in &a.nodes {
@@ -163,7 +163,7 @@ pub fn diff(a: &Tree, b: &Tree) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// How `b` differs from `a`; `None` where they are equal.
+/// Describes how `b` differs from `a`; `None` if they are equal.
 pub fn diff_nodes(a: &Node, b: &Node) -> Option<String> {
     let mut parts = Vec::new();
     let mut field = |name: &str, x: &dyn fmt::Debug, y: &dyn fmt::Debug| {

@@ -17,7 +17,7 @@ impl std::fmt::Display for Ino {
     }
 }
 
-/// Nanoseconds since 1970-01-01 UTC; covers the years 1677 to 2262.
+/// Nanoseconds since 1970-01-01 UTC; the range covers the years 1677 to 2262.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp(pub i64);
 
@@ -28,12 +28,12 @@ impl Timestamp {
         Self::from_parts(t.tv_sec, t.tv_nsec as u32)
     }
 
-    /// From seconds and nanoseconds, clamped to what is representable.
+    /// Makes a time from seconds and nanoseconds, clamped to the range.
     pub fn from_parts(secs: i64, nanos: u32) -> Self {
         Self(secs.saturating_mul(1_000_000_000).saturating_add(i64::from(nanos)))
     }
 
-    /// Seconds (rounded down) and nanoseconds (0..10^9).
+    /// Splits it into seconds (rounded down) and nanoseconds (0..10^9).
     #[inline]
     pub fn parts(self) -> (i64, u32) {
         const SECOND: u64 = 1_000_000_000;
@@ -193,14 +193,14 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of content.
     pub mtime: Option<SetTime>,
-    /// Last change of the inode; set to the time of the call where absent.
+    /// Last change of the inode; if absent, the time of the call.
     pub ctime: Option<Timestamp>,
 }
 
 /// A node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode<'a> {
-    /// Kind and what belongs to it.
+    /// Kind, with its data.
     pub kind: NewKind<'a>,
     /// Permission bits, `0o7777`, before the umask.
     pub mode: u32,
@@ -261,10 +261,10 @@ impl NewNode<'static> {
 }
 
 bitflags! {
-    /// How to rename (`renameat2(2)`).
+    /// Flags of a rename (`renameat2(2)`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
-        /// `EEXIST` where the target exists.
+        /// `EEXIST` if the target exists.
         const NOREPLACE = 1;
         /// Swap the two names; both must exist.
         const EXCHANGE = 2;
@@ -274,7 +274,7 @@ bitflags! {
 /// The operation of `fallocate` (`fallocate(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Allocate the range (zeroed where it was a hole); grow the file unless `keep_size`.
+    /// Allocate the range (holes become zeros); grow the file unless `keep_size`.
     Allocate {
         /// Leave the size as it is.
         keep_size: bool,
@@ -288,7 +288,7 @@ pub enum Fallocate {
     },
     /// Remove the range and close the gap.
     Collapse,
-    /// Insert a hole, moving what follows up.
+    /// Insert a hole; the content behind it moves up.
     Insert,
 }
 
@@ -301,14 +301,14 @@ pub enum Seek {
     Hole,
 }
 
-/// How to set an extended attribute.
+/// The condition for setting an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetXattr {
     /// Create or replace.
     Any,
-    /// `EEXIST` where it exists.
+    /// `EEXIST` if it exists.
     Create,
-    /// `ENODATA` where it does not exist.
+    /// `ENODATA` if it does not exist.
     Replace,
 }
 
@@ -361,8 +361,8 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delegation(pub u64);
 
-/// The users besides root who may use an attribute. The kernel has checked that the caller may read the file, or write to it to
-/// change the attribute.
+/// The users besides root who may use an attribute. The kernel has checked that the caller may read
+/// the file, or write to it in order to change the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
     /// Every user.
@@ -447,11 +447,11 @@ fn numbers_of(bytes: &[u8; Announcement::LEN]) -> [u64; 4] {
     [0, 1, 2, 3].map(|index: usize| u64::from_ne_bytes(numbers[index]))
 }
 
-/// Bytes of a file that lie together in the pool's memory: whole blocks.
+/// Contiguous bytes of a file in the pool's memory: whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Offset in the pool, in bytes.
     pub start: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }

@@ -84,7 +84,7 @@ pub struct AttrView {
     pub size: Option<u64>,
     /// The root, and the handles, that are this inode.
     pub same_as: Vec<String>,
-    /// Times, where the call set them to given values.
+    /// Times that the call set to given values.
     pub times: [Option<Timestamp>; 3],
 }
 

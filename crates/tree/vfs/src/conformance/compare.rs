@@ -146,14 +146,14 @@ pub struct Failure {
     pub seed: Option<u64>,
     /// The index of the call at which the difference showed.
     pub index: usize,
-    /// How it showed.
+    /// The difference.
     pub message: String,
     /// The sequence.
     pub ops: Vec<Op>,
 }
 
 impl Failure {
-    /// The sequence up to where it failed, as a script ([`crate::script::parse`]).
+    /// The sequence up to the failure, as a script ([`crate::script::parse`]).
     pub fn script(&self) -> String {
         self.ops.iter().take(self.index + 1).map(|op| format!("{op}\n")).collect()
     }

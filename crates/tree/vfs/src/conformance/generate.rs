@@ -88,12 +88,12 @@ fn dir_handle(rng: &mut Rng) -> usize {
     (FILE_HANDLES + rng.below(HANDLES as u64 - FILE_HANDLES)) as usize
 }
 
-/// Whether what has this path is mostly a directory.
+/// Whether paths like this mostly lead to a directory.
 fn is_for_dirs(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| DIRS.contains(&name))
 }
 
-/// Where to keep what is found at or made at `path`, if anywhere.
+/// Chooses the handle that keeps the inode at `path`, if any.
 fn keep(rng: &mut Rng, path: &str) -> Keep {
     let handle = if is_for_dirs(path) { dir_handle(rng) } else { file_handle(rng) };
     Keep { keep: rng.percent(50).then_some(handle) }

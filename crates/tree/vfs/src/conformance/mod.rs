@@ -74,7 +74,7 @@ pub fn run_generated(make: impl Fn() -> Box<dyn FileSystem>, seeds: u64, ops: us
 ///
 /// # Panics
 ///
-/// Where it is set to anything else.
+/// If it is set to anything else.
 pub fn number_from_env(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))

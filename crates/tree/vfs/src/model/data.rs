@@ -100,7 +100,7 @@ impl Sparse {
         self.size = size;
     }
 
-    /// Removes a range of whole blocks; what follows moves down.
+    /// Removes a range of whole blocks; the content behind it moves down.
     fn collapse(&mut self, range: Range<u64>) {
         self.punch(range.clone());
         let blocks = (range.end - range.start) / BLOCK_SIZE;
@@ -109,7 +109,7 @@ impl Sparse {
         self.size -= range.end - range.start;
     }
 
-    /// Makes room for `len` bytes of whole blocks at `offset`; what follows moves up.
+    /// Makes room for `len` bytes of whole blocks at `offset`; the content behind it moves up.
     fn insert(&mut self, offset: u64, len: u64) {
         let moved = self.blocks.split_off(&(offset / BLOCK_SIZE));
         let shift = len / BLOCK_SIZE;
@@ -117,13 +117,13 @@ impl Sparse {
         self.size += len;
     }
 
-    /// Where data starts at or after `offset`, which lies inside the file.
+    /// The start of the next data at or after `offset`, which lies inside the file.
     pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
         let (&index, _) = self.blocks.range(offset / BLOCK_SIZE..).next()?;
         Some(offset.max(index * BLOCK_SIZE))
     }
 
-    /// Where a hole starts at or after `offset`, which lies inside the file.
+    /// The start of the next hole at or after `offset`, which lies inside the file.
     pub(super) fn next_hole(&self, offset: u64) -> u64 {
         let first = offset / BLOCK_SIZE;
         let present = self.blocks.range(first..).zip(first..);

@@ -246,7 +246,7 @@ impl Inode {
         }
     }
 
-    /// Notes a change of content.
+    /// Records a change of content.
     fn modified(&mut self, now: Timestamp) {
         self.mtime = now;
         self.ctime = now;

@@ -46,7 +46,7 @@ impl Dir {
         self.get(name).ok_or(Errno::NOENT)
     }
 
-    /// `EEXIST` where the name is taken, `ENOENT` where the directory is removed.
+    /// `EEXIST` if the name is taken, `ENOENT` if the directory is removed.
     fn check_vacant(&self, name: &[u8]) -> Result<()> {
         if self.entries.contains_key(name) { Err(Errno::EXIST) } else { self.check_linked() }
     }
@@ -138,7 +138,7 @@ impl State {
         self.reference(ino)
     }
 
-    /// Makes a nameless inode with what it inherits from `dir`.
+    /// Makes a nameless inode with the attributes that it inherits from `dir`.
     fn add_inode(
         &mut self,
         now: Timestamp,

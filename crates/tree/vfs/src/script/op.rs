@@ -130,7 +130,7 @@ options! {
 options! {
     /// The permissions that an ACL gives. Default: 75470.
     pub struct AclOf {
-        /// Of the owner, user 5, the group, the mask and others, a digit each.
+        /// Permissions of the owner, user 5, the group, the mask and others, a digit each.
         perms: Octal,
         /// Whether the ACL expresses no more than a mode: it has neither the user nor the mask.
         plain: bool,
@@ -200,7 +200,7 @@ pub enum Pos {
     At(u64),
     /// Bytes from the end.
     End(i64),
-    /// Bytes from where the largest file ends.
+    /// Bytes from the end of the largest possible file.
     Limit(i64),
 }
 

@@ -54,7 +54,7 @@ impl<T: fmt::Display + FromStr> Field for T {
     }
 }
 
-/// A number whose digits are octal, as of permissions.
+/// A number with octal digits, such as permissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Octal(pub u32);
 

@@ -213,7 +213,7 @@ fn truncation_is_limited(fs: &dyn FileSystem) {
     assert_eq!(contents(fs, ino), b"ab");
 }
 
-/// Powers of 512 blocks are where a tree of 4 KiB blocks gets higher.
+/// A tree of 4 KiB blocks gets higher at powers of 512 blocks.
 fn sizes_grow_through_every_level(fs: &dyn FileSystem) {
     let ino = file(fs, b"f");
     let edges = [12, 21, 30, 39, 47].iter().map(|bits| 1u64 << bits);

@@ -227,7 +227,7 @@ fn a_new_life_has_another_generation(fs: &dyn FileSystem) {
     }
 }
 
-/// An engine may keep some space for its own bookkeeping, but not what files had.
+/// An engine may keep some space for its own bookkeeping, but not the space of removed files.
 fn space_comes_back(fs: &dyn FileSystem) {
     let data = pattern(1 << 20);
     let round = || {

@@ -16,7 +16,7 @@ use crate::{
     Timestamp,
 };
 
-/// A named scenario; it panics where the promise is broken.
+/// A named scenario; it panics if the promise is broken.
 pub type Scenario = (&'static str, fn(&dyn FileSystem));
 
 /// All scenarios. Each wants a fresh file system with room for about 32 MiB.
