@@ -28,7 +28,7 @@ use vfs::{Errno, Ino, Result};
 /// Room for an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// Where the entry will be.
+    /// The position of the entry.
     pub pos: EntryPos,
     /// Its second word.
     pub word: DirentWord,
@@ -109,7 +109,7 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
 }
 
-/// Walks the chain of a block that was read into DRAM; ends early with `Err` where it is broken.
+/// Walks the chain of a block that was read into DRAM; ends early with `Err` if it is broken.
 pub struct Chain<'a> {
     block: &'a [u8; BLOCK as usize],
     off: u64,
@@ -369,7 +369,7 @@ impl<S: Storage> Core<S> {
         self.set_run(v, slot.pos.block(), run)
     }
 
-    /// Records the free run of a block and chains the block where names of that size look for it.
+    /// Records the free run of a block and chains the block into its size class.
     pub(crate) fn set_run(&self, v: &VInode, block: Handle, run: FreeRun) -> Result<()> {
         let state = self.tables().dir_state(v)?;
         let db = self.tables().dir_block(block);

@@ -13,7 +13,7 @@ use vfs::{Ino, Result};
 pub struct Found {
     /// The inode it names.
     pub ino: Ino,
-    /// Where the entry is.
+    /// The position of the entry.
     pub pos: EntryPos,
 }
 

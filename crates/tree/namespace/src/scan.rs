@@ -64,7 +64,7 @@ impl Queue {
     }
 }
 
-/// How to scan.
+/// Options of a scan.
 pub struct ScanOptions<'a> {
     /// Workers, the calling thread among them.
     pub threads: usize,

@@ -48,7 +48,7 @@ pub struct Sizes {
     pub names: usize,
 }
 
-/// Where the tables are.
+/// The places of the tables.
 struct Tables<V> {
     kept: Span<AtomicU64>,
     settings: Span<[AtomicU64; SETTINGS]>,
