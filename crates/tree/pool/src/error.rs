@@ -26,7 +26,7 @@ pub enum Error {
     /// The state that processes share could not be created or opened.
     #[error("cannot share the pool with other processes: {0}")]
     Shared(#[source] std::io::Error),
-    /// The pool has no room for what opening it needs.
+    /// The pool has no room for the state that opening it needs.
     #[error("{0}")]
     Errno(#[from] Errno),
 }

@@ -1,4 +1,4 @@
-//! How pools are formatted, mounted and checked.
+//! Options for formatting, mounting and checking pools.
 
 use crate::Prealloc;
 use std::fmt;
@@ -8,7 +8,7 @@ use vfs::Timestamp;
 /// Longest label, in bytes.
 pub const LABEL_MAX: usize = 64;
 
-/// How to format a pool.
+/// Options for formatting a pool.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
     /// A name for the pool, at most [`LABEL_MAX`] bytes.
@@ -17,7 +17,7 @@ pub struct FormatOptions {
     pub owner: (u32, u32),
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Refuse changes; a damaged pool can be mounted this way.
@@ -163,10 +163,10 @@ impl fmt::Display for Consistency {
     }
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOptions {
-    /// Repair what can be repaired by storing one word.
+    /// Repair problems that one stored word can repair.
     pub repair: bool,
     /// Workers of the scan; `None`: one for each processor.
     pub threads: Option<usize>,

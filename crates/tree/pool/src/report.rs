@@ -38,7 +38,7 @@ const UNIT: u64 = 2 << 20;
 pub struct FreeSpace {
     /// Bytes that are free.
     pub bytes: u64,
-    /// Runs of blocks that they lie in.
+    /// The number of runs of free blocks.
     pub runs: u64,
     /// Bytes of the longest run.
     pub longest_bytes: u64,
