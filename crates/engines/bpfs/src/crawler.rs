@@ -16,7 +16,7 @@ use std::ops::Range;
 use vfs::{Errno, Result};
 use zerocopy::IntoBytes;
 
-/// Where a change below may be committed.
+/// The places at which a change to a subtree may be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Here or below, by storing one word.
@@ -262,7 +262,7 @@ impl<M: Medium> Trees<M> {
         let _ = self.medium.publish(word_off, value, ready);
     }
 
-    /// Applies `edit` to a tree by copy-on-write, committing inside it where `mode` allows.
+    /// Applies `edit` to a tree by copy-on-write, committing inside it if `mode` allows.
     pub fn edit(
         &self,
         txn: &mut Txn<'_>,

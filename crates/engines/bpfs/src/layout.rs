@@ -153,7 +153,7 @@ pub const fn span(height: u8) -> u64 {
     BLOCK << (9 * height as u64)
 }
 
-/// The least height whose span is at least `bytes`.
+/// The lowest height whose span is at least `bytes`.
 pub const fn height_for(bytes: u64) -> u8 {
     let mut h = 0;
     while span(h) < bytes {
