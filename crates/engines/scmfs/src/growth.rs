@@ -7,7 +7,7 @@ use namespace::VInode;
 use std::ops::Range;
 use vfs::FileKind;
 
-/// How a content grows.
+/// A growth of a content.
 pub struct Growth<'a> {
     /// The bytes to map.
     pub range: Range<u64>,

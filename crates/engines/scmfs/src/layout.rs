@@ -87,9 +87,9 @@ const COUNT_SHIFT: u32 = 32;
 /// [`Map`] of it that may be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unverified {
-    /// Nothing: zeros.
+    /// No blocks: zeros.
     Hole,
-    /// Blocks that lie behind each other.
+    /// Contiguous blocks.
     Run {
         /// Number of the first block.
         start: u64,

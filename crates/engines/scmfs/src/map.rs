@@ -89,7 +89,7 @@ pub struct Holes {
 #[derive(Clone, Copy)]
 struct Word {
     slot: PmOff,
-    /// The level of a table that it may name; 0: it stands for one block.
+    /// The level of a table that it may name; 0: it maps one block.
     below: u8,
     /// Its first block of the file.
     base: u64,

@@ -94,7 +94,7 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// All of the pool is one mapping, regardless of the number of pieces of files and free space.
+/// A single mapping covers the pool, regardless of the number of pieces of files and free space.
 /// (Programs that map files for themselves have additional mappings.)
 #[test]
 fn an_aged_pool_takes_as_many_mappings_as_a_new_one() {
