@@ -97,7 +97,7 @@ fn what_was_synced_is_there_and_no_more() {
     assert_eq!(diff(&tree(&again).unwrap(), &now), None);
     assert_eq!(fs.fsync(Ino(99)), Err(Errno::STALE));
 
-    // Unmounting syncs; a sync where nothing was changed stores nothing.
+    // Unmounting syncs; a sync without changes stores nothing.
     let stores = |fs: &ModelFs<Region>| fs.medium().counters().snapshot().fences;
     let fences = stores(&fs);
     fs.sync().unwrap();
