@@ -21,7 +21,7 @@ pub enum Layout {
     Bpfs,
     /// Files contiguous in memory; names and attributes durable on return, contents on fsync: [`scmfs`].
     Scmfs,
-    /// For tests: loses in a crash what was not synced; [`modelfs`].
+    /// For tests: loses unsynced changes in a crash; [`modelfs`].
     Model,
 }
 
