@@ -29,7 +29,8 @@ pub fn call_apart(
     let deadline = Instant::now() + within;
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut answer = vec![0; STATUS_LEN + room];
-    // SAFETY: plain numbers: a copy of the process, with this thread alone, which ends in `answer_and_exit`.
+    // SAFETY: plain numbers: a copy of the process, with this thread alone, which ends in
+    // `answer_and_exit`.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     match pid {
         0 => answer_and_exit(&writer, &mut answer, call),
@@ -63,7 +64,8 @@ fn answer_and_exit(
 ) -> ! {
     // The copy dies with the thread that waits for it. It must not keep a reader of this program's
     // output waiting.
-    // SAFETY: plain numbers and a string. The descriptors are those of the copy, whose owners are never dropped.
+    // SAFETY: plain numbers and a string. The descriptors are those of the copy, whose owners are
+    // never dropped.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_dup3, writer.as_raw_fd(), 0, 0);

@@ -113,7 +113,8 @@ impl Server {
     }
 }
 
-/// Creates `name` in `dir`, or opens it if it exists and `flags` are without `O_EXCL`. Adds a reference.
+/// Creates `name` in `dir`, or opens it if it exists and `flags` are without `O_EXCL`. Adds a
+/// reference.
 ///
 /// # Errors
 /// `STALE` if the kernel is to look the name up again.
@@ -156,7 +157,8 @@ fn open(fs: &dyn FileSystem, caller: &Caller, entry: Entry, flags: i32) -> Resul
     opened.map(|entry| Opened { entry, is_new: false })
 }
 
-/// Whether no rule could refuse the caller: it owns the regular file, and the owner's bits grant the access.
+/// Whether no rule could refuse the caller: it owns the regular file, and the owner's bits grant
+/// the access.
 fn may_open(caller: &Caller, attr: &Entry, flags: i32) -> bool {
     const READ: u32 = 0o400;
     const WRITE: u32 = 0o200;

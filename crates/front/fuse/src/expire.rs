@@ -13,16 +13,18 @@ use rustix::io::Errno;
 const INVAL_ENTRY: u32 = 3;
 /// `FUSE_EXPIRE_ONLY`, one of its flags.
 const EXPIRE_ONLY: u32 = 1;
-/// First Linux that knows the flag, and whose direct writes drop pages that others have of the file.
+/// First Linux that knows the flag, and whose direct writes drop pages that others have of the
+/// file.
 const SINCE: (u32, u32) = (6, 6);
 /// Bytes of `fuse_out_header` and of `fuse_notify_inval_entry_out`.
 const HEADER: u32 = 16 + 16;
 
-/// Notifies the kernel for one mount.
+/// A connection by which names of one mount are made to expire.
 pub(crate) struct Expirer(OwnedFd);
 
 impl Expirer {
-    /// For the mount whose requests come from this device; `None` if the kernel cannot do that.
+    /// Makes it for the mount whose requests come from this device; `None` if the kernel cannot do
+    /// that.
     pub fn new(device: OwnedFd) -> Option<Self> {
         is_known().then_some(Self(device))
     }

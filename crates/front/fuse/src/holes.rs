@@ -131,7 +131,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file of 1 MiB, with data in its second page.
+    /// Makes a file of 1 MiB, with data in its second page.
     fn sparse() -> (Model, Ino) {
         let model = Model::new();
         let caller = Caller { uid: 0, gid: 0 };

@@ -10,8 +10,8 @@ use vfs::{Errno, Ino};
 
 use crate::server::ATTRIBUTES_ONLY;
 
-/// Notifies the kernel of things to forget. Not for threads that answer requests, except where a
-/// method allows it: the kernel may wait for an answer meanwhile.
+/// A handle that notifies the kernel of things to forget. Not for threads that answer requests,
+/// unless a method allows it: the kernel may wait for an answer meanwhile.
 #[derive(Clone)]
 pub struct Invalidator(pub(crate) Arc<OnceLock<Notifier>>);
 
@@ -45,7 +45,7 @@ impl Invalidator {
         }
     }
 
-    /// Before the mount and after it, the kernel keeps nothing, so there is nothing to do.
+    /// Calls `what` while the mount exists. Before and after, the kernel keeps nothing.
     fn tell(&self, what: impl FnOnce(&Notifier) -> io::Result<()>) {
         if let Some(Err(err)) = self.0.get().map(what) {
             tracing::debug!("the kernel does not forget: {err}");

@@ -53,7 +53,8 @@ const ABSENT_MAX: usize = 64 << 10;
 #[repr(align(64))]
 struct Answers(AtomicU32);
 
-/// Whether the kernel keeps anything, and the answers of each phase.
+/// The phases of caching: whether the kernel keeps anything, and the answers under way in each
+/// phase.
 #[derive(Default)]
 pub(crate) struct Keeping {
     /// Odd: the kernel keeps answers.
@@ -96,7 +97,7 @@ impl<'k> Now<'k> {
 }
 
 impl Keeping {
-    /// Begins caching: names can expire from now on, so the kernel may keep them.
+    /// Allows caching: names can expire from now on, so the kernel may keep them.
     pub fn begin(&self, expirer: Expirer) {
         let _ = self.expirer.set(expirer);
     }
@@ -145,7 +146,7 @@ impl Keeping {
     }
 }
 
-/// Begins and ends caching, in the thread that notifies the kernel.
+/// The keeper of the phases: begins and ends caching, in the thread that notifies the kernel.
 pub(crate) struct Keeper<'k> {
     keeping: &'k Keeping,
     names: &'k Names,

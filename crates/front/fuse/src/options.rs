@@ -97,10 +97,10 @@ impl StatsReader {
     }
 }
 
-/// Computes the value of [`STATS_XATTR`] for a reader.
+/// A function that computes the value of [`STATS_XATTR`] for a reader.
 pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
 
-/// Returns the right that is needed to read or change an attribute of this name.
+/// A function that returns the right needed to read or change an attribute of this name.
 pub type Rights = fn(name: &[u8], changes: bool) -> Right;
 
 /// Options of a [`Server`](crate::Server).

@@ -26,7 +26,7 @@ use crate::rings;
 use crate::setgid;
 use crate::workers::Workers;
 
-/// Serves a file system to the kernel.
+/// A server of a file system to the kernel.
 pub struct Server {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) options: ServerOptions,

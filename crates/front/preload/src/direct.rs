@@ -227,7 +227,7 @@ pub fn forget(fd: c_int) {
 
 /// Makes a call that uses the kernel's offsets of descriptors.
 ///
-/// Signals are held back meanwhile, as other processes may wait for these offsets.
+/// Signals are held back meanwhile, as other threads may wait for these offsets.
 pub fn with_offsets<T>(fds: [c_int; 2], call: impl FnOnce() -> T) -> T {
     let Some(direct) = watching(&fds) else { return call() };
     let _inside = guard::Inside::enter();

@@ -15,8 +15,8 @@ unsafe extern "C" {
 /// Reads a variable of the environment, before the program changes it; `None` in a privileged
 /// program.
 pub fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: 1. the name is a string; 2. no thread changes the environment this early; 3. what is returned is null or a
-    // string that stays while nothing changes the environment.
+    // SAFETY: 1. the name is a string; 2. no thread changes the environment this early; 3. what is
+    // returned is null or a string that stays while nothing changes the environment.
     unsafe {
         let value = secure_getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))

@@ -327,8 +327,8 @@ struct Variadic {
 }
 
 impl Variadic {
-    /// Distance from the first register to the first argument on the stack, in words: six registers,
-    /// one word of alignment, the return address.
+    /// Distance from the first register to the first argument on the stack, in words: six
+    /// registers, one word of alignment, the return address.
     const STACK: usize = 8;
 
     /// # Safety

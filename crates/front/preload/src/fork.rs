@@ -78,7 +78,7 @@ extern "C" fn in_child() {
 
 extern "C" fn in_parent() {
     if !TELLS.get() {
-        // The function that forked knows the child; 0 stands for no child.
+        // Only the code that forked knows the child; 0 stands for no child.
         tell(0);
     }
 }
@@ -190,7 +190,7 @@ export! {
     }
 }
 
-/// In the parent, ends what [`before_clone`] began.
+/// Ends in the parent what [`before_clone`] began.
 pub fn after_clone(flags: u64) {
     if flags & libc::CLONE_VM as u64 == 0
         && let Some(process) = process()

@@ -43,8 +43,8 @@ const _: () = assert!(size_of::<Thread>() <= 160 && align_of::<Thread>() <= 16);
 
 #[inline]
 fn thread() -> &'static Thread {
-    // SAFETY: only this thread uses the place, whose zeros are a `Thread` that is outside; references
-    // are not kept beyond calls.
+    // SAFETY: only this thread uses the place, whose zeros are a `Thread` that is outside;
+    // references are not kept beyond calls.
     unsafe { &*place().cast() }
 }
 

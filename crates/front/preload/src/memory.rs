@@ -83,7 +83,8 @@ unsafe extern "C" {
     fn ks_probe_stores_alone(address: usize, len: usize) -> usize;
 }
 
-/// If a probe was interrupted, ends it there with the number of bytes that it has found.
+/// Ends a probe that was interrupted, with the number of bytes that it has found; `false` if none
+/// was.
 pub fn recover(context: &mut ucontext_t) -> bool {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let probe = (&raw const ks_probe_begin as i64)..(&raw const ks_probe_end as i64);
@@ -158,8 +159,8 @@ pub fn place<'a, T>(at: *mut T) -> Result<&'a mut Unaligned<T>, Errno> {
     if writable(at.cast(), size_of::<T>())?.len() < size_of::<T>() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: all of it can be stored to, needs no alignment, and is of a C type that has no invalid
-    // values.
+    // SAFETY: all of it can be stored to, needs no alignment, and is of a C type that has no
+    // invalid values.
     Ok(unsafe { &mut *at.cast() })
 }
 

@@ -57,7 +57,8 @@ pub fn has_cache_come() -> bool {
     is_another_newest() && is_cache_in_table()
 }
 
-/// Checks whether the newest mount is another one than at the last call, or unknown to the kernel.
+/// Checks whether the newest mount is another one than at the last call, or the kernel does not
+/// report it.
 fn is_another_newest() -> bool {
     let newest = ::mounts::newest_mount().unwrap_or(0);
     NEWEST.swap(newest, Ordering::Relaxed) != newest || newest == 0

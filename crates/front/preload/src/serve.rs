@@ -71,7 +71,7 @@ pub trait Returned {
     type C;
     /// The value of a failure, with the error in `errno`.
     const FAILED: Self::C;
-    /// The value of a success.
+    /// Returns the value of a success.
     fn to_c(self) -> Self::C;
     /// Returns the same as a number: the bytes moved, for calls that return them.
     fn number(value: &Self::C) -> i64;
@@ -289,7 +289,7 @@ pub fn give_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     give_pool_files_to_kernel(fds)
 }
 
-/// As [`give_to_kernel`], for calls that need no offset of a file outside pools.
+/// As [`give_to_kernel`], if the kernel has the offsets of files outside pools anyway.
 pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
     match process() {
         Some(process) if !guard::is_inside() => promote(process, Class::Other, fds),

@@ -125,7 +125,7 @@ const FOREIGN_MAX: usize = 4;
 
 /// Makes the process layer for the mounted pools; `None` if there are none, and no caches to come.
 fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
-    // A read-only mount's server has a view of its own.
+    // A read-only mount is left to the kernel: its server has a view of its own.
     mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
     // Mounts of other users are left to the kernel. A few get a place, so that reports can name the
     // reason.

@@ -41,8 +41,9 @@ extern "C" fn load(index: usize) -> *mut c_void {
     ADDRESSES[index].load(Relaxed)
 }
 
-/// Defines a jump for each name. The unwinder starts from its caller's frame, so it must find the stack as at the
-/// call; the registers of arguments are kept while the library is loaded. (Neither `rax` nor `r11` holds one.)
+/// Defines a jump for each name. The unwinder starts from its caller's frame, so it must find the
+/// stack as at the call; the registers of arguments are kept while the library is loaded. (Neither
+/// `rax` nor `r11` holds one.)
 macro_rules! jumps {
     ($($index:literal $name:literal,)*) => {
         const NAMES: [&std::ffi::CStr; [$($index),*].len()] = [$(crate::real::name(concat!($name, "\0"))),*];

@@ -613,7 +613,7 @@ pub struct Lent<'d> {
     _inside: Inside,
 }
 
-/// The kernel's coarse clock, in ns.
+/// Returns the time of the kernel's coarse clock, in ns.
 #[inline]
 fn coarse_now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

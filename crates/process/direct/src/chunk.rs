@@ -212,7 +212,7 @@ impl Leaf {
         &self.entries
     }
 
-    /// The leaf of a chunk, by its index.
+    /// Returns the index of a chunk's leaf, by the chunk's index.
     #[inline]
     pub fn of(index: u64) -> usize {
         index as usize / LEAF_CHUNKS

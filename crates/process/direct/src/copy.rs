@@ -76,8 +76,8 @@ pub unsafe fn copy(
     copier: Copier,
     witness: *const u8,
 ) -> bool {
-    // SAFETY: by 1 and 2, or it ends by `recover`; by 3 only this thread uses the place of the stack
-    // pointer.
+    // SAFETY: by 1 and 2, or it ends by `recover`; by 3 only this thread uses the place of the
+    // stack pointer.
     unsafe { ks_direct_copy(to, from, len, copier, slot.stack.as_ptr(), witness) == 0 }
 }
 

@@ -88,7 +88,8 @@ pub struct Delegated {
     pool: AtomicU32,
     /// Weight of the calls by it.
     calls: AtomicU32,
-    /// Weight of writes by the kernel since the last attempt to get it.
+    /// Weight of writes by the kernel since the last attempt to get it; above `patience`, the next
+    /// attempt is due.
     kernels: AtomicU32,
     /// Number of all writes by the kernel.
     missed: AtomicU32,

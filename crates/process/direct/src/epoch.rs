@@ -47,7 +47,7 @@ static SLOTS: AtomicPtr<ThreadState> = AtomicPtr::new(std::ptr::null_mut());
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 os::thread_cell! {
-    /// The thread's slot; `None` before its first entry.
+    /// Returns the thread's slot; `None` before its first entry.
     fn own_cell -> Option<&'static ThreadState>, "ks_direct_slot", 8
 }
 

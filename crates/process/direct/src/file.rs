@@ -107,9 +107,8 @@ impl File {
     }
 
     /// Returns how much a call in an unmapped chunk adds to its heat, of the `enough` that maps it.
-    /// A first pass through the file adds nothing, as a mapping costs more than it saves on pages
-    /// that are used once. A sequential pass adds half at the beginning of each chunk, so two
-    /// passes map it.
+    /// Sequential calls add nothing, as a mapping costs more than it saves on pages that are used
+    /// once. But the call at the beginning of a chunk adds half, so a second pass maps the chunk.
     pub fn evidence(&self, offset: u64, len: usize, enough: u32) -> u32 {
         let goes_on = self.last_end.swap(offset + len as u64, Relaxed) == offset;
         match goes_on {

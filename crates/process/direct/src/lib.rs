@@ -93,7 +93,8 @@ pub use table::Direct;
 /// The files to serve, and the bounds from which that pays.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directories, absolute and without symbolic links: regular files at any depth below are served.
+    /// Directories, absolute and without symbolic links: regular files at any depth below are
+    /// served.
     pub dirs: Vec<Vec<u8>>,
     /// Reads and writes of a descriptor that the kernel makes before the library looks at it; a
     /// write of 16 KiB and more counts as several.

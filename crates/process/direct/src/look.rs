@@ -96,7 +96,7 @@ pub fn is_below(fd: i32, dirs: &[Vec<u8>]) -> bool {
     })
 }
 
-/// The device of a file.
+/// Returns the device of a file.
 pub fn device(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
 }

@@ -18,7 +18,7 @@ pub const COPY_BYTES_MAX: usize = 64 << 20;
 /// Bytes of several parts that are gathered at most.
 const GATHERED_BYTES_MAX: usize = 128 << 10;
 
-/// Vectors of more parts are the kernel's.
+/// Parts of a vector at most; the kernel transfers longer ones.
 const PARTS_MAX: usize = 16;
 /// Room for a list.
 pub const NO_PARTS: [iovec; PARTS_MAX] =
@@ -128,6 +128,7 @@ fn buffer(inside: &Inside, len: usize) -> Option<&mut [u8]> {
         at = reserve(GATHERED_BYTES_MAX).ok()?;
         inside.slot.buffer.store(at, Relaxed);
     }
-    // SAFETY: memory of that many bytes at least, which only the thread of the slot uses, in one call at a time.
+    // SAFETY: memory of that many bytes at least, which only the thread of the slot uses, in one
+    // call at a time.
     (len <= GATHERED_BYTES_MAX).then(|| unsafe { std::slice::from_raw_parts_mut(at, len) })
 }

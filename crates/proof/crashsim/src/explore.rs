@@ -253,7 +253,7 @@ impl<S> Tree<S> {
     }
 }
 
-/// Runs recoveries and counts them.
+/// The explorer: runs recoveries and counts them.
 pub struct Explorer<'a, S> {
     /// The image on which states are laid.
     pub image: &'a CrashImage,

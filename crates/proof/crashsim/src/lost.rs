@@ -15,7 +15,8 @@ pub struct Lost {
     pub site: String,
 }
 
-/// Lists the words that `state` has lost, where the power fails before the event `until` of the trace.
+/// Lists the words that `state` has lost, where the power fails before the event `until` of the
+/// trace.
 pub fn lost(trace: &Trace, until: usize, point: &Point, state: &[u16]) -> Vec<Lost> {
     let mut words: BTreeMap<u32, Option<u32>> = BTreeMap::new();
     for (unit, content) in point.units().iter().zip(state) {

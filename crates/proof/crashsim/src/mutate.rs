@@ -24,7 +24,8 @@ pub enum Bug {
     DropStore,
     /// The store comes after the next commit: commit before data, size before data.
     DelayStore,
-    /// The word or line is stored and durable when the operation starts: commit before what it names.
+    /// The word or line is stored and durable when the operation starts: commit before the data
+    /// that it names.
     EarlyStore,
     /// The word is stored as two halves, the line as words.
     TearStore,

@@ -59,7 +59,7 @@ impl Allowed {
     }
 }
 
-/// Judges images of one workload.
+/// The oracle: judges images of one workload.
 pub struct Oracle<'t, T> {
     target: &'t T,
     /// The state of a fresh pool.

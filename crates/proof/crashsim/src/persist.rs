@@ -7,16 +7,16 @@
 //! Rules of x86 with ADR ([`Semantics::Adr`]; Intel SDM vol. 1 §11.10, vol. 3 §12.2):
 //!
 //! - persist-P1: an aligned 8-byte word is old or new, never mixed; a longer store tears at words.
-//! - persist-P2: plain stores to one 64-byte line persist in program order: a prefix of them, the words of
-//!   the last one in any combination (a `memcpy` has no order of its own).
-//! - persist-P3: plain stores to different lines persist in any order, fenced or not, until their line has
-//!   been flushed *and* the flushing thread has fenced: then they are durable.
+//! - persist-P2: plain stores to one 64-byte line persist in program order: a prefix of them, the
+//!   words of the last one in any combination (a `memcpy` has no order of its own).
+//! - persist-P3: plain stores to different lines persist in any order, fenced or not, until their
+//!   line has been flushed *and* the flushing thread has fenced: then they are durable.
 //! - persist-P4: non-temporal words persist in any order until the storing thread's fence.
-//! - persist-P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb` and
-//!   `clflushopt` have no order among themselves; `clflush` would only remove states.
+//! - persist-P5: a fence drains the flushes and non-temporal stores of its own thread only. `clwb`
+//!   and `clflushopt` have no order among themselves; `clflush` would only remove states.
 //!
-//! - persist-P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is that of
-//!   non-temporal words.
+//! - persist-P6: an aligned line stored whole (MOVDIR64B) is old or new, never mixed. Its order is
+//!   that of non-temporal words.
 //! - persist-P7: non-temporal stores of a thread that has died are durable. The thread entered the
 //!   kernel to die, and that empties the write-combining buffers (vol. 3 §12.3.1). Its flushes get
 //!   no such guarantee.
@@ -29,9 +29,9 @@
 //! not, and for programs that detect that.
 //!
 //! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
-//! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write any
-//! 512-byte sector at any time, so that sectors take the place of lines, whole calls that of words,
-//! and a fence of any thread makes everything durable.
+//! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write
+//! any 512-byte sector at any time, so that sectors take the place of lines, whole calls that of
+//! words, and a fence of any thread makes everything durable.
 
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};

@@ -64,8 +64,8 @@ pub struct Recorded {
     pub trees: Vec<Arc<Tree>>,
     /// For operations of two steps, the tree between them.
     pub between: BTreeMap<usize, Arc<Tree>>,
-    /// Whether each operation promises that its stores are durable when it returns. Reads may
-    /// update access times, and operations that fail promise nothing.
+    /// Whether each operation promises that its stores are durable when it returns. A read may
+    /// leave an access time that is not durable, and a failed operation stores that no reader sees.
     pub promises: Vec<bool>,
     /// The state in each moment; empty if all is durable on return.
     pub history: History,

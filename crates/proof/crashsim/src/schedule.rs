@@ -281,7 +281,7 @@ impl ScheduledThread {
     }
 }
 
-/// Ends a thread's part, even if it panics.
+/// A thread's part in a run. Dropping it ends the part, even after a panic.
 struct Part(Arc<ScheduledThread>);
 
 impl Part {

@@ -24,9 +24,9 @@ const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; 
     create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000; create /h; truncate /h 9000";
 
-/// The same tree, but the next inode makes the inode file grow, and the next name the directory
-/// `/d`: 11 slots of the inode file's leaf and 21 more; 96 bytes of the block, 16 entries of 240
-/// and one of 160.
+/// Makes the script of the same tree, but the next inode makes the inode file grow, and the next
+/// name the directory `/d`: 11 slots of the inode file's leaf and 21 more; 96 bytes of the block,
+/// 16 entries of 240 and one of 160.
 fn brim() -> String {
     let mut text = TREE.to_owned();
     for i in 11..32 {
@@ -38,8 +38,8 @@ fn brim() -> String {
     text + &format!("; link /a /d/{:0>144}", 16)
 }
 
-/// The tree with a file whose block tree has height 3, with blocks at all levels, and one of height
-/// 2.
+/// Makes the script of the tree with a file whose block tree has height 3, with blocks at all
+/// levels, and one of height 2.
 fn tall() -> String {
     format!(
         "{TREE}; create /t; write /t 0 5000; write /t 3000000 100; write /t 1100000000 9000; \
@@ -47,8 +47,9 @@ fn tall() -> String {
     )
 }
 
-/// A tree in which the inode numbers of `/a` and `/d/c` are 31 and 63 in BPFS, if they are given in
-/// order: they use one redo record, the last. The files between are named by their numbers.
+/// Makes the script of a tree in which the inode numbers of `/a` and `/d/c` are 31 and 63 in BPFS,
+/// if they are given in order: they use one redo record, the last. The files between are named by
+/// their numbers.
 fn twins() -> String {
     let mut text =
         "mkdir /d; mkdir /e; create /o; write /o 0 100; create /h; link /h /b".to_owned();

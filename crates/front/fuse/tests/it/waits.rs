@@ -18,7 +18,7 @@ use fuse::{
 use vfs::model::Model;
 use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, Result};
 
-/// Reads of this size wait until the gate is open.
+/// Size of files whose reads wait until the gate is open.
 const SLOW_BYTES: usize = 7777;
 
 /// A file system whose reads can be kept waiting.

@@ -323,7 +323,7 @@ fn store_offset(to: *mut off_t, at: Option<off_t>) -> Result<(), Errno> {
     at.map_or(Ok(()), |at| memory::store(to, at))
 }
 
-/// For the functions that return the error number.
+/// Answers a call for the functions that return the error number.
 fn numbered(
     fd: c_int,
     class: Class,

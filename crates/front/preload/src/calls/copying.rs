@@ -77,7 +77,8 @@ export! {
     }
 }
 
-/// Called by the trampolines of the functions that print to a descriptor.
+/// Gives the kernel a descriptor before libc prints to it; called by the trampolines of such
+/// functions.
 extern "C" fn about_to_print(fd: c_int) {
     if !streams::are_served_at(fd) {
         // If it fails, the placeholder gives EBADF.

@@ -167,7 +167,7 @@ export! {
         match fd {
             -1 => std::ptr::null_mut(),
             fd if process().is_some_and(|process| process.owns(fd)) => Stream::open(fd),
-            // libc makes its stream of the descriptor that `open_at` returned.
+            // libc makes its stream of the descriptor that `openat` returned.
             fd => {
                 let dir = real::fdopendir(fd);
                 if dir.is_null() {

@@ -120,7 +120,7 @@ impl Mapping {
     }
 }
 
-/// A system call about part of the memory.
+/// Makes a system call about part of the memory.
 ///
 /// # Safety
 /// As the call.

@@ -6,7 +6,7 @@ use vfs::{Caller, Errno, FileKind, FileSystem, Ino};
 /// A file with a name, which the process also holds.
 const NAMED: &str = "/d/z";
 
-/// Makes a directory of several blocks and removes it while it is open.
+/// Operations that make a directory of several blocks and remove it while it is open.
 const REMOVED: &str = "mkdir /d/held; open /d/held 0; link /o %0/LONG-0; link /o %0/LONG-1; link /o %0/LONG-2; link /o %0/LONG-3; \
     link /o %0/LONG-4; link /o %0/LONG-5; link /o %0/LONG-6; link /o %0/LONG-7; link /o %0/LONG-8; link /o %0/LONG-9; \
     unlink %0/LONG-0; unlink %0/LONG-1; unlink %0/LONG-2; unlink %0/LONG-3; unlink %0/LONG-4; unlink %0/LONG-5; unlink %0/LONG-6; \

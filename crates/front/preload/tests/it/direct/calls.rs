@@ -22,7 +22,7 @@ struct World {
     others: bool,
 }
 
-/// FNV, by words.
+/// Computes FNV, by words.
 fn hash(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|part| {
         let mut word = [0; 8];
@@ -335,8 +335,8 @@ impl World {
     unsafe fn half_a_buffer(by_number: bool, fd: c_int, offset: i64, seed: u64) -> String {
         // SAFETY: the buffer is made here; the rest as the caller's.
         unsafe {
-            // A buffer that is good up to a point. What is behind it stays taken, or the library
-            // might map something of its own there.
+            // A buffer that is accessible up to a point. The page behind it stays reserved, or the
+            // library might map something of its own there.
             let page = libc::mmap(
                 std::ptr::null_mut(),
                 8192,
