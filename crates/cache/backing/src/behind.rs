@@ -1,23 +1,25 @@
-//! What others do to a backing behind the cache that is over it, as far as the backing can tell.
+//! Changes that other processes make in a backing store behind its cache, as far as the store can
+//! report them.
 
 use std::fmt;
 use std::str::FromStr;
 use vfs::Ino;
 
-/// How what others do is noticed.
+/// The way in which a cache notices changes by other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watch {
-    /// Not at all: whoever wants to know compares attributes.
+    /// The backing reports nothing; the cache compares attributes.
     #[default]
     Off,
-    /// The backing tells of [changes](Change).
+    /// The backing reports [changes](Change).
     Notify,
-    /// The same; and who opens a file that is [guarded](crate::Backing::guard) waits for an answer ([`Opening`]).
+    /// The backing reports changes, and a process that opens a [guarded](crate::Backing::guard)
+    /// file waits for an answer ([`Opening`]).
     Permission,
 }
 
 impl Watch {
-    /// All of them, with their names.
+    /// All ways, with their names.
     pub const NAMES: [(Self, &str); 3] =
         [(Self::Off, "off"), (Self::Notify, "notify"), (Self::Permission, "permission")];
 }
@@ -39,18 +41,18 @@ impl fmt::Display for Watch {
     }
 }
 
-/// How far the backing can tell of changes.
+/// The changes that the backing can report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Of all that is looked up, by whatever name it is changed.
+    /// All changes of inodes that were looked up, by whatever name they are made.
     #[default]
     Whole,
-    /// Of what is changed by a name in a directory that was looked up.
+    /// Changes by a name in a directory that was looked up.
     Directories,
 }
 
 impl Reach {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -59,40 +61,42 @@ impl Reach {
     }
 }
 
-/// What others have changed. Only of inodes that are referenced, or were met on the way to such; who looks at one after he was
-/// told sees it as it was then, or later.
+/// A change by other processes. Only inodes that are referenced, or that a path to these leads
+/// through, are reported. A caller that reads an inode after the report sees it as it was at the
+/// change, or later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// More changed than could be told. What may have is told next, as far as it is known; names that were absent are not.
+    /// Changes were lost. Reports of all known inodes and names follow, as these may have changed;
+    /// names that were absent are not reported.
     Lost,
     /// The content of a file.
     Content(Ino),
-    /// Attributes of an inode, extended ones included, or how many names it has.
+    /// Attributes of an inode, including extended ones, or its link count.
     Attributes(Ino),
-    /// A name in a directory came, went, or leads elsewhere.
+    /// A name in a directory was added, removed, or leads to another inode.
     Name(Ino, Vec<u8>),
 }
 
-/// Somebody opens a guarded file, and waits until he is answered. Where the answer is dropped instead, he may. It goes before the
-/// backing does, which may otherwise wait for it.
+/// A pending opening of a guarded file: the process waits for the answer. Dropping this value
+/// permits the opening. Drop it before the backing, which may otherwise wait for it.
 pub struct Opening {
     /// The file.
     pub ino: Ino,
-    /// The process; 0 where it is none that this process can see.
+    /// The process; 0 if this process cannot see it.
     pub pid: u32,
     answer: Option<Answer>,
 }
 
-/// Called once: whether the file may be opened.
+/// A function that is called once with whether the file may be opened.
 type Answer = Box<dyn FnOnce(bool) + Send>;
 
 impl Opening {
-    /// One that is answered by calling `answer`.
+    /// Makes an opening that is answered by a call of `answer`.
     pub fn new(ino: Ino, pid: u32, answer: impl FnOnce(bool) + Send + 'static) -> Self {
         Self { ino, pid, answer: Some(Box::new(answer)) }
     }
 
-    /// Lets him, or refuses it.
+    /// Permits or refuses the opening.
     pub fn answer(mut self, may: bool) {
         self.give(may);
     }

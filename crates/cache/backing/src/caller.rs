@@ -1,4 +1,4 @@
-//! As whom, and with which umask, a thread creates something.
+//! The user, group and umask with which a thread creates files and stores data.
 
 use crate::sys;
 use rustix::fs::Mode;
@@ -12,17 +12,18 @@ thread_local! {
     static HAS_OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread creates as somebody else: no longer than a call that creates (dirfs-B4 in `dirfs`). What is
-/// permitted is not his, but ours: the front end has checked it (vfs-C3).
+/// A guard under which this thread creates files as another user. It is held only during a call
+/// that creates something (dirfs-B4 in `dirfs`). The kernel checks the permissions of this process,
+/// not of that user; the front end has checked the user's permissions (vfs-C3).
 pub struct Acting {
     umask: Mode,
-    /// The user, the group and the capabilities to go back to.
+    /// The user, the group and the capabilities to restore.
     was: Option<(u32, u32, CapabilitySets)>,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Acting {
-    /// As `caller`, where this process is the superuser, else as ourselves; with this umask.
+    /// Acts as `caller` if this process is the superuser, else as itself; with this umask.
     pub fn new(caller: &Caller, umask: u32) -> Result<Self> {
         if !HAS_OWN_UMASK.get() {
             sys::unshare_umask()?;
@@ -35,8 +36,8 @@ impl Acting {
             let capabilities = capabilities(None)?;
             acting.was = Some((own.0, own.1, capabilities));
             sys::set_fs_ids(caller.uid, caller.gid)?;
-            // The kernel takes away what concerns files when a thread's user is 0 no more. Blocks that are kept for the superuser
-            // are not for this caller.
+            // The kernel drops file capabilities when a thread's user is no longer 0. Blocks that
+            // are reserved for the superuser are not available to this caller.
             let effective = capabilities.effective - CapabilitySet::SYS_RESOURCE;
             set_capabilities(None, CapabilitySets { effective, ..capabilities })?;
         }
@@ -44,18 +45,19 @@ impl Acting {
     }
 }
 
-/// The user as which data of users is stored: no file system keeps blocks for it.
+/// The user as which the data of users is stored. No file system reserves blocks for it.
 const UNPRIVILEGED: u32 = 65_534;
 
-/// While it lives, this thread gets no blocks that a file system keeps for the superuser: ext4 keeps them for user 0, and for
-/// `CAP_SYS_RESOURCE`. Its other capabilities stay.
+/// A guard under which this thread gets no blocks that a file system reserves for the superuser:
+/// ext4 reserves them for user 0 and for `CAP_SYS_RESOURCE`. The thread keeps its other
+/// capabilities.
 pub struct Unreserved {
     was: Option<CapabilitySets>,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Unreserved {
-    /// Does nothing where this process is not the superuser.
+    /// Makes the guard. Does nothing if this process is not the superuser.
     pub fn new() -> Result<Self> {
         let mut this = Self { was: None, _of_this_thread: PhantomData };
         if rustix::process::geteuid().is_root() && rustix::process::getegid().is_root() {
@@ -82,7 +84,7 @@ impl Drop for Acting {
     fn drop(&mut self) {
         if let Some((uid, gid, capabilities)) = self.was {
             sys::set_fs_ids(uid, gid).expect("a thread can be again who it was");
-            // The kernel gives back itself what it took when the user changed.
+            // The kernel itself restores the capabilities that it dropped when the user changed.
             let _ = set_capabilities(None, capabilities);
         }
         rustix::process::umask(self.umask);

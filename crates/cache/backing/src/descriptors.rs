@@ -1,13 +1,14 @@
-//! Open descriptors, as many as are worth it: the least recently used goes first.
+//! A bounded cache of open descriptors. The least recently used one is closed first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a descriptor is for: the serial number of a node (`nodes`), and whether it can be written by.
+/// The key of a descriptor: the serial number of its node (`nodes`), and whether it is open for
+/// writing.
 pub type Key = (u64, bool);
 
-/// A bounded cache of descriptors. Who got one may use it after it was dropped here.
+/// A bounded cache of descriptors. A caller may use a descriptor after the cache has dropped it.
 pub struct Descriptors {
     state: Mutex<State>,
     max: usize,
@@ -15,21 +16,21 @@ pub struct Descriptors {
 
 #[derive(Default)]
 struct State {
-    /// Each with when it was used last.
+    /// The descriptors, each with the time of its last use.
     open: HashMap<Key, (Arc<OwnedFd>, u64)>,
-    /// Keys by when they were used last.
+    /// The keys by the times of their last uses.
     by_use: BTreeMap<u64, Key>,
     /// Counts uses.
     now: u64,
 }
 
 impl Descriptors {
-    /// At most `max` of them, and at least one.
+    /// Makes a cache of at most `max` descriptors, and at least one.
     pub fn new(max: usize) -> Self {
         Self { state: Mutex::default(), max: max.max(1) }
     }
 
-    /// The descriptor, if it is still open, which is used now.
+    /// Returns a descriptor if it is still open, and counts this as a use.
     pub fn get(&self, key: Key) -> Option<Arc<OwnedFd>> {
         let mut state = self.state();
         state.now += 1;
@@ -41,7 +42,7 @@ impl Descriptors {
         Some(fd)
     }
 
-    /// Keeps `fd`; what must go for it is closed here, unless it is in use.
+    /// Adds `fd`. A descriptor that it displaces is closed here unless it is in use.
     pub fn put(&self, key: Key, fd: Arc<OwnedFd>) {
         let mut closed = Vec::new();
         let mut state = self.state();
@@ -58,7 +59,7 @@ impl Descriptors {
         drop(state);
     }
 
-    /// Drops what a node has.
+    /// Drops the descriptors of a node.
     pub fn drop_node(&self, serial: u64) {
         let mut state = self.state();
         let closed = [state.remove((serial, false)), state.remove((serial, true))];

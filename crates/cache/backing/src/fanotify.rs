@@ -1,4 +1,4 @@
-//! `fanotify(7)`, of which `rustix` has nothing: groups, marks, events.
+//! `fanotify(7)`, which `rustix` lacks: groups, marks, events.
 
 #![allow(unsafe_code)]
 
@@ -7,28 +7,30 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::Arc;
 use vfs::{Errno, Result};
 
-/// Bytes of the part that all events have, as `fanotify_event_metadata` says.
+/// The size of the part that all events have (`fanotify_event_metadata`), in bytes.
 const METADATA: usize = size_of::<libc::fanotify_event_metadata>();
-/// Of an information record about a file: its type, a byte, its length (2), and the file system (8).
+/// The size of the head of an information record about a file, in bytes: its type (1), a byte, its
+/// length (2), and the file system (8).
 const RECORD_HEAD: usize = 12;
-/// A handle follows: the length of its bytes (4), its kind (4), its bytes.
+/// The size of the head of the handle that follows, in bytes: the length of the handle's bytes (4)
+/// and its kind (4).
 const HANDLE_HEAD: usize = 8;
 
-/// A group: what is marked by it, and a queue of events.
+/// A group: a set of marks and a queue of events.
 #[derive(Clone)]
 pub struct Group(Arc<OwnedFd>);
 
-/// What happened.
+/// An event.
 pub struct Event<'a> {
-    /// `FAN_…`, several where they were merged.
+    /// The flags `FAN_…`; several if events were merged.
     pub mask: u64,
-    /// The process that did it; 0 where that is not to be known.
+    /// The process that caused it; 0 if that is unknown.
     pub pid: i32,
-    /// The file, opened, where the group gets descriptors.
+    /// The open file, if the group gets descriptors.
     pub fd: Option<OwnedFd>,
-    /// The inode: the kind of its handle, in the CPU's order, and its bytes.
+    /// The inode: the kind of its handle in the CPU's byte order, and its bytes.
     pub object: Option<&'a [u8]>,
-    /// A directory, described so, and the name in it by which it was done.
+    /// The handle of a directory, in the same form, and the name in it that was used.
     pub entry: Option<(&'a [u8], &'a [u8])>,
 }
 
@@ -37,10 +39,11 @@ fn last_error() -> Errno {
 }
 
 impl Group {
-    /// A group with these flags (`FAN_…`), which does not block whoever reads its events.
+    /// Makes a group with these flags (`FAN_…`). Reading its events does not block.
     ///
     /// # Errors
-    /// `EPERM` where the process may not have such a group; `ENOSYS`, `EINVAL` where the kernel has none.
+    /// `EPERM` if the process may not have such a group; `ENOSYS` or `EINVAL` if the kernel does
+    /// not support it.
     pub fn new(flags: u32) -> Result<Self> {
         let of_events = libc::O_RDONLY | libc::O_LARGEFILE | libc::O_CLOEXEC | libc::O_NOATIME;
         let flags = flags | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
@@ -53,7 +56,7 @@ impl Group {
         Ok(Self(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// The same by a descriptor that is higher than another group's.
+    /// Returns the group with a descriptor that is higher than another group's.
     pub fn above(self, other: &Self) -> Result<Self> {
         if self.0.as_raw_fd() > other.0.as_raw_fd() {
             return Ok(self);
@@ -62,10 +65,11 @@ impl Group {
         Ok(Self(Arc::new(fd)))
     }
 
-    /// Adds or removes (`FAN_MARK_…`) a mark for these events on what `fd` is open on, `O_PATH` or better.
+    /// Adds or removes (`FAN_MARK_…`) a mark for these events on the file of `fd`, which is open
+    /// with `O_PATH` or better.
     ///
     /// # Errors
-    /// What the kernel says; `EPERM` where the process may not mark it so.
+    /// The kernel's errors; `EPERM` if the process may not make such a mark.
     pub fn mark(&self, flags: u32, mask: u64, fd: BorrowedFd<'_>) -> Result<()> {
         let path = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no NUL in it");
         // SAFETY: The path ends in NUL, and is only read.
@@ -76,12 +80,12 @@ impl Group {
         if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
-    /// For who waits for events.
+    /// Returns the descriptor, for polling.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Reads events that are there, as many as `buf` holds; whether any were.
+    /// Reads pending events, as many as fit into `buf`. Returns whether there were any.
     pub fn read(&self, buf: &mut [u8], mut each: impl FnMut(Event<'_>)) -> Result<bool> {
         let len = match rustix::io::retry_on_intr(|| rustix::io::read(&*self.0, &mut *buf)) {
             Err(Errno::AGAIN) => return Ok(false),
@@ -96,7 +100,7 @@ impl Group {
         Ok(len > 0)
     }
 
-    /// Answers an event of permission, which `fd` came with.
+    /// Answers a permission event, which came with `fd`.
     pub fn answer(&self, fd: &OwnedFd, may: bool) -> Result<()> {
         let response = if may { libc::FAN_ALLOW } else { libc::FAN_DENY };
         let mut bytes = fd.as_raw_fd().to_ne_bytes().to_vec();
@@ -109,10 +113,12 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// The first event of what was read, and what follows it; `EPROTO` where the kernel speaks another version.
+/// Splits the first event from the bytes that were read. Returns it and the rest; `EPROTO` if the
+/// kernel uses another version of the protocol.
 ///
 /// # Safety
-/// The bytes were read from a group, and each event is split off once: its descriptor is nobody else's.
+/// The bytes were read from a group, and each event is split off only once, so that its descriptor
+/// has no other owner.
 unsafe fn split(bytes: &[u8]) -> Option<(Result<Event<'_>>, &[u8])> {
     let head = bytes.get(..METADATA)?;
     let len = u32::from_ne_bytes(word(head, 0)?) as usize;
@@ -120,7 +126,7 @@ unsafe fn split(bytes: &[u8]) -> Option<(Result<Event<'_>>, &[u8])> {
     let (event, rest) = (bytes.get(..len)?, &bytes[len..]);
     let records = event.get(head_len..)?;
     let fd = i32::from_ne_bytes(word(head, 16)?);
-    // SAFETY: The kernel has opened it for who reads the event, which is split off once.
+    // SAFETY: The kernel opened it for the reader of the event, which is split off once.
     let fd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
     if version != libc::FANOTIFY_METADATA_VERSION {
         return Some((Err(Errno::PROTO), rest));

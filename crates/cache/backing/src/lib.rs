@@ -1,8 +1,10 @@
-//! A directory tree of another file system behind the contract [`vfs::FileSystem`]: what a cache has below it.
+//! Backing stores of a cache: directory trees of other file systems behind the contract
+//! [`vfs::FileSystem`].
 //!
-//! [`Backing`] says what a cache needs of it beside files: identities that outlive the process, metadata made durable by
-//! itself, and the space that is left. [`DirFs`] is a directory of a kernel file system; `model` (a cargo feature of this
-//! name) is the contract's model with faults and crashes, for tests of what is above.
+//! [`Backing`] adds to that contract what a cache needs: identities that outlive the process,
+//! separate syncs of metadata, and the free space. [`DirFs`] is a directory of a kernel file
+//! system. `model` (behind a cargo feature of this name) is the contract's model with faults and
+//! crashes, for tests of caches.
 
 #![warn(missing_docs)]
 
@@ -23,105 +25,116 @@ pub use dirfs::{DirFs, Options};
 use std::time::Duration;
 use vfs::{Entry, Errno, FileSystem, Ino, Result};
 
-/// What a file is called for as long as it exists, whatever its names: its file handle (`name_to_handle_at(2)`), or where the
-/// file system has none its device and inode number; and its birth time. Opaque bytes, at most [`Identity::LEN_MAX`].
+/// The identity of a file, which stays the same as long as the file exists, whatever its names. It
+/// consists of the file handle (`name_to_handle_at(2)`), or of device and inode number if the file
+/// system has no handles, and of the birth time. Opaque bytes, at most [`Identity::LEN_MAX`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub Vec<u8>);
 
 impl Identity {
-    /// No identity is longer, in bytes.
+    /// The maximum length of an identity, in bytes.
     pub const LEN_MAX: usize = 160;
 }
 
-/// How a file is kept from being changed, also by the superuser (`chattr(1)`).
+/// The protection of a file against changes, which also binds the superuser (`chattr(1)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Frozen {
-    /// It is not.
+    /// The file is not protected.
     #[default]
     No,
-    /// Only bytes at its end can be added.
+    /// Data can only be appended.
     AppendOnly,
-    /// It is immutable.
+    /// The file is immutable.
     Immutable,
 }
 
-/// A file system that a cache can be put over.
+/// A file system that can back a cache.
 pub trait Backing: FileSystem {
-    /// The identity of an inode that is referenced.
+    /// Returns the identity of a referenced inode.
     fn identity(&self, ino: Ino) -> Result<Identity>;
 
-    /// The inode of an identity, with a reference more, as [`lookup`](FileSystem::lookup) gives it. `hint` is a path relative
-    /// to the root by which it was reached last: it is asked first where inodes cannot be opened by their identity, before the
-    /// whole tree is.
+    /// Finds the inode of an identity and adds a reference to it, as [`lookup`](FileSystem::lookup)
+    /// does. `hint` is a path relative to the root that led to the inode the last time. It is tried
+    /// before the whole tree is searched, if inodes cannot be opened by their identity.
     ///
     /// # Errors
-    /// `ESTALE` where it exists no more, and only then: whatever keeps it from being found is passed on as it is.
+    /// `ESTALE` if and only if the inode no longer exists. Any other error that prevents finding it
+    /// is returned unchanged.
     fn find(&self, identity: &Identity, hint: &[u8]) -> Result<Entry>;
 
-    /// A path of the inode relative to the root (the root's is empty), for messages and hints, if one is known.
+    /// Returns a path of the inode relative to the root (empty for the root), for messages and
+    /// hints, if one is known.
     fn path(&self, ino: Ino) -> Option<Vec<u8>>;
 
-    /// Makes an inode's creation, names and attributes durable, but not necessarily what it holds: size and times that come
-    /// of writing belong to that. Does nothing where nothing of these changed through this object since the last time. `EIO`
-    /// where they are not known to be durable.
+    /// Makes an inode's creation, names and attributes durable, but not necessarily its content;
+    /// the size and the times that writes change belong to the content. Does nothing if none of
+    /// these changed through this object since the last call. `EIO` if they are not known to be
+    /// durable.
     fn sync_metadata(&self, ino: Ino) -> Result<()>;
 
-    /// Whether an inode's own creation and names are known to be durable, as far as they changed through this object.
+    /// Returns whether an inode's own creation and names are known to be durable, as far as they
+    /// changed through this object.
     fn is_placed(&self, ino: Ino) -> bool;
 
-    /// How a file is kept from being changed. Each call asks the file system.
+    /// Returns the protection of a file. Each call asks the file system.
     fn frozen(&self, _ino: Ino) -> Result<Frozen> {
         Ok(Frozen::No)
     }
 
-    /// Bytes that can still be written, asked anew each time.
+    /// Returns the number of bytes that can still be written. Each call asks the file system.
     fn room(&self) -> Result<u64>;
 
-    /// Number of changes of names and attributes that only this process has, and that a sync would save. 0 for a kernel file
-    /// system, and if no sync can save them any more.
+    /// Returns the number of changes of names and attributes that only this process has, and that a
+    /// sync would save. 0 for a kernel file system, and if no sync can save them any more.
     fn pending_changes(&self) -> u64 {
         0
     }
 
-    /// Begins to notice what others do, so. Once, before a front end looks anything up.
+    /// Starts to watch for changes by other processes. Called once, before a front end looks up
+    /// anything.
     ///
     /// # Errors
-    /// `EPERM` where the process may not; `EOPNOTSUPP` where what is below cannot tell.
+    /// `EPERM` if the process may not watch; `EOPNOTSUPP` if the file system cannot report changes.
     fn watch(&self, _how: Watch) -> Result<Reach> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Waits until others have changed something, or for so long, and calls `tell` for all that they have. By one thread at a
-    /// time, which `tell` may keep for long: it is called without a lock.
+    /// Waits until other processes have changed something, at most for `limit`, and calls `tell`
+    /// for every change. Only one thread may call it at a time. `tell` may take long, as it is
+    /// called without a lock.
     ///
     /// # Errors
-    /// Where changes are not noticed (any more).
+    /// An error if changes are not watched, or no longer.
     fn wait_for_changes(&self, _limit: Duration, _tell: &mut dyn FnMut(Change)) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// From now on others who open the file wait until they are answered. Does nothing but with [`Watch::Permission`].
+    /// Makes other processes that open the file wait until they get an answer. Does nothing except
+    /// with [`Watch::Permission`].
     ///
     /// # Errors
-    /// Where they would not.
+    /// An error if they would not wait.
     fn guard(&self, _ino: Ino) -> Result<()> {
         Ok(())
     }
 
-    /// They wait no more.
+    /// Ends what [`guard`](Self::guard) began: openings no longer wait.
     fn unguard(&self, _ino: Ino) {}
 
-    /// Waits until others open a guarded file, or for so long, and calls `tell` for each. By one thread at a time, on which
-    /// every such opening in the system waits: so neither this nor `tell` opens a guarded file, or waits for one who does.
+    /// Waits until other processes open a guarded file, at most for `limit`, and calls `tell` for
+    /// each. Only one thread may call it at a time. Every such opening in the system waits for this
+    /// thread: so neither this function nor `tell` may open a guarded file, or wait for a thread
+    /// that does.
     ///
     /// # Errors
-    /// Of single openings, which were refused then.
+    /// The error of a single opening, which was then refused.
     fn wait_for_openings(&self, _limit: Duration, _tell: &mut dyn FnMut(Opening)) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 }
 
-/// Implements all methods of [`Backing`] by calling the same of another one, as [`vfs::forward!`] does those of files.
+/// Implements all methods of [`Backing`] by calls of the same methods of another object, as
+/// [`vfs::forward!`] does for those of files.
 #[macro_export]
 macro_rules! forward {
     ($this:ident => $to:expr) => {

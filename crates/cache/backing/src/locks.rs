@@ -1,43 +1,44 @@
-//! Locks for what the kernel does in several steps.
+//! Locks for operations that take several kernel calls.
 //!
-//! A lock stands for many inodes: as many locks as inodes would have to be kept somewhere. Their order is names, contents,
-//! attributes; none is taken while the table of nodes or a cache is locked.
+//! One lock serves many inodes, as a lock for each inode would need a table of locks. They are
+//! taken in the order names, contents, attributes. No lock is taken while the table of nodes or a
+//! cache is locked.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vfs::Ino;
 
 const COUNT: usize = 64;
 
-/// Locks, each for the inodes of some numbers.
+/// Locks, each for a share of the inode numbers.
 pub struct Locks([RwLock<()>; COUNT]);
 
 /// One or two locks held.
 pub type Held<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
 impl Locks {
-    /// None is held.
+    /// Makes the locks; none is held.
     pub fn new() -> Self {
         Self(std::array::from_fn(|_| RwLock::new(())))
     }
 
-    /// With others who read.
+    /// Takes the lock of an inode, shared with other readers.
     pub fn shared(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
         shared(&self.0[index(ino)])
     }
 
-    /// Alone.
+    /// Takes the lock of an inode exclusively.
     pub fn exclusive(&self, ino: Ino) -> RwLockWriteGuard<'_, ()> {
         exclusive(&self.0[index(ino)])
     }
 
-    /// Both alone; their locks may be one.
+    /// Takes the locks of two inodes exclusively; both may have the same lock.
     pub fn exclusive_two(&self, a: Ino, b: Ino) -> Held<'_> {
         let (low, high) = (index(a).min(index(b)), index(a).max(index(b)));
         let first = exclusive(&self.0[low]);
         (first, (low < high).then(|| exclusive(&self.0[high])))
     }
 
-    /// All of them, with others who read.
+    /// Takes all locks, shared with other readers.
     pub fn shared_all(&self) -> Vec<RwLockReadGuard<'_, ()>> {
         self.0.iter().map(shared).collect()
     }
@@ -48,12 +49,13 @@ fn index(ino: Ino) -> usize {
     (ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
 }
 
-/// Takes a lock with others who read. It has nothing in it that a panic could leave half done.
+/// Takes a lock, shared with other readers. A poisoned lock is usable: it protects no data that a
+/// panic could leave half changed.
 pub fn shared(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock alone.
+/// Takes a lock exclusively.
 pub fn exclusive(lock: &RwLock<()>) -> RwLockWriteGuard<'_, ()> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }

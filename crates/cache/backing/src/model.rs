@@ -1,6 +1,7 @@
-//! The contract's model as a backing: it loses in a crash what was not synced, and fails when told to.
+//! The contract's model as a backing. A crash loses what was not synced, and calls fail on request.
 //!
-//! Its inode numbers are given anew after a crash that took their creation back, so identities are numbers with birth times.
+//! After a crash that undid a creation, the model assigns the inode number again. So identities are
+//! numbers with birth times.
 
 use crate::{Backing, Change, Identity, Opening, Reach, Watch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use vfs::{
 };
 use vfs::{SetAttr, SetXattr, StatFs};
 
-/// The calls that are counted and can be made to fail.
+/// The calls that are counted and that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // Each is named as its method.
 pub enum Call {
@@ -49,7 +50,7 @@ pub enum Call {
     Room,
 }
 
-/// What decides which calls fail, with which error.
+/// A function that decides which calls fail, with which error.
 type Fault = Box<dyn FnMut(Call) -> Option<Errno> + Send>;
 
 /// A [`Model`] as a [`Backing`].
@@ -57,19 +58,19 @@ pub struct ModelBacking {
     model: RwLock<Model>,
     fault: Mutex<Option<Fault>>,
     counts: Mutex<BTreeMap<Call, u64>>,
-    /// What [`Backing::room`] says instead of the model.
+    /// The result of [`Backing::room`], if it is not the model's.
     room: Mutex<Option<u64>>,
-    /// Names or attributes changed since all was made durable.
+    /// Whether names or attributes changed since the last sync.
     is_metadata_changed: AtomicBool,
-    /// Directories that were made or moved since.
+    /// The directories that were created or moved since then.
     unplaced: Mutex<BTreeSet<Ino>>,
-    /// What others have changed, and opened.
+    /// Changes and openings by other processes.
     changes: Queue<Change>,
     openings: Queue<Opening>,
     guarded: Mutex<BTreeSet<Ino>>,
 }
 
-/// What one thread waits for and others bring.
+/// A queue from which one thread takes items that others put into it.
 struct Queue<T>(Mutex<Sender<T>>, Mutex<Receiver<T>>);
 
 impl<T> Queue<T> {
@@ -82,7 +83,7 @@ impl<T> Queue<T> {
         locked(&self.0).send(item).expect("the receiver is beside the sender");
     }
 
-    /// Waits for one, so long at most, and takes all that are there.
+    /// Waits for an item, at most for `limit`, and takes all that are there.
     fn take(&self, limit: Duration, each: &mut dyn FnMut(T)) {
         let receiver = locked(&self.1);
         match receiver.recv_timeout(limit) {
@@ -98,7 +99,7 @@ impl Default for ModelBacking {
     }
 }
 
-/// Forwards calls to the model, each counted.
+/// Forwards calls to the model and counts them.
 macro_rules! counted {
     ($($method:ident $call:ident),+ $(,)?) => {
         $( vfs::forward!(self => self.call(Call::$call)?; $method); )+
@@ -106,12 +107,12 @@ macro_rules! counted {
 }
 
 impl ModelBacking {
-    /// An empty one, that loses in a crash what was not synced.
+    /// Makes an empty backing that loses in a crash what was not synced.
     pub fn new() -> Self {
         Self::over(Model::durable_on_sync())
     }
 
-    /// Over this model.
+    /// Makes a backing over this model.
     pub fn over(model: Model) -> Self {
         Self {
             model: RwLock::new(model),
@@ -126,16 +127,18 @@ impl ModelBacking {
         }
     }
 
-    /// Tells who watches of a change, which others have made: by calls that go past the cache.
+    /// Reports a change to the watching thread, as if another process had made it in the backing
+    /// store.
     pub fn tell(&self, change: Change) {
         self.changes.put(change);
     }
 
-    /// Somebody else opens a file; what he will be answered, at once where it is not guarded.
+    /// Opens a file as another process. Returns the channel of the answer, which comes at once if
+    /// the file is not guarded.
     pub fn open_by_other(&self, ino: Ino, pid: u32) -> Receiver<bool> {
         let (sender, answer) = channel();
         let opening = Opening::new(ino, pid, move |may| {
-            // Who asked may have gone.
+            // The receiver may be gone.
             let _ = sender.send(may);
         });
         if self.is_guarded(ino) {
@@ -144,54 +147,54 @@ impl ModelBacking {
         answer
     }
 
-    /// Nothing is guarded any more, as where who guarded it has ended.
+    /// Ends all guards, as when the process that set them has ended.
     pub fn unguard_all(&self) {
         locked(&self.guarded).clear();
     }
 
-    /// Whether others who open a file have to wait.
+    /// Returns whether other processes have to wait when they open a file.
     pub fn is_guarded(&self, ino: Ino) -> bool {
         locked(&self.guarded).contains(&ino)
     }
 
-    /// Loses what was not synced, and every reference.
+    /// Loses all data that was not synced, and every reference.
     pub fn crash(&self) {
         let mut model = self.model.write().expect("no call panics while it changes the model");
         *model = model.after_crash();
         self.all_is_durable();
     }
 
-    /// From now on `calls` fail with `errno`, and change nothing.
+    /// Makes `calls` fail with `errno` from now on, and change nothing.
     pub fn fail(&self, calls: &'static [Call], errno: Errno) {
         self.fail_where(move |call| calls.contains(&call).then_some(errno));
     }
 
-    /// From now on a call fails where `fault`, which is asked for each, says so.
+    /// Calls `fault` for each call from now on; the call fails with the error that it returns.
     pub fn fail_where(&self, fault: impl FnMut(Call) -> Option<Errno> + Send + 'static) {
         *locked(&self.fault) = Some(Box::new(fault));
     }
 
-    /// No call fails any more but by its own fault.
+    /// Ends the faults.
     pub fn heal(&self) {
         *locked(&self.fault) = None;
     }
 
-    /// Lets [`Backing::room`] give this; `None`: what the model says.
+    /// Sets the result of [`Backing::room`]; `None` restores the model's.
     pub fn set_room(&self, bytes: Option<u64>) {
         *locked(&self.room) = bytes;
     }
 
-    /// How often `call` was made, failures included.
+    /// Returns the number of times that `call` was made, including failures.
     pub fn count(&self, call: Call) -> u64 {
         locked(&self.counts).get(&call).copied().unwrap_or_default()
     }
 
-    /// The model, for who wants to look past faults and counters.
+    /// Returns the model, for access without faults and counters.
     pub fn model(&self) -> RwLockReadGuard<'_, Model> {
         self.model.read().expect("no call panics while it changes the model")
     }
 
-    /// The model, for a call that was not made to fail.
+    /// Counts a call and returns the model, unless the call is to fail.
     fn call(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
         *locked(&self.counts).entry(call).or_default() += 1;
         let errno = locked(&self.fault).as_mut().and_then(|fault| fault(call));
@@ -203,7 +206,7 @@ impl ModelBacking {
         locked(&self.unplaced).clear();
     }
 
-    /// As [`change`](Self::change), for a rename of what may be a directory.
+    /// As [`change`](Self::change), for a rename that may move a directory.
     fn rename_by(
         &self,
         from: (Ino, &[u8]),
@@ -215,7 +218,7 @@ impl ModelBacking {
         Ok(model)
     }
 
-    /// As [`call`](Self::call), for one that changes names or attributes.
+    /// As [`call`](Self::call), for a call that changes names or attributes.
     fn change(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
         let model = self.call(call)?;
         self.is_metadata_changed.store(true, Ordering::Release);

@@ -1,9 +1,10 @@
-//! The table of inodes: which are referenced, what they are below, and what of them is not durable.
+//! The table of inodes. It records references, parents, and changes that are not durable.
 //!
-//! - **nodes-N1** A number means one identity from when it is given until the node is dropped.
-//! - **nodes-N2** A node is kept while it is referenced, is the last known parent of another, or has changes that are not
-//!   durable and would be lost with it.
-//! - **nodes-N3** A referenced node without a name has a descriptor: no handle leads to it for sure.
+//! - **nodes-N1** A number means one identity from its assignment until the node is dropped.
+//! - **nodes-N2** A node is kept while it is referenced, is the last known parent of another, or
+//!   has changes that are not durable and would be lost with it.
+//! - **nodes-N3** A referenced node without a name keeps a descriptor, as a handle may not lead to
+//!   it any more.
 
 use crate::Identity;
 use std::collections::{HashMap, HashSet};
@@ -14,90 +15,95 @@ use vfs::{Errno, FileKind, Ino, ROOT, Result};
 /// Device and inode number.
 pub type Key = (u64, u64);
 
-/// Numbers of inodes that cannot have those of the file system begin here.
+/// The first number for inodes that cannot have the file system's number.
 const OWN_NUMBERS: u64 = 1 << 63;
-/// So many nodes with changes are remembered one by one.
+/// The maximum number of nodes whose changes are remembered one by one.
 const CHANGED_MAX: usize = 16_384;
 
-/// What is known of an inode.
+/// An entry of the table.
 pub struct Node {
-    /// Another for each life of a number: what caches of descriptors know it by.
+    /// A serial number, different for each node that has had the same inode number. Caches of
+    /// descriptors use it as the key.
     pub serial: u64,
-    /// What the file system calls it.
+    /// The device and the inode number.
     pub key: Key,
-    /// What it is.
+    /// The kind of the inode.
     pub kind: FileKind,
-    /// What it is called for as long as it exists.
+    /// Its identity, the same as long as it exists.
     pub identity: Identity,
-    /// Holds the inode where a handle cannot, or need not be asked.
+    /// A descriptor that keeps the inode open if a handle cannot, or to save opening it.
     pub anchor: Option<Arc<OwnedFd>>,
-    /// Has no name any more, or none yet.
+    /// Whether the inode has no name any more, or none yet.
     pub is_nameless: bool,
-    /// A record of what is above this led to it, and no name since: whether it is in the tree is to be proven at each use.
+    /// Whether only a record of the cache led to the inode, and no name since. Then each use must
+    /// prove that it is in the tree.
     pub is_recorded: bool,
-    /// When it was changed last as it was found not to be there: seconds and nanoseconds.
+    /// The change time of the inode when it was found to be missing from the tree, in seconds and
+    /// nanoseconds.
     pub left_at: Option<(i64, u32)>,
-    /// A directory of which changes by others are told.
+    /// Whether the directory is marked to report changes by other processes.
     is_marked: bool,
-    /// References given out.
+    /// The number of references given out.
     refs: u64,
-    /// How often it is a parent or has changes (nodes-N2).
+    /// The number of nodes that need it as a parent or for their changes (nodes-N2).
     holds: u64,
-    /// Where it was met last.
+    /// The directory and name under which it was met last.
     place: Option<(Ino, Box<[u8]>)>,
     changes: Option<Changes>,
 }
 
-/// What is not durable.
+/// The changes of an inode that are not durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Directories in which its names changed.
+    /// The directories in which its names changed.
     pub dirs: Vec<Ino>,
-    /// Whether its attributes did, or the names in it.
+    /// Whether its attributes changed, or the names in it.
     pub attrs: bool,
-    /// When, by the table's count of changes.
+    /// The time of the last change, by the table's count of changes.
     at: u64,
 }
 
 /// An inode that was just found.
 pub struct Found {
-    /// Open on it, `O_PATH` or better.
+    /// A descriptor of it, with `O_PATH` or better.
     pub fd: Arc<OwnedFd>,
-    /// What the file system calls it.
+    /// The device and the inode number.
     pub key: Key,
-    /// What it is.
+    /// The kind of the inode.
     pub kind: FileKind,
-    /// What it is called for as long as it exists.
+    /// Its identity, the same as long as it exists.
     pub identity: Identity,
 }
 
 /// The table.
 pub struct Nodes {
     nodes: HashMap<Ino, Node>,
-    /// Numbers that are not the file system's own.
+    /// The numbers that are not the file system's own.
     aliases: HashMap<Key, Ino>,
     next_own: u64,
     next_serial: u64,
     root_dev: u64,
     changed: HashSet<Ino>,
-    /// Counts changes.
+    /// The number of changes so far.
     now: u64,
-    /// When changes were last dropped that were too many, if nothing made all durable since.
+    /// The time when too many changes were last dropped, unless everything was made durable since.
     lost_at: Option<u64>,
-    /// Serial numbers of nodes that were dropped, for the caches.
+    /// The serial numbers of dropped nodes, for the caches of descriptors.
     dropped: Vec<u64>,
-    /// Numbers by what is told of, where somebody is to be told (`fanotify`): the kind and the bytes of a handle.
+    /// The index from handles in events (`fanotify`; kind and bytes) to numbers, if changes are
+    /// watched.
     told: Option<Told>,
 }
 
-/// How the key of an identity that has one is made, and the index.
+/// The index from keys of events to numbers, and the function that makes the key of an identity, if
+/// it has one.
 struct Told {
     key: fn(&Identity) -> Option<Box<[u8]>>,
     numbers: HashMap<Box<[u8]>, Ino>,
 }
 
 impl Nodes {
-    /// With the root, which stays.
+    /// Makes a table with the root, which stays in it.
     pub fn new(root: Found) -> Self {
         let mut nodes = Self {
             nodes: HashMap::new(),
@@ -115,25 +121,26 @@ impl Nodes {
         nodes
     }
 
-    /// What is known of a number. `ESTALE` where nothing is.
+    /// Returns the node of a number; `ESTALE` if it is unknown.
     pub fn get(&self, ino: Ino) -> Result<&Node> {
         self.nodes.get(&ino).ok_or(Errno::STALE)
     }
 
-    /// The number of what was found, if it is known.
+    /// Returns the number of a found inode, if it is known.
     pub fn find(&self, found: &Found) -> Option<Ino> {
         let ino = self.number(found.key)?;
         (self.nodes.get(&ino)?.identity == found.identity).then_some(ino)
     }
 
-    /// The number that this inode has, or would have; `None` where it would be given one.
+    /// Returns the number that this inode has or would get from the file system; `None` if the
+    /// table would have to assign one.
     pub fn number(&self, key: Key) -> Option<Ino> {
         let alias = self.aliases.get(&key).copied();
         let is_own = key.0 == self.root_dev && (2..OWN_NUMBERS).contains(&key.1);
         alias.or(is_own.then_some(Ino(key.1)))
     }
 
-    /// As [`number`](Self::number), and it is given one where it has none.
+    /// As [`number`](Self::number), but assigns a number if the inode has no number yet.
     pub fn number_or_own(&mut self, key: Key) -> Ino {
         self.number(key).unwrap_or_else(|| self.give_number(key))
     }
@@ -145,14 +152,15 @@ impl Nodes {
         ino
     }
 
-    /// Adds a reference to what was found, which is entered where it is new (with its descriptor where `keeps_open`). Returns
-    /// its number and its serial number.
+    /// Adds a reference to a found inode. A new one is entered, with its descriptor if
+    /// `keeps_open`. Returns its number and its serial number.
     pub fn enter(&mut self, found: Found, keeps_open: bool) -> (Ino, u64) {
         let mut ino = self.number_or_own(found.key);
         match self.nodes.get(&ino) {
             Some(node) if node.identity == found.identity => {}
             None => self.insert(ino, found, keeps_open),
-            // Another life of the file system's number, while ours still means the last one (nodes-N1).
+            // The file system has reused the number for a new inode, while ours still means the old
+            // one (nodes-N1).
             Some(_) => {
                 ino = self.give_number(found.key);
                 self.insert(ino, found, keeps_open);
@@ -192,8 +200,8 @@ impl Nodes {
         self.nodes.get_mut(&ino).expect("a node that is held is in the table")
     }
 
-    /// Notes whether an inode has names: what has none keeps `fd` (nodes-N3), and is dropped where nobody references it; what
-    /// has one keeps a descriptor where it always does.
+    /// Notes whether an inode has names. One without names keeps `fd` (nodes-N3), or is dropped if
+    /// it has no references. One with names keeps its descriptor only if `keeps`.
     pub fn set_nameless(&mut self, ino: Ino, fd: &Arc<OwnedFd>, is_nameless: bool, keeps: bool) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.is_nameless = is_nameless;
@@ -206,25 +214,25 @@ impl Nodes {
         }
     }
 
-    /// Gives references back.
+    /// Removes references.
     pub fn forget(&mut self, ino: Ino, refs: u64) {
         let Some(node) = self.nodes.get_mut(&ino).filter(|_| ino != ROOT) else { return };
         node.refs = node.refs.saturating_sub(refs);
         if node.refs == 0 {
             if node.is_nameless {
-                // Nothing of it can be made durable any more.
+                // An inode without a name cannot be made durable any more.
                 self.clear_changes(ino);
             }
             self.drop_unheld(ino);
         }
     }
 
-    /// Serial numbers of nodes dropped since the last time.
+    /// Returns the serial numbers of the nodes dropped since the last call.
     pub fn take_dropped(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Drops a node that nothing holds, and those that only it held.
+    /// Drops a node that nothing holds, and the nodes that only it held.
     fn drop_unheld(&mut self, ino: Ino) {
         let mut next = Some(ino);
         while let Some(ino) = next.take() {
@@ -273,7 +281,7 @@ impl Nodes {
         }
     }
 
-    /// Notes that an inode has this name no more.
+    /// Notes that an inode lost this name.
     pub fn clear_place(&mut self, ino: Ino, dir: Ino, name: &[u8]) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         let had = node.place.take_if(|(parent, last)| *parent == dir && **last == *name);
@@ -287,7 +295,8 @@ impl Nodes {
         }
     }
 
-    /// The path of a number, by where it and those above it were met last.
+    /// Returns the path of a number, from the names under which it and the directories above it
+    /// were met last.
     pub fn path(&self, ino: Ino) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = ino;
@@ -295,7 +304,7 @@ impl Nodes {
             let (parent, name) = self.nodes.get(&at)?.place.as_ref()?;
             names.push(&**name);
             at = *parent;
-            // Directories moved by others may have been met in a circle.
+            // Directories that other processes moved may form a circle here.
             if names.len() > 4096 {
                 return None;
             }
@@ -314,7 +323,7 @@ impl Nodes {
     /// Notes that a name of an inode changed in `dir`, which changes, too.
     pub fn note_name(&mut self, ino: Ino, dir: Ino) {
         self.note_attrs(dir);
-        // Its link count changed, too: that is made durable with the directory.
+        // Its link count changed, too; the sync of the directory makes that durable.
         if self.note(ino).is_none() || !self.nodes.contains_key(&dir) {
             return;
         }
@@ -338,22 +347,22 @@ impl Nodes {
         Some(changes)
     }
 
-    /// What is not durable of an inode.
+    /// Returns the changes of an inode that are not durable.
     pub fn changes(&self, ino: Ino) -> Option<Changes> {
         self.nodes.get(&ino)?.changes.clone()
     }
 
-    /// When changes were dropped that are not durable.
+    /// Returns the time when changes were dropped that are not durable, if that happened.
     pub fn lost_at(&self) -> Option<u64> {
         self.lost_at
     }
 
-    /// Now, by the count of changes.
+    /// Returns the current time, by the count of changes.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// All changes up to then are durable.
+    /// Notes that all changes up to `then` are durable.
     pub fn all_is_durable(&mut self, then: u64) {
         self.lost_at = self.lost_at.filter(|at| *at > then);
         for ino in self.changed.clone() {
@@ -364,7 +373,7 @@ impl Nodes {
         }
     }
 
-    /// These changes of an inode are durable; others may have been made since.
+    /// Notes that these changes of an inode are durable, unless more were made since.
     pub fn is_durable(&mut self, ino: Ino, changes: &Changes) {
         if self.nodes.get(&ino).is_some_and(|node| node.changes.as_ref() == Some(changes)) {
             self.clear_changes(ino);
@@ -379,37 +388,39 @@ impl Nodes {
         self.drop_unheld(ino);
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
     // --- what others change ---------------------------------------------------------------------
 
-    /// From now on nodes can be [found](Self::told) by the key that `key` makes of an identity.
+    /// Starts the index by which nodes can be [found](Self::told) by the key that `key` makes of an
+    /// identity.
     pub fn index(&mut self, key: fn(&Identity) -> Option<Box<[u8]>>) {
         let mut told = Told { key, numbers: HashMap::new() };
         self.nodes.iter().for_each(|(ino, node)| told.enter(*ino, &node.identity));
         self.told = Some(told);
     }
 
-    /// The number of what is told of by this key, if it is known.
+    /// Returns the number of the inode with this key, if it is known.
     pub fn told(&self, key: &[u8]) -> Option<Ino> {
         self.told.as_ref()?.numbers.get(key).copied()
     }
 
-    /// Whether a directory is to be marked: once in its life. One that is not known yet is.
+    /// Returns whether a directory has to be marked, which is once for each node, or if it is not
+    /// known yet.
     pub fn begin_mark(&mut self, found: &Found) -> bool {
         let known = self.find(found).and_then(|ino| self.nodes.get_mut(&ino));
         known.is_none_or(|node| !std::mem::replace(&mut node.is_marked, true))
     }
 
-    /// All numbers.
+    /// Returns all numbers.
     pub fn numbers(&self) -> impl Iterator<Item = Ino> {
         self.nodes.keys().copied()
     }
 
-    /// All names by which inodes were met last, each with its directory.
+    /// Returns the names under which inodes were met last, each with its directory.
     pub fn places(&self) -> impl Iterator<Item = (Ino, &[u8])> {
         let places = self.nodes.values().filter_map(|node| node.place.as_ref());
         places.map(|(dir, name)| (*dir, &**name))

@@ -1,4 +1,4 @@
-//! Attributes, extended ones included.
+//! Attributes, including extended ones.
 
 use super::inode::{attr, stat};
 use super::{DirFs, Inode, link_to};
@@ -12,15 +12,15 @@ use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime, SetXattr};
 
-/// What lets a program do more than its caller.
+/// The attribute with the capabilities that a program has beyond its caller's.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
-/// How XFS lists an ACL a second time.
+/// The names under which XFS lists each ACL a second time.
 const XFS_ACLS: &[u8] = b"trusted.SGI_ACL_";
-/// No value and no list of names is longer.
+/// The maximum length of a value and of a list of names, in bytes.
 const XATTR_MAX: usize = 65_536;
 
 impl DirFs {
-    /// Checks what is to be set, and sets it.
+    /// Checks attributes and sets them.
     pub(super) fn set_attrs(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
         match (set.size, inode.kind) {
@@ -36,7 +36,7 @@ impl DirFs {
         }
         let result = self.set_steps(ino, &inode, set);
         if *set != SetAttr::default() {
-            // Also where it failed midway.
+            // This holds even after a failure midway.
             self.nodes().note_attrs(ino);
         }
         result
@@ -46,7 +46,8 @@ impl DirFs {
     fn set_steps(&self, ino: Ino, inode: &Inode, set: &SetAttr) -> Result<Attr> {
         let _content = set.size.map(|_| self.contents.exclusive(ino));
         if let Some(size) = set.size {
-            // First, because it is what may fail. Not all file systems take the capability away with the size.
+            // The size comes first, because this step may fail. Some file systems do not remove the
+            // capability with it.
             rustix::fs::ftruncate(self.content(inode, true)?, size)?;
             drop_capability(&inode.fd)?;
         }
@@ -65,7 +66,8 @@ impl DirFs {
         attr(ino, &stat)
     }
 
-    /// The owner, which takes privileges away, before the mode, and times last, which the others change.
+    /// Sets the owner first, because that clears privilege bits of the mode, then the mode, and
+    /// times last, because the other steps change them.
     fn set_in_order(
         &self,
         inode: &Inode,
@@ -97,7 +99,7 @@ impl DirFs {
         }
         let mode = u32::from(stat(inode.fd.as_fd())?.stx_mode);
         if clear_privileges(mode) != mode || self.get_xattr(ino, CAPABILITY).is_ok() {
-            // A change of owner takes all of them in one step, be it to the same.
+            // A change of owner, even to the same one, removes all of them in one step.
             rustix::fs::chownat(&inode.fd, "", None, None, AtFlags::EMPTY_PATH)?;
             self.nodes().note_attrs(ino);
         }
@@ -106,7 +108,7 @@ impl DirFs {
 
     pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
-        // A name that cannot be set is not there.
+        // A name that cannot be set does not exist.
         if self.limits.check_xattr(inode.kind, name, 0).is_err() || is_hidden(name) {
             return Err(Errno::NODATA);
         }
@@ -136,7 +138,7 @@ impl DirFs {
         };
         let _whole = is_acl(name).then(|| locks::exclusive(&self.attrs));
         if is_acl(name) {
-            // The kernel takes an empty list for a removal, and ignores the flags.
+            // The kernel treats an empty list as a removal and ignores the flags.
             Acl::parse_valid(value)?;
             match (mode, self.get_xattr(ino, name).is_ok()) {
                 (SetXattr::Create, true) => return Err(Errno::EXIST),
@@ -169,7 +171,7 @@ impl DirFs {
             return Err(Errno::NODATA);
         }
         if is_acl(name) && self.get_xattr(ino, name) == Err(Errno::NODATA) {
-            // The kernel says nothing then.
+            // The kernel returns no error then.
             return Err(Errno::NODATA);
         }
         rustix::fs::removexattr(link_to(&inode.fd), name)?;
@@ -178,17 +180,18 @@ impl DirFs {
     }
 }
 
-/// Takes the capability of a file away, if it has one (vfs-C5).
+/// Removes the capability of a file, if it has one (vfs-C5).
 pub(super) fn drop_capability(fd: &OwnedFd) -> Result<()> {
     match rustix::fs::removexattr(link_to(fd), CAPABILITY) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
-        // Who may not take it away writes as nobody who could have kept it: the kernel has done it.
+        // A process that may not remove it cannot keep it by writing either: the kernel has removed
+        // it.
         Err(Errno::PERM) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// How a file with these attributes is kept from being changed.
+/// Returns the protection of a file with these attributes.
 pub(super) fn frozen(stat: &Statx) -> Frozen {
     match stat.stx_attributes {
         attributes if attributes.contains(StatxAttributes::IMMUTABLE) => Frozen::Immutable,
@@ -205,7 +208,7 @@ fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(XFS_ACLS)
 }
 
-/// Calls `get` with a buffer that is large enough.
+/// Calls `get` with a buffer that is large enough, and returns the bytes.
 fn sized(get: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buf = vec![0; 512];
     let len = loop {

@@ -1,20 +1,27 @@
-//! What others do in the directory, as the kernel tells it (`fanotify(7)`).
+//! Changes that other processes make in the directory, as `fanotify(7)` reports them.
 //!
-//! Who may (`CAP_SYS_ADMIN`) marks the whole file system: that sees everybody, by whatever mount, also below what is mounted over
-//! the directory. Events of files that are not in the table are dropped by one look at an index of handles. Who may not marks each
-//! directory that is entered in the table, and hears of what is in it, by names of that directory only; a directory that
-//! cannot be marked (`fs.fanotify.max_user_marks`) is not told of. Other file systems that are mounted below are not told of
-//! either.
+//! A process with `CAP_SYS_ADMIN` marks the whole file system. The mark covers all processes and
+//! all mounts, also the directory below what is mounted over it. Events of files that are not in
+//! the table are dropped after one look at an index of handles.
 //!
-//! - **behind-D1** What this process does itself is not told: events carry the process, whichever of its threads it was.
-//! - **behind-D2** A directory is marked before anything in it is looked at: so what changes after that is told.
-//! - **behind-D3** The thread that answers openings opens no file, and waits for no lock that is held while one is opened:
-//!   openings by this process are let through by it.
-//! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for us. They and all who wait go with the
-//!   group, which the kernel closes with the process.
-//! - **behind-D5** The group of openings is closed before that of changes: the kernel keeps who closes a group waiting while
-//!   somebody waits for an answer whose file has marks of both, whichever group is to answer. So it stands first, and has the
-//!   higher descriptor, as what a process has open when it is killed is released from the last to the first.
+//! A process without that capability marks each directory that enters the table, and gets events of
+//! its entries, only by names in that directory. A directory that cannot be marked
+//! (`fs.fanotify.max_user_marks`) is not watched. Other file systems mounted below the directory
+//! are never watched.
+//!
+//! - **behind-D1** Changes by this process itself are not reported: each event names the process,
+//!   whichever of its threads made the change.
+//! - **behind-D2** A directory is marked before anything in it is read, so later changes are
+//!   reported.
+//! - **behind-D3** The thread that answers openings opens no file, and waits for no lock that is
+//!   held while a file is opened. It permits all openings by this process.
+//! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for this
+//!   process. The marks and all waiting openings end with the group, which the kernel closes with
+//!   the process.
+//! - **behind-D5** The group of openings is closed before that of changes. While an opening waits
+//!   for an answer and its file has marks of both groups, the kernel blocks the closing of either
+//!   group. So the field of this group comes first, and its descriptor is higher: the kernel closes
+//!   the descriptors of a killed process from the last to the first.
 
 use super::inode::{key_of, stat, told_key};
 use super::{DirFs, lock};
@@ -36,26 +43,28 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use vfs::{Errno, FileKind, Ino, Result};
 
-/// What changes the names in a directory.
+/// Events that change the names in a directory.
 const NAMES: u64 = FAN_CREATE | FAN_DELETE | FAN_MOVED_FROM | FAN_MOVED_TO;
-/// What changes content; who stores through a mapping is told of when he has closed the file and the mapping.
+/// Events that change content. A store through a mapping is reported when the process has closed
+/// the file and the mapping.
 const CONTENT: u64 = FAN_MODIFY | FAN_CLOSE_WRITE;
-/// What changes attributes.
+/// Events that change attributes.
 const ATTRIBUTES: u64 = FAN_ATTRIB | FAN_DELETE_SELF;
-/// Bytes of events that are read at once.
+/// The size of the buffer for events, in bytes.
 const BUFFER: usize = 64 << 10;
-/// After events that were all of others' files, so long is waited for more of them: then they are merged, and one look does.
+/// The pause after events that all concerned files outside the table. Meanwhile the kernel merges
+/// further events, so that one read takes them all.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What tells of others.
+/// The state of a watch.
 pub struct Watching {
-    // behind-D5: before what is below it.
+    // behind-D5: comes before `changes`.
     openings: Option<Group>,
     changes: Group,
-    /// How directories are marked, where they are, one by one.
+    /// The flags for marks of directories, if these are marked one by one.
     directories: Option<u32>,
     buffer: Mutex<Vec<u8>>,
-    /// Whether the last events were all of files that are not in the table.
+    /// Whether the last events all concerned files outside the table.
     was_idle: AtomicBool,
     pid: i32,
 }
@@ -77,9 +86,9 @@ impl DirFs {
         let mask = NAMES | CONTENT | ATTRIBUTES | FAN_ONDIR;
         let whole = changes.mark(FAN_MARK_ADD | FAN_MARK_FILESYSTEM, mask, self.locked.as_fd());
         let directories = match whole {
-            // Not a whole subvolume of btrfs either (EXDEV).
+            // A whole subvolume of btrfs cannot be marked either (EXDEV).
             Err(Errno::PERM | Errno::XDEV) if how == Watch::Notify => {
-                // The mark does not hold what a descriptor of ours does.
+                // The mark need not keep an inode in memory that an open descriptor keeps there.
                 let held = if self.opens_handles { 0 } else { FAN_MARK_EVICTABLE };
                 Some(FAN_MARK_ADD | held)
             }
@@ -107,12 +116,14 @@ impl DirFs {
         Ok(if directories.is_some() { Reach::Directories } else { Reach::Whole })
     }
 
-    /// Marks what was found, where directories are marked and it is a new one (behind-D2).
+    /// Marks a directory that was found, if directories are marked one by one and it is new
+    /// (behind-D2).
     pub(super) fn mark_directory(&self, found: &Found) {
         let Some(watching) = self.watching.get() else { return };
         let Some(flags) = watching.directories else { return };
         if found.kind == FileKind::Dir && self.nodes().begin_mark(found) {
-            // Where it may not be read, or there are too many, it is compared, as without us.
+            // If it may not be read, or there are too many marks, the cache compares its
+            // attributes, as without a watch.
             let _ = mark_directory(&watching.changes, flags, &found.fd);
         }
     }
@@ -170,7 +181,8 @@ impl DirFs {
         openings
             .read(&mut buffer, |event| {
                 let Some(fd) = event.fd else { return };
-                // behind-D3. Files of others are never guarded, but one may have been unguarded just now.
+                // behind-D3. Only guarded files cause events, but one may have been unguarded just
+                // now.
                 match self.guarded(&fd).filter(|_| event.pid != watching.pid) {
                     Some(ino) => tell(opening(openings, fd, ino, event.pid)),
                     None => answer(openings, &fd, true),
@@ -179,7 +191,7 @@ impl DirFs {
             .map(drop)
     }
 
-    /// The number of what somebody opens, if it is in the table.
+    /// Returns the number of the inode that is being opened, if it is in the table.
     fn guarded(&self, fd: &OwnedFd) -> Option<Ino> {
         let key = key_of(&stat(fd.as_fd()).ok()?);
         let nodes = self.nodes();
@@ -192,7 +204,7 @@ fn mark_directory(changes: &Group, flags: u32, dir: &OwnedFd) -> Result<()> {
     changes.mark(flags, mask, dir.as_fd())
 }
 
-/// Waits until there are events, or for so long; whether there are.
+/// Waits for events, at most for `limit`. Returns whether there are any.
 fn wait(group: &Group, limit: Duration) -> Result<bool> {
     let fd = group.as_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -203,7 +215,7 @@ fn wait(group: &Group, limit: Duration) -> Result<bool> {
     }
 }
 
-/// What an event means for what is in the table.
+/// Adds the changes that an event reports of inodes in the table.
 fn note(nodes: &Nodes, event: &Event<'_>, told: &mut BTreeSet<Change>) {
     if event.mask & FAN_Q_OVERFLOW != 0 {
         told.insert(Change::Lost);
@@ -214,13 +226,13 @@ fn note(nodes: &Nodes, event: &Event<'_>, told: &mut BTreeSet<Change>) {
     {
         told.insert(Change::Name(dir, name.to_vec()));
     }
-    // What is done to a directory itself is told by its name `.`.
+    // Events of a directory itself name it `.`.
     let itself = event.entry.filter(|(_, name)| *name == b".").map(|(dir, _)| dir);
     let Some(ino) = event.object.or(itself).and_then(|object| nodes.told(object)) else { return };
     if event.mask & CONTENT != 0 {
         told.insert(Change::Content(ino));
     }
-    // What a name was given to or taken from has another count of them.
+    // An inode that gained or lost a name has another link count.
     if event.mask & (ATTRIBUTES | NAMES) != 0 {
         told.insert(Change::Attributes(ino));
     }
@@ -231,7 +243,8 @@ fn opening(group: &Group, fd: OwnedFd, ino: Ino, pid: i32) -> Opening {
     Opening::new(ino, u32::try_from(pid).unwrap_or(0), move |may| answer(&group, &fd, may))
 }
 
-/// Who waits may have been killed meanwhile, which is no matter.
+/// Answers an opening. The waiting process may have been killed meanwhile; that error does not
+/// matter.
 fn answer(group: &Group, fd: &OwnedFd, may: bool) {
     let _ = group.answer(fd, may);
 }

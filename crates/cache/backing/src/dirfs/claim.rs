@@ -1,7 +1,8 @@
-//! That one cache at a time has a directory.
+//! Exclusive use of a directory by one cache.
 //!
-//! A cache locks its directory (`flock(2)`), and so can every user who may read that. So a lock is believed only if a server of
-//! this user or of root holds it: a process with their user ID that runs this program, or one of its name.
+//! A cache locks its directory (`flock(2)`). But every user who may read the directory can lock it,
+//! too. So a lock counts only if its holder is a server of this user or of root: a process with
+//! that user ID that runs this program, or a program of the same name.
 
 use super::inode::stat;
 use rustix::fs::FlockOperation;
@@ -26,12 +27,13 @@ fn is_held_by_a_cache(dir: &OwnedFd) -> Result<bool> {
     let found = stat(dir.as_fd())?;
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
     let inode = format!("{major:02x}:{minor:02x}:{}", found.stx_ino);
-    // Where the table cannot be read, the lock counts.
+    // If the table cannot be read, the lock counts.
     let Ok(locks) = fs::read_to_string("/proc/locks") else { return Ok(true) };
     Ok(locks.lines().filter_map(|line| holder(line, &inode)).any(is_cache))
 }
 
-/// The process that a line of `/proc/locks` names as the holder of a lock on a whole file (`flock`). Waiting ones hold nothing.
+/// Returns the process that a line of `/proc/locks` names as the holder of a lock on a whole file
+/// (`flock`). Waiting processes hold no lock.
 fn holder(line: &str, inode: &str) -> Option<u32> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let is_lock = words.next() == Some("FLOCK");
@@ -39,7 +41,7 @@ fn holder(line: &str, inode: &str) -> Option<u32> {
     (is_lock && words.next() == Some(inode)).then_some(pid)
 }
 
-/// Whether a process is a server of root or of this user.
+/// Returns whether a process is a server of root or of this user.
 fn is_cache(pid: u32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let own = rustix::process::geteuid().as_raw();

@@ -10,13 +10,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use vfs::{Errno, Fallocate, FileKind, Ino, Result, Seek};
 
-/// Bytes that are copied at once where the kernel does not copy.
+/// The number of bytes copied at a time if the kernel cannot copy.
 const CHUNK: usize = 1 << 20;
-/// Offsets of the kernel's are signed.
+/// The maximum offset: the kernel's offsets are signed.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 impl DirFs {
-    /// A file. `EISDIR` for a directory, `EINVAL` for other non-files.
+    /// Returns a regular file. `EISDIR` for a directory, `EINVAL` for other kinds.
     fn file(&self, ino: Ino) -> Result<Inode> {
         let inode = self.inode(ino)?;
         match inode.kind {
@@ -32,12 +32,12 @@ impl DirFs {
             return Ok(0);
         }
         let content = self.content(&inode, false)?;
-        // dirfs-B2: a lock that few files share.
+        // dirfs-B2: only few files share this lock.
         let _whole = self.contents.shared(ino);
         read_all(&content, offset, buf)
     }
 
-    /// Writes at an offset, or at the end; says where.
+    /// Writes at an offset, or at the end. Returns the offset.
     pub(super) fn write_at(&self, ino: Ino, offset: Option<u64>, data: &[u8]) -> Result<u64> {
         let inode = self.file(ino)?;
         if let Some(offset) = offset {
@@ -99,7 +99,7 @@ impl DirFs {
         };
         let content = self.content(&inode, false)?;
         let _whole = self.contents.shared(ino);
-        // Where the descriptor then stands nobody asks.
+        // No caller uses the position of the descriptor.
         rustix::fs::seek(&content, to)
     }
 
@@ -129,7 +129,7 @@ impl DirFs {
     }
 }
 
-/// Fills `buf`, as far as the file goes.
+/// Fills `buf` as far as the file reaches.
 fn read_all(content: &OwnedFd, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -156,7 +156,7 @@ fn write_all(content: &OwnedFd, offset: u64, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Takes back what a call that failed midway made a file grow by (vfs-C2).
+/// Truncates a file to its old size after a call that failed midway made it grow (vfs-C2).
 fn cut_back(content: &OwnedFd, size: u64) {
     if rustix::fs::fstat(content).is_ok_and(|stat| stat.st_size as u64 > size) {
         let _ = rustix::fs::ftruncate(content, size);
@@ -173,7 +173,7 @@ fn copy_all(from: (&OwnedFd, u64), to: (&OwnedFd, u64), len: u64) -> Result<()> 
             Ok(0) => return Err(Errno::IO),
             Ok(n) => done += n as u64,
             Err(Errno::INTR) => {}
-            // Between file systems, and where they cannot.
+            // The kernel cannot copy between these file systems, or not at all.
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let mut buf = vec![0; CHUNK.min(want)];
                 match read_all(from.0, source, &mut buf)? {

@@ -1,4 +1,4 @@
-//! What is made durable, and when nothing need be.
+//! Syncs: what each makes durable, and when no sync is needed.
 
 use super::{DirFs, Inode, lock, reopen};
 use crate::nodes::Changes;
@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use vfs::{Errno, FileKind, Ino, Result};
 
 impl DirFs {
-    /// Makes contents and attributes durable, and the names in all directories in which they changed.
+    /// Makes an inode's content and attributes durable, and its names in all directories in which
+    /// they changed.
     pub(super) fn make_durable(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let (lost, changes) = {
@@ -21,7 +22,7 @@ impl DirFs {
         self.sync_names(ino, changes)
     }
 
-    /// The same where attributes or names changed.
+    /// Makes an inode durable in the same way if its attributes or names changed.
     pub(super) fn make_metadata_durable(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let (lost, changes) = {
@@ -38,25 +39,27 @@ impl DirFs {
         self.sync_names(ino, changes)
     }
 
-    /// Makes an inode durable that has these changes.
+    /// Makes durable an inode that has these changes.
     fn sync_inode(&self, inode: &Inode, changes: Option<&Changes>) -> Result<()> {
         let result = match inode.kind {
             FileKind::File => self.content(inode, false).and_then(rustix::fs::fsync),
             FileKind::Dir => {
                 reopen(&inode.fd, OFlags::RDONLY | OFlags::DIRECTORY).and_then(rustix::fs::fsync)
             }
-            // They cannot be opened for that. New ones are made durable with the directory that names them.
+            // Other kinds cannot be opened for a sync. The sync of the directory that names them
+            // makes new ones durable.
             _ if changes.is_some_and(|changes| changes.attrs) => self.sync_file_systems(),
             _ => Ok(()),
         };
         match result {
-            // What we may not open.
+            // This process may not open the inode.
             Err(Errno::ACCESS | Errno::PERM) => self.sync_file_systems(),
             result => result,
         }
     }
 
-    /// Makes the directories durable in which names of an inode, which is durable itself, changed, and theirs above.
+    /// Makes durable the directories in which names of an inode changed, and those above them. The
+    /// inode itself is durable.
     fn sync_names(&self, ino: Ino, changes: Option<Changes>) -> Result<()> {
         let mut done = Vec::new();
         let (mut pending, mut met) = (vec![(ino, changes)], HashSet::from([ino]));
@@ -68,7 +71,7 @@ impl DirFs {
                     .inode(dir)
                     .and_then(|inode| self.sync_inode(&inode, dir_changes.as_ref()))
                 {
-                    // With a directory that is gone went the names in it.
+                    // A directory that was removed took its names with it.
                     Ok(()) | Err(Errno::STALE) => pending.push((dir, dir_changes)),
                     Err(errno) => return Err(errno),
                 }
@@ -92,7 +95,7 @@ impl DirFs {
         Ok(())
     }
 
-    /// Makes everything durable in the file systems that were met.
+    /// Makes everything durable in all file systems below the directory that lookups have met.
     fn sync_file_systems(&self) -> Result<()> {
         rustix::fs::syncfs(&self.locked)?;
         let mounts: Vec<_> = lock(&self.mounts).values().cloned().collect();

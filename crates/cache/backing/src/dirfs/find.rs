@@ -1,4 +1,4 @@
-//! Inodes by their identity.
+//! Finding inodes by their identity.
 
 use super::inode::{key_of, kind_of, stat};
 use super::listing::{for_each_entry, open_listing};
@@ -56,7 +56,8 @@ impl DirFs {
         Ok(entry)
     }
 
-    /// Fails with `ESTALE` unless an inode that a record led to lies within the directory, or has no name at all (dirfs-B5).
+    /// Fails with `ESTALE` unless an inode that a record led to lies within the directory, or has
+    /// no name at all (dirfs-B5).
     pub(super) fn check_within(&self, ino: Ino, inode: &Inode) -> Result<()> {
         if inode.kind == FileKind::Dir {
             return self.check_inside(&inode.fd);
@@ -75,7 +76,7 @@ impl DirFs {
         {
             return Ok(());
         }
-        // A new name changes this time, too.
+        // A new name changes the inode's change time, too.
         let changed_at = (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
         if left_at == Some(changed_at) {
             return Err(Errno::STALE);
@@ -97,7 +98,7 @@ impl DirFs {
         }
     }
 
-    /// As [`enter_named`](Self::enter_named); what is looked for keeps its names meanwhile.
+    /// As [`enter_named`](Self::enter_named), while no call of this object can change names.
     fn enter_by_name<'h>(
         &self,
         identity: &Identity,
@@ -108,8 +109,9 @@ impl DirFs {
         self.enter_named(identity, number, hints)
     }
 
-    /// Enters an inode by a name within the directory, with the directories above it: by one of these paths, else by looking at
-    /// everything. `number`: its inode number, if that is known.
+    /// Enters an inode by a name within the directory, with the directories above it. Tries the
+    /// given paths, and then searches the whole tree. `number` is its inode number, if that is
+    /// known.
     fn enter_named<'h>(
         &self,
         identity: &Identity,
@@ -122,7 +124,8 @@ impl DirFs {
                 return Ok(entry);
             }
         }
-        // A listing may give another number than the inode has (overlayfs): the second time each name is asked for.
+        // A listing may give another number than the inode has (overlayfs); so the second search
+        // opens every name.
         for number in [number, None] {
             if let Some(path) = self.walk(identity, number)?
                 && let Some(entry) = self.enter_path(&path, identity)?
@@ -133,7 +136,7 @@ impl DirFs {
         Err(Errno::STALE)
     }
 
-    /// Enters what a path leads to, and the directories above it, if it is what is wanted.
+    /// Enters the inode at a path, and the directories above it, if it has the wanted identity.
     fn enter_path(&self, path: &[u8], identity: &Identity) -> Result<Option<Entry>> {
         let Some((found, above)) = self.follow(path)? else { return Ok(None) };
         if found.identity != *identity {
@@ -154,7 +157,8 @@ impl DirFs {
         entered.map(Some)
     }
 
-    /// Follows a path without symbolic links. Returns the inode at its end, if it exists, and the directories on the way.
+    /// Follows a path without symbolic links. Returns the inode at its end, if it exists, and the
+    /// directories on the way.
     fn follow(&self, path: &[u8]) -> Result<Option<(Found, Vec<Found>)>> {
         let mut at = self.found(self.root.clone())?;
         let mut above = Vec::new();
@@ -174,7 +178,7 @@ impl DirFs {
         Ok(Some((at, above)))
     }
 
-    /// Where the kernel believes an inode to be, relative to the root: a hint only.
+    /// Returns the kernel's path of an inode, relative to the root. It is only a hint.
     fn path_of(&self, fd: &OwnedFd) -> Option<Vec<u8>> {
         let path = |fd: &OwnedFd| rustix::fs::readlink(link_to(fd), Vec::new()).ok();
         let (root, path) = (path(&self.root)?, path(fd)?);
@@ -182,11 +186,13 @@ impl DirFs {
         Some(path.as_bytes().strip_prefix(root)?.strip_prefix(b"/")?.to_vec())
     }
 
-    /// Looks at everything below the root, or at all that has this number: a path to what is wanted.
+    /// Searches the tree below the root for an identity, and returns its path. Opens only entries
+    /// with the inode number `wanted`, if that is given.
     fn walk(&self, identity: &Identity, wanted: Option<u64>) -> Result<Option<Vec<u8>>> {
-        // One descriptor at a time, and paths: trees may be broader than descriptors are many.
+        // The search keeps paths and one descriptor at a time, as a tree may be broader than the
+        // limit of descriptors.
         let mut pending: Vec<Vec<CString>> = vec![Vec::new()];
-        // Mounts of a directory below itself end the walk nowhere else.
+        // Without this set, a directory mounted below itself would make the walk endless.
         let mut met = HashSet::new();
         while let Some(path) = pending.pop() {
             let Some(dir) = self.open_path(&path)? else { continue };
@@ -225,7 +231,7 @@ impl DirFs {
         Ok(None)
     }
 
-    /// The directory at a path of names, if one still is there.
+    /// Opens the directory at a path of names, if it still exists.
     fn open_path(&self, path: &[CString]) -> Result<Option<Arc<OwnedFd>>> {
         let mut at = self.root.clone();
         for name in path {

@@ -1,4 +1,4 @@
-//! What the kernel says of an inode: attributes and identities.
+//! Attributes and identities of inodes, from the kernel's answers.
 
 use crate::Identity;
 use crate::nodes::{Found, Key};
@@ -9,15 +9,18 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vfs::{Attr, Errno, FileKind, Ino, Result, Timestamp};
 
-/// An identity that begins so goes on with the kind of a handle (4 bytes), its bytes, and the birth time (8).
+/// The first byte of an identity with a handle. The kind of the handle (4 bytes), its bytes, and
+/// the birth time (8) follow.
 const BY_HANDLE: u8 = 1;
-/// And one that begins so with the device, 0 for the root's, the inode number and the birth time (8 each).
+/// The first byte of an identity without a handle. The device (0 for the root's), the inode number
+/// and the birth time follow (8 bytes each).
 const BY_NUMBER: u8 = 2;
 
-/// FUSE file systems have handles for inodes that the kernel remembers only.
+/// The type of FUSE file systems, whose handles are valid only while the kernel remembers the
+/// inode.
 const FUSE_MAGIC: u64 = 0x6573_5546;
 
-/// What the kernel knows of an inode.
+/// Returns the kernel's attributes of an inode.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
     rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted)
@@ -35,7 +38,8 @@ fn time(time: StatxTimestamp) -> Timestamp {
     Timestamp::from_parts(time.tv_sec, time.tv_nsec)
 }
 
-/// The attributes in the contract's words. The generation is what of the birth time differs most.
+/// Converts attributes to the contract's. The generation is the part of the birth time that differs
+/// most.
 pub fn attr(ino: Ino, stat: &Statx) -> Result<Attr> {
     let btime = time(stat.stx_btime);
     Ok(Attr {
@@ -56,36 +60,36 @@ pub fn attr(ino: Ino, stat: &Statx) -> Result<Attr> {
     })
 }
 
-/// The kind and the bytes of the handle in an identity, if it has one.
+/// Returns the kind and the bytes of the handle in an identity, if it has one.
 fn parts(identity: &Identity) -> Option<(i32, &[u8])> {
     let (kind, bytes) = identity.0.strip_prefix(&[BY_HANDLE])?.split_first_chunk()?;
     let (bytes, _btime) = bytes.split_last_chunk::<8>()?;
     Some((i32::from_le_bytes(*kind), bytes))
 }
 
-/// The same as the kernel tells them in events (`fanotify`).
+/// Returns the same in the format of the kernel's events (`fanotify`).
 pub fn told_key(identity: &Identity) -> Option<Box<[u8]>> {
     let (kind, bytes) = parts(identity)?;
     Some([&kind.to_ne_bytes()[..], bytes].concat().into())
 }
 
-/// How inodes are identified.
+/// The way in which inodes are identified.
 pub struct Identities {
-    /// The root's device.
+    /// The device of the root.
     pub root_dev: u64,
-    /// Whether its handles last.
+    /// Whether the root's file system has lasting handles.
     has_handles: bool,
 }
 
 impl Identities {
-    /// On the file system of `root`, which has this device.
+    /// Finds the way for the file system of `root`, whose device is `root_dev`.
     pub fn new(root: &OwnedFd, root_dev: u64) -> Result<Self> {
         let is_fuse = rustix::fs::fstatfs(root)?.f_type as u64 == FUSE_MAGIC;
         let has_handles = !is_fuse && Handle::of(root.as_fd(), c"").is_ok();
         Ok(Self { root_dev, has_handles })
     }
 
-    /// What a descriptor is of, which has these attributes.
+    /// Returns the inode of a descriptor that has these attributes.
     pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<Found> {
         let key = key_of(stat);
         let btime = time(stat.stx_btime).0.to_le_bytes();
@@ -105,19 +109,19 @@ impl Identities {
         Ok(Found { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
     }
 
-    /// Whether inodes on the root's file system are called by their handles.
+    /// Returns whether inodes on the root's file system are identified by their handles.
     pub fn has_handles(&self) -> bool {
         self.has_handles
     }
 
-    /// The handle in an identity, if it has one.
+    /// Returns the handle in an identity, if it has one.
     pub fn handle(&self, identity: &Identity) -> Option<Handle> {
         let (kind, bytes) = parts(identity)?;
         Some(Handle { kind, bytes: bytes.to_vec() })
     }
 
-    /// Whether `name` in `dir`, which a listing says has the inode number `number`, may be what an identity means; where it
-    /// may not, it need not be opened.
+    /// Returns whether the entry `name` of `dir`, which has inode number `number` in the listing,
+    /// may have this identity. If it may not, the caller need not open it.
     pub fn may_be(
         &self,
         identity: &Identity,
@@ -126,7 +130,7 @@ impl Identities {
         number: u64,
     ) -> bool {
         match self.handle(identity) {
-            // Where there is no handle, to open it tells why.
+            // Without a handle, the caller opens the entry and so gets the error.
             Some(wanted) => Handle::of(dir, name).ok().is_none_or(|handle| handle == wanted),
             None => {
                 let wanted = identity.0.get(9..17).and_then(|bytes| bytes.first_chunk());

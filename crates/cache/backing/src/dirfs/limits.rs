@@ -1,4 +1,4 @@
-//! How large things can be in the file systems that we know.
+//! The limits of known file systems.
 
 use rustix::fs::{fstatfs, fstatvfs};
 use std::os::fd::OwnedFd;
@@ -8,7 +8,8 @@ use vfs::{Limits, Result};
 const EXT_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
 
-/// The limits of the file system of a directory. Where we know no better, the contract's: the kernel refuses what is larger.
+/// Returns the limits of the file system of a directory. For an unknown file system these are the
+/// contract's: the kernel refuses larger values.
 pub fn of(dir: &OwnedFd) -> Result<&'static Limits> {
     let stat = fstatfs(dir)?;
     let limits = match stat.f_type as u64 {
@@ -25,7 +26,7 @@ pub fn of(dir: &OwnedFd) -> Result<&'static Limits> {
     Ok(interned(Limits { name, ..limits }))
 }
 
-/// Limits live as long as the process: there are few different ones.
+/// Returns a copy of the limits that lives as long as the process; there are few different ones.
 fn interned(limits: Limits) -> &'static Limits {
     static KNOWN: Mutex<Vec<&'static Limits>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

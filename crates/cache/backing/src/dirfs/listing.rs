@@ -7,16 +7,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use vfs::{DirEntry, Errno, FileKind, Ino, ROOT, Result};
 
-/// Bytes of entries that are asked for at once.
+/// The size of the buffer for entries, in bytes.
 const BUFFER: usize = 32 << 10;
 
-/// A directory, open to be listed.
+/// Opens a directory for listing.
 pub fn open_listing(dir: &OwnedFd) -> Result<OwnedFd> {
     reopen_quietly(dir, OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Calls `each` with name, kind, inode number and the place after it of what is listed from `cookie` on, until it returns
-/// `false`.
+/// Calls `each` for the entries of a listing from `cookie` on, until it returns `false`. It gets
+/// the name, the kind, the inode number and the position after the entry.
 pub fn for_each_entry(
     stream: &OwnedFd,
     cookie: u64,
@@ -37,11 +37,13 @@ pub fn for_each_entry(
     Ok(())
 }
 
-/// The places after `.` and `..`, which not all file systems list first; the kernel's own places follow.
+/// The positions after `.` and `..`, which not all file systems list first. The kernel's own
+/// positions follow.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// The kernel's place that a cookie means: `i64::MAX` is its end of a listing, and stays so.
+/// Converts a cookie to the kernel's position. `i64::MAX` is the kernel's end of a listing and is
+/// not changed.
 fn place_of(cookie: u64) -> u64 {
     if cookie >= i64::MAX as u64 { i64::MAX as u64 } else { cookie.saturating_sub(AFTER_DOTDOT) }
 }
@@ -50,7 +52,8 @@ fn cookie_of(place: u64) -> u64 {
     place.saturating_add(AFTER_DOTDOT).min(i64::MAX as u64)
 }
 
-/// The inode number of the directory above one that is listed from its start, whatever is mounted over that.
+/// Returns the inode number of the parent of a listed directory, also if something is mounted over
+/// it. The listing must be at its start.
 pub fn number_above(stream: &OwnedFd) -> Result<Option<u64>> {
     let mut above = None;
     for_each_entry(stream, 0, |name, _, number, _| {
@@ -100,12 +103,13 @@ impl DirFs {
                 Some(kind) => kind,
                 None => match statat(&stream, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileKind::from_mode(stat.st_mode).ok_or(Errno::IO)?,
-                    // It is gone since.
+                    // The entry has been removed meanwhile.
                     Err(Errno::NOENT) => return Ok(true),
                     Err(errno) => return Err(errno),
                 },
             };
-            // What is mounted on a name is not asked for, as the kernel does not.
+            // A listing reports the inode below a mount point, not the mounted one, as the kernel
+            // does.
             let ino = self.nodes().number_or_own((key.0, number));
             Ok(emit(&DirEntry { ino, kind, name: name.to_bytes(), cookie: cookie_of(place) }))
         })

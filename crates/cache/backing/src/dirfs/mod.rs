@@ -1,44 +1,57 @@
 //! A directory of a kernel file system.
 //!
-//! Everything is done relative to descriptors of the directory, so that something may be mounted over it afterwards. What the
-//! kernel does in one step it is left to; where a call takes several, locks keep other calls of this object out (vfs-C1). Who
-//! changes the directory beside us is seen as by any process, and is not kept out.
+//! All calls work relative to descriptors of the directory, so that another file system may be
+//! mounted over it afterwards. Operations that the kernel does in one step are left to it. For
+//! those that take several kernel calls, locks keep out other calls of this object (vfs-C1).
+//! Changes by other processes are seen as by any process, and are not prevented.
 //!
-//! - **dirfs-B1** A name is one component and never followed: no call leaves the tree but `..`, which is checked.
-//! - **dirfs-B2** No lock that all calls share is held while contents are read, written or made durable.
-//! - **dirfs-B3** What loses its last name while it is referenced is held by a descriptor from before that.
-//! - **dirfs-B5** An identity leads anywhere on the file system, and comes from records that others may have written. So what
-//!   [`find`](Backing::find) gives is proven to lie within the directory then, and again at each use until a caller looks it
-//!   up by a name: a directory by the way up, anything else by a name that leads to it. A hard link in the directory is such
-//!   a name, whatever other names there are. An inode without any name is used as long as it is referenced.
-//! - **dirfs-B6** A mount below the directory is not entered (`EXDEV`) if it forbids more than users of this object are
-//!   forbidden: set-user-ID programs, devices, execution, symbolic links.
-//! - **dirfs-B7** Blocks that ext4 keeps for the superuser are not for users: what is stored is stored as another user, and
-//!   without `CAP_SYS_RESOURCE`, as which no call but those that create for the superuser gets them.
-//! - **dirfs-B4** A thread has other IDs, another umask and fewer capabilities than its own only within a call that creates or
-//!   stores.
+//! - **dirfs-B1** A name is a single component and is never followed. No call leaves the tree
+//!   except `..`, which is checked.
+//! - **dirfs-B2** No lock that all calls share is held while contents are read, written or synced.
+//! - **dirfs-B3** An inode that loses its last name while it is referenced is held by a descriptor
+//!   opened before that.
+//! - **dirfs-B4** A thread has other IDs, another umask and fewer capabilities than its own only
+//!   within a call that creates or stores something.
+//! - **dirfs-B5** An identity may name any inode of the file system, and comes from records that
+//!   other users may have written. So [`find`](Backing::find) proves that the inode lies within the
+//!   directory, and each later use proves it again until a caller looks the inode up by a name. The
+//!   proof for a directory is the way up, and for anything else a name within the directory that
+//!   leads to it. A hard link in the directory is such a name, even if there are other names
+//!   outside. An inode without any name is usable as long as it is referenced.
+//! - **dirfs-B6** A mount below the directory is not entered (`EXDEV`) if its flags forbid more
+//!   than the flags for users of this object: set-user-ID programs, devices, execution, symbolic
+//!   links.
+//! - **dirfs-B7** Blocks that ext4 reserves for the superuser are not available to users. Data is
+//!   stored as another user and without `CAP_SYS_RESOURCE`; only calls that create for the
+//!   superuser get those blocks.
 //!
-//! Inodes are held by their handles where the process may open these (`CAP_DAC_READ_SEARCH`, not on FUSE), with a few
-//! descriptors open; elsewhere each that is referenced has a descriptor, and the process's limit is raised for that. Numbers of
-//! inodes are the file system's own.
+//! If the process may open handles (`CAP_DAC_READ_SEARCH`, not on FUSE), inodes are held by their
+//! handles, and few descriptors are open. Otherwise each referenced inode has a descriptor, and the
+//! process's limit of descriptors is raised. Inode numbers are the file system's own.
 //!
-//! Where a kernel's file system differs from the contract:
+//! Differences between kernel file systems and the contract:
 //!
 //! - `ctime` cannot be set: [`SetAttr::ctime`] is ignored.
 //! - Link counts of directories are 1 on btrfs and some others.
-//! - Files of ext4 end at 2^32 - 1 blocks, links of XFS after 1023 bytes: [`Limits`] say so. Extended attributes find no space
-//!   (`ENOSPC`) long before their limit on ext4 and btrfs; the list of names has no limit when one is set.
-//! - `trusted.` and `security.` attributes are the superuser's, and `security.capability` must be one.
-//! - `fallocate`: tmpfs neither collapses, inserts nor zeroes ranges, btrfs does not collapse or insert (`EOPNOTSUPP`); what
-//!   it allocates in the file sets no `mtime` on most.
-//! - A write that finds no space midway is cut off beyond the old end of the file; what it overwrote before that stays.
-//! - Copies may share blocks. Several attributes that are set at once may be set in part where one fails.
-//! - A file that was written through this object a while ago cannot be executed beside it (`ETXTBSY`), nor written here while
-//!   it is executed. Reading leaves no `atime`, where the process may choose.
-//! - `tmpfile` in a removed directory is refused by ext4 (`EPERM`); device numbers of XFS have minors of 18 bits; times end
-//!   where the file system's do. Names that are exchanged while a directory is listed may be missed or met twice on btrfs and
-//!   tmpfs, what is exchanged keeps its `ctime` on XFS, and what is removed keeps it on tmpfs.
-//! - A mount below the directory is entered; it is not moved or linked across (`EXDEV`). Files there have descriptors.
+//! - Files of ext4 have at most 2^32 - 1 blocks, symbolic links of XFS at most 1023 bytes;
+//!   [`Limits`] states this. Extended attributes run out of space (`ENOSPC`) long before their
+//!   limit on ext4 and btrfs; setting one checks no limit of the list of names.
+//! - `trusted.` and `security.` attributes belong to the superuser, and `security.capability` must
+//!   hold a valid capability.
+//! - `fallocate`: tmpfs cannot collapse, insert or zero ranges, and btrfs cannot collapse or insert
+//!   (`EOPNOTSUPP`). An allocation within the file sets no `mtime` on most file systems.
+//! - A write that runs out of space is undone beyond the old end of the file; the bytes that it
+//!   overwrote before that stay changed.
+//! - Copies may share blocks. If setting several attributes at once fails, some may be set.
+//! - A file that was recently written through this object cannot be executed in the backing store
+//!   (`ETXTBSY`), and a file that is executed cannot be written here. Reads update no `atime` if
+//!   the process may choose that.
+//! - `tmpfile` in a removed directory is refused by ext4 (`EPERM`). Device numbers of XFS have
+//!   minors of 18 bits. Times are limited to the range of the file system. A listing may miss or
+//!   repeat names that are exchanged meanwhile on btrfs and tmpfs. An exchange sets no `ctime` on
+//!   XFS, nor does a removal on tmpfs.
+//! - A mount below the directory is entered, but nothing is moved or linked across its border
+//!   (`EXDEV`). Files there are held by descriptors.
 
 mod attrs;
 mod behind;
@@ -74,14 +87,14 @@ use vfs::{
     SetAttr, SetXattr, StatFs,
 };
 
-/// How a directory is used.
+/// Options for the use of a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Descriptors of inodes that are kept open at most, where handles can be opened.
+    /// The maximum number of descriptors of inodes that are kept open, if handles can be opened.
     pub inodes_open: usize,
-    /// Descriptors of contents that are kept open at most.
+    /// The maximum number of descriptors of contents that are kept open.
     pub contents_open: usize,
-    /// Hold inodes by their handles where that works.
+    /// Whether to hold inodes by their handles if that works.
     pub opens_handles: bool,
 }
 
@@ -91,38 +104,40 @@ impl Default for Options {
     }
 }
 
-/// A directory of a kernel file system, as a file system of its own.
+/// A directory of a kernel file system, presented as a file system.
 pub struct DirFs {
     dir: PathBuf,
-    /// `O_PATH`.
+    /// The directory, open with `O_PATH`.
     root: Arc<OwnedFd>,
-    /// Open for reading, and locked against other users like us.
+    /// The directory, open for reading and locked against other caches.
     locked: OwnedFd,
     identities: Identities,
-    /// The mount that the root lies on, by its number; 0 before Linux 5.8.
+    /// The ID of the mount of the root; 0 before Linux 5.8.
     root_mount: u64,
-    /// Flags of `mount(2)` that hold for users of this object (dirfs-B6): at first those of that mount.
+    /// The flags of `mount(2)` that apply to users of this object (dirfs-B6): at first those of the
+    /// root's mount.
     forbidden: AtomicU32,
-    /// Whether the file system keeps blocks for the superuser.
+    /// Whether the file system reserves blocks for the superuser.
     keeps_reserve: bool,
     opens_handles: bool,
     limits: &'static Limits,
     nodes: Mutex<Nodes>,
     inodes_open: Descriptors,
     contents_open: Descriptors,
-    /// A descriptor on each other file system that was met.
+    /// A descriptor on each other file system that lookups have met.
     mounts: Mutex<HashMap<u64, Arc<OwnedFd>>>,
-    /// Names in a directory: shared to look up, exclusive to change.
+    /// Locks of the names in a directory: shared to look up, exclusive to change.
     names: Locks,
-    /// Contents of a file.
+    /// Locks of the contents of a file.
     contents: Locks,
-    /// Attributes: exclusive to set several.
+    /// The lock of attributes: exclusive to set several at once.
     attrs: RwLock<()>,
-    /// What tells of others, once that was asked for.
+    /// The watch for changes by other processes, once it was requested.
     watching: OnceLock<Watching>,
 }
 
-/// The lock goes now, not when a child that was just forked, and has the descriptor until it executes something, does.
+/// Releases the lock now. Otherwise a child that was just forked would keep it until it executes a
+/// program.
 impl Drop for DirFs {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.locked, FlockOperation::Unlock);
@@ -133,13 +148,13 @@ impl DirFs {
     /// Opens the directory `dir`, and raises the process's limit of descriptors.
     ///
     /// # Errors
-    /// What the kernel says; `WouldBlock` where another `DirFs` has the directory open.
+    /// The kernel's errors; `WouldBlock` if another `DirFs` has the directory open.
     pub fn open(dir: &Path, options: Options) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::open_at(rustix::fs::open(dir, flags, Mode::empty())?, dir, options)
     }
 
-    /// As [`open`](Self::open) the directory that `root` is, which is called `dir`.
+    /// As [`open`](Self::open), for the directory of the descriptor `root`, whose path is `dir`.
     ///
     /// # Errors
     /// As for `open`.
@@ -182,27 +197,30 @@ impl DirFs {
         })
     }
 
-    /// The directory, as it was called when it was opened.
+    /// Returns the path of the directory, as given when it was opened.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Flags of the mount that the directory lies on.
+    /// Returns the mount flags that apply to users of this object.
     pub fn mount_flags(&self) -> MountFlags {
         MountFlags::from_bits_retain(self.forbidden.load(Relaxed))
     }
 
-    /// Users of this object are forbidden what these flags forbid, in place of those of the directory's mount (dirfs-B6).
+    /// Sets the mount flags that apply to users of this object, in place of those of the
+    /// directory's mount (dirfs-B6).
     pub fn serve_with(&self, flags: MountFlags) {
         self.forbidden.store(flags.bits(), Relaxed);
     }
 
-    /// Is held by a call while it stores data for users (dirfs-B7). `None` if no blocks are kept for the superuser.
+    /// Returns a guard that a call holds while it stores data for users (dirfs-B7); `None` if no
+    /// blocks are reserved for the superuser.
     fn leave_reserve(&self) -> Result<Option<Unreserved>> {
         self.keeps_reserve.then(Unreserved::new).transpose()
     }
 
-    /// Fails if an inode is on a mount within the directory that forbids more than users of this object are forbidden (dirfs-B6).
+    /// Fails with `EXDEV` if an inode is on a mount within the directory whose flags forbid more
+    /// than those for users of this object (dirfs-B6).
     fn check_mount(&self, fd: &OwnedFd, stat: &Statx) -> Result<()> {
         let is_roots = stat.stx_mnt_id == self.root_mount;
         if is_roots && key_of(stat).0 == self.identities.root_dev {
@@ -212,12 +230,13 @@ impl DirFs {
         if allowed.contains(mount_flags(fd.as_fd())?) { Ok(()) } else { Err(Errno::XDEV) }
     }
 
-    /// Whether inodes are held by handles, so that few descriptors do for many.
+    /// Returns whether inodes are held by handles, so that few descriptors suffice for many inodes.
     pub fn opens_handles(&self) -> bool {
         self.opens_handles
     }
 
-    /// How many inodes are in the table: those referenced, those above them, and those that are not durable.
+    /// Returns the number of inodes in the table: those referenced, those above them, and those
+    /// that are not durable.
     pub fn nodes_held(&self) -> usize {
         self.nodes().len()
     }
@@ -226,15 +245,15 @@ impl DirFs {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node of this identity has a descriptor all the time.
+    /// Returns whether a node of this identity keeps a descriptor all the time.
     fn keeps_open(&self, identity: &Identity) -> bool {
         !self.opens_handles || self.identities.handle(identity).is_none()
     }
 
-    /// A descriptor of a known inode, and what it is of.
+    /// Returns a descriptor of a known inode, with its kind.
     fn inode(&self, ino: Ino) -> Result<Inode> {
         match self.try_inode(ino) {
-            // It may have lost its last name, and got an anchor, just now.
+            // The inode may just have lost its last name and got an anchor.
             Err(Errno::STALE) => self.try_inode(ino),
             result => result,
         }
@@ -248,7 +267,8 @@ impl DirFs {
         Ok(inode)
     }
 
-    /// The same, and whether it is to be proven that it is in the directory (dirfs-B5).
+    /// Returns a descriptor of an inode, and whether the caller must prove that the inode is in the
+    /// directory (dirfs-B5).
     fn open_inode(&self, ino: Ino) -> Result<(Inode, bool)> {
         let (serial, kind, identity, is_recorded) = {
             let nodes = self.nodes();
@@ -269,19 +289,19 @@ impl DirFs {
         Ok((Inode { fd, kind, serial }, is_recorded))
     }
 
-    /// A descriptor of a known directory. `ENOTDIR` where it is none.
+    /// Returns a descriptor of a known directory; `ENOTDIR` for other kinds.
     fn directory(&self, ino: Ino) -> Result<Arc<OwnedFd>> {
         let inode = self.inode(ino)?;
         if inode.kind == FileKind::Dir { Ok(inode.fd) } else { Err(Errno::NOTDIR) }
     }
 
-    /// What a descriptor is of.
+    /// Returns the inode of a descriptor.
     fn found(&self, fd: Arc<OwnedFd>) -> Result<Found> {
         let stat = stat(fd.as_fd())?;
         self.identities.found(fd, &stat)
     }
 
-    /// Adds a reference to what was found under this name, if it was by a name.
+    /// Adds a reference to a found inode. `place` is the name by which it was found, if any.
     fn enter(&self, found: Found, place: Option<(Ino, &[u8])>) -> Result<Entry> {
         let (fd, dev) = (found.fd.clone(), found.key.0);
         self.mark_directory(&found);
@@ -312,7 +332,7 @@ impl DirFs {
         inode::attr(ino, &stat)
     }
 
-    /// Closes what the caches have of nodes that were dropped.
+    /// Closes the cached descriptors of nodes that were dropped.
     fn drop_descriptors(&self) {
         let dropped = self.nodes().take_dropped();
         for serial in dropped {
@@ -321,7 +341,7 @@ impl DirFs {
         }
     }
 
-    /// A descriptor to read, or write and read, a file by; or to list a directory.
+    /// Returns a descriptor to read a file, or to read and write it, or to list a directory.
     fn content(&self, inode: &Inode, writes: bool) -> Result<Arc<OwnedFd>> {
         let open = [(inode.serial, true), (inode.serial, false)];
         let usable = if writes { &open[..1] } else { &open[..] };
@@ -342,14 +362,14 @@ struct Inode {
     serial: u64,
 }
 
-/// Whether a file system keeps blocks for user 0: ext2 to ext4, and F2FS with an option.
+/// Returns whether a file system reserves blocks for user 0: ext2 to ext4, and F2FS with an option.
 fn keeps_reserve(root: &OwnedFd) -> Result<bool> {
     const EXT: u64 = 0xef53;
     const F2FS: u64 = 0xf2f5_2010;
     Ok(matches!(rustix::fs::fstatfs(root)?.f_type as u64, EXT | F2FS))
 }
 
-/// Flags of the mount that a descriptor is of.
+/// Returns the flags of the mount of a descriptor.
 fn mount_flags(fd: BorrowedFd<'_>) -> Result<MountFlags> {
     /// `ST_NOSYMFOLLOW`.
     const NOSYMFOLLOW: u64 = 0x2000;
@@ -365,12 +385,13 @@ fn mount_flags(fd: BorrowedFd<'_>) -> Result<MountFlags> {
     Ok(set.fold(MountFlags::empty(), |all, (_, flag)| all | flag))
 }
 
-/// Another descriptor of the same inode.
+/// Opens another descriptor of the same inode.
 fn reopen(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     rustix::fs::open(link_to(fd), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// As [`reopen`], to read without a trace where we may: a cache reads when it wants, not when somebody does.
+/// As [`reopen`], but reads through it set no access times if the process may choose that: a cache
+/// reads at times of its own.
 fn reopen_quietly(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     match reopen(fd, flags | OFlags::NOATIME) {
         Err(Errno::PERM) => reopen(fd, flags),
@@ -378,7 +399,7 @@ fn reopen_quietly(fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     }
 }
 
-/// A path that leads to an inode and is followed no further.
+/// Returns a path that leads to the inode of a descriptor and is followed no further.
 fn link_to(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -387,7 +408,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the process have as many descriptors as it may. Where it may not, there are fewer.
+/// Raises the limit of descriptors as far as the process may.
 fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -404,7 +425,7 @@ impl FileSystem for DirFs {
         Durability::OnSync
     }
 
-    /// Others may change the directory.
+    /// Other processes may change the directory.
     fn kernel_cache(&self) -> KernelCache {
         KernelCache::UpTo(Duration::from_secs(1))
     }
@@ -608,7 +629,7 @@ impl Backing for DirFs {
     }
 
     fn unguard(&self, ino: Ino) {
-        // What exists no more has no guard either.
+        // An inode that no longer exists has no guard either.
         let _ = self.set_guarded(ino, false);
     }
 

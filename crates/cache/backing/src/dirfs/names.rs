@@ -1,4 +1,4 @@
-//! Names: looked up, made, removed and moved.
+//! Lookup, creation, removal and renaming of names.
 
 use super::inode::{key_of, kind_of, stat};
 use super::listing::{number_above, open_listing};
@@ -10,13 +10,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use vfs::{Caller, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, RenameFlags, Result};
 
-/// A name as it is, without opening what it stands for (dirfs-B1).
+/// Flags to open a name without following it and without opening its content (dirfs-B1).
 const NAMED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A file that nobody had before.
+/// Flags to create and open a new file.
 const NEW: OFlags =
     OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 
-/// Opens what `name` stands for.
+/// Opens the inode of `name`.
 pub fn open_name(dir: &OwnedFd, name: &[u8]) -> Result<Arc<OwnedFd>> {
     openat(dir, name, NAMED, Mode::empty()).map(Arc::new)
 }
@@ -39,7 +39,8 @@ impl DirFs {
         self.enter(found, Some((dir, name)))
     }
 
-    /// The directory above another. `ENOENT` above one that was removed; `ESTALE` where the root is not above it any more.
+    /// Returns the parent of a directory. `ENOENT` if the directory was removed; `ESTALE` if the
+    /// root is no longer above it.
     fn parent(&self, ino: Ino, dir: &Arc<OwnedFd>) -> Result<Entry> {
         if ino == ROOT {
             return self.enter(self.found(dir.clone())?, None);
@@ -55,7 +56,7 @@ impl DirFs {
         self.enter(self.found(parent)?, None)
     }
 
-    /// `ESTALE` where a directory is not the root, nor below it (dirfs-B1).
+    /// Fails with `ESTALE` if a directory is neither the root nor below it (dirfs-B1).
     pub(super) fn check_inside(&self, dir: &Arc<OwnedFd>) -> Result<()> {
         let root = key_of(&stat(self.root.as_fd())?);
         let mut at = dir.clone();
@@ -71,7 +72,8 @@ impl DirFs {
         Ok(())
     }
 
-    /// Whether the root is next above a directory. The way up would lead onto what is mounted over it; the listing does not.
+    /// Returns whether the root is the parent of a directory. This reads the listing, because `..`
+    /// would lead to what is mounted over the root.
     fn is_below_root(&self, dir: &OwnedFd) -> Result<bool> {
         let root = key_of(&stat(self.root.as_fd())?);
         let (dev, number) = key_of(&stat(dir.as_fd())?);
@@ -79,7 +81,7 @@ impl DirFs {
             return Ok(false);
         }
         match open_listing(dir).and_then(|stream| number_above(&stream)) {
-            // Who may not list it may go up.
+            // A process that may not list the directory may still use `..`.
             Err(Errno::ACCESS | Errno::PERM) => Ok(false),
             above => Ok(above? == Some(root.1)),
         }
@@ -112,7 +114,7 @@ impl DirFs {
                 Ok(entry)
             }
             Err(errno) => {
-                // A call that fails has made nothing (vfs-C2).
+                // A failed call must leave nothing behind (vfs-C2).
                 let is_dir = node.kind == NewKind::Dir;
                 let _ = unlinkat(&parent, name, remove_flags(is_dir));
                 Err(errno)
@@ -120,7 +122,8 @@ impl DirFs {
         }
     }
 
-    /// Makes a name, and opens what it stands for. The outer error is of the making, the inner one of what follows.
+    /// Creates a name and opens its inode. The outer error is that of the creation, the inner one
+    /// that of the opening.
     #[allow(clippy::type_complexity)]
     fn make(
         &self,
@@ -170,7 +173,7 @@ impl DirFs {
         Ok(entry)
     }
 
-    /// Removes a name of a directory, or of anything else.
+    /// Removes a name: of a directory if `is_dir`, else of anything else.
     pub(super) fn remove(&self, dir: Ino, name: &[u8], is_dir: bool) -> Result<()> {
         let parent = self.directory(dir)?;
         if is_dir && name == b".." {
@@ -199,7 +202,8 @@ impl DirFs {
         nodes.note_attrs(dir);
         let Some(ino) = nodes.find(lost) else { return };
         nodes.clear_place(ino, dir, name);
-        // Asked while nobody else notes what he found: the last to ask is right. Removed directories have one link on btrfs.
+        // The link count is read under the lock of the table, so the last reader stores the right
+        // value. Removed directories have one link on btrfs.
         let is_dir = lost.kind == FileKind::Dir;
         let is_nameless = is_dir || stat(lost.fd.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0);
         nodes.set_nameless(ino, &lost.fd, is_nameless, keeps_open);
@@ -270,13 +274,13 @@ impl DirFs {
         let mut kernel_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         kernel_flags.set(rustix::fs::RenameFlags::WHITEOUT, leaves_whiteout.is_some());
         let renamed = {
-            // A whiteout is the caller's, as what it creates.
+            // A whiteout belongs to the caller, as all that it creates.
             let _acting = leaves_whiteout.map(|caller| Acting::new(caller, 0)).transpose()?;
             let _room = leaves_whiteout.is_none().then(|| self.leave_reserve()).transpose()?;
             rustix::fs::renameat_with(&from_dir, from_name, &to_dir, to_name, kernel_flags)
         };
         renamed.map_err(|errno| match errno {
-            // POSIX lets file systems choose; XFS says this of a directory that is not empty.
+            // POSIX permits both errors; XFS returns this one for a directory that is not empty.
             Errno::EXIST if flags.is_empty() => Errno::NOTEMPTY,
             errno => errno,
         })?;

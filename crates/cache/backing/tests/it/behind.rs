@@ -1,4 +1,5 @@
-//! What the kernel tells of what others do in a directory: here others are children of this process.
+//! Tests of the kernel's reports of changes by other processes, which are children of this process
+//! here.
 
 use crate::common::{Disk, KINDS, directory, file, open, open_without_handles};
 use backing::{Backing as _, Change, DirFs, Opening, Options, Reach, Watch};
@@ -13,16 +14,16 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem as _, ROOT, SetAttr};
 
-/// Nothing takes longer, unless it never comes.
+/// The time after which a test gives up waiting.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Lets others do something in a directory.
+/// Runs a script in a directory as another process.
 fn others(dir: &Path, script: &str) {
     let status = Command::new("sh").args(["-euc", script]).current_dir(dir).status().unwrap();
     assert!(status.success(), "{script}");
 }
 
-/// What is told until all that was `expected` is.
+/// Collects reports until all `expected` changes were among them.
 fn told(fs: &DirFs, expected: &[Change]) -> BTreeSet<Change> {
     let until = Instant::now() + LIMIT;
     let mut told = BTreeSet::new();
@@ -53,7 +54,7 @@ fn changes_are_told(path: &Path, fs: &DirFs) {
         ("truncate -s 1 d/g", &[Change::Content(g)]),
         ("chmod 700 d", &[Change::Attributes(d)]),
     ] {
-        // By this process, at the same places.
+        // This process changes the same places.
         fs.write(f, 0, b"own").unwrap();
         fs::write(path.join("d/own"), b"own").unwrap();
         fs::remove_file(path.join("d/own")).unwrap();
@@ -76,7 +77,7 @@ fn what_others_change_is_told_and_nothing_else() {
         let fs = open(&path);
         let dir = fs::File::open(&path).unwrap();
         assert_eq!(fs.watch(Watch::Notify), Ok(Reach::Whole), "{kind}");
-        // Also below what is mounted over it.
+        // The watch also covers the directory below what is mounted over it.
         let _over = disk.mount_over("d");
         let below = format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd());
         changes_are_told(Path::new(&below), &fs);
@@ -109,7 +110,7 @@ fn where_it_cannot_be_told_that_is_said() {
     assert_eq!(proc.wait_for_changes(Duration::ZERO, &mut tell), Err(Errno::OPNOTSUPP));
 }
 
-/// After more changes than the kernel keeps, all that is known is told.
+/// Tests that after more changes than the kernel queues, all known inodes and names are reported.
 #[test]
 fn what_was_lost_is_told() {
     let disk = Disk::new("tmpfs");
@@ -122,12 +123,12 @@ fn what_was_lost_is_told() {
     let told = told(&fs, &[Change::Lost]);
     let known = [Change::Attributes(f), Change::Attributes(d), name(ROOT, "f"), name(ROOT, "d")];
     assert!(known.iter().all(|change| told.contains(change)), "{told:?}");
-    // And then it goes on.
+    // Further changes are reported as before.
     others(&path, "echo more >>f");
     self::told(&fs, &[Change::Content(f)]);
 }
 
-/// Ends a thread, also where a test fails.
+/// Ends a thread when it is dropped, also if a test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -136,7 +137,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Runs `test` beside the thread that takes openings, which come by the channel.
+/// Runs `test` while another thread takes openings, which arrive through the channel.
 fn with_openings(fs: &DirFs, test: impl FnOnce(&Receiver<Opening>)) {
     let (sender, openings) = channel();
     let has_ended = AtomicBool::new(false);
@@ -160,13 +161,13 @@ fn reader(path: &Path) -> Child {
     cat.spawn().unwrap()
 }
 
-/// Waits until a process is inside `openat(2)`, where others keep it waiting.
+/// Waits until a process is inside `openat(2)`, where it waits for an answer.
 fn until_it_opens(child: &Child) {
     let call = format!("/proc/{}/syscall", child.id());
     let openat = format!("{} ", libc::SYS_openat);
     let until = Instant::now() + LIMIT;
     let mut looks = 0;
-    // Not one that was under way by chance.
+    // Several looks exclude a call that was under way by chance.
     while looks < 20 {
         assert!(Instant::now() < until, "it opens nothing");
         std::thread::sleep(Duration::from_millis(1));
@@ -197,7 +198,7 @@ fn who_opens_a_guarded_file_waits() {
             let waiting = reader(&path.join("f"));
             let opening = openings.recv_timeout(LIMIT).unwrap();
             assert_eq!((opening.ino, opening.pid), (f, waiting.id()));
-            // By this process it is opened all the same.
+            // Openings by this process do not wait.
             assert_eq!(fs::read(path.join("f")).unwrap(), b"old");
             fs.write(f, 0, b"new").unwrap();
             opening.answer(true);
@@ -216,7 +217,7 @@ fn who_opens_a_guarded_file_waits() {
             assert!(openings.try_recv().is_err());
             fs.guard(f).unwrap();
         });
-        // Nobody answers any more, who was asked or was not (behind-D5).
+        // Nothing answers any more, whether or not the opening was reported (behind-D5).
         let waiting = [reader(&path.join("f")), reader(&path.join("f"))];
         waiting.iter().for_each(until_it_opens);
         drop(fs);
@@ -226,7 +227,7 @@ fn who_opens_a_guarded_file_waits() {
     }
 }
 
-/// What is guarded goes when its last name goes.
+/// Tests that a guard does not keep a file whose last name was removed.
 #[test]
 fn a_guard_keeps_no_file() {
     let disk = Disk::new("ext4");

@@ -1,4 +1,4 @@
-//! The contract's suite on directories of the kernel's file systems, and where these differ from it.
+//! Runs the contract's suite on directories of kernel file systems, and lists the differences.
 
 use crate::common::Disk;
 use backing::{DirFs, Options};
@@ -12,13 +12,14 @@ use vfs::conformance::{compare, gen_ops, scenarios};
 use vfs::script::{Op, When};
 use vfs::{Delegations, FileKind, FileSystem, Ino, Mappings, Openings, Result, Timestamp};
 
-/// A directory of its own, removed at the end.
+/// A new directory, removed at the end.
 struct Fresh {
     fs: DirFs,
     dir: PathBuf,
-    /// Link counts of directories are to be counted here, as the contract wants them.
+    /// Whether this wrapper has to count the links of directories, as the contract demands them.
     counts_links: bool,
-    /// Change times that were set, which the kernel does not do: what it has instead, and the time.
+    /// Change times that a test set, which the kernel does not support: the kernel's time instead,
+    /// and the time that was set.
     ctimes: Mutex<HashMap<Ino, (Timestamp, Timestamp)>>,
 }
 
@@ -34,7 +35,8 @@ impl Fresh {
         }
     }
 
-    /// Attributes as the contract wants them: with the change time that was set last, if nothing changed since.
+    /// Returns attributes as the contract demands them: with the change time that was set last, if
+    /// nothing changed since.
     fn counted(&self, mut attr: vfs::Attr) -> vfs::Attr {
         if let Some((kernel, set)) = self.ctimes.lock().unwrap().get(&attr.ino)
             && *kernel == attr.ctime
@@ -105,7 +107,8 @@ impl Openings for Fresh {}
 
 impl Delegations for Fresh {}
 
-/// What all have: times end somewhere, and a capability must be one (`tests/it/dirfs.rs` sets real ones).
+/// The differences of all file systems: times have a limited range, and a capability must be valid
+/// (`tests/it/dirfs.rs` sets real ones).
 const EVERYWHERE: [&str; 4] = [
     "attrs::times_of_every_age_are_kept",
     "attrs::capabilities_are_dropped",
@@ -113,13 +116,13 @@ const EVERYWHERE: [&str; 4] = [
     "attrs::capabilities_stay_where_nothing_changes",
 ];
 
-/// The scenarios that differ on a file system, for these reasons.
+/// Returns the scenarios that differ on a file system, with the reasons.
 fn differences(kind: &str) -> Vec<&'static str> {
     let more: &[&str] = match kind {
         "ext4" => &[
-            // `EPERM`.
+            // The kernel returns `EPERM`.
             "life::a_tmpfile_in_a_removed_directory_works",
-            // Attributes of all names together have a block.
+            // All attributes together have one block.
             "life::space_comes_back",
             "xattr::values_are_replaced",
             "xattr::values_are_limited",
@@ -127,47 +130,47 @@ fn differences(kind: &str) -> Vec<&'static str> {
             "xattr::attributes_go_with_the_inode",
         ],
         "xfs" => &[
-            // Minor numbers have 18 bits.
+            // Minor numbers have only 18 bits.
             "names::each_kind_is_created",
-            // Symbolic links end at 1023 bytes.
+            // Symbolic links have at most 1023 bytes.
             "life::space_comes_back",
-            // What is exchanged keeps its `ctime`.
+            // An exchange sets no `ctime`.
             "attrs::renames_set_times",
         ],
         "btrfs" => &[
-            // What is exchanged takes new places.
+            // Exchanged names get new positions.
             "listing::entries_that_are_renamed_over_are_listed_once",
-            // Inodes are not counted, and space is taken late.
+            // Inodes are not counted, and space is allocated late.
             "data::statfs_is_plausible",
             "data::writing_takes_space",
-            // There is neither collapse nor insert.
+            // Ranges cannot be collapsed or inserted.
             "ranges::collapse_closes_the_gap",
             "ranges::insert_opens_a_gap",
             "ranges::shifts_of_sparse_files_work",
             "ranges::fallocate_sets_times",
-            // Values end at the size of a node.
+            // Values are limited to the size of a node.
             "xattr::values_are_replaced",
             "xattr::values_are_limited",
         ],
         _ => &[
-            // What is exchanged takes new places.
+            // Exchanged names get new positions.
             "listing::entries_that_are_renamed_over_are_listed_once",
-            // Ranges can be allocated and punched only.
+            // Ranges can only be allocated and punched.
             "ranges::zeroed_ranges_read_as_zeros",
             "ranges::zeroing_can_grow",
             "ranges::collapse_closes_the_gap",
             "ranges::insert_opens_a_gap",
             "ranges::shifts_of_sparse_files_work",
             "ranges::fallocate_sets_times",
-            // A name removed sets no `ctime` of what had it.
+            // A removal sets no `ctime` of the inode that had the name.
             "attrs::removals_set_times",
         ],
     };
     [&EVERYWHERE, more].concat()
 }
 
-/// Runs all scenarios; those that differ fail, and no others. XFS and btrfs free in the background what was removed, and count it
-/// then: what fails beyond the differences has to fail again.
+/// Runs all scenarios; exactly those that differ must fail. XFS and btrfs free and count removed
+/// blocks in the background, so an unexpected failure must occur repeatedly.
 fn run_scenarios(kind: &str, options: Options) {
     const TRIES: usize = 3;
     let disk = Disk::new(kind);
@@ -193,7 +196,8 @@ fn run_scenarios(kind: &str, options: Options) {
     assert_eq!(failed, differ, "on {kind}");
 }
 
-/// A generated call, if it means the same on this file system, with times that all can keep.
+/// Returns a generated call if it means the same on this file system, with times that all file
+/// systems can store.
 fn adapted(kind: &str, mut op: Op) -> Option<Op> {
     let keep = |time: &mut Option<When>| {
         if let Some(When(Some(ns))) = time {
@@ -206,7 +210,7 @@ fn adapted(kind: &str, mut op: Op) -> Option<Op> {
             keep(&mut set.mtime);
         }
         Op::SetXattr(_, name, ..) if name == "security.capability" => return None,
-        // XFS has fewer numbers.
+        // XFS supports fewer device numbers.
         Op::Mknod(_, device, ..) | Op::MknodBlock(_, device, ..) => *device &= 0xfff,
         Op::Collapse(..) | Op::Insert(..) if matches!(kind, "btrfs" | "tmpfs") => return None,
         Op::Zero(..) | Op::ZeroKeep(..) if kind == "tmpfs" => return None,
@@ -215,7 +219,7 @@ fn adapted(kind: &str, mut op: Op) -> Option<Op> {
     Some(op)
 }
 
-/// Compares with the model on generated calls.
+/// Compares a file system with the model on generated calls.
 fn run_generated(kind: &str, options: Options) {
     let disk = Disk::new(kind);
     for seed in 0..6 {
@@ -228,12 +232,12 @@ fn run_generated(kind: &str, options: Options) {
     }
 }
 
-/// Without handles, too: each inode by its descriptor.
+/// Options without handles: each inode has a descriptor.
 fn without_handles() -> Options {
     Options { opens_handles: false, ..Options::default() }
 }
 
-/// As few descriptors as can be.
+/// Options with the fewest descriptors.
 fn few_descriptors() -> Options {
     Options { inodes_open: 1, contents_open: 1, ..Options::default() }
 }

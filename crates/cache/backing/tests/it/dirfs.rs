@@ -1,4 +1,5 @@
-//! What a directory of the kernel's promises beside the contract: identities, owners, durability, descriptors.
+//! Tests of the promises of a kernel directory beyond the contract: identities, owners, durability,
+//! descriptors.
 
 use crate::common::{Disk, KINDS, descriptors, directory, file, node, open, open_without_handles};
 use backing::{Backing as _, DirFs, Frozen, Options};
@@ -15,7 +16,7 @@ const USER: Caller = Caller { uid: 1000, gid: 100 };
 /// `CAP_NET_RAW`, permitted and effective, as the kernel stores it (`vfs_cap_data`).
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Both ways to hold inodes.
+/// Runs a test with both ways to hold inodes.
 fn both_ways(dir: &Path, test: impl Fn(&dyn Fn() -> DirFs)) {
     test(&|| open(dir));
     for entry in fs::read_dir(dir).unwrap() {
@@ -50,7 +51,7 @@ fn an_identity_stays_whatever_the_names() {
             let dir_identity = fs.identity(d).unwrap();
             drop(fs);
 
-            // After a restart, with a hint that is right, wrong, and none.
+            // After a restart, the file is found with a correct hint, a wrong one, and none.
             fs::write(path.join("wrong"), b"").unwrap();
             for hint in [b"c".as_slice(), b"wrong", b"d/b", b"wrong/x", b"", b"../x"] {
                 let fs = open();
@@ -96,7 +97,8 @@ fn a_new_life_of_a_number_is_another_identity() {
     }
 }
 
-/// A number is not taken for the file that others made while we mean the one that they removed.
+/// Tests that an inode number which other processes reuse for a new file does not lead to the
+/// removed one.
 #[test]
 fn what_others_replace_is_another_inode() {
     let disk = Disk::new("ext4");
@@ -104,7 +106,7 @@ fn what_others_replace_is_another_inode() {
     let fs = open(&path);
     let old = file(&fs, ROOT, b"a");
     fs.write(old, 0, b"old").unwrap();
-    // Only handles hold it now.
+    // Now only a handle holds the file.
     drop(fs);
     let fs = DirFs::open(&path, Options { inodes_open: 1, contents_open: 1, opens_handles: true })
         .unwrap();
@@ -126,7 +128,7 @@ fn what_others_replace_is_another_inode() {
     assert_eq!(fs.getattr(new.ino).unwrap().size, 3);
 }
 
-/// A thread without privileges cannot list a stranger's directory: what is looked for may be there.
+/// Tests that a directory which may not be listed gives an error: the file may be in it.
 #[test]
 fn an_error_is_not_absence() {
     let disk = Disk::new("tmpfs");
@@ -219,7 +221,7 @@ fn what_others_create_is_theirs() {
         assert_eq!((nameless.uid, nameless.gid, nameless.perm), (1000, 100, 0o600));
         fs.link(nameless.ino, ROOT, b"named").unwrap();
 
-        // The thread is itself again: in a directory that only the superuser may change, too.
+        // The thread has its own IDs again, also in a directory that only the superuser may change.
         fs.create(&Caller::ROOT, ROOT, b"mine", &node(NewKind::File, 0o666)).unwrap();
         assert_eq!(owner("mine"), (0, 0, 0o666));
         let private = directory(&fs, ROOT, b"private");
@@ -230,7 +232,7 @@ fn what_others_create_is_theirs() {
         assert_eq!(owner("private/f"), (1000, 7, 0o750), "the group of the directory");
         assert_eq!(owner("private/d"), (1000, 7, 0o2750));
 
-        // A default ACL takes the place of the umask.
+        // A default ACL replaces the umask.
         let acl: Vec<u8> = [
             [2, 0, 0, 0].as_slice(),
             &[1, 0, 7, 0, 255, 255, 255, 255],
@@ -263,7 +265,8 @@ fn two_on_one_directory_are_refused() {
     assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
 }
 
-/// Something is mounted over the directory afterwards: it is still the one that was opened.
+/// Tests that a mount over the directory changes nothing: calls reach the directory that was
+/// opened.
 #[test]
 fn what_is_mounted_over_it_hides_nothing() {
     let disk = Disk::new("ext4");
@@ -300,7 +303,7 @@ fn nobody_gets_out() {
     assert_eq!(fs.lookup(e, b"..").unwrap().ino, ROOT);
 }
 
-/// dirfs-B7: what ext4 keeps for the superuser stays, however a user fills the rest.
+/// dirfs-B7: blocks that ext4 reserves for the superuser stay free when a user fills the rest.
 #[test]
 fn blocks_of_the_superuser_are_not_for_users() {
     let disk = Disk::new("ext4");
@@ -320,13 +323,13 @@ fn blocks_of_the_superuser_are_not_for_users() {
     while fs.append(made, &[1; 4096]).is_ok() {}
     let left = space();
     assert_eq!((left.f_bfree >= reserved, left.f_bavail), (true, 0), "{}", left.f_bfree);
-    // The superuser has them: beside this object, and for what is created for it.
+    // The superuser gets them: by direct access, and for files that are created for it.
     fs::write(path.join("root"), [1; 4096]).unwrap();
     assert!(fs.create(&Caller::ROOT, ROOT, b"e", &node(NewKind::Dir, 0o755)).is_ok());
     assert_eq!(capabilities(None).unwrap().effective, before);
 }
 
-/// Immutable and append-only files are so for the superuser, too.
+/// Tests that immutable and append-only files are so for the superuser, too.
 #[test]
 fn frozen_files_are_kept_to() {
     let disk = Disk::new("ext4");
@@ -357,7 +360,8 @@ fn frozen_files_are_kept_to() {
     assert_eq!(fs::read(path.join("f")).unwrap(), b"older!");
 }
 
-/// A record names any inode of the file system: only those that a name in the directory leads to are found, and used.
+/// Tests that only inodes with a name in the directory are found and used, although a record may
+/// name any inode of the file system.
 #[test]
 fn identities_lead_to_nothing_outside() {
     let disk = Disk::new("ext4");
@@ -367,7 +371,7 @@ fn identities_lead_to_nothing_outside() {
         for name in ["secret", "mine"] {
             fs::write(disk.path().join(name), "root's own").unwrap();
         }
-        // The maker of a record knows any identity: they are no secrets.
+        // The author of a record can know any identity: they are not secret.
         let identity_of = |name: &str| {
             fs::rename(disk.path().join(name), path.join(name)).unwrap();
             let fs = open();
@@ -387,7 +391,7 @@ fn identities_lead_to_nothing_outside() {
         let fs = open();
         let found = fs.find(&mine, b"elsewhere").unwrap().ino;
         fs.write(found, 0, b"1").unwrap();
-        // Others move it about: within, and out, and back.
+        // Other processes move it: within the directory, out of it, and back.
         fs::create_dir(path.join("e")).unwrap();
         fs::rename(path.join("mine"), path.join("e/f")).unwrap();
         fs.write(found, 0, b"2").unwrap();
@@ -397,14 +401,14 @@ fn identities_lead_to_nothing_outside() {
         assert_eq!(fs.setattr(&Caller::ROOT, found, &SetAttr::default()), Err(Errno::STALE));
         fs::rename(&outside, path.join("e")).unwrap();
         fs.write(found, 0, b"4").unwrap();
-        // A hard link within does.
+        // A hard link within the directory suffices.
         fs::hard_link(path.join("e/f"), &outside).unwrap();
         fs::rename(path.join("e/f"), path.join("g")).unwrap();
         fs.write(found, 0, b"5").unwrap();
         fs::remove_file(path.join("g")).unwrap();
         assert_eq!(fs.write(found, 0, b"6"), Err(Errno::STALE));
         assert_eq!(fs::read(&outside).unwrap(), b"5oot's own");
-        // A file that lost its last name while it is referenced is still used.
+        // A file that lost its last name while it is referenced can still be used.
         fs::hard_link(&outside, path.join("g")).unwrap();
         fs::remove_file(&outside).unwrap();
         assert_eq!(fs.lookup(ROOT, b"g").unwrap().ino, found);
@@ -453,7 +457,8 @@ fn capabilities_and_privileges_go() {
     }
 }
 
-/// Space is reserved without a change of size, and what finds none leaves the file as long as it was.
+/// Tests that space can be reserved without a change of size, and that a call that finds no space
+/// leaves the size as it was.
 #[test]
 fn room_is_told_and_reserved() {
     for kind in ["ext4", "xfs", "tmpfs"] {
@@ -475,7 +480,7 @@ fn room_is_told_and_reserved() {
         assert_eq!(fs.append(b, &data), Err(Errno::NOSPC), "on {kind}");
         assert_eq!(fs.write(b, 1 << 20, &data), Err(Errno::NOSPC), "on {kind}");
         assert_eq!(fs.getattr(b).unwrap().size, 5);
-        // What was reserved can be written.
+        // The reserved space can be written.
         fs.write(a, 0, &data).unwrap();
         fs.fsync(a).unwrap();
         assert_eq!(fs.copy_range((a, 0), (b, 5), 32 << 20), Err(Errno::NOSPC), "on {kind}");
@@ -483,7 +488,7 @@ fn room_is_told_and_reserved() {
     }
 }
 
-/// What a crash after a sync leaves is in a copy of the disk.
+/// Tests a crash after a sync: a copy of the disk is the state after the crash.
 #[test]
 fn what_was_synced_survives() {
     for kind in ["ext4", "xfs", "btrfs"] {
@@ -520,7 +525,8 @@ fn what_was_synced_survives() {
     }
 }
 
-/// Nodes are held for what is not durable, and no longer; of too many changes a sync makes one.
+/// Tests that nodes are kept only while they have changes that are not durable. Too many changes
+/// are replaced by a sync of everything.
 #[test]
 fn changes_are_remembered_until_they_are_durable() {
     let disk = Disk::new("tmpfs");
@@ -604,7 +610,8 @@ fn few_descriptors_hold_many_files() {
     assert_eq!(descriptors(), none);
 }
 
-/// Threads that make, name, move and remove the same few things; then all is given back.
+/// Tests threads that create, link, move and remove the same few files; in the end all nodes are
+/// dropped.
 #[test]
 fn many_threads_at_once() {
     for options in [
@@ -628,7 +635,8 @@ fn many_threads_at_once() {
     }
 }
 
-/// 2,000 calls; what a thread holds stays its own, whatever the others do to the names.
+/// Makes 2,000 calls. An inode that a thread references stays usable, whatever the others do to its
+/// names.
 fn shuffle(fs: &DirFs, dirs: [vfs::Ino; 3], seed: u64) {
     let mut rng = Rng::new(seed);
     let mut below = |n| rng.below(n);

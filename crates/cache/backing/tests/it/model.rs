@@ -1,4 +1,4 @@
-//! The model as a backing.
+//! Tests of the model as a backing.
 
 use backing::model::{Call, ModelBacking};
 use backing::{Backing as _, Identity};

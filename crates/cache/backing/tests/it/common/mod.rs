@@ -1,4 +1,4 @@
-//! File systems of the kernel's to test on, each unmounted at the end, also of a test that fails.
+//! Kernel file systems to test on. Each is unmounted at the end, also if a test fails.
 
 use backing::{DirFs, Options};
 use rustix::mount::{UnmountFlags, unmount};
@@ -11,7 +11,7 @@ use vfs::{Caller, FileSystem, Ino, NewKind, NewNode};
 /// A mounted file system.
 pub struct Disk {
     point: PathBuf,
-    // After the mount.
+    // Dropped after the mount.
     dir: TempDir,
 }
 
@@ -19,7 +19,7 @@ pub struct Disk {
 pub const KINDS: [&str; 4] = ["ext4", "xfs", "btrfs", "tmpfs"];
 
 impl Disk {
-    /// A new one of this kind, on a loop device where it needs one.
+    /// Makes a new file system of this kind, on a loop device if it needs one.
     pub fn new(kind: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("keepstone-backing-").tempdir().unwrap();
         let point = dir.path().join("mount");
@@ -44,14 +44,14 @@ impl Disk {
         Self { point, dir }
     }
 
-    /// A new directory in it.
+    /// Creates a directory in it.
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = self.point.join(name);
         fs::create_dir(&dir).unwrap();
         dir
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }
@@ -63,12 +63,12 @@ impl Disk {
         Over(point)
     }
 
-    /// Makes all durable.
+    /// Makes everything durable.
     pub fn sync(&self) {
         rustix::fs::syncfs(fs::File::open(&self.point).unwrap()).unwrap();
     }
 
-    /// What a crash now would leave, mounted.
+    /// Mounts the state that a crash now would leave.
     pub fn after_crash(self, fs: DirFs) -> Self {
         let image = self.dir.path().join("image");
         let copy = self.dir.path().join("copy");
@@ -80,7 +80,7 @@ impl Disk {
     }
 }
 
-/// What is mounted over a directory.
+/// A file system that is mounted over a directory.
 pub struct Over(PathBuf);
 
 impl Drop for Over {
@@ -104,7 +104,7 @@ pub fn open(dir: &Path) -> DirFs {
     DirFs::open(dir, Options::default()).unwrap()
 }
 
-/// As where handles cannot be opened.
+/// Opens a directory as on a system on which handles cannot be opened.
 pub fn open_without_handles(dir: &Path) -> DirFs {
     DirFs::open(dir, Options { opens_handles: false, ..Options::default() }).unwrap()
 }
@@ -123,7 +123,7 @@ pub fn directory(fs: &impl FileSystem, dir: Ino, name: &[u8]) -> Ino {
     fs.create(&Caller::ROOT, dir, name, &node(NewKind::Dir, 0o755)).unwrap().ino
 }
 
-/// How many descriptors this process has.
+/// Returns the number of descriptors of this process.
 pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
