@@ -1,7 +1,7 @@
 //! Memory of the pool that the C interface lends: any range of a file as one slice.
 //!
 //! A contiguous range is lent in the pool's own mapping. Otherwise its blocks are mapped behind
-//! each other in a *window* ([`vfs::FileSystem::map_range`]). A window for reading stays for later
+//! each other in a *window* ([`vfs::Mappings::map_range`]). A window for reading stays for later
 //! readers.
 
 #![allow(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Writes to the end of a file, by descriptors with `O_APPEND`.
 //!
-//! In a pool, one operation does it (`FileSystem::append_delegated`); it returns the offset of the
+//! In a pool, one operation does it (`Delegations::append_delegated`); it returns the offset of the
 //! bytes. If the kernel makes the call, only the kernel knows that offset. So the offset is the
 //! kernel's until the library asks for it (direct-O1).
 

@@ -1,5 +1,5 @@
 //! Files of caches that are delegated to this process: their content is in a pool that the process
-//! has open, too. It is read and written there, without a request ([`vfs::FileSystem::delegate`]).
+//! has open, too. It is read and written there, without a request ([`vfs::Delegations::delegate`]).
 //!
 //! - **delegation-D1** A delegation is valid as long as the pool confirms it, which each call asks.
 //!   The state here changes only with the tables locked. If a call uses it under an older number,

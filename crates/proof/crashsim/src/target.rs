@@ -24,7 +24,7 @@ pub struct Strength {
     /// Whether operations commit before they are finished, so that a crash leaves work for the next
     /// mount to clear.
     pub leaves_stale: bool,
-    /// Whether processes can map files directly from the pool ([`FileSystem::map_range`]).
+    /// Whether processes can map files directly from the pool ([`vfs::Mappings::map_range`]).
     pub maps_files: bool,
 }
 
