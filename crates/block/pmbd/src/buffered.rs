@@ -1,18 +1,21 @@
-//! Write buffers in DRAM before a device: what the paper tried in order to make page protection bearable
-//! (§IV-B1, optimisations 1 and 2), and found wanting.
+//! Write buffers in DRAM in front of a device. The paper tried them to make page protection cheaper
+//! (§IV-B1, optimisations 1 and 2), and found them insufficient.
 //!
-//! A write puts its pages into a circular buffer. A syncer thread for each buffer writes the oldest pages to the
-//! device when more than a high watermark are full, until a low one is reached: sorted, and contiguous pages
-//! by one request, which takes one change of protection. Reads look into the buffers; a barrier empties
-//! them.
+//! A write puts its pages into a circular buffer. Each buffer has a syncer thread. When the buffer
+//! is full to a high watermark, the syncer writes the oldest pages to the device, until a low one
+//! is reached. It sorts the pages and writes contiguous ones by one request, which needs one change
+//! of protection. Reads check the buffers; a barrier empties them.
 //!
-//! The paper distributes writes over the buffers in turn. Here a run of [`RUN_PAGES`] pages has one buffer, so
-//! that a page is in one buffer at most and contiguous pages meet.
+//! The paper distributes writes over the buffers round-robin. Here a run of [`RUN_PAGES`] pages
+//! belongs to one buffer, so that a page is in at most one buffer, and contiguous pages are in the
+//! same.
 //!
-//! - **buffered-U1** A page is in its buffer from the write until the device has it; so who finds it there has the latest
-//!   content, and who does not finds that on the device.
-//! - **buffered-U2** A page that is being written to the device does not change: writers of it wait.
-//! - **buffered-U3** The pages of a buffer reach the device in the order in which they came, or together.
+//! - **buffered-U1** A page is in its buffer from the write until the device has it. So a reader
+//!   that finds the page there has the latest content, and otherwise the device has it.
+//! - **buffered-U2** A page that is being written to the device does not change: requests that
+//!   write it wait.
+//! - **buffered-U3** The pages of a buffer are written to the device in the order in which they
+//!   entered it, or together.
 
 use crate::stats::{Counting, Event, Guarding};
 use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
@@ -23,32 +26,32 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Bytes of a page; blocks of the device must not be larger.
+/// Bytes of a page. Blocks of the device must not be larger.
 pub(crate) const PAGE: usize = 4096;
 
 /// Contiguous pages that share a buffer.
 const RUN_PAGES: u64 = 64;
 
-/// Pages written to the device before others may use their places.
+/// The most pages written to the device together; their places become free afterwards.
 const BATCH_PAGES: usize = 256;
 
-/// How writes are buffered.
+/// The configuration of write buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffering {
     /// Number of buffers, each with a syncer thread.
     pub buffers: usize,
     /// Size of all buffers together, in bytes.
     pub bytes: usize,
-    /// Full to this share, a buffer is emptied, in percent.
+    /// The share, in percent, from which on a buffer is emptied.
     pub high_percent: u8,
-    /// It is emptied to this share, in percent, or to less, where that is not below the other.
+    /// The share, in percent, down to which it is emptied; at least one page below the high one.
     pub low_percent: u8,
     /// Whether pages are sorted, and contiguous ones written by one request.
     pub batching: bool,
 }
 
 impl Default for Buffering {
-    /// 16 buffers of 1 MiB, as the paper has them.
+    /// Returns 16 buffers of 1 MiB, as in the paper.
     fn default() -> Self {
         Self { buffers: 16, bytes: 16 << 20, high_percent: 70, low_percent: 30, batching: true }
     }
@@ -72,7 +75,7 @@ struct Buffered {
     counting: Counting,
 }
 
-/// A device with write buffers before it.
+/// Puts write buffers in front of a device.
 pub fn buffered(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Arc<dyn BlockDevice>> {
     Ok(Arc::new(Buffered::new(device, how)?))
 }
@@ -87,17 +90,17 @@ struct Shared {
 /// One circular buffer.
 struct Buffer {
     state: Mutex<State>,
-    /// Something to write to the device has come.
+    /// Signalled when there may be pages to write to the device.
     work: Condvar,
-    /// Pages have left.
+    /// Signalled when pages have left.
     left: Condvar,
     places: usize,
 }
 
 struct State {
-    /// Where each page is.
+    /// The place of each page.
     pages: HashMap<u64, BufferedPage>,
-    /// Pages by age, with the count of pages that came before.
+    /// Pages by age, each with the number of pages that came before it.
     order: VecDeque<(u64, u64)>,
     came: u64,
     free: Vec<usize>,
@@ -112,7 +115,7 @@ struct BufferedPage {
 }
 
 impl Buffered {
-    /// Puts buffers before a device.
+    /// Makes the buffers and their threads.
     fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
         let places = (how.bytes / PAGE / how.buffers.max(1)).max(1);
         let buffer = || Buffer {
@@ -151,7 +154,7 @@ impl Buffered {
     }
 }
 
-/// The parts of a range by page: number, first byte in the page, bytes.
+/// Splits a range by page: number of the page, first byte in it, bytes.
 fn pages(off: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = off + len;
     (off / PAGE as u64..end.div_ceil(PAGE as u64)).map(move |page| {
@@ -167,7 +170,7 @@ impl Shared {
         &self.buffers[(page / RUN_PAGES % self.buffers.len() as u64) as usize]
     }
 
-    /// Bytes of a page that the device has.
+    /// Returns the bytes of a page that lie within the device.
     fn page_len(&self, page: u64) -> usize {
         (self.device.size() - page * PAGE as u64).min(PAGE as u64) as usize
     }
@@ -209,7 +212,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes part of a page from its buffer, or from the device.
+    /// Reads part of a page from its buffer, or from the device.
     fn get(&self, page: u64, from: usize, buf: &mut [u8]) -> Result<(), Error> {
         let state = self.buffer(page).lock();
         match state.pages.get(&page) {
@@ -224,7 +227,7 @@ impl Shared {
         }
     }
 
-    /// What a syncer does.
+    /// Runs a syncer.
     fn sync(&self, n: usize) {
         let buffer = &self.buffers[n];
         let share = |percent: u8| buffer.places * usize::from(percent) / 100;
@@ -260,7 +263,7 @@ impl Shared {
             }
         }
         if batch.is_empty() {
-            // Somebody else is writing them.
+            // Another thread is writing them.
             return buffer.wait_left(state);
         }
         if self.how.batching {
@@ -326,7 +329,7 @@ impl Buffer {
 }
 
 impl State {
-    /// Fails for good once a page could not be written: what clients were told is written is not.
+    /// Fails for good once a page could not be written: clients already got success for it.
     fn healthy(&self) -> Result<(), Error> {
         match &self.failed {
             None => Ok(()),
@@ -342,7 +345,7 @@ impl Drop for Buffered {
         }
         self.shared.stopping.store(true, SeqCst);
         for buffer in &self.shared.buffers {
-            // Under the lock, so that no syncer is between looking and sleeping.
+            // Under the lock, so that no syncer is between its check and its sleep.
             let _state = buffer.lock();
             buffer.work.notify_all();
         }
@@ -433,18 +436,18 @@ impl BlockDevice for Buffered {
     }
 
     fn bytes(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
-        // The latest may be in a buffer.
+        // The latest content may be in a buffer.
         None
     }
 
     fn grow(&self, size: u64) -> Result<(), Error> {
-        // A last page that was partly beyond the end is whole from now on.
+        // If the last page was partly beyond the end, its length changes.
         self.shared.empty()?;
         self.shared.device.grow(size)
     }
 
     fn stats(&self) -> Stats {
-        // What clients asked of the buffers, and what these made of it.
+        // Combine the requests of clients with those that the buffers made.
         let below = self.shared.device.stats();
         let asked = self.counting.snapshot(below.medium, Guarding::default());
         Stats {

@@ -1,27 +1,29 @@
-//! What was stored through the cache since the last barrier: the note that lets the write-back scheme
-//! flush those lines rather than all caches, as `wbinvd` does, which user space may not execute.
+//! The ranges stored through the cache since the last barrier. With them the write-back scheme
+//! flushes only those lines. The alternative is `wbinvd`, which flushes all caches, and which user
+//! space may not execute.
 //!
-//! - **dirty-D1** A range is noted after it has been stored: a barrier that takes the note finds the bytes. One that
-//!   comes between store and note misses a request that has not returned, and may.
+//! - **dirty-D1** A range is marked after it has been stored, so a barrier that takes the mark
+//!   flushes the bytes. A barrier between store and mark may miss the request, as that has not
+//!   returned.
 
 use arena::{Arena, Layout, Span};
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
-/// Bytes that one bit stands for.
+/// Bytes per bit.
 const GRAIN: u64 = 4096;
 
-/// Two levels of bits, so that a barrier after few stores to a large device looks at little.
+/// Two levels of bits, so that a barrier after few stores to a large device checks few words.
 #[derive(Clone, Copy)]
 pub(crate) struct Dirty {
     /// One bit per [`GRAIN`].
     grains: Span<AtomicU64>,
-    /// One bit per word of `grains` that may be other than zero.
+    /// One bit per word of `grains`, set if that may be nonzero.
     words: Span<AtomicU64>,
     len: u64,
 }
 
 impl Dirty {
-    /// For a region of at most `len` bytes, the last of which are a whole grain.
+    /// Plans the bits for a region of at most `len` bytes.
     pub(crate) fn plan(layout: &mut Layout, len: u64) -> Self {
         let words = len.div_ceil(GRAIN).div_ceil(64);
         Self {
@@ -31,7 +33,7 @@ impl Dirty {
         }
     }
 
-    /// Notes that `off..off + len` was stored (dirty-D1).
+    /// Marks `off..off + len` as stored (dirty-D1).
     pub(crate) fn note(&self, arena: &Arena, off: u64, len: u64) {
         if len == 0 {
             return;
@@ -42,7 +44,7 @@ impl Dirty {
         }
     }
 
-    /// Takes the notes and calls `each` with offset and length of what was noted.
+    /// Clears the marks and calls `each` with offset and length of the marked ranges.
     pub(crate) fn take(&self, arena: &Arena, mut each: impl FnMut(u64, u64)) {
         for_each_bit(arena.table(self.words), 0, |word| {
             let grains = std::slice::from_ref(&arena.table(self.grains)[word as usize]);
@@ -55,12 +57,12 @@ impl Dirty {
 }
 
 fn set(bits: &[AtomicU64], n: u64) {
-    // Not only where it is clear: looking first would not order the look after the store that is noted, and
-    // whoever takes the bit in between would flush a line that does not hold the store yet.
+    // Set the bit even if it is set. A check first would not be ordered after the marked store, and
+    // a barrier that takes the bit in between would flush a line that does not hold the store yet.
     bits[(n / 64) as usize].fetch_or(1 << (n % 64), AcqRel);
 }
 
-/// Clears the bits and calls `each` with `first` plus the number of each that was set.
+/// Clears the bits and calls `each` with `first` plus the number of each bit that was set.
 fn for_each_bit(bits: &[AtomicU64], first: u64, mut each: impl FnMut(u64)) {
     for (w, word) in bits.iter().enumerate() {
         if word.load(Relaxed) == 0 {

@@ -1,10 +1,11 @@
-//! What a request can fail with.
+//! The errors of devices and requests.
 
 use crate::atomic::{Fault, show_faults};
 use std::io;
 use std::path::PathBuf;
 
-/// Why a device could not be opened or a request not be served. Nothing was stored, unless it says so.
+/// The reason why a device could not be opened, or a request not be served. Unless the variant
+/// states otherwise, nothing was stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +16,7 @@ pub enum Error {
         off: u64,
         /// Bytes.
         len: u64,
-        /// Of the device, in bytes.
+        /// Bytes of the device.
         size: u64,
     },
     /// The request does not consist of whole blocks.
@@ -31,17 +32,17 @@ pub enum Error {
     /// The device is read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The content of a block is not what was written.
+    /// The content of a block differs from the written content.
     #[error("block {block} is damaged: its checksum is {found:#010x}, written was {written:#010x}")]
     Damaged {
         /// Number of the block.
         block: u64,
-        /// Checksum of what is there.
+        /// Checksum of the content found.
         found: u32,
-        /// Checksum of what was written.
+        /// Checksum of the written content.
         written: u32,
     },
-    /// The content of a block is nowhere.
+    /// The content of a block is lost.
     #[error(
         "block {block} is lost: its word of the map, {word:#018x}, names no data block; writing the block makes it \
          good again"
@@ -49,42 +50,43 @@ pub enum Error {
     Lost {
         /// Number of the block.
         block: u64,
-        /// What its word is.
+        /// Its word.
         word: u64,
     },
-    /// The map says what cannot be of some blocks. The others can be read: open the device read-only.
+    /// The map is inconsistent for some blocks. The others can be read: open the device read-only.
     #[error(
         "the map is damaged: {}; serve it --read-only to read the other blocks; `keepstone bdev check` says what is \
          left of these, and with --repair gives up what is not",
         show_faults(faults)
     )]
     Unsound {
-        /// All that is wrong.
+        /// All faults of the map.
         faults: Vec<Fault>,
     },
-    /// What the region says about itself cannot be.
+    /// The superblock of the region is invalid.
     #[error(
         "{what}; restore the region from a copy, or format it anew if its content is not needed"
     )]
     Corrupt {
-        /// Which part, and how.
+        /// The invalid part, and the reason.
         what: String,
     },
-    /// The region is not what the options say.
+    /// The region does not match the options.
     #[error("{}: {cause}", path.display())]
     Mismatch {
         /// The region.
         path: PathBuf,
-        /// In what, and which option would do.
+        /// The difference, and the option to use.
         cause: String,
     },
-    /// The device cannot do that, or not fast, as the request demands.
+    /// The device does not support the request, or not as fast as it demands.
     #[error("not supported")]
     NotSupported,
     /// The region could not be opened.
     #[error(transparent)]
     Region(#[from] pmem::Error),
-    /// The medium failed. What was durable before still is; what this request stored is not known.
+    /// The medium failed. Data that was durable before still is. The data of this request may be
+    /// stored or not.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -1,8 +1,8 @@
-//! What every kind of device does for a request: checks, counts, waits.
+//! The work for a request that all kinds of devices share: checks, counting, waiting.
 //!
-//! - **frame-P1** What all processes that share a device must agree on lies in the arena: which requests are under way, how
-//!   long the device is, and whether a promise was broken. Of the medium each process has its own view, which is
-//!   brought up to date where it is found to be behind.
+//! - **frame-P1** The arena has the state on which all processes that share a device must agree:
+//!   the requests under way, the size of the device, and the first failure of the medium. Each
+//!   process has its own view of the medium, and updates it when the device has grown.
 
 use crate::inflight::{InFlight, Request};
 use crate::stats::{Counting, Event, Guarding};
@@ -15,7 +15,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The longest request: what NBD clients may assume.
+/// Bytes of the longest request: the length that NBD clients may assume.
 pub(crate) const REQUEST_MAX: u32 = 32 << 20;
 
 /// The part of a device that does not depend on where blocks lie.
@@ -27,17 +27,18 @@ pub(crate) struct Frame<M> {
     pub(crate) blocks: BlockSizes,
     pub(crate) read_only: bool,
     pub(crate) counting: Counting,
-    /// What the device knows beside the medium, shared with processes forked later.
+    /// State of the device outside the medium, shared with processes forked later.
     pub(crate) arena: Arena,
     inflight: InFlight,
     /// Errno of the first failure of the medium, or 0 (frame-P1).
     failed: Span<AtomicU32>,
-    /// What protecting the medium costs, where it is protected.
+    /// The cost of the medium's protection, if it is protected.
     tally: Option<Arc<Tally>>,
 }
 
 impl<M: Medium> Frame<M> {
-    /// `layout` is what the arena shall have room for, besides what a frame needs.
+    /// Makes a frame. `layout` has the tables that the caller needs in the arena, besides those of
+    /// the frame.
     pub(crate) fn new(
         medium: M,
         size: u64,
@@ -63,7 +64,7 @@ impl<M: Medium> Frame<M> {
         })
     }
 
-    /// Reports what protection costs, too.
+    /// Adds the cost of protection to the statistics.
     pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
         Self { tally: Some(tally), ..self }
     }
@@ -73,8 +74,8 @@ impl<M: Medium> Frame<M> {
         if size <= self.medium.len() { size } else { self.follow(size) }
     }
 
-    /// Brings this process's view of a medium up to date that another one has made `size` bytes long; the size
-    /// up to which that has worked.
+    /// Updates this process's view of a medium that another process has extended to `size` bytes.
+    /// Returns the length of the view.
     #[cold]
     fn follow(&self, size: u64) -> u64 {
         // Nothing panics while holding it.
@@ -88,7 +89,7 @@ impl<M: Medium> Frame<M> {
         }
     }
 
-    /// Makes a device as long as its medium longer, with it.
+    /// Extends the medium and the device, which is as long as the medium.
     pub(crate) fn grow(&self, size: u64) -> Result<(), Error> {
         if self.read_only {
             return Err(Error::ReadOnly);
@@ -130,7 +131,8 @@ impl<M: Medium> Frame<M> {
         Ok(self.inflight.begin(&self.arena))
     }
 
-    /// A barrier (device-B2): waits for requests in flight, then has `persist` make durable what they left.
+    /// Does a barrier (device-B2): waits for requests in flight, then calls `persist` to make their
+    /// data durable.
     pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
         let mut watch = self.counting.watch();
         self.counting.add(Event::Barriers, 1);
@@ -139,7 +141,7 @@ impl<M: Medium> Frame<M> {
         self.healthy()
     }
 
-    /// Whether what fences promised was kept, in all processes: the kernel reports a failed write-back once, to
+    /// Fails if a fence has failed in any process: the kernel reports a failed write-back once, to
     /// one of them (frame-P1).
     pub(crate) fn healthy(&self) -> Result<(), Error> {
         let failed = &self.arena.table(self.failed)[0];

@@ -1,24 +1,29 @@
-//! Which requests are under way, so that a barrier can wait for them (PMBD §IV-C2).
+//! The requests under way, so that a barrier can wait for them (PMBD §IV-C2).
 //!
-//! Requests that come while a barrier waits are not held up: they count under the other of two phases.
+//! Requests that begin while a barrier waits are not delayed: they are counted in the other of two
+//! phases.
 //!
-//! - **inflight-F1** A request counts under the phase that it has seen *after* counting; otherwise it counts anew.
-//! - **inflight-F2** A barrier turns the phase and waits until nobody counts under the old one. So all requests that
-//!   were counted before it have ended, and the phase that becomes current next is empty.
-//! - **inflight-F3** A barrier has its turn until it has made durable what the requests left. So who finds nothing left to do
-//!   comes after the one who did it.
+//! - **inflight-F1** A request counts itself in the current phase and then checks that the phase
+//!   *still* is current. Otherwise it counts itself again.
+//! - **inflight-F2** A barrier switches the phase and waits until no request is counted in the old
+//!   one. So all requests that were counted before it have ended, and the phase that becomes
+//!   current next is empty.
+//! - **inflight-F3** A barrier holds the lock until it has made the data of the requests durable.
+//!   So a barrier that finds nothing to do runs after the one that has done it.
 //!
-//! A process that is killed inside a request counts for ever, and barriers wait for ever. Nothing here repairs that:
-//! who supervises several processes ends the others too and opens the device anew, which begins at zero.
+//! The request of a killed process stays counted, and barriers wait for ever. This module does not
+//! repair that: the supervisor of several processes ends the others, too, and opens the device
+//! again, with counts of zero.
 
 use arena::{Arena, Layout, LockMode, RwLock, Span};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
-/// Threads count in different cache lines, up to this many.
+/// The number of shards: threads count in different cache lines.
 const SHARDS: usize = 32;
 
-/// Counters from one shard to the next: two lines, because the adjacent-line prefetcher pairs them.
+/// Counters from one shard to the next: two lines, because the adjacent-line prefetcher loads pairs
+/// of them.
 const STRIDE: usize = 32;
 
 /// The requests under way, of all processes that share the arena.
@@ -27,7 +32,7 @@ pub(crate) struct InFlight {
     phase: Span<AtomicU32>,
     /// The counters of the two phases, for each shard.
     counts: Span<AtomicU32>,
-    /// One barrier at a time.
+    /// Serializes barriers.
     turn: Span<RwLock>,
 }
 
@@ -40,7 +45,8 @@ impl Drop for Request<'_> {
     }
 }
 
-/// Shards from the first thread of a process to that of the next, so that neighbours rarely meet.
+/// The distance in shards between the first threads of processes with consecutive numbers, so that
+/// they rarely share a shard.
 const APART: usize = 5;
 
 fn shard() -> usize {
@@ -78,8 +84,8 @@ impl InFlight {
         }
     }
 
-    /// Waits until all requests that have begun are over, and does `then` before another barrier has its
-    /// turn (inflight-F3). The caller must not be in a request.
+    /// Waits until all requests that have begun are over, then calls `then`, before another barrier
+    /// begins (inflight-F3). The caller must not be in a request.
     pub(crate) fn wait(&self, arena: &Arena, then: impl FnOnce()) {
         let turn = &arena.table(self.turn)[0];
         turn.lock(LockMode::Exclusive);
@@ -88,7 +94,7 @@ impl InFlight {
             let mut looks = 0;
             while shard[old].load(SeqCst) != 0 {
                 looks += 1;
-                // A copy of a few kilobytes is worth spinning for, more is not.
+                // Spin only as long as a copy of a few kilobytes takes.
                 if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
         }

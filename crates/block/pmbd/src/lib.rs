@@ -1,7 +1,7 @@
 //! A protected block device in persistent memory: "A Protected Block Device for Persistent Memory"
 //! (PMBD), in user space.
 //!
-//! [`BlockDevice`] is what front ends serve: NBD, a loop device, ublk. [`open`] makes one of a region:
+//! Front ends (NBD, a loop device, ublk) serve a [`BlockDevice`]. [`open`] makes one of a region:
 //!
 //! ```
 //! use pmbd::{Durability, Options};
@@ -17,9 +17,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Reading order: [`device`](BlockDevice) (the contract), `options` (what can be chosen), [`raw`] (blocks where the
-//! client puts them), [`atomic`] (blocks that are never torn), `buffered` (the paper's
-//! buffers in DRAM), `frame` (what all kinds of devices do for a request: checks, counting, waiting).
+//! Reading order: [`device`](BlockDevice) (the contract), `options` (how to open a device), [`raw`]
+//! (a device whose bytes are those of the region), [`atomic`] (blocks that are never torn),
+//! `buffered` (the paper's buffers in DRAM), `frame` (work for a request in all kinds of devices:
+//! checks, counting, waiting).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What can be chosen when a device is opened.
+//! The options of a device, and functions that open, check, grow and create one.
 
 use crate::atomic::{self, Atomic, CheckReport, Geometry};
 use crate::buffered::{self, Buffering, buffered};
@@ -14,32 +14,33 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Address space that each device has at least.
+/// The least bytes of address space for a device.
 const ROOM_MIN: u64 = 64 << 30;
-/// Address space that no device has more than, unless it is larger itself: a protected one is mapped twice, and processes have 2^47
-/// bytes.
+/// The most bytes of address space for a device, unless it is larger itself. A protected device is
+/// mapped twice, and processes have 2^47 bytes.
 const ROOM_MAX: u64 = 8 << 40;
 
-/// How bytes get into PM and become durable (PMBD, Table III).
+/// The way in which bytes are stored in PM and become durable (PMBD, Table III).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// Non-temporal stores and a fence: past the cache. A barrier has nothing to write back.
+    /// Non-temporal stores, which bypass the cache, and a fence. A barrier has nothing to write
+    /// back.
     #[default]
     Nt,
     /// Stores, a `clwb` for each line, a fence: the lines stay cached.
     Clwb,
     /// Stores, a `clflushopt` (or `clflush`) for each line, a fence: the lines are evicted.
     Clflush,
-    /// Stores; the barrier writes back what was stored since the last one.
+    /// Stores. The barrier writes back the lines stored since the last one.
     Wb,
 }
 
 impl Scheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [Scheme; 4] = [Scheme::Nt, Scheme::Clwb, Scheme::Clflush, Scheme::Wb];
 
-    /// The flush instruction that it insists on, if the CPU has it.
+    /// Returns the flush instruction of the scheme, if the CPU has it.
     fn flush(self) -> Option<FlushInstruction> {
         use FlushInstruction::{Clflush, ClflushOpt, Clwb};
         let first = |wanted: &[FlushInstruction]| wanted.iter().copied().find(|f| f.available());
@@ -50,7 +51,7 @@ impl Scheme {
         }
     }
 
-    /// The name that [`Display`](fmt::Display), [`FromStr`] and serde use.
+    /// Returns the name that [`Display`](fmt::Display), [`FromStr`] and serde use.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Nt => "nt",
@@ -67,7 +68,7 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// A name that is none of [`Scheme::ALL`].
+/// A name that does not belong to a scheme of [`Scheme::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown write scheme `{0}`; use nt, clwb, clflush or wb")]
 pub struct UnknownScheme(pub String);
@@ -80,31 +81,32 @@ impl FromStr for Scheme {
     }
 }
 
-/// How to open a device.
+/// The options with which a device is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What keeps stray writes out.
+    /// The protection against stray writes.
     pub protection: Protection,
-    /// How bytes become durable.
+    /// The way in which bytes become durable.
     pub scheme: Scheme,
     /// Emulated speed of the medium.
     pub emulation: Emulation,
     /// Whether requests that store are refused.
     pub read_only: bool,
-    /// Whether nobody else may have the region open, even if requests that store are refused. Those who do are never
-    /// in the company of others who may.
+    /// Whether no other process may have the region open, even if `read_only`. A device that is not
+    /// read-only is always opened like that.
     pub alone: bool,
-    /// The size of the blocks that are never torn, in bytes, which the region must have been formatted for; `None`
-    /// for whatever it is.
+    /// The size of blocks that are never torn, in bytes, for which the region must have been
+    /// formatted; `None` accepts any format.
     pub atomic: Option<u32>,
-    /// Whether content is checked when it is read. It takes atomic blocks, whose checksums are stored
-    /// with them.
+    /// Whether content is checked when it is read. That requires atomic blocks, which have
+    /// checksums.
     pub checksums: bool,
-    /// Buffers in DRAM for writes. They do not survive a fork; and a process that is killed takes with it what is in
-    /// them, which no barrier has covered.
+    /// Buffers in DRAM for writes. They do not survive a fork. If the process is killed, their
+    /// content is lost; no barrier has covered it.
     pub buffering: Option<Buffering>,
-    /// Whether space that is discarded, or zeroed without keeping it, goes back to the file system of the region. A
-    /// store there takes space anew; where there is none, SIGBUS ends the process. Not with atomic blocks.
+    /// Whether space that is discarded, or zeroed without keeping it, goes back to the file system
+    /// of the region. A store there allocates space again; if the file system is full, SIGBUS ends
+    /// the process. Not possible with atomic blocks.
     pub thin: bool,
 }
 
@@ -124,8 +126,9 @@ impl Default for Options {
     }
 }
 
-/// Opens the region at `path`, a file or a devdax device, as a block device: with atomic blocks, if it was formatted
-/// for them. Whoever had it open before may have been killed; the first barrier covers what they have confirmed.
+/// Opens the region at `path`, a file or a devdax device, as a block device: with atomic blocks, if
+/// it was formatted for them. Processes that had it open before may have been killed. The first
+/// barrier also covers the requests that they have confirmed.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDevice>, Error> {
     let path = path.as_ref();
     let Options { scheme, checksums, read_only, .. } = *options;
@@ -157,8 +160,9 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Arc<dyn BlockDe
     })
 }
 
-/// Checks the region at `path`, and repairs it if `repair` says so: [`atomic::check`]. `None` where its bytes are those
-/// of the device, of which nothing can be wrong. Nobody may have it open to store to it.
+/// Checks the region at `path`, and repairs it if `repair`: [`atomic::check`]. `None` for a device
+/// without a map, in which nothing can be wrong. No other process may have the region open for
+/// writing, or with `repair` at all.
 pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<Option<CheckReport>, Error> {
     let (access, lock) = match repair {
         true => (Access::ReadWrite, Lock::Exclusive),
@@ -169,8 +173,8 @@ pub fn check(path: impl AsRef<Path>, repair: bool) -> Result<Option<CheckReport>
     has_map.then(|| atomic::check(&region, repair)).transpose()
 }
 
-/// Makes the region at `path`, which nobody has open, a device of `size` bytes; returns its size. One with atomic blocks
-/// keeps its size.
+/// Extends the device at `path`, which no process has open, to `size` bytes. Returns its size.
+/// Fails for a device with atomic blocks, whose size is fixed.
 pub fn grow(path: impl AsRef<Path>, size: u64) -> Result<u64, Error> {
     let path = path.as_ref();
     let how = OpenOptions { reserve: size, ..OpenOptions::default() };
@@ -185,13 +189,14 @@ pub fn grow(path: impl AsRef<Path>, size: u64) -> Result<u64, Error> {
     Ok(region.len())
 }
 
-/// Address space for a device that may grow while it is served: four times its size, within bounds.
+/// Returns the address space for a device that may grow while it is served: four times its size,
+/// within bounds.
 fn room_to_grow(path: &Path) -> u64 {
     let len = std::fs::metadata(path).map_or(0, |file| file.len());
     len.saturating_mul(4).clamp(ROOM_MIN, ROOM_MAX).max(len)
 }
 
-/// Whether the region has atomic blocks; an error, if that is not what the options say.
+/// Whether the region has atomic blocks. Fails if it does not match the options.
 fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<bool, Error> {
     let mismatch = |cause| Err(Error::Mismatch { path: path.to_owned(), cause });
     let found = atomic::superblock(region);
@@ -239,8 +244,8 @@ pub fn format(path: impl AsRef<Path>, block: u32) -> Result<u64, Error> {
     Ok(geometry.device_len())
 }
 
-/// Creates a file for a device of at least `size` bytes, all zeros, and formats it where blocks shall be
-/// atomic. Returns the size of the device in bytes.
+/// Creates a file for a device of at least `size` bytes, all zeros. With `atomic`, formats it for
+/// atomic blocks of that many bytes. Returns the size of the device in bytes.
 pub fn create(path: impl AsRef<Path>, size: u64, atomic: Option<u32>) -> Result<u64, Error> {
     let path = path.as_ref();
     let Some(block) = atomic else {
@@ -252,7 +257,7 @@ pub fn create(path: impl AsRef<Path>, size: u64, atomic: Option<u32>) -> Result<
     let region = Region::create(path, geometry.region_len())?;
     atomic::format(&region, &geometry);
     region.health().inspect_err(|_| {
-        // It was made by this call, and is of no use.
+        // This call has made the file, and it is useless.
         let _ = std::fs::remove_file(path);
     })?;
     Ok(geometry.device_len())

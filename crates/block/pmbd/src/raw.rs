@@ -1,10 +1,11 @@
 //! A device whose bytes are those of the region.
 //!
-//! - **raw-W1** A request that has returned has executed its fence on its own CPU, whose write-combining
-//!   buffers no other CPU can drain. Exceptions: the write-back scheme, and ordinary files, where a fence is an
-//!   `msync` and covers what all threads did; both leave it to the barrier.
-//! - **raw-W2** What is left to the barrier is noted where all processes that share the device find it: the
-//!   barrier may come to another one than the request.
+//! - **raw-W1** A request executes its fence before it returns, on its own CPU, as no other CPU can
+//!   drain that one's write-combining buffers. There are two exceptions, which leave the fence to
+//!   the barrier: the write-back scheme; and ordinary files, for which a fence is an `msync` and
+//!   covers the stores of all threads.
+//! - **raw-W2** Ranges left to the barrier are marked in memory that all processes of the device
+//!   share: another process than that of the request may get the barrier.
 
 use crate::dirty::Dirty;
 use crate::frame::{Frame, REQUEST_MAX};
@@ -15,18 +16,18 @@ use pmem::{Domain, Medium, Tally};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-/// Bytes prefetched at most for one announcement.
+/// The most bytes prefetched for one request.
 const PREFETCH_MAX: u64 = 64 << 10;
 
 /// The device.
 pub struct Raw<M> {
     frame: Frame<M>,
     scheme: Scheme,
-    /// What a barrier has to flush, where that is left to it (raw-W2).
+    /// The ranges that a barrier has to flush, if flushing is left to it (raw-W2).
     dirty: Option<Dirty>,
     /// Whether a fence covers all threads and costs a system call (raw-W1).
     lazy_fence: bool,
-    /// Whether space that holds nothing is given back.
+    /// Whether space that holds no data is given back.
     thin: bool,
 }
 
@@ -47,18 +48,19 @@ impl<M: Medium> Raw<M> {
         })
     }
 
-    /// Reports what protecting the medium costs, too.
+    /// Adds the cost of the medium's protection to the statistics.
     pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
         Self { frame: self.frame.with_tally(tally), ..self }
     }
 
-    /// Gives back the space of what is discarded, or zeroed without keeping it, from now on.
+    /// Makes the device thin: it gives back space that is discarded, or zeroed without keeping it.
     pub fn thin(self) -> Self {
         Self { thin: true, ..self }
     }
 
-    /// Leaves everything to the first barrier: what processes confirmed that were killed before theirs came. Holes
-    /// hold nothing, and looking at them would fill them.
+    /// Leaves all data to the first barrier, as processes may have been killed after they confirmed
+    /// requests and before their barrier. Skips holes: they have no data, and reading them would
+    /// fill them.
     pub fn distrust(&self) {
         let (Some(dirty), end) = (&self.dirty, self.frame.size()) else { return };
         let mut at = 0;
@@ -69,8 +71,8 @@ impl<M: Medium> Raw<M> {
         }
     }
 
-    /// Makes what this request stored durable, or sees to it that the next barrier will. `flushed` says
-    /// that it went past the cache.
+    /// Makes the data of a request durable, or leaves that to the next barrier. `flushed`: the data
+    /// was stored past the cache.
     fn persist(&self, off: u64, len: u64, flushed: bool, durability: Durability) {
         let medium = &self.frame.medium;
         match &self.dirty {

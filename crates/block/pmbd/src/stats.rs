@@ -1,15 +1,15 @@
-//! What a device has done: the numbers of the original's `pmbdstat`.
+//! Statistics of a device: the numbers of the original's `pmbdstat`.
 
 use pmem::cpu::tsc;
 use pmem::{CountersSnapshot, Sharded};
 use serde::Serialize;
 use std::cell::Cell;
 
-/// Of how many requests one is timed. Reading the time-stamp counter takes as long as copying some
-/// hundred bytes.
+/// One of this number of requests is timed. Reading the time-stamp counter takes as long as copying
+/// some hundred bytes.
 const TIMED: u8 = 16;
 
-/// What is counted, and where in the cells it is.
+/// The counted events, as indices of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Reads,
@@ -53,7 +53,7 @@ impl Counting {
         self.add(bytes, len);
     }
 
-    /// A watch for the parts of one request; of several requests it runs for one.
+    /// Starts a watch for the parts of one request. It runs for one of [`TIMED`] requests.
     #[inline]
     pub(crate) fn watch(&self) -> Watch<'_> {
         let n = REQUESTS.get();
@@ -91,7 +91,7 @@ impl Counting {
     }
 }
 
-/// What protection has done.
+/// The work of the protection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guarding {
     pub(crate) strays: u64,
@@ -101,13 +101,13 @@ pub(crate) struct Guarding {
 
 /// Attributes the time of a request to its parts.
 pub(crate) struct Watch<'a> {
-    /// 0: this request is not timed.
+    /// The time of the last lap; 0: this request is not timed.
     last: u64,
     counting: &'a Counting,
 }
 
 impl Watch<'_> {
-    /// What was done since the last call belongs to `part`.
+    /// Attributes the time since the last call to `part`.
     #[inline]
     pub(crate) fn lap(&mut self, part: Event) {
         if self.last != 0 {
@@ -118,7 +118,7 @@ impl Watch<'_> {
     }
 }
 
-/// What a device has done since it was opened, in this process.
+/// Statistics of a device since it was opened, in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
@@ -130,7 +130,7 @@ pub struct Stats {
     pub writes: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Of the requests to write or to zero, those that had to be durable on return.
+    /// Requests to write or to zero that had to be durable on return.
     pub fua_writes: u64,
     /// Barriers.
     pub barriers: u64,
@@ -144,18 +144,18 @@ pub struct Stats {
     pub bytes_zeroed: u64,
     /// Reads of blocks whose checksum did not match.
     pub damaged_blocks: u64,
-    /// Stores through wild pointers that met protected memory, of all devices of this process.
+    /// Stores through wild pointers that hit protected memory, of all devices of this process.
     pub stray_writes: u64,
-    /// How often protection was lifted for a store, or a range mapped for an access.
+    /// The number of times that protection was lifted for a store, or a range mapped for an access.
     pub windows_opened: u64,
-    /// Where the time went.
+    /// The time by part.
     pub cycles: Cycles,
     /// Traffic of the medium.
     pub medium: CountersSnapshot,
 }
 
-/// Cycles of the time-stamp counter by part, all threads together. One of sixteen requests is timed, and
-/// counted sixteen times.
+/// Cycles of the time-stamp counter by part, of all threads. One of sixteen requests is timed, and
+/// its time counts sixteen times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cycles {
     /// Copying out of PM.
@@ -170,6 +170,6 @@ pub struct Cycles {
     pub protect: u64,
     /// Barriers: waiting, flushes and fences.
     pub barrier: u64,
-    /// Emulation of slower memory; exact. It is part of the others, too.
+    /// Emulation of slower memory: an exact count. The other parts include it, too.
     pub emulation: u64,
 }

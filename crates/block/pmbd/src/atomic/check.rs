@@ -1,7 +1,8 @@
-//! What is wrong with a map, block by block, and how that is put right without touching what is not wrong.
+//! The check of a map, block by block, and its repair, which does not touch correct blocks.
 //!
-//! - **check-C1** A word that is right, and content that matches its word, are never changed.
-//! - **check-C2** Each repair is one word, stored when what it names is durable: a crash leaves the old word or the new.
+//! - **check-C1** A correct word, and content that matches its word, are never changed.
+//! - **check-C2** Each repair stores one word, after the data block that it names is durable. A
+//!   crash leaves the old word or the new one.
 
 use super::layout::{DataNo, Geometry, MapWord, crc32c};
 use super::scan::{self, superblock};
@@ -11,14 +12,14 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What the map says that cannot be.
+/// An impossible state of the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The word of a block names no data block.
     NoData {
         /// Number of the block.
         block: u64,
-        /// What its word is.
+        /// Its word.
         word: u64,
     },
     /// Several blocks have one data block.
@@ -44,10 +45,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Faults that a message names.
+/// The most faults that a message names.
 const NAMED: usize = 8;
 
-/// Faults in a message.
+/// Formats faults for a message.
 pub(crate) fn show(faults: &[Fault]) -> String {
     let mut named: Vec<String> = faults.iter().take(NAMED).map(Fault::to_string).collect();
     if faults.len() > NAMED {
@@ -56,43 +57,44 @@ pub(crate) fn show(faults: &[Fault]) -> String {
     named.join("; ")
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// Bytes of a block.
     pub block_bytes: u32,
     /// Blocks of the device.
     pub blocks: u64,
-    /// Blocks that hold something.
+    /// Blocks that hold data.
     pub used: u64,
-    /// Blocks whose content an earlier repair has given up and that were not written since: reading them fails.
+    /// Blocks whose content an earlier repair has given up, and that were not written since.
+    /// Reading them fails.
     pub lost: u64,
-    /// What is wrong, in the order of the blocks.
+    /// The problems, in the order of the blocks.
     pub problems: Vec<Problem>,
 }
 
-/// What is wrong with a block.
+/// A problem of a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
     /// Its number.
     pub block: u64,
-    /// Where it begins on the device, in bytes.
+    /// Its offset on the device, in bytes.
     pub off: u64,
-    /// What is wrong.
+    /// The description of the problem.
     pub what: String,
-    /// What was done about it, if anything.
+    /// The repair, if any was made.
     pub repair: Option<String>,
 }
 
-/// What is said of a block whose content is nowhere.
+/// The repair of a block whose content is lost.
 const GIVEN_UP: &str = "given up: reading it fails until it is written";
 
-/// All words of a map, with the numbers of their blocks.
+/// Iterates over all words of a map, with the numbers of their blocks.
 fn words<M: Medium>(medium: &M, geometry: Geometry) -> impl Iterator<Item = (u64, u64)> + '_ {
     (0..geometry.blocks).map(move |block| (block, Pm(medium).load_u64(geometry.word_at(block))))
 }
 
-/// The faults of a map, in the order of the blocks.
+/// Finds the faults of a map, in the order of the blocks.
 pub(super) fn faults(medium: &impl Medium, geometry: &Geometry) -> Vec<Fault> {
     let mut seen = vec![0u64; geometry.data_blocks.div_ceil(64) as usize];
     let mut faults = Vec::new();
@@ -127,9 +129,10 @@ pub(super) fn faults(medium: &impl Medium, geometry: &Geometry) -> Vec<Fault> {
     faults
 }
 
-/// Checks the map and the content of all blocks, and repairs the map if `repair` says so: of blocks that have one
-/// data block, each whose checksum matches keeps the content; a block whose content is nowhere is given up, so
-/// that reading it fails and writing it makes it good. The content of all others stays as it is (check-C1).
+/// Checks the map and the content of all blocks. Repairs the map if `repair`: of blocks that share
+/// one data block, those with a matching checksum keep the content. A block whose content is lost
+/// is given up: reading it fails until it is written. The content of all other blocks stays
+/// (check-C1).
 pub fn check(medium: &impl Medium, repair: bool) -> Result<CheckReport, Error> {
     let geometry = superblock(medium)
         .verify(medium.len())
@@ -166,7 +169,7 @@ struct Checker<'m, M> {
     medium: &'m M,
     geometry: Geometry,
     repair: bool,
-    /// Data blocks that no word names, once somebody needs one.
+    /// The data blocks that no word names, collected when the first is needed.
     free: Option<Vec<DataNo>>,
     problems: Vec<Problem>,
 }
@@ -205,7 +208,7 @@ impl<M: Medium> Checker<'_, M> {
         self.problem(block, format!("{fault}: its content is lost"), Some(GIVEN_UP));
     }
 
-    /// Gives each block its own data block, where the content is there.
+    /// Gives each block its own data block, if the shared content matches its checksum.
     fn separate(&mut self, number: DataNo, blocks: &[u64], fault: &Fault) {
         let content = self.content(number);
         let sum = crc32c(&content);
@@ -231,7 +234,7 @@ impl<M: Medium> Checker<'_, M> {
         }
     }
 
-    /// A data block that nobody has. Sharing leaves at least one free for each block that shares.
+    /// Takes a data block that no word names. Each block that shares one leaves at least one free.
     fn take_free(&mut self) -> Option<DataNo> {
         if self.free.is_none() {
             let entries = words(self.medium, self.geometry);

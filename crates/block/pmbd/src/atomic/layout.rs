@@ -1,7 +1,7 @@
-//! What is on the media, word for word: `docs/format/pmbd.md` in Rust.
+//! The format on the media: `docs/format/pmbd.md` in Rust.
 //!
-//! Little-endian. Only the map says which block holds what; everything else is derived from it when the
-//! device is opened.
+//! All numbers are little-endian. Only the map records which data block holds which block; all
+//! other state is derived from it when the device is opened.
 
 use crc_fast::CrcAlgorithm;
 use pmem::PmOff;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const MAGIC: [u8; 8] = *b"KSTNPMBD";
 /// Version of this format.
 pub const VERSION: u32 = 1;
-/// Where the map begins.
+/// The offset of the map.
 pub const MAP_AT: PmOff = PmOff::new(4096);
 /// Bytes of a word of the map.
 pub const WORD: u64 = 8;
@@ -23,9 +23,9 @@ pub const WORD: u64 = 8;
 pub const BLOCK_MIN: u32 = 512;
 /// Bytes of the largest block.
 pub const BLOCK_MAX: u32 = 16 << 10;
-/// Of so many blocks of the device one is added as a spare.
+/// The number of blocks of the device per spare data block.
 const SPARES: u64 = 128;
-/// Fewest spare blocks: as many as one request replaces at a time.
+/// The fewest spare data blocks: the number that one request replaces at a time.
 pub const SPARES_MIN: u64 = 32;
 
 /// The start of the region.
@@ -42,30 +42,31 @@ pub struct Superblock {
     pub blocks: U64,
     /// Blocks that hold data, spares included.
     pub data_blocks: U64,
-    /// Where block number 1 begins, in bytes from the start of the region; a multiple of `block_bytes`.
+    /// Offset of data block number 1, in bytes from the start of the region; a multiple of
+    /// `block_bytes`.
     pub data_off: U64,
     reserved: [u8; 20],
     /// CRC-32C of all bytes before.
     pub checksum: U32,
 }
 
-/// The number of a data block, from 1: of one that the region has. What a word of the map names is one only when
-/// [`MapWord::unpack`] has found it in bounds.
+/// The number of an existing data block, from 1. [`MapWord::unpack`] checks that the number in a
+/// word of the map is in bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DataNo(NonZeroU32);
 
 impl DataNo {
-    /// The number of the data block with this bit in the bitmap of those in use.
+    /// Returns the number of the data block with this bit in the bitmap of data blocks in use.
     ///
     /// # Panics
-    /// Where there are never so many ([`Geometry::of`]).
+    /// If the bit is beyond the data blocks of any device ([`Geometry::of`]).
     #[inline]
     pub(super) fn of_bit(bit: u64) -> Self {
         let number = u32::try_from(bit + 1).ok().and_then(NonZeroU32::new);
         Self(number.expect("a geometry has no more data blocks"))
     }
 
-    /// Its bit.
+    /// Returns its bit.
     #[inline]
     pub(super) fn bit(self) -> u64 {
         u64::from(self.0.get()) - 1
@@ -78,7 +79,7 @@ impl fmt::Display for DataNo {
     }
 }
 
-/// Where things lie in a region.
+/// The layout of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a block.
@@ -87,12 +88,13 @@ pub struct Geometry {
     pub blocks: u64,
     /// Blocks that hold data, spares included.
     pub data_blocks: u64,
-    /// Where the first of them begins.
+    /// Offset of the first data block.
     pub data_at: PmOff,
 }
 
 impl Geometry {
-    /// For a device of `blocks` blocks; `None` where the numbers do not fit the format.
+    /// Returns the layout for a device of `blocks` blocks; `None` if the numbers do not fit the
+    /// format.
     pub fn of(block: u32, blocks: u64) -> Option<Self> {
         if !block.is_power_of_two() || !(BLOCK_MIN..=BLOCK_MAX).contains(&block) || blocks == 0 {
             return None;
@@ -104,7 +106,7 @@ impl Geometry {
         fits.then_some(Self { block, blocks, data_blocks, data_at: PmOff::new(data_at) })
     }
 
-    /// The largest device that fits a region of `len` bytes.
+    /// Returns the layout of the largest device that fits a region of `len` bytes.
     pub fn within(block: u32, len: u64) -> Option<Self> {
         let (mut fits, mut too_many) = (0, (len / u64::from(block.max(1))).min(1 << 32) + 1);
         while too_many - fits > 1 {
@@ -117,27 +119,27 @@ impl Geometry {
         Self::of(block, fits)
     }
 
-    /// Bytes of the region that it needs.
+    /// Returns the bytes of the region that the device needs.
     pub fn region_len(&self) -> u64 {
         (self.data_at + self.data_blocks * u64::from(self.block)).get()
     }
 
-    /// Bytes of the device.
+    /// Returns the bytes of the device.
     pub fn device_len(&self) -> u64 {
         self.blocks * u64::from(self.block)
     }
 
-    /// Where the word of a block of the device lies.
+    /// Returns the offset of the word of a block of the device.
     pub fn word_at(&self, block: u64) -> PmOff {
         MAP_AT + block * WORD
     }
 
-    /// Where a data block lies.
+    /// Returns the offset of a data block.
     pub fn data_at(&self, number: DataNo) -> PmOff {
         self.data_at + number.bit() * u64::from(self.block)
     }
 
-    /// The superblock that says this.
+    /// Returns the superblock with this layout.
     pub fn superblock(&self) -> Superblock {
         let mut sb = Superblock {
             magic: MAGIC,
@@ -159,12 +161,12 @@ impl Superblock {
         crc32c(&self.as_bytes()[..offset_of!(Superblock, checksum)])
     }
 
-    /// Whether the region says that it has atomic blocks, rightly or not.
+    /// Whether the region has the magic of a device with atomic blocks. Nothing else is checked.
     pub fn is_ours(&self) -> bool {
         self.magic == MAGIC
     }
 
-    /// Checks all that it says, for a region of `len` bytes; the error says what is wrong.
+    /// Checks the whole superblock, for a region of `len` bytes. The error describes the fault.
     pub fn verify(&self, len: u64) -> Result<Geometry, String> {
         if !self.is_ours() {
             return Err("it has no superblock of that kind".into());
@@ -188,12 +190,13 @@ impl Superblock {
     }
 }
 
-/// CRC-32C (Castagnoli, as iSCSI and ext4 have it).
+/// Computes the CRC-32C (Castagnoli, as in iSCSI and ext4).
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A word of the map: which data block holds the content of a block, and the checksum of it.
+/// A word of the map: the data block that holds the content of a block, and the checksum of the
+/// content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapWord {
     /// Number of the data block, from 1.
@@ -206,12 +209,13 @@ impl MapWord {
     /// The word of a block whose content a repair has given up: it names no data block.
     pub const LOST: u64 = 1;
 
-    /// What is stored.
+    /// Returns the word to store.
     pub fn pack(self) -> u64 {
         u64::from(self.number.0.get()) << 32 | u64::from(self.sum)
     }
 
-    /// What a word says: `None` for a block never written or discarded, whose content is zeros.
+    /// Decodes a word. `None` is a block that was never written, or was discarded: its content is
+    /// zeros.
     pub fn unpack(word: u64, geometry: &Geometry) -> Result<Option<Self>, BadWord> {
         match NonZeroU32::new((word >> 32) as u32).map(DataNo) {
             _ if word == 0 => Ok(None),

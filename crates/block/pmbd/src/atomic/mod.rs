@@ -1,21 +1,24 @@
 //! A device whose blocks are never torn, and whose content is checked: short-circuit shadow paging (BPFS §3)
 //! of one level.
 //!
-//! A map has one word for each block of the device: which data block holds its content, and the checksum of
-//! it. A request stores the content elsewhere and commits each block by one store of its word, so after a power
-//! failure a block is old or new, without a journal. The checksum changes with the content by the same store.
+//! A map has one word for each block of the device: the number of the data block that holds its
+//! content, and the checksum. A request stores the content in a free data block and commits each
+//! block by one store of its word. So after a power failure a block is old or new, without a
+//! journal. The same store changes content and checksum.
 //!
 //! - **atomic-A1** Content is durable before a word names it.
-//! - **atomic-A2** A data block is free only when the word that named it is replaced, and durably so: otherwise a crash
-//!   could bring back a word whose block holds something else.
-//! - **atomic-A3** Words are stored under the lock of their line; a reader who found no writer there between loading
-//!   the word and having copied the content has copied what the word named.
-//! - **atomic-A4** What a word says is checked each time before it is followed.
-//! - **atomic-A5** What the map says when it is opened is durable before anything is derived from it: who stored a word may
-//!   have been killed before flushing it, and the data block that it replaced looks free.
+//! - **atomic-A2** A data block becomes free only when the word that named it is durably replaced.
+//!   Otherwise a crash could bring back a word whose data block has other content.
+//! - **atomic-A3** Words are stored under the lock of their line. If no writer held the lock
+//!   between a reader's load of the word and the end of its copy, the copy is the content that the
+//!   word named.
+//! - **atomic-A4** A word is checked each time before its number is used.
+//! - **atomic-A5** The map is made durable when it is opened, before any state is derived from it.
+//!   A process that stored a word may have been killed before it flushed it, and the data block
+//!   that the word replaced looks free.
 //!
-//! A map that breaks atomic-A2, by other hands, is served read-only, and only what matches its checksum; `check.rs` repairs
-//! it.
+//! A map that breaks atomic-A2, as other programs have changed it, is served read-only. Then only
+//! content that matches its checksum is read. `check.rs` repairs the map.
 
 mod check;
 pub mod layout;
@@ -38,16 +41,16 @@ use space::Space;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-/// Blocks replaced together: stored, fenced once, committed, fenced once.
+/// The most blocks replaced together: they are stored, fenced once, committed, and fenced once.
 const BATCH: usize = SPARES_MIN as usize;
 
-/// Locks, each for many lines of the map.
+/// The number of locks, each for many lines of the map.
 const LOCKS: usize = 1024;
 
 /// Words of the map in a line.
 const LINE_WORDS: u64 = LINE / WORD;
 
-/// How often a reader tries without the lock.
+/// Attempts of a reader without the lock.
 const OPTIMISM: u32 = 4;
 
 /// The device.
@@ -93,12 +96,13 @@ impl<M: Medium> Atomic<M> {
         Ok(Self { frame, geometry, space, locks, nt: scheme == Scheme::Nt, checked })
     }
 
-    /// Reports what protecting the medium costs, too.
+    /// Adds the cost of the medium's protection to the statistics.
     pub(crate) fn with_tally(self, tally: Arc<Tally>) -> Self {
         Self { frame: self.frame.with_tally(tally), ..self }
     }
 
-    /// The medium, by places: what a client calls an offset is none.
+    /// Returns the medium with typed offsets, so that offsets of clients are not mistaken for
+    /// offsets in PM.
     fn medium(&self) -> Pm<&M> {
         Pm(&self.frame.medium)
     }
@@ -108,18 +112,18 @@ impl<M: Medium> Atomic<M> {
         &self.frame.arena.table(self.locks)[(line % LOCKS as u64) as usize]
     }
 
-    /// What the word of a block says (atomic-A4).
+    /// Loads and checks the word of a block (atomic-A4).
     fn entry(&self, block: u64) -> Result<Option<MapWord>, Error> {
         let word = self.medium().load_u64(self.geometry.word_at(block));
         MapWord::unpack(word, &self.geometry).map_err(|_| Error::Lost { block, word })
     }
 
-    /// Whether a block is known to hold zeros.
+    /// Whether a block is a hole, which reads as zeros.
     fn is_hole(&self, block: u64) -> bool {
         matches!(self.entry(block), Ok(None))
     }
 
-    /// Copies a block out; its word.
+    /// Copies a block out. Returns its word.
     fn copy(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let entry = self.entry(block)?;
         match entry {
@@ -129,7 +133,7 @@ impl<M: Medium> Atomic<M> {
         Ok(entry)
     }
 
-    /// Copies a block out as some request left it (atomic-A3); its word.
+    /// Copies a block out untorn (atomic-A3). Returns its word.
     fn copy_whole(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let lock = self.lock(block);
         for _ in 0..OPTIMISM {
@@ -148,7 +152,7 @@ impl<M: Medium> Atomic<M> {
         entry
     }
 
-    /// Checks what was copied.
+    /// Checks a copy against the checksum.
     fn check_content(&self, block: u64, entry: MapWord, content: &[u8]) -> Result<(), Error> {
         let found = crc32c(content);
         if found == entry.sum {
@@ -158,7 +162,8 @@ impl<M: Medium> Atomic<M> {
         Err(Error::Damaged { block, found, written: entry.sum })
     }
 
-    /// Stores the content of up to [`BATCH`] blocks where nothing is, durably (atomic-A1); their words.
+    /// Stores the content of up to [`BATCH`] blocks in free data blocks, durably (atomic-A1). Fills
+    /// in `words` for them.
     fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) -> Fenced {
         let (medium, arena) = (self.medium(), &self.frame.arena);
         let block = self.geometry.block as usize;
@@ -180,8 +185,9 @@ impl<M: Medium> Atomic<M> {
         medium.fence()
     }
 
-    /// Commits the words of up to [`BATCH`] blocks from `first` on, and frees what they replace. A word that
-    /// named nothing sensible frees nothing. `ready` proves that what they name is durable.
+    /// Commits the words of up to [`BATCH`] blocks from `first` on, and frees what they replace. An
+    /// invalid old word frees nothing. `ready` proves that the data blocks that the words name are
+    /// durable.
     fn commit(&self, first: u64, words: &[u64], ready: &Fenced) {
         let (medium, arena) = (self.medium(), &self.frame.arena);
         let mut replaced = [None; BATCH];
@@ -284,7 +290,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
         _how: Zeroing,
         durability: Durability,
     ) -> Result<(), Error> {
-        // Always fast; and every block of the device has its space.
+        // Ignore `_how`: this is always fast, and every block of the device keeps its space.
         let _request = self.frame.begin(off, len, durability)?;
         self.frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
         self.clear(off, len, &mut self.frame.counting.watch())
@@ -325,7 +331,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
     }
 
     fn bytes(&self, _off: u64, _len: u64) -> Option<&[AtomicU8]> {
-        // They could be replaced and stored to while the reader copies.
+        // The data blocks could be replaced and stored to while the reader copies.
         None
     }
 

@@ -1,4 +1,4 @@
-//! Formatting a region, and what is derived from its map when it is opened.
+//! Formatting a region, and deriving state from its map when it is opened.
 
 use super::layout::{BadWord, Geometry, MAP_AT, MapWord, Superblock, WORD};
 use super::space::Space;
@@ -6,29 +6,30 @@ use arena::Arena;
 use pmem::{Medium, Pm, PmOff};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Where the superblock lies.
+/// The offset of the superblock.
 const SUPERBLOCK: PmOff = PmOff::new(0);
 /// Words of the map read at once.
 const STEP: u64 = 512;
 
-/// Formats a region as one device of atomic blocks. A crash leaves what was there, or a region that is
-/// refused, or the new device, all zeros; when this has returned, the new device.
+/// Formats a region as one device of atomic blocks. A crash leaves the old content, or a region
+/// that is refused, or the new device, all zeros. On return the new device is durable.
 pub fn format(medium: &impl Medium, geometry: &Geometry) {
     let medium = Pm(medium);
     let sb = geometry.superblock();
     let sb = sb.as_bytes();
-    // The map may only change when nobody takes it for that of the old superblock any more.
+    // The map may change only after the old superblock is durably gone.
     let ready = medium.fence();
     let _ = medium.publish(SUPERBLOCK, 0, ready);
     medium.zero_nt(MAP_AT, geometry.blocks * WORD);
-    // In one line with the magic, it is durable before that is, and flushed with it.
+    // The rest of the superblock is in one line with the magic. So it becomes durable before the
+    // magic, and is flushed with it.
     medium.write(SUPERBLOCK + 8, &sb[8..]);
     let ready = medium.fence();
     let magic = u64::read_from_bytes(&sb[..8]).expect("8 bytes");
     let _ = medium.publish(SUPERBLOCK, magic, ready);
 }
 
-/// What is where a superblock would be.
+/// Reads the superblock, without a check.
 pub(crate) fn superblock(medium: &impl Medium) -> Superblock {
     let mut bytes = [0; size_of::<Superblock>()];
     if medium.len() >= bytes.len() as u64 {
@@ -37,8 +38,8 @@ pub(crate) fn superblock(medium: &impl Medium) -> Superblock {
     Superblock::read_from_bytes(&bytes).expect("as many bytes")
 }
 
-/// Makes durable what the region says: who stored it may have been killed before flushing it. Nothing that
-/// superblock or map say may be built on before.
+/// Makes superblock and map durable: a process that stored to them may have been killed before it
+/// flushed. No state may be derived from them before.
 pub(super) fn persist(medium: &impl Medium, geometry: &Geometry) {
     let medium = Pm(medium);
     medium.flush(SUPERBLOCK, size_of::<Superblock>() as u64);
@@ -46,8 +47,8 @@ pub(super) fn persist(medium: &impl Medium, geometry: &Geometry) {
     let _ = medium.fence();
 }
 
-/// Derives which blocks are in use, and checks each word: it names a data block, which no other word names, or
-/// says that the content is lost. Returns whether all do.
+/// Derives the data blocks in use, and checks each word. It must name a data block that no other
+/// word names, or be [`MapWord::LOST`] or zero. Returns whether all words are correct.
 pub(super) fn derive(
     medium: &impl Medium,
     geometry: &Geometry,

@@ -1,8 +1,8 @@
-//! Which data blocks are free: derived from the map when the device is opened, never stored.
+//! The free data blocks: derived from the map when the device is opened, never stored.
 //!
-//! - **space-S1** Blocks are claimed only after as many have been reserved, so a claim finds one.
-//! - **space-S2** A block is given back when no word names it any more, and durably so; readers notice the change
-//!   of the word (`mod.rs`, atomic-A3).
+//! - **space-S1** A block is claimed only after it has been reserved, so a claim always finds one.
+//! - **space-S2** A block is given back when durably no word names it any more. Readers notice the
+//!   change of the word (`mod.rs`, atomic-A3).
 
 use super::layout::DataNo;
 use arena::{Arena, Bitmap, Layout, Span};
@@ -18,7 +18,8 @@ pub(super) struct Space {
 }
 
 thread_local! {
-    /// Where this thread looks next. Each begins elsewhere, so that they do not meet.
+    /// The bit at which this thread's next search begins. Threads begin at different bits, so that
+    /// they do not contend.
     static HINT: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
@@ -27,13 +28,14 @@ impl Space {
         Self { used: Bitmap::plan(layout, data_blocks), available: layout.table(1) }
     }
 
-    /// Before anything else.
+    /// Initializes the bitmap. To be called before any other method.
     pub(super) fn init(&self, arena: &Arena) {
         self.used.init(arena);
         arena.table(self.available)[0].store(self.used.len(), Relaxed);
     }
 
-    /// Notes that a word names the block; returns whether none did before. While the device is opened.
+    /// Marks a block as named by a word. Returns whether it was free before. To be called only
+    /// while the device is opened.
     pub(super) fn take(&self, arena: &Arena, number: DataNo) -> bool {
         let was_free = self.used.set(arena, number.bit());
         if was_free {
@@ -42,8 +44,8 @@ impl Space {
         was_free
     }
 
-    /// Reserves `n` blocks; waits for other requests where there are not as many. `n` is at most the number
-    /// of spares, so those requests end.
+    /// Reserves `n` blocks. If too few are available, waits until other requests give some back.
+    /// `n` is at most the number of spares, so that happens.
     pub(super) fn reserve(&self, arena: &Arena, n: u64) {
         let available = &arena.table(self.available)[0];
         while available.fetch_update(AcqRel, Relaxed, |free| free.checked_sub(n)).is_err() {
@@ -56,7 +58,7 @@ impl Space {
         let len = self.used.len();
         let mut hint = HINT.get();
         if hint >= len {
-            // Forked processes have their threads at the same addresses.
+            // Forked processes have the same thread-local addresses, so mix in the PID.
             let thread = HINT.with(|h| std::ptr::from_ref(h).addr() as u64);
             let me = thread ^ u64::from(std::process::id());
             hint = me.wrapping_mul(0x9E37_79B9_7F4A_7C15) % len;
@@ -67,7 +69,7 @@ impl Space {
                 HINT.set(bit.end);
                 return DataNo::of_bit(bit.start);
             }
-            // space-S1: one is free that was not when we passed it.
+            // space-S1: a block has become free behind the search.
             std::hint::spin_loop();
         }
     }

@@ -1,4 +1,4 @@
-//! Every kind of device against a model: an array of bytes.
+//! Compares every kind of device with a model: an array of bytes.
 
 use pmbd::atomic::{Atomic, Geometry};
 use pmbd::raw::Raw;
@@ -37,13 +37,13 @@ impl Bed {
     }
 }
 
-/// Ways of buffering, with room for few pages, so that writers have to wait.
+/// Returns configurations of buffers with room for few pages, so that writers have to wait.
 fn bufferings() -> [Buffering; 3] {
     let one = Buffering { buffers: 1, bytes: 6 * 4096, ..Buffering::default() };
     [one, Buffering { batching: false, ..one }, Buffering { buffers: 2, ..one }]
 }
 
-/// Schemes and protections, each kind of device with each at least once.
+/// Returns options in which each kind of device has each scheme and each protection at least once.
 fn kinds() -> Vec<Options> {
     let mut kinds = Vec::new();
     for (atomic, checksums) in [(None, false), (Some(512), true), (Some(512), false)] {
@@ -103,7 +103,7 @@ fn run(mut bed: Bed, ops: &[Op]) {
             }
             Op::Discard(o, n) => {
                 bed.device.discard(o * 512, n * 512).unwrap();
-                // Each byte as before, or zero: both are right.
+                // Each byte may be as before, or zero.
                 let range = (o * 512) as usize..((o + n) * 512) as usize;
                 let mut got = vec![0; range.len()];
                 bed.device.read(o * 512, &mut got).unwrap();
@@ -212,7 +212,7 @@ fn options_that_contradict_the_region_say_which_would_do() {
     let device = pmbd::open(&atomic, &Options { checksums: true, ..Options::default() }).unwrap();
     assert_eq!(device.block_sizes().atomic, 4096, "the region says what it is");
     drop(device);
-    // Whoever took it for a raw one would overwrite the map.
+    // If it were opened as a raw device, writes would overwrite the map.
     let mut bytes = std::fs::read(&atomic).unwrap();
     bytes[20] ^= 1;
     std::fs::write(&atomic, bytes).unwrap();
@@ -226,7 +226,7 @@ fn options_that_contradict_the_region_say_which_would_do() {
     assert!(pmbd::open(&raw, &Options { atomic: Some(512), ..Options::default() }).is_ok());
 }
 
-/// Threads write and read the same few blocks: each read finds a block as one write left it.
+/// Threads write and read the same few blocks: each read finds the content of one write in a block.
 #[test]
 fn atomic_blocks_are_never_seen_torn() {
     for options in [Protection::None, Protection::best(), Protection::Chunk].map(|protection| {
@@ -287,7 +287,7 @@ fn damage_is_found_and_named() {
     device.read(9 * 4096, &mut buf).unwrap();
 }
 
-/// What a request costs the medium: stores, flushes, fences.
+/// Checks the stores, flushes and fences of requests.
 #[test]
 fn requests_cost_what_they_should() {
     let cost = |device: &dyn BlockDevice, request: &dyn Fn(&dyn BlockDevice)| {
@@ -332,7 +332,7 @@ fn requests_cost_what_they_should() {
     assert_eq!(cost(&atomic, eight), (8 * 4096, 0, 8, 1, 2));
 }
 
-/// Formats a medium that is not a file.
+/// Formats a medium without a file.
 fn format(region: &Region) {
     let geometry = Geometry::within(4096, pmem::Medium::len(region)).unwrap();
     pmbd::atomic::format(region, &geometry);
@@ -384,8 +384,8 @@ fn hostile_regions_are_refused_or_harmless() {
     assert!(refused > 50 && opened > 50, "{refused} refused, {opened} opened");
 }
 
-/// A map of which a few words are wrong: they are named, the other blocks can be read, and a repair touches none of
-/// those.
+/// A map in which a few words are wrong: the error names them, the other blocks can be read, and a
+/// repair does not touch those.
 #[test]
 fn a_damaged_map_loses_what_is_damaged_and_nothing_else() {
     const BLOCKS: u64 = 64;
@@ -402,7 +402,8 @@ fn a_damaged_map_loses_what_is_damaged_and_nothing_else() {
     let mut bytes = std::fs::read(&path).unwrap();
     let word = |block: u64| (4096 + block * 8) as usize..(4104 + block * 8) as usize;
     bytes[word(9)].fill(0xee);
-    // The same content, so both are right; another content, so only one is.
+    // Words 0 and 3 are equal, so both are right. Words 20 and 30 differ in the checksum, so only
+    // one is right.
     bytes.copy_within(word(0), word(3).start);
     bytes.copy_within(word(20), word(30).start);
     bytes[word(30).start] ^= 1;
@@ -451,7 +452,7 @@ fn a_damaged_map_loses_what_is_damaged_and_nothing_else() {
         assert!(device.read(block * 512, &mut [0; 512]).is_err());
         device.write(block * 512, &content(block), Durability::Now).unwrap();
     }
-    // No space was lost, and none is shared.
+    // No space was lost, and no data block is shared.
     for _ in 0..3 {
         let mut all = vec![0; (BLOCKS * 512) as usize];
         device.read(0, &mut all).unwrap();
@@ -485,7 +486,8 @@ fn buffers_make_one_window_of_contiguous_pages() {
     assert_eq!(windows(Some(one)), 1);
 }
 
-/// Threads write the same pages through small buffers, with barriers: what each wrote last of its own is there.
+/// Threads write the same pages through small buffers, with barriers: the last data that each wrote
+/// to its own part is there.
 #[test]
 fn buffers_lose_nothing_under_load() {
     for buffering in bufferings() {
@@ -580,7 +582,7 @@ fn thin_devices_give_space_back() {
         device.extents(0, LEN, each).unwrap();
         assert_eq!(parts, [(0, 4096, false, true), (4096, LEN - 4096, true, false)]);
 
-        // Whole pages go, the rest is zeroed; and only where space need not be kept.
+        // Whole pages are given back, the rest is zeroed; and only if space need not be kept.
         fill(&*device).unwrap();
         device.write_zeroes(512, LEN - 1024, zeroing(true, false), Durability::AtBarrier).unwrap();
         assert_eq!(taken(), all);

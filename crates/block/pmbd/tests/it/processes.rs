@@ -1,5 +1,5 @@
-//! One device, opened before a fork, used by several processes at once: what all of them see, and what a barrier
-//! of one covers.
+//! One device, opened before a fork, that several processes use at once: all see the same content,
+//! and a barrier of one covers the requests of all.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,10 @@ const OWN: u64 = 20;
 const SHARED: u64 = 4;
 const ROUNDS: u64 = 200;
 
-/// Held by each test: a fork keeps the locks of all regions that are open.
+/// Held by each test: a forked child keeps the locks of all open regions.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Writes blocks of its own and blocks that all write, with barriers now and then.
+/// Writes blocks of its own and blocks that all processes write, with some barriers.
 fn work(device: &dyn BlockDevice, me: u64) -> Result<(), pmbd::Error> {
     for round in 0..ROUNDS {
         let content = [(round * WORKERS + me) as u8; BLOCK as usize];
@@ -34,7 +34,7 @@ fn work(device: &dyn BlockDevice, me: u64) -> Result<(), pmbd::Error> {
     Ok(())
 }
 
-/// Runs `child` in a new process; its PID.
+/// Runs `child` in a new process. Returns its PID.
 fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child uses what its parent has set up, and ends without running destructors or handlers.
     unsafe {
@@ -45,7 +45,7 @@ fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
     }
 }
 
-/// Waits for the end of a process; whether all was well.
+/// Waits for the end of a process. Returns whether it succeeded.
 fn ended_well(child: libc::pid_t) -> bool {
     let mut status = 0;
     // SAFETY: `status` is valid for the call.
@@ -96,7 +96,7 @@ fn processes_share_a_device() {
                 assert!(block.iter().all(|b| *b == last(me)), "{options:?}: block {n} is lost");
             }
         }
-        // No space was lost, whoever took it.
+        // No space was lost, whichever process took it.
         for _ in 0..3 {
             device.write(0, &got, Durability::Now).unwrap();
         }
@@ -109,7 +109,8 @@ fn processes_share_a_device() {
 fn a_barrier_covers_what_other_processes_wrote() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     const LEN: usize = 64 << 10;
-    // An ordinary file, where a fence is an `msync` of what is known to be dirty; and the write-back scheme.
+    // Use an ordinary file, for which a fence is an `msync` of the dirty range; and the write-back
+    // scheme.
     for (dir, scheme) in [("/var/tmp", Scheme::Nt), ("/dev/shm", Scheme::Wb)] {
         let dir = tempfile::tempdir_in(dir).unwrap();
         let path = dir.path().join("disk");
@@ -132,7 +133,7 @@ fn a_barrier_covers_what_other_processes_wrote() {
         device.barrier().unwrap();
         assert_eq!(flushed(&*device), all + LEN as u64 / 64, "{scheme}: once is enough");
 
-        // Where nobody is left who knows, it covers everything.
+        // If all processes with the marks have ended, the barrier covers the whole device.
         assert!(ended_well(fork(write)));
         drop(device);
         let device = open().unwrap();
