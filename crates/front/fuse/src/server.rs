@@ -227,9 +227,8 @@ impl Server {
         }
     }
 
-    /// Answers a request that removes or moves a name. The kernel changes its own names in the same
-    /// way as those of the pool change, but may know the inodes of `name` and `onto` by other
-    /// names, too.
+    /// Answers a request that removes or moves a name. The kernel changes its own names as those of
+    /// the pool change. But it may know the inodes of `name` and `onto` by other names, too.
     pub(crate) fn change_names(
         &self,
         op: Op,

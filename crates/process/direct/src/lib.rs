@@ -46,18 +46,19 @@
 //!
 //! Memory (`epoch`, `chunk`):
 //!
-//! - **direct-E1** A chunk is unmapped, and a description or file reused, only after every thread
-//!   that was inside when it was taken out of its table has come out. If the process may not make
+//! - **direct-E1** A chunk, description or file is first taken out of its table. It is unmapped or
+//!   reused only after every thread that was inside then has come out. If the process may not make
 //!   its threads fence any more (seccomp), that cannot be known: the chunk stays mapped then, and
 //!   nothing new is mapped or looked at.
 //! - **direct-E2** A mapping keeps its open file description alive, with its locks and its right to
 //!   write. So the chunks that were mapped by a description are unmapped when its last descriptor
-//!   is closed. Those of a description that could only read, and was neither locked nor shared, may
-//!   stay for the next one to open the file, until this process removes a name or their place is
-//!   needed.
+//!   is closed. Chunks of a description that could only read, and was neither locked nor shared,
+//!   may stay for a later opening of the file. They go when this process removes a name, or when
+//!   their place is needed.
 //!
-//! No function here allocates from the heap of the program, or waits for anything but a fault, a
-//! kernel call on the same description, or a change of the tables: signal handlers make calls, too.
+//! As signal handlers make calls, too, no function here allocates from the heap of the program.
+//! Functions wait only for a fault, a kernel call on the same description, or a change of the
+//! tables.
 //!
 //! Differences from the kernel: two writes at the same place and time may interleave (the paper
 //! relaxes that as well); `atime` does not follow reads by copy; an observer in another process

@@ -7,9 +7,9 @@
 //!   everything was deleted; then little more than a fresh pool's blocks may be in use, all others
 //!   are free, and only the root's inode is taken.
 //! - oracle-O5: a crash inside recovery changes nothing ([`crate::run`] explores it).
-//! - oracle-O6: if the engine promises durability on return, even of names and attributes only, no
-//!   store of a returned operation is undecided, except those that the engine justifies
-//!   ([`crate::run`] checks the trace for it).
+//! - oracle-O6: if the engine promises durability on return, even of names and attributes only, the
+//!   stores of a returned operation are durable. The engine may justify exceptions. ([`crate::run`]
+//!   checks the trace for it.)
 //!
 //! oracle-O3 and oracle-O4 are checked once for each pair of tree and block count of a crash point.
 

@@ -30,8 +30,8 @@
 //!
 //! With eADR ([`Semantics::Eadr`]) plain stores are durable at once, in program order; flushes mean
 //! nothing; persist-P4 stays. With an `msync` medium ([`Semantics::Msync`]) the kernel may write
-//! any 512-byte sector at any time, so that sectors take the place of lines, whole calls that of
-//! words, and a fence of any thread makes everything durable.
+//! any 512-byte sector at any time. So sectors take the place of lines, and whole calls that of
+//! words. A fence of any thread makes everything durable.
 
 use crate::image::WordNo;
 use crate::trace::{Action, Event, StoreKind, Trace};

@@ -2,8 +2,8 @@
 //!
 //! Threads run one at a time, each from one [`step`] to the next; there the scheduler chooses the
 //! next thread. The recorder takes a step before every access that changes or orders persistent
-//! memory, before it copies bytes out, and at the start and end of an operation, so that no engine
-//! is changed for it. Single words are loaded without a step: engines do that under spin locks. On
+//! memory, before it copies bytes out, and at the start and end of an operation. So no engine is
+//! changed for it. Single words are loaded without a step: engines do that under spin locks. On
 //! request ([`Policy::at_words`]), a run also has a step at each change of a word in the state that
 //! threads share ([`step_at_word`]).
 //!

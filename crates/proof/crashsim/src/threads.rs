@@ -6,10 +6,10 @@
 //!
 //! When all have returned, the sum of free and used blocks is the same as before. At a crash point
 //! some operations have returned, some are in flight. Recovery must find the tree of a sequence
-//! that has all of the former and any of the latter, in an order that agrees with real time and in
-//! which each operation gives the result that its thread saw. If content is durable on `fsync`,
-//! that holds for names and attributes; each byte of a file has its value in some moment of some
-//! such sequence ([`crate::promise`]).
+//! that has all of the former and any of the latter. Its order must agree with real time, and each
+//! operation must give the result that its thread saw. If content is durable on `fsync`, that holds
+//! for names and attributes; each byte of a file has its value in some moment of some such sequence
+//! ([`crate::promise`]).
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
