@@ -13,9 +13,9 @@
 //! - **vfs-C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
 //! - **vfs-C5** A call that changes the content or the size of a file removes its
-//!   `security.capability`, for every caller and even if the new content equals the old. The
-//!   removal is a step of its own, durable before the content changes. It stays if the change then
-//!   fails for want of space.
+//!   `security.capability`. It does so for every caller, and even if the new content equals the
+//!   old. The removal is a step of its own, durable before the content changes. It stays if the
+//!   change then fails for want of space.
 //! - **vfs-C6** The work of a call survives a crash as [`FileSystem::durability`] states. Front
 //!   ends act on it. If a program asks for durable writes (`O_SYNC`, `RWF_DSYNC`, `syncfs`, …) and
 //!   the call alone does not suffice, they call [`FileSystem::fsync`] or [`FileSystem::sync`]. If
@@ -119,10 +119,10 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
         Ok(())
     }
 
-    /// Returns a number that differs after each change of a directory's names or of any inode's
-    /// attributes except `atime`, and after the inode number is used for another inode. While it is
-    /// equal, the results of earlier calls still hold. `None` during a change, and if the file
-    /// system keeps no such number.
+    /// Returns a number that changes with a directory's names, with any attribute of the inode
+    /// except `atime`, and when the inode number is used for another inode. While it is equal, the
+    /// results of earlier calls still hold. `None` during a change, and if the file system keeps no
+    /// such number.
     fn version(&self, _ino: Ino) -> Option<u64> {
         None
     }
@@ -219,16 +219,16 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
 
     /// Allocates, frees or shifts a range of bytes (`fallocate(2)`). `EISDIR` for a directory,
     /// `ENODEV` for other non-files; `EINVAL` for an empty range; `EFBIG` if the range, or the file
-    /// after an insertion, would reach beyond [`Limits::file_size`]. Collapse and insert give `EINVAL`
-    /// unless both numbers are multiples of 4096, a collapse that reaches the end of the file too,
-    /// and an insertion at or beyond it. Sets `mtime` and `ctime`.
+    /// after an insertion, would reach beyond [`Limits::file_size`]. Collapse and insert give
+    /// `EINVAL` unless both numbers are multiples of 4096. So does a collapse that reaches the end
+    /// of the file, and an insertion at or beyond it. Sets `mtime` and `ctime`.
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
 
-    /// The first data or hole at or after `offset`. `ENXIO` at or beyond the end of the file, or
-    /// where no data follows. The end of the file is a hole. `EISDIR` and `EINVAL` as
+    /// Returns the first data or hole at or after `offset`. `ENXIO` at or beyond the end of the
+    /// file, or if no data follows. The end of the file is a hole. `EISDIR` and `EINVAL` as
     /// [`read`](Self::read). An engine may report zeros as data or as a hole, in multiples of 4096
-    /// bytes; but looking for data never skips a byte that is not zero, and a hole that is found
-    /// reads as zeros at least to the next multiple of 4096 or the end of the file.
+    /// bytes. But a search for data never skips a nonzero byte. A hole that is found reads as zeros
+    /// at least to the next multiple of 4096 or the end of the file.
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
     /// Copies `len` bytes, or those up to the end of the source, between files (or within one:
