@@ -1,8 +1,8 @@
 //! Inodes, names and attributes of a file system on persistent memory: all of it that does not
 //! depend on the layout of content.
 //!
-//! Engines have in common that an inode is a record at a fixed place, that a directory is an array
-//! of entries ([`layout`]), and that one store commits the changes of an operation. They differ in
+//! Engines have three things in common: an inode is a record at a fixed place, a directory is an
+//! array of entries ([`layout`]), and one store commits the changes of an operation. They differ in
 //! the layout of content, in the search for free space, and in the way several words are committed
 //! at once. So an engine implements [`Storage`], and gets all operations on names and attributes as
 //! [`Core`]. Engines are type parameters, so no call here goes through a pointer.

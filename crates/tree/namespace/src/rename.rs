@@ -246,8 +246,8 @@ impl<S: Storage> Core<S> {
         words
     }
 
-    /// The only line that changes, if all changes are in one line: its place and new value. Storing it
-    /// commits.
+    /// The only line that changes, if all changes are in one line: its place and new value. Storing
+    /// it commits.
     fn line_of(&self, r: &Renamed<'_>, words: &Words) -> Option<(PmOff, Line)> {
         if !self.medium().stores_lines() || r.slot.is_some_and(|slot| !slot.is_in_line()) {
             return None;

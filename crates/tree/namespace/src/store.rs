@@ -115,8 +115,8 @@ pub trait Storage: Sized + Send + Sync {
     /// Prefetches an inode that may be [reaped](Self::reap) soon.
     fn prefetch_reap(&self, v: &VInode);
 
-    /// Prefetches the content of a file with these attributes, from its start or after the last
-    /// read: the holder mostly reads it next.
+    /// Prefetches the content of a file with these attributes: its start for a read, or its end for
+    /// an append. A caller that obtains a file mostly does one of these next.
     fn prefetch_content(&self, v: &VInode, attr: &Attr);
 
     /// Reads the content of a symbolic link from its start; its size is at least that of `buf`.
@@ -157,7 +157,7 @@ pub trait Storage: Sized + Send + Sync {
     /// Commits that an inode has no attributes, durably. This takes no space.
     fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
 
-    // --- direct mappings of content ([`vfs::Mappings::map_range`]) ---------------------------------
+    // --- direct mappings of content ([`vfs::Mappings::map_range`]) --------------------------------
 
     /// Notes that the content of a file may have been changed through a mapping, before the mapping
     /// is taken back.
@@ -179,8 +179,8 @@ pub trait Storage: Sized + Send + Sync {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff>;
 
-    /// Calls `each(block, base)` for the blocks of a directory from byte `from` on, in order, with
-    /// their place in PM and position in the directory, until it returns `false`.
+    /// Calls `each(block, base)` for the blocks of a directory, in order, from byte `from` on,
+    /// until it returns `false`. `block` is the place in PM, `base` the position in the directory.
     fn visit_dir(
         &self,
         d: &VInode,

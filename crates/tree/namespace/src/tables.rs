@@ -210,8 +210,7 @@ pub enum Memory {
     Joined(Arena),
 }
 
-/// The fewest bytes of huge pages that tables get; smaller tables have none. (A huge page takes at
-/// least 2 MiB.)
+/// Tables with a smaller budget of huge pages get none: the pages take at least 2 MiB.
 const HUGE_PAGES_FROM: usize = 1 << 20;
 /// The most bytes of huge pages: they are taken when the pool is opened, even if it is empty.
 const HUGE_PAGES_MAX: u64 = 256 << 20;

@@ -1,8 +1,9 @@
 //! Files that a process has the kernel open by inode number:
 //! [`mounts::MountEvents::begin_opening`].
 //!
-//! - openings-O1: a process announces in its own token which file it has opened, before it asks the
-//!   kernel. It takes the announcement back when the kernel knows the size. It does one at a time.
+//! - openings-O1: before a process asks the kernel to open a file, it announces the file in its own
+//!   token. It takes the announcement back when the kernel knows the size. It does one opening at a
+//!   time.
 //! - openings-O2: the server takes the token before it reads the size for its answer. Suppose a
 //!   process changes the size, or begins to map, and then finds no token of the inode: no answer
 //!   with an older size can follow.

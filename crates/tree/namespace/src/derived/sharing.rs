@@ -6,9 +6,9 @@
 //! - sharing-R1: a process that died outside of operations held references and nothing else.
 //!   [`SharedPool::reap_processes`] takes them back, and frees the inodes that only they kept.
 //! - sharing-R2: a process that died inside an operation may have left anything half-done, but only
-//!   behind locks that it still holds, and in PM only a state that a power failure could also have
-//!   left. So [`recover`] stops the world and derives everything again, as mounting does. It then
-//!   adds the references of living processes, which are counted by process and kept.
+//!   behind locks that it still holds. In PM it can only have left a state that a power failure
+//!   could leave. So [`recover`] stops the world and derives everything again, as mounting does. It
+//!   then adds the references of living processes, which are counted by process and kept.
 //! - sharing-R3: a dead process may have stored a commit without flushing it, and others must not
 //!   build on a change that a power failure would undo. So [`SharedPool::derive`] makes durable
 //!   whatever it reads. It does so in a recovery and in a mount, as all previous users of the pool

@@ -365,8 +365,7 @@ impl<V: Inode> State<V> {
         {
             self.tables.refs.add(&self.arena, process, ino);
         }
-        // Sequentially consistent with the reads of lookups without a lock: see the engine's
-        // lookup.
+        // Sequentially consistent with the reads of lookups without a lock: see `hold_optimistic`.
         v.refs.fetch_add(1, SeqCst);
     }
 
