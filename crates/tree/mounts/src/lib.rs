@@ -1,6 +1,7 @@
-//! The agreement between a pool's mount and the processes that use the pool directly. It covers the
-//! mount's entry and flags in the kernel's table ([`PoolMount`]), names that open a file by its
-//! inode ([`Ticket`]), and events that only the mount's server learns of ([`MountEvents`]).
+//! The agreement between a pool's mount and the processes that use the pool directly. It defines
+//! the mount's entry and flags in the kernel's table ([`PoolMount`]), and names that open a file by
+//! its inode ([`Ticket`]). It also defines the events that only the mount's server learns of
+//! ([`MountEvents`]).
 
 mod alias;
 mod ask;

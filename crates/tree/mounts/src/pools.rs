@@ -59,9 +59,9 @@ impl PoolMount {
     }
 
     /// Reads the line of [`announce`](Self::announce), and updates its state. `None` if a mount was
-    /// added since, or if one is not found in its place (for example behind a `chroot`): then the table
-    /// must be read. The text may come from any user. So the kernel is asked for each mount whether
-    /// it names this pool, and which user has made it.
+    /// added since, or if one is not found in its place (for example behind a `chroot`): then the
+    /// table must be read. The text may come from any user. So the kernel is asked for each mount
+    /// whether it names this pool, and which user has made it.
     pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
         // The table contains no tabs: they are escaped.
         let mut lines = text.split(|&byte| byte == b'\t');
