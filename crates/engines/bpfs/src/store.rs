@@ -160,8 +160,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Prefetches the content of a file with these attributes, from its start or after the last
-    /// read: the holder mostly reads it next.
+    /// Prefetches the content of a file with these attributes: its start for a read, and its end
+    /// for an append. A caller that obtains a file mostly does one of these next.
     #[inline]
     pub fn prefetch_start(&self, v: &VInode, attr: &Attr) {
         if attr.kind != FileKind::File || attr.size == 0 {
