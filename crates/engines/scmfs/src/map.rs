@@ -1,12 +1,12 @@
 //! The places of file contents: map words, and the tables that they lead to (the mapping table of
 //! §3.2).
 //!
-//! - map-M1: blocks that a map word names are inside the pool and behind the fixed ones. A word in
-//!   a table of level *n* is a hole, a run of at most as many blocks as the word maps, or a table
-//!   of level *n* − 1. A word is checked before it is followed.
-//! - map-M2: blocks that come into a map below the size of their file have the content that they
-//!   are to read as, durably, before the word that names them is stored. Beyond the size their
-//!   content is unspecified.
+//! - map-M1: blocks that a map word names are inside the pool and behind the fixed ones. In a table
+//!   of level *n* a word is a hole, a table of level *n* − 1, or a run of no more blocks than the
+//!   word maps. A word is checked before it is followed.
+//! - map-M2: blocks that come into a map below the size of their file already have, durably, the
+//!   content that they are to read as. Only then is the word stored that names them. Beyond the
+//!   size their content is unspecified.
 //! - map-M3: a word of a table changes by one store, which changes only bytes of the content that
 //!   the operation changes. So none of these stores needs to be atomic with another one.
 

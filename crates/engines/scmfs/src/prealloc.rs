@@ -23,9 +23,9 @@ use arena::{Layout, Span};
 use namespace::VInode;
 use std::sync::atomic::Ordering::*;
 
-/// The number of groups of null files, each mostly used by threads of its own.
+/// The number of shards of null files, each mostly used by threads of its own.
 const SHARDS: u64 = 16;
-/// Words of a group: the filled places ([`Filled`]), then a ring of packed runs; 0: none.
+/// Words of a shard: the filled places ([`Filled`]), then a ring of packed runs; 0: none.
 const SHARD_WORDS: usize = 64;
 type Shard = [AtomicU64; SHARD_WORDS];
 
@@ -134,7 +134,7 @@ impl Volatile {
         &self.arena.table(self.prealloc.nulls)[(nth % SHARDS) as usize]
     }
 
-    /// The most null files in this group.
+    /// The most null files in this shard.
     fn shard_max(&self, nth: u64) -> usize {
         let max = self.settings.prealloc.null_max;
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
@@ -156,7 +156,7 @@ impl Volatile {
         (own..own + SHARDS).find_map(|nth| self.pop_of(nth))
     }
 
-    /// Takes a null file out of a group: the newest, which may be in the caches, or with `wear` the
+    /// Takes a null file out of a shard: the newest, which may be in the caches, or with `wear` the
     /// oldest, which was written the longest time ago (§5).
     fn pop_of(&self, nth: u64) -> Option<Run> {
         let (shard, places) = (self.shard(nth), self.shard_max(nth));
@@ -278,7 +278,7 @@ impl Volatile {
     }
 }
 
-/// Takes the run out of a word of a group.
+/// Takes the run out of a word of a shard.
 fn take(word: &AtomicU64) -> Option<Run> {
     if word.load(Relaxed) == 0 {
         return None;
