@@ -1,15 +1,15 @@
 //! The policy of Chell §4.1.4: LRU among misses, FIFO among hits.
 //!
-//! The cache's manager keeps a list of its objects (*Cnodes*) and moves one to the tail when it is entered for it: when the
-//! object comes, and when part of it was missing. Hits do not enter the manager, so it knows nothing of them.
-//! The victim is the head.
+//! The cache's manager keeps a list of its objects (*Cnodes*). It moves an object to the tail when
+//! it is called for it: when the object is added, and when part of it was missing. Hits do not call
+//! the manager, so they do not move objects. The victim is the head.
 
 use std::sync::Arc;
 
 use crate::objects::{List, Objects};
 use crate::{MarkSlot, Marks, Policy};
 
-/// Hits are not counted.
+/// The maximum number of hits counted for an object: hits are not counted.
 pub(crate) const MARK_MAX: u8 = 0;
 
 /// The policy of Chell §4.1.4: a list in which misses move objects to the tail.
@@ -62,7 +62,8 @@ impl Policy for Blended {
         self.objects.find(key).map(MarkSlot::new)
     }
 
-    /// What is skipped moves to the tail, or it would be looked at each time until it can be evicted.
+    /// Moves skipped objects to the tail; otherwise each search would look at them until they can
+    /// be evicted.
     fn victim(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         for _ in 0..self.list.len {
             let head = self.list.front;

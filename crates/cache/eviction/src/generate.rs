@@ -1,56 +1,58 @@
-//! Generated traces: files of which some are popular, and what else caches meet.
+//! Generated traces: files of different popularity, with scans, loops, single accesses and shifts
+//! of popularity.
 //!
-//! All is computed from the seed: the same description gives the same accesses.
+//! Everything is computed from the seed: the same description gives the same accesses.
 
 use crate::objects::mix;
 use crate::trace::Access;
 use rng::Rng;
 
-/// Accesses from one scan to the next.
+/// The number of accesses from one scan to the next.
 const SCAN_PERIOD: u64 = 50_000;
-/// Keys of loops and of what is accessed once start here; the popular ones are numbered from 0.
+/// The first keys of loops and of objects that are accessed once. The keys of popular objects start
+/// at 0.
 const LOOP_KEYS: u64 = 1 << 40;
 const SINGLE_KEYS: u64 = 1 << 41;
-/// Files by size: the logarithm is normally distributed, with these parameters (Agrawal, Arpaci-Dusseau, Arpaci-Dusseau,
-/// FAST '09, Table 2). The tail is cut off.
+/// Parameters of file sizes: the logarithm is normally distributed (Agrawal, Arpaci-Dusseau,
+/// Arpaci-Dusseau, FAST '09, Table 2). The tail is cut off.
 const SIZE_MU: f64 = 9.48;
 const SIZE_SIGMA: f64 = 2.46;
 const SIZE_MAX: f64 = (512u64 << 20) as f64;
 
-/// How large objects are.
+/// The sizes of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// All alike, so many bytes.
+    /// The same size for all objects, in bytes.
     Fixed(u64),
-    /// As files: half of them below 13 KiB, 270 KB on average, at most 512 MiB.
+    /// Sizes of files: half of them below 13 KiB, 270 KB on average, at most 512 MiB.
     Files,
 }
 
-/// A trace to generate. Percentages are of accesses; what they leave goes to popular objects.
+/// A trace to generate. Percentages are shares of the accesses; the rest goes to popular objects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// Number of objects that are popular or not.
+    /// Number of objects among which popularity is distributed.
     pub objects: u64,
     /// Number of accesses.
     pub accesses: u64,
     /// Exponent of Zipf's law: the object of rank n is accessed in proportion to n^-alpha.
     pub alpha: f64,
-    /// All objects in order, in bursts, as a backup reads them.
+    /// Percentage of scans through all objects in order, in bursts, like a backup.
     pub scan_percent: u32,
-    /// Again and again through a tenth as many other objects, in order.
+    /// Percentage of accesses that loop in order through other objects, a tenth as many.
     pub loop_percent: u32,
-    /// Objects that are accessed only once.
+    /// Percentage of accesses to objects that are accessed only once.
     pub single_percent: u32,
-    /// After so many accesses other objects are popular; 0: never.
+    /// Number of accesses after which other objects become popular; 0: never.
     pub shift_every: u64,
-    /// Their sizes.
+    /// The sizes of the objects.
     pub sizes: Sizes,
-    /// Of everything random.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Workload {
-    /// Popular objects only.
+    /// Makes a workload of popular objects only.
     pub fn zipf(alpha: f64, objects: u64, accesses: u64) -> Self {
         Workload {
             objects,
@@ -65,7 +67,7 @@ impl Workload {
         }
     }
 
-    /// The workloads that `keepstone simulate` compares policies on, with names.
+    /// Returns the workloads on which `keepstone simulate` compares policies, with names.
     pub fn standard(objects: u64, accesses: u64) -> Vec<(&'static str, Workload)> {
         let zipf = |alpha| Workload::zipf(alpha, objects, accesses);
         vec![
@@ -82,7 +84,7 @@ impl Workload {
         ]
     }
 
-    /// Its accesses.
+    /// Returns the accesses.
     pub fn generate(&self) -> Generated {
         Generated {
             popularity: Alias::zipf(self.alpha, self.objects.max(1)),
@@ -102,10 +104,10 @@ impl Workload {
     }
 }
 
-/// The size of a file: the same for the same key.
+/// Returns the size of a file, which depends only on its key.
 fn file_size(key: u64) -> u64 {
     let mut rng = Rng::new(mix(key.wrapping_add(1)));
-    // Box and Muller's way to the normal distribution; 1 - x is above zero.
+    // The Box-Muller method for the normal distribution; 1 - x is above zero.
     let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
     let normal = radius * (std::f64::consts::TAU * rng.unit()).cos();
     (SIZE_MU + SIZE_SIGMA * normal).exp().clamp(1.0, SIZE_MAX) as u64
@@ -141,12 +143,13 @@ impl Generated {
         }
     }
 
-    /// By each shift, what was of rank `objects / 10` becomes the most popular.
+    /// Draws a popular object. At each shift, the object of rank `objects / 10` becomes the most
+    /// popular one.
     fn popular(&mut self) -> u64 {
         let Workload { objects, shift_every, .. } = self.workload;
         let rank = self.popularity.draw(&mut self.rng);
         let shifts = self.done.checked_div(shift_every).unwrap_or(0);
-        // Spread, so that scans do not come by them by rank.
+        // The keys are spread, so that scans do not meet the objects in the order of their ranks.
         let number = (rank + shifts * (objects / 10)) % objects.max(1);
         spread(number, objects.max(1))
     }
@@ -165,16 +168,16 @@ impl Iterator for Generated {
     }
 }
 
-/// Another number below `n` for each.
+/// Permutes the numbers below `n`.
 fn spread(number: u64, n: u64) -> u64 {
-    /// A prime above every `n` in use, so without a common divisor.
+    /// A prime above every `n` in use, so that both have no common divisor.
     const PRIME: u64 = 0xffff_ffff_ffff_ffc5;
     (u128::from(number) * u128::from(PRIME) % u128::from(n)) as u64
 }
 
-/// Draws from a given distribution in constant time (Walker's alias method).
+/// A table to draw from a given distribution in constant time (Walker's alias method).
 struct Alias {
-    /// For each column its share of itself, and to whom the rest belongs.
+    /// For each column, its own share and the column that owns the rest.
     columns: Vec<(f64, u32)>,
 }
 
@@ -184,7 +187,7 @@ impl Alias {
         let mean = shares.iter().sum::<f64>() / n as f64;
         let mut columns: Vec<_> =
             shares.iter().enumerate().map(|(i, share)| (share / mean, i as u32)).collect();
-        // Ranks with less than their column can hold, and those with more: these come first.
+        // Splits the ranks into those whose share fills a column, which come first, and the others.
         let (mut rich, mut poor): (Vec<_>, Vec<_>) =
             (0..columns.len()).partition(|i| columns[*i].0 >= 1.0);
         while let (Some(to), Some(from)) = (poor.pop(), rich.pop()) {

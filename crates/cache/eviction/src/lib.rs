@@ -1,16 +1,18 @@
-//! Cache replacement policies: which object a full cache gives up next.
+//! Cache replacement policies. They choose the objects that a full cache evicts next.
 //!
-//! A policy knows keys and weights, no files, memory or processes. The cache calls it under a lock when an object comes or
-//! goes, or when it needs space. A hit takes no lock: it sets a mark ([`Marks::touch`]), which policies read and clear when
-//! they look for a victim.
+//! A policy knows keys and weights, but no files, memory or processes. The cache calls it under a
+//! lock when an object is added or removed, or when it needs space. A hit takes no lock: it sets a
+//! mark ([`Marks::touch`]), which policies read and clear when they look for a victim.
 //!
-//! - [`Kind::Blended`]: the list of Chell §4.1.4, LRU among misses and FIFO among hits.
-//! - [`Kind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares what has been hit.
-//! - [`Kind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for newcomers before a main queue, and a ghost queue.
+//! - [`Kind::Blended`]: the list of Chell §4.1.4, LRU among misses and FIFO among hits;
+//! - [`Kind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares objects
+//!   that were hit;
+//! - [`Kind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for new objects before a main
+//!   queue, and a ghost queue.
 //!
-//! Each takes at most 64 bytes of memory for an object, its mark, its ghost and the index included
-//! (`tests/it/memory.rs`), and a constant number of steps, amortised. [`simulate`] compares them on traces, from files
-//! ([`trace`]) or generated ones ([`generate`]).
+//! Each policy takes at most 64 bytes of memory for an object, including its mark, its ghost and
+//! the index (`tests/it/memory.rs`), and a constant number of steps, amortised. [`simulate`]
+//! compares them on traces, from files ([`trace`]) or generated ones ([`generate`]).
 
 #![forbid(unsafe_code)]
 
@@ -32,36 +34,38 @@ pub use marks::{MarkSlot, Marks};
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 
-/// What is cached, in order of eviction. Objects are named by the caller's 64-bit keys and have weights, in blocks of 4 KiB;
-/// what is heavier than 2^29 - 1 blocks (2 TiB) counts as that.
+/// The objects of a cache, in order of eviction. The caller names objects by 64-bit keys and gives
+/// them weights, in blocks of 4 KiB. Weights above 2^29 - 1 blocks (2 TiB) count as that.
 pub trait Policy: Send {
-    /// Adds an object; of one that is there, changes the weight only. Its slot stays the same until it is removed.
+    /// Adds an object, or changes the weight of one that exists. Its slot stays the same until it
+    /// is removed.
     fn insert(&mut self, key: u64, weight: u64) -> MarkSlot;
 
-    /// Forgets an object, if it is there: one that [`Self::victim`] has named was evicted, any other one was deleted.
+    /// Removes an object, if it exists. One that [`Self::victim`] returned counts as evicted, any
+    /// other one as deleted.
     fn remove(&mut self, key: u64);
 
-    /// The cache's manager was entered for this object although it is there, as part of it was missing. Only
-    /// [`Blended`] heeds it.
+    /// Notes that the cache's manager was called for an object that exists, because part of it was
+    /// missing. Only [`Blended`] uses this.
     fn entered(&mut self, _key: u64) {}
 
-    /// Where hits on this object are marked.
+    /// Returns the slot where hits on this object are marked.
     fn slot(&self, key: u64) -> Option<MarkSlot>;
 
-    /// The object to evict next; it stays until it is removed. `skip` says of a key that it cannot be evicted now (dirty, or
-    /// in use), and then the next one is taken. Asks about each object at most once, and returns `None` if all are
-    /// skipped.
+    /// Returns the object to evict next, which stays until it is removed. `skip` returns whether an
+    /// object cannot be evicted now (dirty, or in use); then the next one is tried. Asks about each
+    /// object at most once, and returns `None` if all are skipped.
     fn victim(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64>;
 
-    /// Number of objects.
+    /// Returns the number of objects.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns whether there are no objects.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory that the policy takes, its marks included.
+    /// Returns the bytes of memory that the policy takes, including its marks.
     fn bytes_of_memory(&self) -> usize;
 }
 
@@ -72,16 +76,16 @@ pub enum Kind {
     Blended,
     /// [`Sieve`]
     Sieve,
-    /// [`S3Fifo`]: has the most hits on average of the traces in docs/PERFORMANCE.md.
+    /// [`S3Fifo`]: has the highest average hit ratio on the traces in docs/measurements/eviction.md. hits on average of the traces in docs/measurements/eviction.md.
     #[default]
     S3Fifo,
 }
 
 impl Kind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Kind; 3] = [Kind::Blended, Kind::Sieve, Kind::S3Fifo];
 
-    /// As [`FromStr`] understands it.
+    /// Returns the name that [`FromStr`] accepts.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Blended => "blended",
@@ -90,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// A policy without objects, and where hits are marked.
+    /// Makes a policy without objects, and its marks.
     pub fn policy(self) -> (Box<dyn Policy>, Arc<Marks>) {
         let marks = Arc::new(Marks::new(match self {
             Kind::Blended => blended::MARK_MAX,

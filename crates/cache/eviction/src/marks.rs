@@ -1,48 +1,51 @@
 //! Marks of hits: one byte for each slot, set without a lock.
 //!
-//! A hit and a search for a victim may come at the same time. Either order is right, and a hit that gets lost between
-//! two others costs nothing but precision; so all accesses are relaxed, and none is a read-modify-write.
+//! A hit and a search for a victim may occur at the same time. Either order is correct, and a hit
+//! that is lost between two others only costs precision. So all accesses are relaxed, and none is a
+//! read-modify-write.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Bytes of the first chunk; each further one is as large as all before it.
+/// The size of the first chunk in bytes. Each further chunk is as large as all before it together.
 const CHUNK_0: usize = 1024;
-/// Chunks for 2^32 slots.
+/// The number of chunks for 2^32 slots.
 const CHUNKS: usize = 23;
 
-/// Place of an object's mark. After the object was removed, another one gets the slot: a late
-/// [`Marks::touch`] then counts for that one, which does no harm.
+/// The place of an object's mark. After the object is removed, another one gets the slot; a late
+/// [`Marks::touch`] then counts for the new one, which does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MarkSlot(u32);
 
 impl MarkSlot {
-    /// The slot of this number, as from [`Self::index`].
+    /// Makes the slot of a number that [`Self::index`] returned.
     pub const fn new(index: u32) -> Self {
         MarkSlot(index)
     }
 
-    /// Its number: small, as slots are used again.
+    /// Returns its number, which is small, as slots are reused.
     pub const fn index(self) -> u32 {
         self.0
     }
 }
 
-/// How often each object was hit since the policy looked last. Grows as slots do, and nothing in it ever moves.
+/// The number of hits on each object since the policy last looked. The table grows with the slots,
+/// and nothing in it ever moves.
 #[derive(Debug)]
 pub struct Marks {
     chunks: [OnceLock<Box<[AtomicU8]>>; CHUNKS],
-    /// Hits that are counted; more are the same.
+    /// The maximum number of hits that is counted.
     max: u8,
 }
 
 impl Marks {
-    /// No slots yet; counts up to `max` hits.
+    /// Makes marks without slots, which count up to `max` hits.
     pub(crate) fn new(max: u8) -> Self {
         Marks { chunks: [const { OnceLock::new() }; CHUNKS], max }
     }
 
-    /// Notes a hit: a load, and a store if that changes anything. Nothing happens at a slot that was never used.
+    /// Notes a hit, by a load, and a store if that changes the mark. Does nothing for a slot that
+    /// was never used.
     #[inline]
     pub fn touch(&self, slot: MarkSlot) {
         if let Some(mark) = self.mark(slot) {
@@ -53,7 +56,7 @@ impl Marks {
         }
     }
 
-    /// Hits noted at a slot, at most as many as the policy tells apart.
+    /// Returns the number of hits noted at a slot, up to the maximum that the policy counts.
     #[inline]
     pub fn get(&self, slot: MarkSlot) -> u8 {
         self.mark(slot).map_or(0, |mark| mark.load(Relaxed))
@@ -78,19 +81,19 @@ impl Marks {
         self.chunks[chunk].get()?.get(at)
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub fn bytes_of_memory(&self) -> usize {
         let chunks = self.chunks.iter().filter_map(OnceLock::get);
         size_of::<Self>() + chunks.map(|chunk| chunk.len()).sum::<usize>()
     }
 }
 
-/// Slots in a chunk.
+/// Returns the number of slots in a chunk.
 fn len_of(chunk: usize) -> usize {
     CHUNK_0 << chunk.saturating_sub(1)
 }
 
-/// The chunk of a slot, and where it lies in it.
+/// Returns the chunk of a slot and the place in it.
 #[inline]
 fn place(slot: MarkSlot) -> (usize, usize) {
     let slot = slot.0 as usize;

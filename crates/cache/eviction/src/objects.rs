@@ -1,28 +1,28 @@
 //! The objects of a policy: nodes of 20 bytes in doubly linked lists, found by key.
 //!
-//! Nodes lie in one vector and link each other by number, which is also their slot. The index is a table of
-//! such numbers with linear probing, which compares keys in the nodes. Both grow by a part of their size, not to the double,
-//! so that little is unused; neither shrinks.
+//! Nodes lie in one vector and link each other by number, which is also their slot. The index is a
+//! table of such numbers with linear probing, which compares the keys in the nodes. Both grow by a
+//! fraction of their size, not to the double, so that little space is unused. Neither shrinks.
 
 use std::sync::Arc;
 
 use crate::{MarkSlot, Marks};
 
-/// No node.
+/// The number that stands for no node.
 pub const NONE: u32 = u32::MAX;
-/// Weights from here on are cut off.
+/// The maximum weight; larger weights are reduced to it.
 const WEIGHT_MAX: u32 = (1 << 29) - 1;
-/// Where the tag and the flag lie, above the weight.
+/// The positions of the tag and the flag, above the weight.
 const TAG_SHIFT: u32 = 29;
 const FLAG: u32 = 1 << 31;
 
-/// Packed so that the key does not make it 24 bytes.
+/// A node. It is packed, as the alignment of the key would make it 24 bytes.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy)]
 struct Node {
     key: u64,
     prev: u32,
-    /// Of an unused node, the next unused one.
+    /// The next node; for an unused node, the next unused one.
     next: u32,
     /// Weight (29 bits), tag (2), flag (1).
     state: u32,
@@ -30,27 +30,27 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 20);
 
-/// Objects in a row, oldest first.
+/// A list of objects, oldest first.
 #[derive(Debug, Clone, Copy)]
 pub struct List {
-    /// The oldest.
+    /// The oldest object.
     pub front: u32,
     back: u32,
-    /// How many.
+    /// The number of objects.
     pub len: usize,
-    /// Their weights.
+    /// The sum of their weights.
     pub weight: u64,
 }
 
 impl List {
-    /// Nothing in it.
+    /// An empty list.
     pub const EMPTY: List = List { front: NONE, back: NONE, len: 0, weight: 0 };
 }
 
 /// All objects of a policy.
 pub struct Objects {
     nodes: Vec<Node>,
-    /// First unused node.
+    /// The first unused node.
     free: u32,
     /// Numbers of nodes, or [`NONE`].
     index: Vec<u32>,
@@ -63,26 +63,26 @@ impl Objects {
         Objects { nodes: Vec::new(), free: NONE, index: vec![NONE; 16], len: 0, marks }
     }
 
-    /// Number of objects, ghosts included.
+    /// Returns the number of objects, including ghosts.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory, the marks included.
+    /// Returns the bytes of memory, including the marks.
     pub fn bytes_of_memory(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.index.capacity() * size_of::<u32>()
             + self.marks.bytes_of_memory()
     }
 
-    /// The object of this key.
+    /// Returns the object of a key.
     pub fn find(&self, key: u64) -> Option<u32> {
         let found = self.index[self.place_of(key)];
         (found != NONE).then_some(found)
     }
 
-    /// Adds an object whose key is not there; it is in no list yet, has no hits, and tag 0.
+    /// Adds an object with a new key. It is in no list yet, has no hits, and tag 0.
     pub fn add(&mut self, key: u64, weight: u64) -> u32 {
         if (self.len + 1) * 4 > self.index.len() * 3 {
             self.grow_index();
@@ -98,7 +98,7 @@ impl Objects {
         i
     }
 
-    /// Forgets an object, which is in no list.
+    /// Removes an object that is in no list.
     pub fn delete(&mut self, i: u32) {
         let place = self.place_of(self.key(i));
         debug_assert_eq!(self.index[place], i);
@@ -124,7 +124,7 @@ impl Objects {
         list.weight += self.weight(i);
     }
 
-    /// Two bits of the policy's.
+    /// Returns the tag: two bits for the policy's use.
     pub fn tag(&self, i: u32) -> u32 {
         self.nodes[i as usize].state >> TAG_SHIFT & 3
     }
@@ -134,7 +134,7 @@ impl Objects {
         *state = *state & !(3 << TAG_SHIFT) | tag << TAG_SHIFT;
     }
 
-    /// One more bit of the policy's.
+    /// Returns the flag: one more bit for the policy's use.
     pub fn flag(&self, i: u32) -> bool {
         self.nodes[i as usize].state & FLAG != 0
     }
@@ -144,7 +144,7 @@ impl Objects {
         *state = *state & !FLAG | if flag { FLAG } else { 0 };
     }
 
-    /// Hits of an object since they were last cleared.
+    /// Returns the hits on an object since they were last cleared.
     pub fn hits(&self, i: u32) -> u8 {
         self.marks.get(MarkSlot::new(i))
     }
@@ -153,12 +153,12 @@ impl Objects {
         self.marks.set(MarkSlot::new(i), hits);
     }
 
-    /// The next younger object of the same list.
+    /// Returns the next younger object of the same list.
     pub fn next(&self, i: u32) -> u32 {
         self.nodes[i as usize].next
     }
 
-    /// Puts an object that is in no list behind all of `list`.
+    /// Appends an object that is in no list to `list`.
     pub fn push_back(&mut self, list: &mut List, i: u32) {
         let back = list.back;
         let node = &mut self.nodes[i as usize];
@@ -172,7 +172,7 @@ impl Objects {
         list.weight += self.weight(i);
     }
 
-    /// Takes an object out of `list`.
+    /// Removes an object from `list`.
     pub fn unlink(&mut self, list: &mut List, i: u32) {
         let Node { prev, next, .. } = self.nodes[i as usize];
         match prev {
@@ -187,7 +187,7 @@ impl Objects {
         list.weight -= self.weight(i);
     }
 
-    /// Moves all of `from` behind `list`, in their order.
+    /// Appends all objects of `from` to `list`, in their order.
     pub fn append(&mut self, list: &mut List, from: List) {
         if from.len == 0 {
             return;
@@ -219,12 +219,13 @@ impl Objects {
         i.expect("fewer than 2^32 - 1 objects")
     }
 
-    /// Where in the index the search for a key begins.
+    /// Returns the place in the index where the search for a key begins.
     fn home(&self, key: u64) -> usize {
         ((u128::from(mix(key)) * self.index.len() as u128) >> 64) as usize
     }
 
-    /// Where in the index a key is, or would be. There is an end, as a quarter of the index is empty.
+    /// Returns the place of a key in the index, or the place where it would be. The search ends, as
+    /// a quarter of the index is empty.
     fn place_of(&self, key: u64) -> usize {
         let mut place = self.home(key);
         while self.index[place] != NONE && self.key(self.index[place]) != key {
@@ -237,7 +238,8 @@ impl Objects {
         if place + 1 == self.index.len() { 0 } else { place + 1 }
     }
 
-    /// Empties a place of the index, and moves those behind it for which it would end the search.
+    /// Empties a place of the index, and moves those entries behind it that a search would not find
+    /// any more.
     fn close_gap(&mut self, mut gap: usize) {
         let len = self.index.len();
         let distance = |from: usize, to: usize| (to + len - from) % len;
@@ -267,7 +269,7 @@ fn cut(weight: u64) -> u32 {
     u32::try_from(weight).unwrap_or(u32::MAX).min(WEIGHT_MAX)
 }
 
-/// Spreads keys, which are often consecutive numbers (the last steps of MurmurHash3).
+/// Hashes a key, as keys are often consecutive numbers (the last steps of MurmurHash3).
 pub fn mix(mut key: u64) -> u64 {
     key = (key ^ key >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     key = (key ^ key >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

@@ -1,23 +1,26 @@
-//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: *FIFO queues are all you need for cache eviction*, SOSP '23).
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: *FIFO queues are all you need for cache eviction*, SOSP
+//! '23).
 //!
-//! Newcomers go to a *small* queue of a tenth of the cache. What was hit at least twice when it leaves that goes to the *main*
-//! queue, and what was not is evicted, so that objects which are used once do not displace others. The *ghost* queue
-//! remembers the keys of those: what comes again while it is there goes to the main queue at once. In the main queue an object
-//! that was hit goes behind, with one hit less.
+//! New objects enter a *small* queue of a tenth of the cache. An object that was hit at least twice
+//! before it leaves that queue moves to the *main* queue; any other one is evicted. So objects that
+//! are used once do not displace others. The *ghost* queue remembers the keys of the evicted ones:
+//! an object that returns while its key is there enters the main queue at once. In the main queue,
+//! an object that was hit moves to the end, with one hit less.
 //!
-//! Differences to the paper: the small queue is a tenth of what is cached now, as nobody says how large the cache is (the cache
-//! asks for victims when it is full); ghosts are counted, not weighed.
+//! Differences from the paper: the small queue is a tenth of the objects cached now, as the policy
+//! does not know the size of the cache (the cache asks for victims when it is full). Ghosts are
+//! counted, not weighed.
 //!
-//! - s3fifo-G1: there are at most nine tenths as many ghosts as objects.
+//! - s3fifo-G1: the number of ghosts is at most nine tenths of the number of objects.
 
 use std::sync::Arc;
 
 use crate::objects::{List, Objects};
 use crate::{MarkSlot, Marks, Policy};
 
-/// Hits that are told apart.
+/// The maximum number of hits counted for an object.
 pub(crate) const MARK_MAX: u8 = 3;
-/// Hits from which on an object is moved from the small queue to the main one.
+/// The number of hits that moves an object from the small queue to the main one.
 const HITS_FOR_MAIN: u8 = 2;
 
 /// Tags of objects: their queue.
@@ -25,9 +28,10 @@ const SMALL: u32 = 0;
 const MAIN: u32 = 1;
 const GHOST: u32 = 2;
 
-/// S3-FIFO: a small queue for newcomers, a main queue, and ghosts of what was evicted from the small one.
+/// S3-FIFO: a small queue for new objects, a main queue, and ghosts of objects evicted from the
+/// small one.
 pub struct S3Fifo {
-    /// Their flag says that the object was named as a victim.
+    /// The objects. A flag marks those that were returned as victims.
     objects: Objects,
     small: List,
     main: List,
@@ -40,7 +44,7 @@ impl S3Fifo {
         S3Fifo { objects, small: List::EMPTY, main: List::EMPTY, ghosts: List::EMPTY }
     }
 
-    /// Number of keys that are remembered beyond the objects.
+    /// Returns the number of keys that are remembered beyond the objects.
     pub fn ghosts(&self) -> usize {
         self.ghosts.len
     }
@@ -49,7 +53,7 @@ impl S3Fifo {
         self.objects.find(key).map(|i| (i, self.objects.tag(i)))
     }
 
-    /// A ghost comes back to life.
+    /// Turns a ghost into an object again.
     fn revive(&mut self, i: u32, weight: u64) {
         self.objects.set_weight(&mut self.ghosts, i, weight);
         self.objects.unlink(&mut self.ghosts, i);
@@ -76,9 +80,11 @@ impl S3Fifo {
         self.small.weight * 10 >= self.small.weight + self.main.weight + held
     }
 
-    /// Looks for a victim; what `skip` refuses goes to `held`, those of the small queue first.
+    /// Looks for a victim. Objects that `skip` refuses go to `held`: first those of the small
+    /// queue, then those of the main queue.
     fn search(&mut self, held: &mut [List; 2], skip: &mut dyn FnMut(u64) -> bool) -> Option<u32> {
-        // After so many steps threads have hit objects during the search; then hits count no more.
+        // A search of more steps than this means that threads hit objects meanwhile. Then hits are
+        // ignored.
         let mut patience = self.len() * (usize::from(MARK_MAX) + 2);
         while self.small.len + self.main.len > 0 {
             let held_weight = held[0].weight + held[1].weight;
@@ -153,7 +159,7 @@ impl Policy for S3Fifo {
         self.find(key).filter(|(_, tag)| *tag != GHOST).map(|(i, _)| MarkSlot::new(i))
     }
 
-    /// What is skipped goes behind all others of its queue.
+    /// Moves skipped objects to the end of their queue.
     fn victim(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         let mut held = [List::EMPTY; 2];
         let found = self.search(&mut held, skip);

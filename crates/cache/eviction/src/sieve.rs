@@ -1,23 +1,25 @@
 //! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi: *SIEVE is simpler than LRU*, NSDI '24).
 //!
-//! One queue in order of arrival, and a hand that goes from the oldest object to the youngest and then starts over. It spares
-//! what was hit since it came by last, and takes what was not. Objects never move, so those that are hit stay
-//! among the old ones, and newcomers are taken soon.
+//! SIEVE has one queue in order of arrival, and a hand that moves from the oldest object to the
+//! youngest and then starts over. The hand spares objects that were hit since it last passed them,
+//! and takes others. Objects never move: those that are hit stay among the old ones, and new ones
+//! without hits are taken soon.
 
 use std::sync::Arc;
 
 use crate::objects::{List, NONE, Objects};
 use crate::{MarkSlot, Marks, Policy};
 
-/// Hit, or not.
+/// The maximum number of hits counted for an object.
 pub(crate) const MARK_MAX: u8 = 1;
 
-/// SIEVE: a queue with a hand that spares what was hit.
+/// SIEVE: a queue with a hand that spares objects that were hit.
 pub struct Sieve {
-    /// Their flag says that `skip` has refused the object; it holds for the round in which it was set.
+    /// The objects. A flag marks those that `skip` refused; it is valid for the round in which it
+    /// was set.
     objects: Objects,
     queue: List,
-    /// What the hand points to; [`NONE`]: the oldest.
+    /// The object at the hand; [`NONE`]: the oldest.
     hand: u32,
 }
 
@@ -26,7 +28,7 @@ impl Sieve {
         Sieve { objects: Objects::new(marks), queue: List::EMPTY, hand: NONE }
     }
 
-    /// The object at the hand; there is one.
+    /// Returns the object at the hand. The queue is not empty.
     fn at_hand(&mut self) -> u32 {
         if self.hand == NONE {
             self.hand = self.queue.front;
@@ -34,7 +36,7 @@ impl Sieve {
         self.hand
     }
 
-    /// First round: spares what was hit, and notes what was refused.
+    /// Runs the first round: spares objects that were hit, and flags those that `skip` refused.
     fn search(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         for _ in 0..self.queue.len {
             let i = self.at_hand();
@@ -49,8 +51,8 @@ impl Sieve {
         None
     }
 
-    /// Second round, among what the first has spared. It heeds no hits, or threads that hit everything could make the search
-    /// endless.
+    /// Runs the second round, among objects that the first one spared. It ignores hits; otherwise
+    /// threads that hit everything could make the search endless.
     fn search_spared(&mut self, skip: &mut dyn FnMut(u64) -> bool) -> Option<u64> {
         for _ in 0..self.queue.len {
             let i = self.at_hand();

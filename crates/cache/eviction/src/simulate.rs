@@ -1,7 +1,8 @@
-//! Runs traces through caches that hold whole objects, and counts what they find.
+//! Runs traces through simulated caches of whole objects, and counts their hits.
 //!
-//! All caches see a trace side by side, in one pass. A cache holds objects in blocks of 4 KiB and gives up others when it
-//! is full. One that is larger than the cache is not kept. One that has grown since it came misses what is new of it.
+//! All caches get a trace in one pass. A cache holds objects in blocks of 4 KiB and evicts others
+//! when it is full. An object larger than the cache is not kept. If an object has grown since it
+//! was added, its new part is missing.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -13,20 +14,21 @@ use serde::{Serialize, Serializer};
 use crate::trace::Access;
 use crate::{Kind, MarkSlot, Marks, Policy, UnknownKind};
 
-/// Bytes of a block, the unit of weight.
+/// The size of a block in bytes, the unit of weight.
 pub const BLOCK: u64 = 4096;
 
-/// What a cache of the simulation does.
+/// The policy of a simulated cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A policy that the cache can have.
     Kind(Kind),
-    /// To compare with: LRU as if each hit took the manager's lock, [`Kind::Blended`] entered by every access.
+    /// LRU for comparison, as if each hit took the manager's lock: [`Kind::Blended`], entered by
+    /// every access.
     Lru,
 }
 
 impl Subject {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Subject; 4] = [
         Subject::Lru,
         Subject::Kind(Kind::Blended),
@@ -34,7 +36,7 @@ impl Subject {
         Subject::Kind(Kind::S3Fifo),
     ];
 
-    /// As [`FromStr`] understands it.
+    /// Returns the name that [`FromStr`] accepts.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Kind(kind) => kind.name(),
@@ -63,18 +65,18 @@ impl Serialize for Subject {
     }
 }
 
-/// What a trace has.
+/// The size of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Footprint {
     /// Number of accesses.
     pub accesses: u64,
     /// Number of objects.
     pub objects: u64,
-    /// Bytes of all objects, in whole blocks, as large as each was first.
+    /// The bytes of all objects, in whole blocks, with the size of each at its first access.
     pub bytes: u64,
 }
 
-/// Counts what a trace has.
+/// A counter of accesses and objects of a trace.
 #[derive(Debug, Default)]
 pub struct Survey {
     seen: HashSet<u64>,
@@ -92,34 +94,34 @@ impl Survey {
         }
     }
 
-    /// What was counted.
+    /// Returns the counts.
     pub fn footprint(&self) -> Footprint {
         self.found
     }
 }
 
-/// What a cache did.
+/// The counts of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Number of accesses.
     pub accesses: u64,
-    /// Accesses that found the whole object.
+    /// Number of accesses that found the whole object.
     pub hits: u64,
-    /// Bytes that were accessed.
+    /// Number of bytes accessed.
     pub bytes: u64,
-    /// Bytes of these that were there.
+    /// Number of bytes accessed that were in the cache.
     pub bytes_hit: u64,
-    /// Objects that were evicted.
+    /// Number of objects evicted.
     pub evictions: u64,
 }
 
 impl Counts {
-    /// Share of accesses that were hits, 0 to 1.
+    /// Returns the share of accesses that were hits, 0 to 1.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.accesses)
     }
 
-    /// Share of bytes that were there, 0 to 1.
+    /// Returns the share of bytes that were in the cache, 0 to 1.
     pub fn byte_hit_ratio(&self) -> f64 {
         ratio(self.bytes_hit, self.bytes)
     }
@@ -129,21 +131,21 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// A cache that holds nothing but keys.
+/// A cache that holds only keys.
 pub struct Cache {
     subject: Subject,
     policy: Box<dyn Policy>,
     marks: Arc<Marks>,
-    /// Slot and bytes of each object.
+    /// The slot and the size in bytes of each object.
     objects: HashMap<u64, (MarkSlot, u64)>,
-    /// In blocks, as `used`.
+    /// The capacity in blocks, like `used`.
     capacity: u64,
     used: u64,
     counts: Counts,
 }
 
 impl Cache {
-    /// An empty cache of so many bytes, which are rounded down to whole blocks.
+    /// Makes an empty cache of `bytes` bytes, rounded down to whole blocks.
     pub fn new(subject: Subject, bytes: u64) -> Self {
         let kind = match subject {
             Subject::Kind(kind) => kind,
@@ -155,22 +157,22 @@ impl Cache {
         Cache { subject, policy, marks, objects, capacity, used: 0, counts: Counts::default() }
     }
 
-    /// What it did.
+    /// Returns its counts.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Bytes of memory that its policy takes.
+    /// Returns the bytes of memory that its policy takes.
     pub fn bytes_of_memory(&self) -> usize {
         self.policy.bytes_of_memory()
     }
 
-    /// Number of objects in it.
+    /// Returns the number of objects in it.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -210,7 +212,7 @@ impl Cache {
         self.used += weight;
     }
 
-    /// Adds what an object has more than before.
+    /// Adds the new part of an object that has grown.
     fn grow(&mut self, access: Access) {
         let weight = blocks(access.size);
         if weight > self.capacity {
@@ -241,7 +243,7 @@ impl Cache {
     }
 }
 
-/// Blocks that hold so many bytes; an empty object takes one, too.
+/// Returns the number of blocks that hold `size` bytes; an empty object takes one, too.
 fn blocks(size: u64) -> u64 {
     size.div_ceil(BLOCK).max(1)
 }

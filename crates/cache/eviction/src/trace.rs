@@ -1,28 +1,30 @@
-//! Traces: which object was accessed, and how large it was then.
+//! Traces of accesses to objects, with the size of each object at the access.
 //!
-//! - text: a line `key [size]` for each access, size in bytes (default 4096). A key is a number below 2^64, or any other word,
-//!   which stands for a hash of itself. Empty lines, and those that begin with `#`, mean nothing.
-//! - oracleGeneral: records of 24 bytes, little-endian: time (u32), key (u64), size in bytes (u32), when the key
-//!   comes again (i64). The traces of the papers on S3-FIFO and SIEVE are published so, compressed.
+//! - text: a line `key [size]` for each access, size in bytes (default 4096). A key is a number
+//!   below 2^64, or any other word, which is hashed. Empty lines, and those that begin with `#`,
+//!   are ignored.
+//! - oracleGeneral: records of 24 bytes, little-endian: time (u32), key (u64), size in bytes (u32),
+//!   and the time of the next access to the key (i64). The traces of the papers on S3-FIFO and
+//!   SIEVE are published in this format, compressed.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read, Result, Seek as _};
 use std::path::Path;
 
-/// Bytes of an oracleGeneral record.
+/// The size of an oracleGeneral record in bytes.
 const RECORD: usize = 24;
-/// First bytes of a file that zstd has compressed.
+/// The first bytes of a file that zstd compressed.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Size of an object of which a text says none, in bytes.
+/// The size of an object if a text gives none, in bytes.
 const SIZE: u64 = 4096;
-/// Bytes of the beginning that tell what a file is.
+/// The number of bytes at the beginning that identify the format of a file.
 const HEAD: u64 = 4096;
 
 /// An access to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Names the object.
+    /// The key of the object.
     pub key: u64,
     /// Its size, in bytes.
     pub size: u64,
@@ -32,7 +34,7 @@ pub struct Access {
 pub struct TraceFile {
     input: BufReader<File>,
     is_text: bool,
-    /// Bytes of records that were read.
+    /// The number of bytes of records read so far.
     at: u64,
     len: u64,
     line: String,
@@ -40,7 +42,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Opens a trace; its bytes tell of which kind it is.
+    /// Opens a trace and detects its format from its first bytes.
     pub fn open(path: &Path) -> Result<Self> {
         let mut file = File::open(path)?;
         if !file.metadata()?.is_file() {
@@ -108,7 +110,8 @@ fn invalid<T>(what: &str) -> Result<T> {
     Err(Error::new(ErrorKind::InvalidData, what))
 }
 
-/// Text has no control characters; a record has, as its size fills four bytes.
+/// Returns whether a file is text. Text has no control characters; a record has some, as its size
+/// fills four bytes.
 fn is_text(head: &[u8]) -> bool {
     head.iter().all(|byte| *byte >= b' ' || b"\t\r\n".contains(byte))
 }
@@ -120,7 +123,7 @@ fn parse(line: &str) -> Option<Access> {
     words.next().is_none().then_some(Access { key, size })
 }
 
-/// Whether a word is a row of numbers that commas separate, and so no key.
+/// Returns whether a word is a list of numbers separated by commas, which is not a key.
 fn is_row(word: &str) -> bool {
     word.contains(',') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
 }

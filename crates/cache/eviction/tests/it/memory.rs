@@ -1,8 +1,9 @@
-//! What policies take of memory: at most 64 bytes for each object.
+//! Tests the memory of policies: at most 64 bytes for each object.
 
 use eviction::Kind;
 
-/// Bytes for each object, once there are as many that what is constant counts for nothing.
+/// The maximum bytes for each object, when there are so many objects that constant costs do not
+/// matter.
 const BYTES_MAX: usize = 64;
 
 /// Fills a policy, then replaces its objects until there are as many ghosts as it will have.
@@ -13,7 +14,7 @@ fn an_object_takes_at_most_64_bytes() {
         let mut worst = 0;
         for key in 0..600_000u64 {
             policy.insert(key, 1 + key % 7);
-            // Half of them while the cache grows: ghosts come as objects do.
+            // Evicts half of the objects while the cache grows, as ghosts come with evictions.
             if key % 2 == 0 && key > 1000 {
                 let victim = policy.victim(&mut |_| false).expect("there are objects");
                 policy.remove(victim);
@@ -27,7 +28,7 @@ fn an_object_takes_at_most_64_bytes() {
     }
 }
 
-/// A cache that stays full takes no more memory, whatever passes through it.
+/// A cache that stays full needs no more memory, whatever objects pass through it.
 #[test]
 fn memory_does_not_grow_while_a_cache_is_full() {
     for kind in Kind::ALL {

@@ -1,4 +1,4 @@
-//! The policies against the plainest code that does the same, on random calls.
+//! Tests the policies on random calls against the simplest code that does the same.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// An object of a model: key, weight, hits.
 type Object = (u64, u64, u8);
 
-/// What a policy does, in vectors; oldest first.
+/// A model of a policy, in vectors, with the oldest objects first.
 trait Model {
     fn insert(&mut self, key: u64, weight: u64);
     fn remove(&mut self, key: u64);
@@ -62,7 +62,7 @@ impl Model for BlendedModel {
     }
 }
 
-/// The hand is a position; at the end it stands before the first.
+/// A model of SIEVE. The hand is a position; at the end it moves to the first object.
 #[derive(Default)]
 struct SieveModel {
     queue: VecDeque<Object>,
@@ -72,7 +72,7 @@ struct SieveModel {
 impl Model for SieveModel {
     fn insert(&mut self, key: u64, weight: u64) {
         if find(&self.queue, key).is_none() {
-            // A hand behind the last object goes to the first one, not to this.
+            // A hand behind the last object moves to the first one, not to the new one.
             self.hand = if self.hand == self.queue.len() { 0 } else { self.hand };
             self.queue.push_back((key, weight, 0));
         }
@@ -114,7 +114,7 @@ struct S3FifoModel {
     small: VecDeque<Object>,
     main: VecDeque<Object>,
     ghosts: VecDeque<u64>,
-    /// Named as a victim, and neither moved nor skipped since.
+    /// The keys that were returned as victims, and neither moved nor skipped since.
     named: Vec<u64>,
 }
 
@@ -214,7 +214,7 @@ enum Call {
     Remove(u64),
     Hit(u64),
     Entered(u64),
-    /// Name a victim; these keys are skipped. Then remove it, or not.
+    /// Asks for a victim with these keys skipped; the flag selects whether it is then removed.
     Victim(Vec<u64>, bool),
 }
 
@@ -231,7 +231,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     vec(call, 0..300)
 }
 
-/// Both answer alike to all calls, and at last give up their objects in the same order.
+/// Checks that a policy and its model give the same answers to all calls, and finally evict their
+/// objects in the same order.
 fn compare(kind: Kind, calls: Vec<Call>) -> Result<(), TestCaseError> {
     let (mut policy, marks) = kind.policy();
     let mut model = model(kind);
@@ -275,7 +276,8 @@ fn compare(kind: Kind, calls: Vec<Call>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Asks for a victim; nothing may be looked at twice, and no other key than those that are there.
+/// Asks for a victim. The policy must ask about each key at most once, and only about keys that it
+/// has.
 fn ask(policy: &mut dyn Policy, skip: &[u64]) -> Result<Option<u64>, TestCaseError> {
     let mut asked = Vec::new();
     let victim = policy.victim(&mut |key| {
@@ -343,7 +345,8 @@ fn filled(kind: Kind, keys: std::ops::Range<u64>) -> (Box<dyn Policy>, Arc<Marks
     (policy, marks)
 }
 
-/// Figure 1 of the paper on SIEVE in small: the hand goes on where it was, past what came meanwhile.
+/// A small version of Figure 1 of the paper on SIEVE: the hand continues where it was, over objects
+/// that were added meanwhile.
 #[test]
 fn sieve_keeps_its_hand_when_the_object_there_goes() {
     let (mut policy, marks) = filled(Kind::Sieve, 0..6);
@@ -353,7 +356,7 @@ fn sieve_keeps_its_hand_when_the_object_there_goes() {
     assert_eq!(policy.victim(&mut |_| false), Some(1));
     policy.remove(1);
     policy.insert(6, 1);
-    // The hand has gone past 2, and stands at 3, which is deleted.
+    // The hand has passed 2 and stands at 3, which is deleted.
     assert_eq!(policy.victim(&mut |_| false), Some(3));
     policy.remove(3);
     policy.remove(4);
@@ -368,9 +371,9 @@ fn s3fifo_brings_ghosts_back_to_the_main_queue() {
     for key in 10..19 {
         policy.insert(key, 1);
     }
-    // The small queue is above its tenth, so 0 outlives all but the last of it.
+    // The small queue is above a tenth, so 0 outlives all objects of it except the last.
     assert_eq!(keys_evicted(&mut *policy, 16), (2..18).collect::<Vec<_>>());
-    // What was deleted is no ghost.
+    // A deleted object leaves no ghost.
     policy.remove(18);
     policy.insert(18, 1);
     assert_eq!(keys_evicted(&mut *policy, 2), [18, 0]);
@@ -382,7 +385,7 @@ fn s3fifo_heeds_weights() {
     for _ in 0..2 {
         marks.touch(policy.slot(0).unwrap());
     }
-    // 0 goes to the main queue, and 1 is named.
+    // 0 moves to the main queue, and 1 is the victim.
     assert_eq!(policy.victim(&mut |_| false), Some(1));
     // Now the small queue is less than a tenth, and has to be spared.
     policy.insert(0, 10);
@@ -391,7 +394,7 @@ fn s3fifo_heeds_weights() {
     assert_eq!(policy.victim(&mut |_| false), Some(1));
 }
 
-/// Hits that never cease make no search endless.
+/// Searches end even if hits never stop.
 #[test]
 fn searches_end_while_everything_is_hit() {
     for kind in Kind::ALL {
