@@ -76,7 +76,8 @@ pub enum Kind {
     Blended,
     /// [`Sieve`]
     Sieve,
-    /// [`S3Fifo`]: has the highest average hit ratio on the traces in docs/measurements/eviction.md. hits on average of the traces in docs/measurements/eviction.md.
+    /// [`S3Fifo`]: has the highest average hit ratio on the traces in
+    /// docs/measurements/eviction.md.
     #[default]
     S3Fifo,
 }

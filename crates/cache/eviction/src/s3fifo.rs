@@ -67,7 +67,7 @@ impl S3Fifo {
         self.objects.push_back(&mut self.main, i);
     }
 
-    /// s3fifo-G1
+    /// Removes the oldest ghosts until s3fifo-G1 holds.
     fn trim_ghosts(&mut self) {
         while self.ghosts.len * 10 > self.len() * 9 {
             let oldest = self.ghosts.front;

@@ -2,8 +2,7 @@
 
 use eviction::Kind;
 
-/// The maximum bytes for each object, when there are so many objects that constant costs do not
-/// matter.
+/// The maximum bytes for each object in a large cache, where constant costs do not matter.
 const BYTES_MAX: usize = 64;
 
 /// Fills a policy, then replaces its objects until there are as many ghosts as it will have.
