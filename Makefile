@@ -103,7 +103,7 @@ check: ## formatting, lints, documentation, licences, scripts
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*/*.sh
 
-bench: ## measure against peers in the same run; results into docs/PERFORMANCE.md (20 minutes)
+bench: ## measure against peers in the same run; results into docs/measurements (20 minutes)
 	$(CARGO) build --release --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
 	mkdir -p $(WORK)/bench

@@ -6,31 +6,61 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::process::Command;
 
-/// What a report says of where it comes from.
+/// The origin of a report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Origin {
-    /// When, in UTC.
+    /// Date and time, in UTC.
     pub date: String,
-    /// How it was called.
+    /// The commit of this checkout, with `-dirty` if it has changes that are not committed.
+    pub commit: String,
+    /// The command line.
     pub command: String,
-    /// Whether pools in DRAM were measured as such, and not as if they were in persistent memory.
+    /// Pools in DRAM were measured as such, and not as if they were in persistent memory.
     #[serde(default)]
     pub dram: bool,
     /// Facts about the machine, by name.
     pub machine: Vec<(String, String)>,
+    /// Versions of the formats on the media, by the names of docs/format.
+    pub formats: Vec<(String, String)>,
 }
 
 impl Origin {
-    /// Of this run.
+    /// The origin of this run.
     pub fn here(dram: bool) -> Self {
         let mut command: Vec<_> = std::env::args().collect();
         command[0] = "keepstone-bench".to_owned();
         Self {
             date: output(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"])),
+            commit: commit(),
             command: command.join(" "),
             dram,
             machine: machine(dram),
+            formats: formats(),
         }
+    }
+
+    /// The first line of a file of docs/measurements, which a test of the workspace parses. The file
+    /// has measurements of the formats `measured`.
+    pub fn head(&self, measured: &[&str]) -> String {
+        let (date, commit, command) = (&self.date, &self.commit, &self.command);
+        let fact = |name: &str| {
+            let fact = self.machine.iter().find(|(known, _)| known == name);
+            fact.map_or("unknown", |(_, value)| value)
+        };
+        let machine = format!(
+            "{}, {}, {}, Linux {}",
+            fact("CPU"),
+            fact("flush instruction"),
+            fact("memory"),
+            fact("kernel")
+        );
+        let formats = self.formats.iter().filter(|(name, _)| measured.contains(&name.as_str()));
+        let formats: Vec<_> = formats.map(|(name, version)| format!("{name} {version}")).collect();
+        let formats = if formats.is_empty() { "none".to_owned() } else { formats.join(", ") };
+        format!(
+            "Measured: {date} UTC, commit {commit}, machine: {machine}, command: `{command}`, \
+             formats: {formats}"
+        )
     }
 }
 
@@ -42,7 +72,7 @@ fn machine(dram: bool) -> Vec<(String, String)> {
     };
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let virtual_machine =
-        if cpu("flags").contains("hypervisor") { ", a virtual machine" } else { "" };
+        if cpu("flags").contains("hypervisor") { " (virtual machine)" } else { "" };
     let read = |path: &str| {
         fs::read_to_string(path).unwrap_or_else(|_| "unknown".to_owned()).trim().to_owned()
     };
@@ -73,6 +103,46 @@ fn machine(dram: bool) -> Vec<(String, String)> {
     ]
 }
 
+/// This checkout.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Reads the versions from the titles of docs/format, which end in `version N`.
+fn formats() -> Vec<(String, String)> {
+    let entries = fs::read_dir(format!("{ROOT}/docs/format")).into_iter().flatten().flatten();
+    let format = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.strip_suffix(".md")?.to_owned();
+        let text = fs::read_to_string(entry.path()).ok()?;
+        let (_, version) = text.lines().next()?.rsplit_once("version ")?;
+        Some((name, version.to_owned()))
+    };
+    let mut formats: Vec<_> = entries.filter_map(format).collect();
+    formats.sort();
+    formats
+}
+
+fn commit() -> String {
+    let args = ["-C", ROOT, "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"];
+    output(Command::new("git").args(args))
+}
+
 fn output(command: &mut Command) -> String {
     run(command).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_names_date_commit_machine_command_and_formats() {
+        let origin = Origin { command: "keepstone-bench engine".to_owned(), ..Origin::here(false) };
+        let head = origin.head(&["scmfs", "bpfs"]);
+        let parts = head.split(", ").collect::<Vec<_>>();
+        assert!(parts[0].starts_with("Measured: 20") && parts[0].ends_with(" UTC"), "{head}");
+        assert!(parts[1].starts_with("commit ") && parts[2].starts_with("machine: "), "{head}");
+        assert!(head.contains(", command: `keepstone-bench engine`, formats: bpfs "), "{head}");
+        assert!(parts.last().unwrap().starts_with("scmfs "), "{head}");
+        assert!(origin.head(&[]).ends_with(", formats: none"), "{head}");
+        assert!(!head.contains("unknown"), "{head}");
+    }
 }

@@ -3,9 +3,10 @@
 //! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
 //! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
 //! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the
-//! engines that [`subjects`] lists; [`text`], [`tables`], [`report`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
+//! engines that [`subjects`] lists; [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
 //! [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`] make and use what is compared.
 
+mod about;
 mod aging;
 mod bdev;
 mod cached;
@@ -281,12 +282,14 @@ Cases are calls by their names in the table, and tlb.")]
         #[arg(long)]
         dir: PathBuf,
     },
-    /// Put saved results into the tables of a document.
+    /// Write saved results as documents and plots, one document for each subcommand.
+    ///
+    /// Example: keepstone-bench report .work/bench/engine.json
     Report {
-        /// The document, with the places marked `<!-- bench: NAME -->` to `<!-- bench end -->`.
-        #[arg(long, default_value = "docs/PERFORMANCE.md")]
+        /// The directory for documents and plots.
+        #[arg(long, value_name = "DIR", default_value = "docs/measurements")]
         into: PathBuf,
-        /// What `--save` has written.
+        /// Files that `--save` has written.
         results: Vec<PathBuf>,
     },
 }
@@ -462,7 +465,7 @@ fn main() -> Result<ExitCode> {
             Section::Sensitivity(sensitivity::run(&cases.plan(cli.quick), &keepstone, &cases.dir)?)
         }
         Command::Report { into, results } => {
-            report::update(into, results)?;
+            report::write(into, results)?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::MissLoop { subject, operation, calls, record, dir } => {

@@ -4,7 +4,8 @@
 //! Each loop runs twice under valgrind, in a process of its own, with different numbers of calls: the difference is what the
 //! calls cost, without what comes before. Engines are called through the process layer. What the kernel executes is not seen by
 //! valgrind, so there are no rows of kernel file systems; nor has its CPU CLWB or MOVDIR64B, so lines are flushed by
-//! CLFLUSH. The paper's numbers for its peers are in docs/PERFORMANCE.md.
+//! CLFLUSH. In the paper, random reads of 4 KiB miss the instruction cache 0.000042 times an instruction in SCMFS and 0.0134
+//! times in ext2 (Figure 6 c).
 
 use crate::engine::size;
 use crate::postmark::{self, Postmark};

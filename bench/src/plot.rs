@@ -20,7 +20,8 @@ struct Legend<'a> {
 }
 
 /// Writes `chell-read.svg` and `chell-write.svg` into a directory.
-pub fn latencies(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+pub fn latencies(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
+    let mut drawn = Vec::new();
     for (prefix, what, file) in [
         ("pread/", "Reading from a file of tmpfs", "chell-read.svg"),
         ("pwrite/", "Overwriting a file of tmpfs", "chell-write.svg"),
@@ -41,13 +42,15 @@ pub fn latencies(outcomes: &[Outcome], dir: &Path) -> Result<()> {
             let (x, y) = ("request size in bytes", "time per call in ns");
             let legend = Legend { title: what, x, y };
             plot(&legend, &lines, &dir.join(file)).map_err(|err| anyhow!("{file}: {err}"))?;
+            drawn.push(image(what, file));
         }
     }
-    Ok(())
+    Ok(drawn)
 }
 
 /// Writes `pmbd-*.svg` into a directory: the bandwidth of each contender under each load.
-pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
+    let mut drawn = Vec::new();
     for (prefix, title, file) in [
         ("protect/write/", "Protection, writing", "pmbd-protection-write.svg"),
         ("protect/read/", "Protection, reading", "pmbd-protection-read.svg"),
@@ -64,14 +67,16 @@ pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<()> {
             let legend = Legend { title: &title, x: "", y: "GB/s" };
             plot_bars(&legend, &loads, &bars, &dir.join(file))
                 .map_err(|err| anyhow!("{file}: {err}"))?;
+            drawn.push(image(&title, file));
         }
     }
-    Ok(())
+    Ok(drawn)
 }
 
 /// Writes `pmbd-slower-read.svg` and `pmbd-slower-write.svg` into a directory: how many times as long each load
 /// takes.
-pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
+    let mut drawn = Vec::new();
     for slowed in Slowed::ALL {
         let word = slowed.word();
         let of = |outcome: &Outcome| {
@@ -90,12 +95,14 @@ pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<()> {
         let legend = Legend { title: &title, x: &x, y: "time, as multiple of that at 1×" };
         let file = format!("pmbd-slower-{word}.svg");
         plot(&legend, &lines, &dir.join(&file)).map_err(|err| anyhow!("{file}: {err}"))?;
+        drawn.push(image(&title, &file));
     }
-    Ok(())
+    Ok(drawn)
 }
 
 /// Writes `scmfs-*.svg` into a directory: bandwidth over the size of records, as Figures 6 and 7 (a, b).
-pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<()> {
+pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
+    let mut drawn = Vec::new();
     for workload in [Workload::Write, Workload::Read, Workload::RandomWrite, Workload::RandomRead] {
         let lines =
             lines(outcomes, &format!("iozone/{}/", workload.name()), |_, outcome, timing| {
@@ -106,9 +113,15 @@ pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<()> {
             let legend = Legend { title: &title, x: "record in bytes", y: "GB/s" };
             let file = format!("scmfs-{}.svg", workload.name().replace(' ', "-"));
             plot(&legend, &lines, &dir.join(&file)).map_err(|err| anyhow!("{file}: {err}"))?;
+            drawn.push(image(&title, &file));
         }
     }
-    Ok(())
+    Ok(drawn)
+}
+
+/// A reference to a plot, as Markdown.
+fn image(title: &str, file: &str) -> String {
+    format!("![{title}]({file})")
 }
 
 /// The contenders of all cases whose names begin with `prefix`, with a point for each case, which comes with

@@ -1,5 +1,6 @@
-//! Results as a whole: for the terminal, as JSON, and as tables of docs/PERFORMANCE.md.
+//! Results as a whole: for the terminal, as JSON, and as documents of docs/measurements.
 
+use crate::about::About;
 use crate::machine::Origin;
 use crate::rounds::{Outcome, Spread};
 use crate::text::{self, time};
@@ -115,33 +116,24 @@ impl Results {
         }
     }
 
-    /// Of its tables in the document.
+    /// The name of its document, without `.md`.
     fn name(&self) -> String {
-        let section = match self.section {
-            Section::Engine(_) => "engine",
-            Section::Traffic(_) => "traffic",
-            Section::Mount(_) => "mount",
-            Section::Fuse(_) => "fuse",
-            Section::Direct(_) => "direct",
-            Section::Chell(_) => "chell",
-            Section::Cached(_) => "cached",
-            Section::Bdev(_) => "bdev",
-            Section::Nbd(_) => "nbd",
-            Section::Sensitivity(_) => "sensitivity",
-            Section::Aging(_) => "aging",
-            Section::Iozone(_) => "iozone",
-            Section::Postmark(_) => "postmark",
-            Section::Scaling(_) => "scaling",
-            Section::Ratios(_) => "ratios",
-            Section::Misses(_) => "misses",
-        };
-        if self.origin.dram { format!("{section} --dram") } else { section.to_owned() }
+        let name = self.section.about().name;
+        if self.origin.dram { format!("{name}-dram") } else { name.to_owned() }
     }
 
-    fn markdown(&self) -> String {
-        let origin = &self.origin;
-        let mut out = format!("`{}`, {} UTC:\n\n", origin.command, origin.date);
-        out += &match &self.section {
+    /// Its document, with the plots that were drawn of it.
+    fn markdown(&self, plots: &[String]) -> String {
+        let About { title, note, formats, .. } = self.section.about();
+        let medium = if self.origin.dram { ", pools in DRAM and not flushed" } else { "" };
+        let mut out = format!("{}\n\n# {title}{medium}\n\n{note}\n\n", self.origin.head(formats));
+        for plot in plots {
+            let _ = writeln!(out, "{plot}");
+        }
+        if !plots.is_empty() {
+            out.push('\n');
+        }
+        let tables = match &self.section {
             Section::Engine(outcomes)
             | Section::Fuse(outcomes)
             | Section::Direct(outcomes)
@@ -154,48 +146,49 @@ impl Results {
             Section::Mount(rows) => scanned(rows),
             section => tables::markdown(&section.tables()),
         };
+        let _ = writeln!(
+            out,
+            "{}\n\n## The machine\n\n{}",
+            tables.trim(),
+            machine(&self.origin).trim()
+        );
         out
+    }
+
+    /// Draws its plots into a directory; returns references to them.
+    fn plot(&self, dir: &Path) -> Result<Vec<String>> {
+        match &self.section {
+            Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir),
+            Section::Chell(outcomes) => plot::latencies(outcomes, dir),
+            Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir),
+            Section::Iozone(outcomes) => plot::iozone(outcomes, dir),
+            _ => Ok(Vec::new()),
+        }
     }
 }
 
-/// Replaces the tables of a document by those of saved results. Tables without results stay.
-pub fn update(into: &Path, files: &[PathBuf]) -> Result<()> {
-    let mut document =
-        std::fs::read_to_string(into).with_context(|| format!("cannot read {}", into.display()))?;
-    // All of the document first: without a place in it, nothing is written.
-    let mut plotted = Vec::new();
+/// Writes a document for each of the saved results into a directory, with its plots. Documents without results stay.
+pub fn write(into: &Path, files: &[PathBuf]) -> Result<()> {
+    // Reads all results first: if one cannot be read, nothing is written.
+    let mut all = Vec::new();
     for file in files {
         let json = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
         let results: Results = serde_json::from_str(&json)
             .with_context(|| format!("{}: not saved by this program", file.display()))?;
-        document = replace(&document, &results.name(), &results.markdown())?;
-        document = replace(&document, "machine", &machine(&results.origin))?;
-        plotted.push(results.section);
-    }
-    let dir = into.parent().unwrap_or(Path::new("."));
-    for section in &plotted {
-        match section {
-            Section::Bdev(outcomes) => plot::bandwidths(outcomes, dir)?,
-            Section::Chell(outcomes) => plot::latencies(outcomes, dir)?,
-            Section::Sensitivity(outcomes) => plot::sensitivities(outcomes, dir)?,
-            Section::Iozone(outcomes) => plot::iozone(outcomes, dir)?,
-            _ => {}
+        if results.origin.commit.is_empty() {
+            bail!("{}: measured outside of a checkout, without a commit", file.display());
         }
+        all.push(results);
     }
-    std::fs::write(into, document).with_context(|| format!("cannot write {}", into.display()))
-}
-
-fn replace(document: &str, name: &str, table: &str) -> Result<String> {
-    let start = format!("<!-- bench: {name} -->\n");
-    const END: &str = "<!-- bench end -->";
-    let Some((before, rest)) = document.split_once(&start) else {
-        bail!("the document has no place marked {}", start.trim());
-    };
-    let Some((_, after)) = rest.split_once(END) else {
-        bail!("the document has no {END} after {}", start.trim());
-    };
-    Ok(format!("{before}{start}{table}{END}{after}"))
+    std::fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    for results in &all {
+        let document = into.join(format!("{}.md", results.name()));
+        let plots = results.plot(into)?;
+        std::fs::write(&document, results.markdown(&plots))
+            .with_context(|| format!("cannot write {}", document.display()))?;
+    }
+    Ok(())
 }
 
 fn machine(origin: &Origin) -> String {

@@ -1,5 +1,5 @@
-//! What the paper's microbenchmarks (BPFS §5.2.1) write to the medium: exact, and the same on every
-//! machine.
+//! What the paper's microbenchmarks (BPFS §5.2.1) write to the medium: exact, and the same
+//! in each run on machines with the same store and flush instructions (MOVDIR64B, CLWB).
 
 use crate::engine::size;
 use crate::pool::{Backing, Pool};

@@ -34,6 +34,9 @@ shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured "ROUNDS=$rounds scripts/bench/cache.sh${*:+ $*}" bpfs pmcache
 transactions=4000
 # shellcheck source=../lib/ext4.sh
 source "$root/scripts/lib/ext4.sh"

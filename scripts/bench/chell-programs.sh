@@ -12,6 +12,9 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
 rounds=${1:-7}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured "scripts/bench/chell-programs.sh $rounds"
 "$root/scripts/lib/packages.sh" gcc libdb5.3-dev python3
 scratch=$(mktemp -d /dev/shm/chell-programs.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT

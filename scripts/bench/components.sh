@@ -34,6 +34,9 @@ shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured "ROUNDS=$rounds scripts/bench/components.sh${*:+ $*}" bpfs pmcache
 "$root/scripts/lib/packages.sh" e2fsprogs python3 gcc libc6-dev binutils linux-perf >/dev/null
 
 systems=(ext4-async ext4-sync cache-journal cache-ordered bpfs)

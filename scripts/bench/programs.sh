@@ -18,6 +18,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 parts=$root/scripts/bench/programs
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured "ROUNDS=$rounds scripts/bench/programs.sh${*:+ $*}" "${LAYOUT:-bpfs}"
 # shellcheck source=../lib/servers.sh
 source "$root/scripts/lib/servers.sh"
 # shellcheck source=../lib/ext4.sh

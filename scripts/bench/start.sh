@@ -10,6 +10,9 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-300}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured "ROUNDS=$rounds scripts/bench/start.sh${*:+ $*}" bpfs
 [ $# -gt 0 ] || set -- "$(dirname "$keepstone")/libkeepstone.so"
 
 work=$(mktemp -d /dev/shm/bench-start.XXXXXX)

@@ -10,6 +10,9 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+# shellcheck source=../lib/measured.sh
+source "$root/scripts/lib/measured.sh"
+measured scripts/bench/watch.sh pmcache
 "$root/scripts/lib/packages.sh" python3 >/dev/null
 
 memory=$(mktemp -d /dev/shm/bench-watch.XXXXXX)

@@ -158,7 +158,7 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
 /// The sizes in bytes from which on [`copy_out`] copies in several streams: without ERMS, and with
 /// it. The bounds differ, as copies out of the last-level cache do. An EPYC with 32 MiB of it and
 /// ERMS copied 64 KiB of a file of 64 MiB at 29 GB/s by `memcpy` and at 19 in streams; 1 MiB at 17
-/// and 19 ("Threads" in docs/PERFORMANCE.md, 2026-11-23). The first generation of EPYC has 8 MiB
+/// and 19 (`keepstone-bench scaling`, d9eb60fd). The first generation of EPYC has 8 MiB
 /// and no ERMS (2026-11-24). It copied 64 KiB by `memcpy` and in streams at 18 and 20 GB/s from the
 /// last-level cache, at 14 and 18 from memory, at 45 and 43 from nearer caches; 512 KiB at 16 and
 /// 19, at 13 and 16, at 34 and 36.

@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# The origin of a measurement, as documents of docs/measurements have it in their first line. Benchmarks source this.
+
+# measured COMMAND [FORMAT…]: prints date, commit, machine, COMMAND, and the versions of the formats on the media.
+measured() {
+    local root command=$1 commit processor memory flush formats='' format
+    shift
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+    commit=$(git -C "$root" describe --always --dirty --abbrev=8 --exclude='*' 2>/dev/null || echo unknown)
+    processor="$(nproc) × $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
+    grep -qw hypervisor /proc/cpuinfo && processor+=' (virtual machine)'
+    for flush in clwb clflushopt clflush; do
+        grep -qw "$flush" /proc/cpuinfo && break
+    done
+    memory=$(awk '/^MemTotal/ { print int($2 / 1048576) " GiB" }' /proc/meminfo)
+    for format; do
+        formats+=", $format $(sed -n '1s/.*version //p' "$root/docs/format/$format.md")"
+    done
+    formats=${formats#, }
+    echo "Measured: $(date -u '+%Y-%m-%d %H:%M UTC'), commit $commit, machine: $processor, $flush, $memory," \
+        "Linux $(uname -r), command: \`$command\`, formats: ${formats:-none}"
+}
