@@ -1,16 +1,16 @@
-//! The shortest way into a session, as a client: for those who hand the rest to the kernel, or measure
-//! a server.
+//! The shortest negotiation of a client, for programs that pass the connection to the kernel, or
+//! measure a server.
 
 use crate::wire::{OPTION_MAGIC, OptionHeader, handshake, option};
 use std::io::{self, Read, Write};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-/// What a server says of the export that a session uses.
+/// The properties of a session's export, from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     /// Its size in bytes.
     pub size: u64,
-    /// What it can do ([`crate::wire::export`]).
+    /// Its capabilities ([`crate::wire::export`]).
     pub flags: u16,
 }
 
@@ -18,7 +18,7 @@ pub struct Begun {
 /// replies.
 ///
 /// # Errors
-/// Those of the stream, which a server without a default export ends.
+/// Those of the stream. A server without a default export closes it.
 pub fn begin(stream: &mut (impl Read + Write)) -> io::Result<Begun> {
     let mut greeting = crate::wire::Greeting::new_zeroed();
     stream.read_exact(greeting.as_mut_bytes())?;

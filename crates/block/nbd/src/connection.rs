@@ -1,15 +1,17 @@
 //! A connection, from greeting to end.
 //!
-//! One thread serves it, one request after the other. A request on memory takes less time than it
-//! takes to hand it to another thread; what can be saved is system calls. So everything that a
-//! `recv(2)` brings is served before the replies leave in one `sendmsg(2)`. A client that wants more
-//! than one CPU opens more connections (`CAN_MULTI_CONN`).
+//! One thread serves it, one request after the other. To serve a request on memory takes less time
+//! than to pass it to another thread. Only system calls can be saved: the thread serves all
+//! requests that a `recv(2)` returns, and then sends the replies by one `sendmsg(2)`. A client that
+//! wants more than one CPU opens more connections (`CAN_MULTI_CONN`).
 //!
 //! - **connection-N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
-//! - **connection-N2** A payload is stored as it arrives, in whole blocks; none is kept in memory.
-//! - **connection-N3** Nothing waits to be sent while the thread waits for the client.
-//! - **connection-N4** Negotiation, TLS included, ends within a time, whatever the client sends meanwhile, and within
-//!   [`NEGOTIATION_BYTES_MAX`]; after it, a client may be silent for as long as it likes.
+//! - **connection-N2** A payload is stored as it arrives, in whole blocks; it is not collected in
+//!   memory.
+//! - **connection-N3** The thread sends all prepared replies before it waits for the client.
+//! - **connection-N4** Negotiation, including TLS, is limited in time and in bytes
+//!   ([`NEGOTIATION_BYTES_MAX`]), whatever the client sends. After it, a client may be silent for
+//!   any time.
 
 use crate::export::{Counts, Exports};
 use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
@@ -25,28 +27,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes as _;
 
-/// Replies are sent when so many bytes of them wait.
+/// The bytes of prepared replies from which on they are sent.
 pub(crate) const OUTBOX_BYTES: usize = 256 << 10;
 
-/// Reads of at least so many bytes are looked through for parts that need not be sent.
+/// The least bytes of a read for which parts that are zeros are not sent.
 const SPARSE_BYTES_MIN: u64 = 32 << 10;
 
-/// Content that has to be copied goes out in such chunks, unless the client wants it whole.
+/// Bytes of a chunk of content, unless the client wants a single chunk.
 const COPY_BYTES: u64 = 256 << 10;
 
-/// Extents in one answer.
+/// The most extents in one reply.
 const EXTENTS_MAX: usize = 4096;
 
-/// A payload is stored in pieces that end at such places, or at the device's own blocks.
+/// A payload is stored in pieces that end at multiples of this, or of the device's atomic blocks if
+/// these are larger.
 const PIECE_BYTES: u64 = 4096;
 
-/// A refused payload up to this size is read and thrown away; a longer one ends the session.
+/// The longest refused payload that is read and discarded; a longer one ends the session.
 const REFUSED_BYTES_MAX: u64 = 256 << 20;
 
-/// Bytes that a client may send before a session is agreed on. Each option takes at least a header.
+/// The most bytes that a client may send before a session is agreed on. Each option counts at least
+/// a header.
 const NEGOTIATION_BYTES_MAX: u64 = 4 << 20;
 
-/// What all connections of a server share.
+/// State that all connections of a server share.
 pub(crate) struct Common {
     pub exports: Exports,
     pub tls: Option<Arc<rustls::ServerConfig>>,
@@ -56,7 +60,7 @@ pub(crate) struct Common {
     pub stopping: AtomicBool,
 }
 
-/// Why a session ended other than by the client's request.
+/// The reason why a session ended without the client's request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
     #[error(transparent)]
@@ -98,7 +102,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> R
     ended
 }
 
-/// Until a session is agreed on; `None` if there will not be one.
+/// Negotiates until a session is agreed on. `None` if negotiation ends without one.
 fn negotiate(
     common: &Common,
     stream: &mut Stream,
@@ -153,7 +157,7 @@ fn negotiate(
             Step::End => return Ok(None),
             Step::Transmit(session) => return Ok(Some(session)),
             Step::StartTls => {
-                // Words that came before TLS must not pass for words under it.
+                // Options that came before TLS must not be taken for options under it.
                 if !inbox.bytes().is_empty() {
                     return Err(
                         Broken("words between the request for TLS and its beginning").into()
@@ -167,7 +171,7 @@ fn negotiate(
     }
 }
 
-/// Throws `len` bytes away.
+/// Discards `len` bytes.
 fn skip(
     stream: &mut Stream,
     inbox: &mut Inbox,
@@ -199,11 +203,11 @@ struct Transmission<'s> {
     stream: Stream,
     inbox: Inbox,
     outbox: Outbox<'s>,
-    /// What the export's counters have not been told.
+    /// Counts that are not yet added to the export's counters.
     counts: Counts,
 }
 
-/// What a request came to. Both are answered; an [`Ended`] is not.
+/// The outcome of a request. Both cases get a reply; an [`Ended`] does not.
 type Outcome = Result<(), Refusal>;
 
 impl Transmission<'_> {
@@ -233,7 +237,7 @@ impl Transmission<'_> {
         }
     }
 
-    /// Sends what waits, and tells the counters.
+    /// Sends prepared replies, and adds the counts to the export's counters.
     fn send(&mut self) -> Result<(), Ended> {
         if self.outbox.len() > 0 {
             self.stream.send(&mut self.outbox)?;
@@ -248,7 +252,7 @@ impl Transmission<'_> {
         self.inbox.fill(&mut self.stream)
     }
 
-    /// Serves a request and prepares its reply; false if it was the last.
+    /// Serves a request and prepares its reply. Returns false if it was the last.
     fn serve(&mut self, request: &Unverified) -> Result<bool, Ended> {
         let to = To { cookie: request.cookie(), off: request.off(), is_read: request.is_read() };
         let payload = request.payload_len(self.limits.mode);
@@ -317,7 +321,7 @@ impl Transmission<'_> {
         Ok(done.map(|()| Answer::Done).map_err(Refusal::from))
     }
 
-    /// What may be longer than the device takes at once.
+    /// Does a request that may be longer than the device's limit, in several parts.
     fn in_parts(
         &self,
         mut off: u64,
@@ -389,11 +393,11 @@ impl Transmission<'_> {
         let (mut off, end) = (off, off + len);
         let mut parts = parts.into_iter();
         while off < end {
-            // What the list did not get to is sent as it is.
+            // The part that the list does not cover is sent as content.
             let rest = Status { len: end - off, flags: 0 };
             let part = parts.next().unwrap_or(rest);
             if part.flags & wire::STATE_ZERO != 0 {
-                // No request for content is longer than 32 bits say.
+                // No read is longer than 32 bits can express.
                 self.outbox.hole(to, off + part.len == end, off, part.len as u32);
             } else if let Err(refusal) = self.pieces(to, off, part.len, end)? {
                 return Ok(Err(refusal));
@@ -403,14 +407,14 @@ impl Transmission<'_> {
         Ok(Ok(Answer::Given))
     }
 
-    /// Content, in several chunks if it is long.
+    /// Prepares content, in several chunks if it is long.
     fn pieces(&mut self, to: To, mut off: u64, mut len: u64, end: u64) -> Result<Outcome, Ended> {
         while len > 0 {
             let piece = len.min(COPY_BYTES);
             if let Err(refusal) = self.content(to, off + piece == end, off, piece) {
                 return Ok(Err(refusal));
             }
-            // connection-N1: what was read is sent before more is.
+            // connection-N1: send the content that was read before reading more.
             if self.outbox.len() >= OUTBOX_BYTES {
                 self.send()?;
             }
@@ -420,7 +424,7 @@ impl Transmission<'_> {
         Ok(Ok(()))
     }
 
-    /// One chunk of content. If it cannot be had, nothing of it is sent.
+    /// Prepares one chunk of content. If it cannot be read, no part of the chunk is sent.
     fn content(&mut self, to: To, last: bool, off: u64, len: u64) -> Outcome {
         let mark = self.outbox.mark();
         self.outbox.content(to, last, off, len as usize);
@@ -446,10 +450,10 @@ impl Transmission<'_> {
     }
 }
 
-/// Whether the reply is in the outbox.
+/// The state of the reply to a request.
 enum Answer {
-    /// It is.
+    /// It is in the outbox.
     Given,
-    /// It says no more than "done".
+    /// It is not, and contains nothing but "done".
     Done,
 }

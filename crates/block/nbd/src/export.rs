@@ -1,4 +1,4 @@
-//! Exports: devices with names, and what was asked of them.
+//! Exports: devices with names, and counters of their requests.
 
 use crate::request::{Limits, Mode};
 use crate::wire::{STRING_BYTES_MAX, export};
@@ -7,10 +7,10 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest read or payload, in bytes: what clients assume where nobody tells them.
+/// The longest read or payload, in bytes: clients assume this value by default.
 pub const LEN_MAX: u32 = 32 << 20;
 
-/// The smallest block that clients assume where nobody tells them.
+/// The smallest block, in bytes, that clients assume by default.
 pub const BLOCK_ASSUMED: u32 = 512;
 
 /// A device under a name.
@@ -19,23 +19,23 @@ pub struct Export {
     description: String,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
-    /// What was asked of it.
+    /// The counters of its requests.
     pub counters: Counters,
 }
 
 /// A name or a description that cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadExport {
-    /// The protocol ends there.
+    /// It is longer than the protocol allows.
     #[error("the name or description of an export has at most {STRING_BYTES_MAX} bytes")]
     TooLong,
-    /// Nobody could tell the two apart.
+    /// Clients could not distinguish the two exports.
     #[error("two exports are called `{0}`; name one of them otherwise, with --export NAME=PATH")]
     Twice(String),
 }
 
 impl Export {
-    /// `device` under `name`.
+    /// Makes an export of `device` under `name`.
     pub fn new(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -50,17 +50,17 @@ impl Export {
         Ok(Self { name, description, device, read_only, counters: Counters::default() })
     }
 
-    /// What clients ask for.
+    /// Returns the name by which clients ask for it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// For people.
+    /// Returns the description for users.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// What is behind it.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
         &self.device
     }
@@ -70,13 +70,13 @@ impl Export {
         self.read_only
     }
 
-    /// The device's, as far as requests of 32 MiB go: what clients assume where nobody tells them.
+    /// Returns the block sizes of the device, with requests of at most [`LEN_MAX`].
     pub fn block_sizes(&self) -> BlockSizes {
         let sizes = self.device.block_sizes();
         BlockSizes { maximum: sizes.maximum.min(LEN_MAX), ..sizes }
     }
 
-    /// What it can do, for a client that gets replies as `mode` says.
+    /// Returns its capabilities for a client with replies of this mode.
     pub(crate) fn flags(&self, mode: Mode) -> u16 {
         let always = export::HAS_FLAGS
             | export::SEND_FLUSH
@@ -92,7 +92,7 @@ impl Export {
         always | stores | structured
     }
 
-    /// What a session may ask, now.
+    /// Returns the current limits of requests.
     pub(crate) fn limits(&self, mode: Mode, block_status: bool) -> Limits {
         let sizes = self.block_sizes();
         Limits {
@@ -110,7 +110,8 @@ impl Export {
 pub struct Exports(Vec<Arc<Export>>);
 
 impl Exports {
-    /// The first is also served under the empty name, unless another one has that.
+    /// Makes the list. The first export is also served under the empty name, unless another one has
+    /// that name.
     pub fn new(exports: impl IntoIterator<Item = Export>) -> Result<Self, BadExport> {
         let mut list: Vec<Arc<Export>> = Vec::new();
         for export in exports {
@@ -122,12 +123,12 @@ impl Exports {
         Ok(Self(list))
     }
 
-    /// All of them.
+    /// Iterates over all exports.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.0.iter()
     }
 
-    /// The one that a client means by `name`.
+    /// Returns the export that a client means by `name`.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<Export>> {
         let named = self.0.iter().find(|export| export.name.as_bytes() == name);
         named.or_else(|| self.0.first().filter(|_| name.is_empty()))
@@ -136,21 +137,21 @@ impl Exports {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What was asked of an export since the server started, of all connections.
+        /// Counters of an export's requests since the server started, of all connections.
         #[derive(Debug, Default)]
         pub struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64,)* }
 
-        /// The same, at one moment, or of one connection since it last told.
+        /// The same counts at one moment, or those of one connection that are not yet added.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// The numbers now.
+            /// Returns the current counts.
             pub fn snapshot(&self) -> Counts {
                 Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
 
-            /// Adds what a connection has counted by itself, and starts that over.
+            /// Adds the counts of a connection, and resets them.
             pub(crate) fn take(&self, counts: &mut Counts) {
                 $(if counts.$name != 0 {
                     self.$name.fetch_add(counts.$name, Ordering::Relaxed);
@@ -160,7 +161,7 @@ macro_rules! counters {
         }
 
         impl Counts {
-            /// Names and values.
+            /// Iterates over names and values.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -181,7 +182,7 @@ counters! {
     writes,
     /// Bytes written.
     write_bytes,
-    /// Writes, trims and zeroings that were to be durable when answered.
+    /// Writes, trims and zeroings that had to be durable before the reply.
     fua,
     /// Flushes.
     flushes,
@@ -189,15 +190,15 @@ counters! {
     trims,
     /// Zeroings.
     zeroes,
-    /// Announcements.
+    /// Prefetch requests (`CACHE`).
     caches,
-    /// Questions for block status.
+    /// Requests for block status.
     block_status,
     /// Requests that were refused or failed.
     errors,
-    /// Times that replies were sent: several requests share one.
+    /// System calls that sent replies: several requests share one.
     sends,
-    /// Times that requests were received.
+    /// System calls that received requests.
     receives,
 }
 

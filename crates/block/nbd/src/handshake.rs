@@ -1,9 +1,10 @@
-//! Negotiation: from the greeting to the moment when requests flow, as far as it can be done without a
-//! socket.
+//! Negotiation, from the greeting to the first request, without the socket.
 //!
-//! - **handshake-H1** No bytes make it panic; an option longer than [`OPTION_BYTES_MAX`] is not even looked at.
-//! - **handshake-H2** What was said before TLS began is forgotten: it may not have been the client who said it.
-//! - **handshake-H3** Where TLS is demanded, nothing is told about exports without.
+//! - **handshake-H1** No input makes it panic; an option longer than [`OPTION_BYTES_MAX`] is not
+//!   parsed.
+//! - **handshake-H2** When TLS begins, all earlier options are forgotten: they may not have come
+//!   from the client.
+//! - **handshake-H3** If TLS is required, the server reveals nothing about exports without it.
 
 use crate::export::{BLOCK_ASSUMED, Export, Exports};
 use crate::request::Mode;
@@ -11,21 +12,21 @@ use crate::wire::{self, OLD_PADDING, STRING_BYTES_MAX, handshake, info, option, 
 use std::sync::Arc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Longest option that is considered, in bytes (handshake-H1).
+/// The longest option that is parsed, in bytes (handshake-H1).
 pub const OPTION_BYTES_MAX: usize = 64 << 10;
 
-/// Whether a server speaks TLS.
+/// Whether a server uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// Never.
     Off,
-    /// If the client wants to.
+    /// If the client asks for it.
     Offered,
     /// Always.
     Required,
 }
 
-/// What comes after an option.
+/// The step that follows an option.
 pub enum Step {
     /// The next option.
     Next,
@@ -37,14 +38,14 @@ pub enum Step {
     End,
 }
 
-/// What was agreed on.
+/// The result of a negotiation.
 #[derive(Clone)]
 pub struct Session {
-    /// What is served.
+    /// The export that the session uses.
     pub export: Arc<Export>,
-    /// How replies look.
+    /// The form of replies.
     pub mode: Mode,
-    /// Whether questions for block status are allowed.
+    /// Whether requests for block status are allowed.
     pub block_status: bool,
 }
 
@@ -54,21 +55,21 @@ pub struct Handshake<'a> {
     tls: TlsPolicy,
     /// Whether TLS has begun.
     secure: bool,
-    /// Whether the old end of a negotiation goes without padding.
+    /// Whether a negotiation that ends by `EXPORT_NAME` has no padding.
     no_zeroes: bool,
-    /// Whether errors can be told.
+    /// Whether options can be answered by errors.
     fixed: bool,
     mode: Mode,
-    /// The export whose block status was asked for: a context is of one export.
+    /// The export for which a metadata context was set: a context belongs to one export.
     context_of: Option<Vec<u8>>,
 }
 
-/// The client does not keep to the protocol, in a way that cannot be told to it.
+/// The client has broken the protocol in a way that cannot be answered by an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client broke the protocol: {0}")]
 pub struct Broken(pub &'static str);
 
-/// The server's first words.
+/// Returns the server's greeting.
 pub fn greeting() -> wire::Greeting {
     wire::Greeting {
         init: wire::INIT_MAGIC.into(),
@@ -77,7 +78,7 @@ pub fn greeting() -> wire::Greeting {
     }
 }
 
-/// Code and length of the option at the start of `bytes`; `None` where its head is not complete.
+/// Returns code and length of the option at the start of `bytes`; `None` if its head is incomplete.
 pub fn option_head(bytes: &[u8]) -> Result<Option<(u32, usize)>, Broken> {
     let Ok((head, _)) = wire::OptionHeader::ref_from_prefix(bytes) else {
         return Ok(None);
@@ -89,7 +90,7 @@ pub fn option_head(bytes: &[u8]) -> Result<Option<(u32, usize)>, Broken> {
 }
 
 impl<'a> Handshake<'a> {
-    /// A new client, whose answer to the greeting was `flags`.
+    /// Begins with a new client, whose answer to the greeting was `flags`.
     pub fn new(exports: &'a Exports, tls: TlsPolicy, flags: u32) -> Result<Self, Broken> {
         let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
         if flags & !known != 0 {
@@ -106,19 +107,19 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// TLS has begun (handshake-H2).
+    /// Forgets all earlier options, as TLS has begun (handshake-H2).
     pub fn secured(&mut self) {
         self.secure = true;
         self.mode = Mode::Simple;
         self.context_of = None;
     }
 
-    /// Answers an option that is too long to look at.
+    /// Answers an option that is too long to be parsed.
     pub fn too_big(&self, code: u32, out: &mut Vec<u8>) {
         error(out, code, reply::ERR_TOO_BIG, "the option is too long");
     }
 
-    /// Answers an option. What is to be sent is added to `out`.
+    /// Answers an option. Adds the reply to `out`.
     pub fn option(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Broken> {
         if code == option::EXPORT_NAME {
             return self.export_name(data, out).map(Step::Transmit);
@@ -253,7 +254,7 @@ impl<'a> Handshake<'a> {
     fn meta_context(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) {
         let set = code == option::SET_META_CONTEXT;
         if set {
-            // Whatever becomes of this choice, it replaces the one before.
+            // Even if this choice fails, it replaces the one before.
             self.context_of = None;
         }
         let Some((name, queries)) = context_request(data) else {
@@ -270,7 +271,7 @@ impl<'a> Handshake<'a> {
         let asked =
             |query: &[u8]| query == wire::BASE_ALLOCATION.as_bytes() || !set && query == b"base:";
         if all || queries.into_iter().any(asked) {
-            // The number means nothing in a list.
+            // The number has no meaning in a list.
             let id = if set { wire::BASE_ALLOCATION_ID } else { 0 };
             let item = [&id.to_be_bytes(), wire::BASE_ALLOCATION.as_bytes()].concat();
             send(out, code, reply::META_CONTEXT, &item);
@@ -282,7 +283,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// A string with its length in front, and what follows it.
+/// Splits off a string with its length in front. Returns it and the rest.
 fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = data.split_first_chunk()?;
     let len = u32::from_be_bytes(*len) as usize;
@@ -292,7 +293,7 @@ fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(len)
 }
 
-/// Name of an export and the facts that are wanted.
+/// Parses the name of an export and the requested facts.
 fn info_request(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let (name, rest) = string(data)?;
     let (count, rest) = rest.split_first_chunk()?;
@@ -301,7 +302,7 @@ fn info_request(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     whole.then(|| (name, kinds.iter().map(|kind| u16::from_be_bytes(*kind)).collect()))
 }
 
-/// Name of an export and the contexts that are wanted.
+/// Parses the name of an export and the requested contexts.
 fn context_request(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (name, rest) = string(data)?;
     let (count, mut rest) = rest.split_first_chunk()?;

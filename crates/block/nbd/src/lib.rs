@@ -1,16 +1,17 @@
 //! A block device served to other programs and machines: the server's side of the NBD protocol.
 //!
-//! Specification: NetworkBlockDevice/nbd, `doc/proto.md`. Spoken are fixed newstyle negotiation with
-//! `GO`, `INFO` and block sizes, TLS, structured replies with sparse reads, `base:allocation` block
-//! status, extended headers, forced unit access, trim, fast zeroing, and flushes that cover all
-//! connections.
+//! Specification: NetworkBlockDevice/nbd, `doc/proto.md`. The server supports fixed newstyle
+//! negotiation with `GO`, `INFO` and block sizes, TLS, structured replies with sparse reads,
+//! `base:allocation` block status, extended headers, forced unit access, trim, fast zeroing, and
+//! flushes that cover all connections.
 //!
-//! Left out: oldstyle negotiation, which the specification discourages; and resizing under a client,
-//! which it only sketches: an export that grows has its new size for sessions that begin after that,
-//! and does not refuse it to older ones.
+//! It does not support oldstyle negotiation, which the specification discourages, nor resizing
+//! under a client, which it only sketches. If an export grows, later sessions get its new size.
+//! Older sessions are not notified, but their requests may use it.
 //!
-//! Reading order: [`wire`] (bytes), [`request`] and [`handshake`] (what they mean, without a socket),
-//! `connection` (a session), [`server`](Server) (all of them); [`client`] is the other side.
+//! Reading order: [`wire`] (bytes), [`request`] and [`handshake`] (their meaning, without a
+//! socket), `connection` (a session), [`server`](Server) (all sessions). [`client`] is the client's
+//! side.
 
 #![deny(clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! Where clients come in: Unix sockets, TCP, and sockets that systemd has opened.
+//! The sockets for clients: Unix sockets, TCP, and sockets that systemd has opened.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +15,20 @@ use std::path::{Path, PathBuf};
 /// The first descriptor that systemd passes (`sd_listen_fds(3)`).
 const ACTIVATION_FD: RawFd = 3;
 
-/// A socket where clients come in.
+/// A socket that accepts clients.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     address: String,
-    /// Removed at the end; none where somebody else made it.
+    /// The path to remove at the end; `None` if this process has not made it.
     path: Option<PathBuf>,
-    /// Whether others than this machine can reach it.
+    /// Whether other machines can reach it.
     foreign: bool,
 }
 
 impl Listener {
-    /// A Unix socket at `path`, for its owner alone. One that a dead server has left is replaced.
+    /// Makes a Unix socket at `path`, for its owner alone. Replaces a socket that a dead server has
+    /// left.
     pub fn unix(path: &Path) -> io::Result<Self> {
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             match UnixStream::connect(path) {
@@ -43,19 +44,19 @@ impl Listener {
         Self::new(socket.into(), address, Some(path.to_owned()))
     }
 
-    /// TCP at `address`; port 0 is any that is free.
+    /// Listens on TCP at `address`; port 0 means any free port.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
         let address = format!("nbd://{}", socket.local_addr()?);
         Self::new(socket.into(), address, None)
     }
 
-    /// The sockets that systemd has passed to this process; none if it has not.
+    /// Takes the sockets that systemd has passed to this process, if any.
     ///
     /// # Safety
     ///
-    /// 1. The descriptors that `LISTEN_FDS` counts belong to nobody else in this process: call this
-    ///    once, before anything else is opened.
+    /// 1. The descriptors that `LISTEN_FDS` counts are not used by other code in this process: call
+    ///    this once, before anything else is opened.
     pub unsafe fn activated() -> io::Result<Vec<Self>> {
         let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
         if number("LISTEN_PID") != Some(std::process::id()) {
@@ -77,7 +78,7 @@ impl Listener {
     }
 
     fn new(socket: OwnedFd, address: String, path: Option<PathBuf>) -> io::Result<Self> {
-        // Several threads or processes may wait for one client.
+        // Several threads or processes may wait for one client, so `accept` must not block.
         rustix::io::ioctl_fionbio(&socket, true)?;
         let own = rustix::net::getsockname(&socket)?;
         let ip = SocketAddr::try_from(own).ok().map(|address| address.ip().to_canonical());
@@ -85,17 +86,17 @@ impl Listener {
         Ok(Self { socket, address, path, foreign })
     }
 
-    /// Whether others than this machine can reach it.
+    /// Whether other machines can reach it.
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// For clients: an NBD URI, as far as it is known.
+    /// Returns the NBD URI for clients, as far as it is known.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A client that has come in; `None` if it was somebody else's.
+    /// Accepts a client; `None` if another thread or process got it.
     pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
         let client = match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC) {
             Ok(client) => client,
@@ -103,7 +104,7 @@ impl Listener {
             Err(err) => return Err(err.into()),
         };
         if sockopt::socket_domain(&client)? == AddressFamily::UNIX {
-            // A batch of replies should fit, so that the client is awake no more often than needed.
+            // A batch of replies should fit, so that the client wakes up no more often than needed.
             let _ = sockopt::set_socket_send_buffer_size(&client, 1 << 20);
         } else {
             sockopt::set_tcp_nodelay(&client, true)?;
@@ -114,7 +115,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// Becomes readable when a client comes.
+    /// Returns the socket, which becomes readable when a client connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

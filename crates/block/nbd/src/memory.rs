@@ -1,34 +1,34 @@
-//! A block device in ordinary memory: the test double of those behind [`pmbd::open`].
+//! A block device in ordinary memory, which replaces a device of [`pmbd::open`] in tests.
 
 use pmbd::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Unit in which space is taken and given back, in bytes.
+/// The unit of allocation, in bytes.
 const CHUNK: u64 = 4096;
 
-/// Grows to this many times its first size.
+/// The largest size, as a multiple of the first.
 const GROWTH: u64 = 4;
 
-/// Bytes in memory, which remember what was asked of them.
+/// A device in memory, with counts of requests.
 pub struct MemoryDevice {
     bytes: Vec<AtomicU8>,
     taken: Vec<AtomicBool>,
     size: AtomicU64,
-    /// Whether it shows its content where it lies.
+    /// Whether [`BlockDevice::bytes`] returns its content.
     pub shows: bool,
     /// Whether requests that store are refused.
     pub read_only: bool,
-    /// Units of requests.
+    /// The units of requests.
     pub sizes: BlockSizes,
     /// Requests that reach beyond this offset fail with an error of the medium.
     pub broken_from: AtomicU64,
-    /// Barriers, and writes that were durable at return.
+    /// The number of barriers, and of writes that were durable on return.
     pub persisted: AtomicU64,
 }
 
 impl MemoryDevice {
-    /// `size` bytes of zeros, a multiple of 4096.
+    /// Makes a device of `size` zeros, a multiple of 4096.
     pub fn of(size: u64) -> Self {
         assert!(size.is_multiple_of(CHUNK));
         let most = size * GROWTH;
@@ -44,7 +44,7 @@ impl MemoryDevice {
         }
     }
 
-    /// The same, shared.
+    /// As [`of`](Self::of), shared.
     pub fn new(size: u64) -> Arc<Self> {
         Arc::new(Self::of(size))
     }

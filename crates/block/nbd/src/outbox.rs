@@ -1,7 +1,7 @@
-//! What is to be sent: heads in a buffer of its own, content where it lies.
+//! Prepared replies: heads in a buffer, and content in place.
 //!
-//! Replies to several requests leave in one system call. Content that the device can show
-//! ([`pmbd::BlockDevice::bytes`]) is copied once, by the kernel, from PM to the socket.
+//! One system call sends the replies to several requests. If the device returns its content in
+//! place ([`pmbd::BlockDevice::bytes`]), the kernel copies it once, from PM to the socket.
 
 use crate::request::{Mode, Refusal};
 use crate::status::Status;
@@ -10,18 +10,18 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 use zerocopy::IntoBytes as _;
 
-/// Longest message that goes with an error, in bytes.
+/// The longest message of an error, in bytes.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// A piece of what is to be sent.
+/// A piece of the replies.
 pub(crate) enum Part<'d> {
-    /// In [`Outbox::own`].
+    /// A range of [`Outbox::own`].
     Own(Range<usize>),
-    /// Where it lies.
+    /// Content of the device, in place.
     Device(&'d [AtomicU8]),
 }
 
-/// Replies that wait for being sent.
+/// Replies that wait to be sent.
 pub(crate) struct Outbox<'d> {
     mode: Mode,
     own: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct Outbox<'d> {
     len: usize,
 }
 
-/// What a reply answers.
+/// The request that a reply answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
     pub cookie: u64,
@@ -37,7 +37,7 @@ pub(crate) struct To {
     pub is_read: bool,
 }
 
-/// Where an outbox ended.
+/// A position in an outbox.
 pub(crate) struct Mark {
     own: usize,
     parts: usize,
@@ -61,7 +61,7 @@ impl<'d> Outbox<'d> {
         &self.parts
     }
 
-    /// Everything has been sent. Memory for unusually long content is given back.
+    /// Empties the outbox, which has been sent. Frees memory for unusually long content.
     pub fn clear(&mut self) {
         self.own.clear();
         self.own.shrink_to(super::connection::OUTBOX_BYTES);
@@ -69,12 +69,12 @@ impl<'d> Outbox<'d> {
         self.len = 0;
     }
 
-    /// Remembers the end, to come back to it when content cannot be had after all.
+    /// Returns the current end, to return to it if content cannot be read.
     pub fn mark(&self) -> Mark {
         Mark { own: self.own.len(), parts: self.parts.len(), len: self.len }
     }
 
-    /// Forgets what came after `mark`.
+    /// Removes everything after `mark`.
     pub fn back_to(&mut self, mark: &Mark) {
         self.own.truncate(mark.own);
         self.parts.truncate(mark.parts);
@@ -84,7 +84,7 @@ impl<'d> Outbox<'d> {
         self.len = mark.len;
     }
 
-    /// A reply without content.
+    /// Adds a reply without content.
     pub fn done(&mut self, to: To) {
         if self.is_chunked(to) {
             self.chunk(to, chunk::DONE, chunk::NONE, 0);
@@ -93,7 +93,7 @@ impl<'d> Outbox<'d> {
         }
     }
 
-    /// A reply that something went wrong.
+    /// Adds a reply with an error.
     pub fn error(&mut self, to: To, refusal: &Refusal) {
         if self.mode == Mode::Simple {
             return self.simple(to, refusal.code as u32);
@@ -106,7 +106,7 @@ impl<'d> Outbox<'d> {
         self.push(why);
     }
 
-    /// The head of `len` bytes of content from `off`, which must follow.
+    /// Adds the head of `len` bytes of content from `off`. The caller must add these next.
     pub fn content(&mut self, to: To, last: bool, off: u64, len: usize) {
         if self.mode == Mode::Simple {
             return self.simple(to, 0);
@@ -115,13 +115,13 @@ impl<'d> Outbox<'d> {
         self.push(&off.to_be_bytes());
     }
 
-    /// Content where it lies.
+    /// Adds content in place.
     pub fn device(&mut self, bytes: &'d [AtomicU8]) {
         self.parts.push(Part::Device(bytes));
         self.len += bytes.len();
     }
 
-    /// Room for `len` bytes of content.
+    /// Adds `len` bytes of content, and returns them for the caller to fill in.
     pub fn room(&mut self, len: usize) -> &mut [u8] {
         let start = self.own.len();
         self.own.resize(start + len, 0);
@@ -129,14 +129,14 @@ impl<'d> Outbox<'d> {
         &mut self.own[start..]
     }
 
-    /// Content that is all zeros.
+    /// Adds content that is all zeros.
     pub fn hole(&mut self, to: To, last: bool, off: u64, len: u32) {
         self.chunk(to, done(last), chunk::OFFSET_HOLE, 12);
         self.push(&off.to_be_bytes());
         self.push(&len.to_be_bytes());
     }
 
-    /// Block status.
+    /// Adds block status.
     pub fn block_status(&mut self, to: To, list: &[Status]) {
         let id = wire::BASE_ALLOCATION_ID.to_be_bytes();
         if self.mode == Mode::Extended {
@@ -151,14 +151,15 @@ impl<'d> Outbox<'d> {
             self.chunk(to, chunk::DONE, chunk::BLOCK_STATUS, 4 + 8 * list.len());
             self.push(&id);
             for status in list {
-                // A request of this mode is no longer than 32 bits say, and so is its answer.
+                // The length of a request in this mode has 32 bits, and so has that of its answer.
                 self.push(&(status.len as u32).to_be_bytes());
                 self.push(&status.flags.to_be_bytes());
             }
         }
     }
 
-    /// A structured reply costs 4 bytes more than a simple one, which says as much as "done".
+    /// Whether a reply without content has to be structured. Otherwise a simple reply is 4 bytes
+    /// shorter.
     fn is_chunked(&self, to: To) -> bool {
         self.mode == Mode::Extended || self.mode == Mode::Structured && to.is_read
     }
@@ -201,7 +202,7 @@ impl<'d> Outbox<'d> {
         self.note_own(start);
     }
 
-    /// What was added to `own` from `start` on goes out next.
+    /// Adds the bytes of `own` from `start` on as the next part.
     fn note_own(&mut self, start: usize) {
         let end = self.own.len();
         match self.parts.last_mut() {
@@ -216,7 +217,7 @@ fn done(last: bool) -> u16 {
     if last { chunk::DONE } else { 0 }
 }
 
-/// A refusal because the server ends.
+/// Returns the refusal of a server that ends.
 pub(crate) fn shutting_down() -> Refusal {
     Refusal::new(Code::Shutdown, "the server is ending")
 }

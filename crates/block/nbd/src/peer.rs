@@ -1,7 +1,7 @@
-//! The peers that places are shared out to: users of this machine, and addresses.
+//! The peers among which places for clients are divided: users of this machine, and addresses.
 //!
-//! - **peer-P1** No peer has more than half of the places that others leave. So each new peer finds a place, and the
-//!   first ones cannot keep it out.
+//! - **peer-P1** No peer has more than half of the places that others leave free. So each new peer
+//!   gets a place, and earlier peers cannot keep it out.
 
 use rustix::net::{getpeername, sockopt};
 use std::fmt;
@@ -9,21 +9,21 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// Servers with fewer places give them to the first that come.
+/// The number of places from which on peers share them. With fewer, the first clients get them.
 const SHARED_FROM: usize = 16;
 
-/// Whose a client is.
+/// The peer of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// A user of this machine.
     User(u32),
-    /// Another machine, or a network of IPv6, whose addresses are one user's.
+    /// Another machine, or a network of IPv6, all of whose addresses may belong to one user.
     Address(IpAddr),
     Unknown,
 }
 
 impl Peer {
-    /// The peer at the other end of a socket.
+    /// Returns the peer at the other end of a socket.
     pub fn of(socket: &OwnedFd) -> Self {
         let Ok(Some(address)) = getpeername(socket) else { return Self::Unknown };
         let Ok(address) = SocketAddr::try_from(address.clone()) else {
@@ -51,13 +51,13 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How many of `max` places a peer may have where others have `others` (peer-P1).
+/// Returns the number of `max` places that a peer may have if other peers have `others` (peer-P1).
 pub(crate) fn share(max: usize, others: usize) -> usize {
     let left = max.saturating_sub(others);
     if max < SHARED_FROM { left } else { left.div_ceil(2) }
 }
 
-/// The user of the socket of this machine that has this address.
+/// Returns the user of the socket on this machine with this address.
 fn user_of(address: SocketAddr) -> Option<u32> {
     let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
     let (table, own) = (fs::read_to_string(table).ok()?, in_table(address));
@@ -69,7 +69,7 @@ fn user_of(address: SocketAddr) -> Option<u32> {
     })
 }
 
-/// How the kernel's table shows an address: words of four bytes as the CPU reads them.
+/// Formats an address as in the kernel's table: words of four bytes in the CPU's byte order.
 fn in_table(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),

@@ -1,49 +1,49 @@
-//! Requests: what a client wants, checked before anything is done.
+//! Requests of clients, and the checks before they are served.
 //!
-//! - **request-Q1** No bytes make the parser panic, and it keeps nothing of what it reads.
-//! - **request-Q2** What has a payload is known before the request is checked, so that a refused request does
-//!   not take its payload for the next request.
-//! - **request-Q3** A [`Request`] lies within its export, consists of whole blocks and carries only flags that
-//!   mean something to it.
+//! - **request-Q1** No input makes the parser panic, and it keeps no state.
+//! - **request-Q2** The length of the payload is known before the request is checked, so that the
+//!   payload of a refused request is not taken for the next request.
+//! - **request-Q3** A [`Request`] lies within its export, consists of whole blocks and has only
+//!   flags that are defined for its command.
 
 use crate::wire::{self, Code, command, flag};
 use pmbd::{Durability, Zeroing};
 use zerocopy::FromBytes;
 
-/// How replies look, as negotiated.
+/// The negotiated form of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Simple replies.
     Simple,
-    /// Structured replies to what has content.
+    /// Structured replies to requests whose reply has content.
     Structured,
     /// Requests and replies with 64-bit lengths; every reply is structured.
     Extended,
 }
 
-/// What a session may ask of its export.
+/// The limits of a session's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// As negotiated.
+    /// The negotiated mode.
     pub mode: Mode,
     /// Size of the export in bytes.
     pub size: u64,
-    /// Requests consist of such blocks, in bytes.
+    /// Bytes of a block; requests consist of whole blocks.
     pub block: u32,
-    /// Longest read or payload, in bytes.
+    /// The longest read or payload, in bytes.
     pub len_max: u32,
     /// Whether requests that store are refused.
     pub read_only: bool,
-    /// Whether `BLOCK_STATUS` was prepared for.
+    /// Whether `BLOCK_STATUS` was negotiated.
     pub block_status: bool,
 }
 
-/// The stream is not what the protocol says: nobody knows where the next request starts.
+/// The stream does not follow the protocol: it is unknown where the next request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:#x} is not the start of a request")]
 pub struct OutOfStep(pub u32);
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unverified {
     flags: u16,
@@ -56,22 +56,22 @@ pub struct Unverified {
 /// A request that can be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What its replies carry.
+    /// The number that its replies repeat.
     pub cookie: u64,
     /// First byte.
     pub off: u64,
     /// Bytes.
     pub len: u64,
-    /// What to do.
+    /// The command.
     pub command: Command,
 }
 
-/// What to do with the range of a request.
+/// The operation on the range of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send it.
+    /// Send its content.
     Read {
-        /// Whether in several chunks if that is better.
+        /// Whether the content may be sent in several chunks.
         fragment: bool,
     },
     /// Store the payload.
@@ -80,25 +80,25 @@ pub enum Command {
     Disconnect,
     /// Make everything durable.
     Flush,
-    /// It is not needed any more.
+    /// Discard its content, which is not needed any more.
     Trim(Durability),
-    /// It is needed soon.
+    /// Prefetch it.
     Cache,
     /// Store zeros.
     WriteZeroes(Zeroing, Durability),
-    /// Tell where data is.
+    /// Report the extents with data.
     BlockStatus {
-        /// Only for the first extent.
+        /// Whether to report only the first extent.
         one: bool,
     },
 }
 
-/// Why a request is not served.
+/// The reason why a request is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For the client.
+    /// The error code for the client.
     pub code: Code,
-    /// For its user.
+    /// The text for its user.
     pub why: String,
 }
 
@@ -122,14 +122,14 @@ impl From<pmbd::Error> for Refusal {
 }
 
 impl Unverified {
-    /// The request at the start of `bytes` (request-Q1), and its length without payload; `None` where it is not
-    /// complete.
+    /// Parses the request at the start of `bytes` (request-Q1). Returns it and its length without
+    /// payload; `None` if it is incomplete.
     pub fn parse(bytes: &[u8], mode: Mode) -> Result<Option<(Self, usize)>, OutOfStep> {
         let expected = match mode {
             Mode::Extended => wire::EXTENDED_REQUEST_MAGIC,
             _ => wire::REQUEST_MAGIC,
         };
-        // Told at the first four bytes: one who talks about something else may never send the rest.
+        // Check the first four bytes at once: a client of another protocol may never send the rest.
         if let Some(magic) = bytes.first_chunk() {
             let magic = u32::from_be_bytes(*magic);
             if magic != expected {
@@ -149,29 +149,30 @@ impl Unverified {
         })
     }
 
-    /// What its replies carry.
+    /// The number that its replies repeat.
     pub fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// First byte, for replies with extended headers.
+    /// Returns the offset of the first byte, for replies with extended headers.
     pub fn off(&self) -> u64 {
         self.off
     }
 
-    /// Whether the reply is structured even where the mode is [`Mode::Structured`] and it fails.
+    /// Whether the request is a read, whose reply in [`Mode::Structured`] is always structured.
     pub fn is_read(&self) -> bool {
         self.kind == command::READ
     }
 
-    /// Bytes that follow (request-Q2). A write has a payload also where the client forgot to say so.
+    /// Returns the bytes of the payload that follows (request-Q2). A write has one even if the
+    /// client forgot the flag.
     pub fn payload_len(&self, mode: Mode) -> u64 {
         let has = self.kind == command::WRITE
             || mode == Mode::Extended && self.flags & flag::PAYLOAD_LEN != 0;
         if has { self.len } else { 0 }
     }
 
-    /// The request, if `limits` allow it (request-Q3).
+    /// Returns the checked request, if `limits` allow it (request-Q3).
     pub fn check(&self, limits: &Limits) -> Result<Request, Refusal> {
         let command = self.command(limits)?;
         match command {
@@ -214,7 +215,7 @@ impl Unverified {
             other => return Err(Refusal::new(Code::Inval, format!("unknown command {other}"))),
         };
         match self.flags & !known {
-            // Whoever hangs up is not held back by flags.
+            // A disconnect is accepted with any flags.
             _ if command == Command::Disconnect => {}
             0 => {}
             flags => {

@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How to serve.
+/// The options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// Certificates, if there are any.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Whether clients must use them.
     pub tls_required: bool,
-    /// How long a client may take to say what it wants.
+    /// The time limit of negotiation.
     pub handshake_time: Duration,
-    /// Clients at the same time. A client beyond that takes the place of the oldest one that is still
-    /// negotiating, or is turned away. One user of this machine, or one address, has no more than half of the
-    /// places that others leave (`peer.rs`).
+    /// The most clients at the same time. A client beyond that replaces the oldest one that is
+    /// still negotiating, or is refused. One user of this machine, or one address, has at most half
+    /// of the places that others leave free (`peer.rs`).
     pub clients_max: usize,
 }
 
@@ -48,14 +48,14 @@ pub struct Server {
     /// Becomes readable when the server ends.
     stop: OwnedFd,
     clients: Mutex<Clients>,
-    /// Told when a client has gone.
+    /// Notified when a client has gone.
     gone: Condvar,
 }
 
 #[derive(Default)]
 struct Clients {
     next: u64,
-    /// By age.
+    /// The clients by age.
     all: BTreeMap<u64, Client>,
 }
 
@@ -68,7 +68,8 @@ struct Client {
 }
 
 impl Clients {
-    /// Makes room for a client of `peer`, of `max` in all: whether there is some. One that has agreed on a session keeps its place.
+    /// Makes room for a client of `peer`, of `max` in all. Returns whether there is room. A client
+    /// that has agreed on a session keeps its place.
     fn make_room(&mut self, peer: Peer, max: usize) -> bool {
         let own = self.all.values().filter(|client| client.peer == peer).count();
         let is_over_share = own >= peer::share(max, self.all.len() - own);
@@ -87,7 +88,7 @@ impl Clients {
 }
 
 impl Server {
-    /// A server of `exports`.
+    /// Makes a server of `exports`.
     pub fn new(exports: Exports, options: ServerOptions) -> io::Result<Arc<Self>> {
         let tls_policy = match (&options.tls, options.tls_required) {
             (None, _) => TlsPolicy::Off,
@@ -109,12 +110,12 @@ impl Server {
         }))
     }
 
-    /// What is served.
+    /// Returns the exports.
     pub fn exports(&self) -> &Exports {
         &self.common.exports
     }
 
-    /// Clients at this moment.
+    /// Returns the current number of clients.
     pub fn clients(&self) -> usize {
         self.lock().all.len()
     }
@@ -137,7 +138,8 @@ impl Server {
                     continue;
                 }
                 if let Err(err) = listener.accept().and_then(|socket| self.welcome(socket)) {
-                    // Out of descriptors, say. Whoever waits stays in the queue meanwhile.
+                    // For example, no descriptor is free. Clients that wait stay in the queue
+                    // meanwhile.
                     tracing::error!("{}: cannot take a client: {err}", listener.address());
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -180,15 +182,15 @@ impl Server {
         Ok(())
     }
 
-    /// Takes no more clients, answers what has been asked, refuses what is asked from now on, waits
-    /// up to `grace` for that, then makes everything durable.
+    /// Ends the server. Accepts no more clients, answers requests that have arrived and refuses
+    /// later ones. Waits up to `grace` for that, then makes all data durable.
     pub fn stop(&self, grace: Duration) -> Result<(), pmbd::Error> {
         self.common.stopping.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         let deadline = Instant::now() + grace;
         let mut clients = self.lock();
         for Client { socket, .. } in clients.all.values() {
-            // What has arrived can still be read; then the stream ends.
+            // Data that has arrived can still be read; then the stream ends.
             let _ = rustix::net::shutdown(socket, Shutdown::Read);
         }
         while !clients.all.is_empty() {
@@ -201,7 +203,7 @@ impl Server {
                 .map_or_else(|broken| broken.into_inner().0, |(clients, _)| clients);
         }
         for Client { socket, .. } in clients.all.values() {
-            // It does not take its replies.
+            // The client does not receive its replies.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
         drop(clients);
@@ -209,12 +211,12 @@ impl Server {
     }
 
     fn lock(&self) -> MutexGuard<'_, Clients> {
-        // Whoever panics while holding it has not changed it half-way.
+        // A thread that panics while it holds the lock leaves no half-done change.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A client's entry in the list, for as long as its thread runs, however that ends.
+/// Removes a client's entry from the list when its thread ends, also by a panic.
 struct Member {
     server: Arc<Server>,
     id: u64,

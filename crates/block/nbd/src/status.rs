@@ -1,9 +1,9 @@
-//! Where data is, as the protocol tells it.
+//! The extents of a device with and without data, in the form of the protocol.
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 use pmbd::{BlockDevice, Extent};
 
-/// A length of the device, following the one before, and what it is.
+/// The length and state of an extent, which follows the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
     /// Bytes, not zero.
@@ -12,8 +12,8 @@ pub(crate) struct Status {
     pub flags: u32,
 }
 
-/// What `len` bytes from `off` are, in at most `most` parts that differ from their neighbours. The
-/// parts start at `off`, and end before its end if there are too many.
+/// Lists the extents of `len` bytes from `off`: at most `most`, each with a state different from
+/// its neighbours'. If there are more, the list ends before the range does.
 pub(crate) fn list(
     device: &dyn BlockDevice,
     off: u64,
@@ -24,7 +24,7 @@ pub(crate) fn list(
     let (mut at, end) = (off, off + len);
     device.extents(off, len, &mut |extent| {
         let flags = flags(&extent);
-        // A device may tell of more than it was asked for.
+        // A device may report an extent beyond the requested range.
         let extent_end = (extent.off + extent.len).min(end);
         let len = extent_end.saturating_sub(at);
         at = at.max(extent_end);
@@ -33,12 +33,12 @@ pub(crate) fn list(
             Some(last) if last.flags == flags => last.len += len,
             _ => list.push(Status { len, flags }),
         }
-        // One too many shows that the last one that counts is complete.
+        // An extent beyond `most` shows that the one before it is complete.
         list.len() <= most
     })?;
     list.truncate(most);
     if list.is_empty() {
-        // Who knows nothing may always say "data".
+        // "Data" is a correct state for any extent.
         list.push(Status { len, flags: 0 });
     }
     Ok(list)

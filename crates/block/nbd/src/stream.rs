@@ -1,4 +1,5 @@
-//! A connection as a stream of bytes: a socket, with or without TLS, and the buffer of what came in.
+//! A connection as a stream of bytes: a socket, with or without TLS, and the buffer of received
+//! bytes.
 
 #![allow(unsafe_code)]
 
@@ -11,10 +12,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// Bytes that can wait for being looked at. They stay in a CPU's cache on their way to PM.
+/// Bytes of the buffer of received data. The data stays in a CPU's cache on its way to PM.
 const INBOX_BYTES: usize = 256 << 10;
 
-/// Pieces of one `sendmsg(2)` (`UIO_MAXIOV`).
+/// The most pieces of one `sendmsg(2)` (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
 /// A connection.
@@ -23,17 +24,17 @@ pub(crate) struct Stream {
     tls: Option<Box<ServerConnection>>,
     /// Pieces for the kernel, empty between calls.
     pieces: Vec<libc::iovec>,
-    /// When everything that waits gives up, whatever has come by then.
+    /// The time at which any wait fails.
     deadline: Option<Instant>,
 }
 
 impl Stream {
-    /// Without TLS.
+    /// Makes a stream without TLS.
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, tls: None, pieces: Vec::new(), deadline: None }
     }
 
-    /// Goes on under TLS. The handshake takes place with the next bytes.
+    /// Switches to TLS. The TLS handshake takes place with the next bytes.
     pub fn start_tls(&mut self, tls: ServerConnection) {
         self.tls = Some(Box::new(tls));
     }
@@ -43,19 +44,21 @@ impl Stream {
         self.tls.is_some()
     }
 
-    /// Sets when everything that waits gives up from now on, a TLS handshake as a whole included; or that nothing does.
+    /// Sets the time at which any wait fails from now on, also within a TLS handshake. `None`:
+    /// waits do not fail.
     pub fn give_up_at(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// Bytes that came in, at least one; none at the end.
+    /// Receives at least one byte; 0 bytes at the end of the stream. Returns their number.
     pub fn receive(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut socket = Socket { fd: self.socket.as_fd(), deadline: self.deadline };
         let Some(tls) = &mut self.tls else { return socket.read(buf) };
         loop {
             match tls.reader().read(buf) {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
-                // Cut off without a word is an end too: every reply that counts was confirmed.
+                // A connection cut without a closing message has ended, too: no data is lost, as
+                // requests are confirmed by replies.
                 Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
@@ -97,7 +100,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Says that nothing follows, where that can be said.
+    /// Sends a closing message, if TLS is in use.
     pub fn say_goodbye(&mut self) {
         let mut socket = Socket { fd: self.socket.as_fd(), deadline: self.deadline };
         if let Some(tls) = &mut self.tls {
@@ -123,9 +126,9 @@ impl Stream {
             let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
             message.msg_iov = pieces.as_mut_ptr();
             message.msg_iovlen = pieces.len().min(PIECES_MAX);
-            // SAFETY: the pieces are parts of what `outbox` borrows or owns, for as long as this
-            // call borrows it. The kernel only reads; content that other threads change meanwhile
-            // is atomic bytes for us and mere memory for the kernel.
+            // SAFETY: `outbox` borrows or owns the pieces, and this call borrows `outbox`. The
+            // kernel only reads; content that other threads change meanwhile is atomic bytes for us
+            // and mere memory for the kernel.
             let sent = unsafe {
                 libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
             };
@@ -151,14 +154,15 @@ impl Stream {
     }
 }
 
-/// A socket for those who know only [`io::Read`] and [`io::Write`].
+/// A socket as [`io::Read`] and [`io::Write`], for rustls.
 struct Socket<'a> {
     fd: BorrowedFd<'a>,
     deadline: Option<Instant>,
 }
 
 impl Socket<'_> {
-    /// Waits until the socket is ready for `what`; not at all where nothing gives up, as the call does then.
+    /// Waits until the socket is ready for `what`, or the deadline. Without a deadline, returns at
+    /// once: the following call waits itself.
     fn wait(&self, what: PollFlags) -> io::Result<()> {
         let Some(deadline) = self.deadline else { return Ok(()) };
         loop {
@@ -192,7 +196,7 @@ impl io::Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             self.wait(PollFlags::OUT)?;
-            // A socket that is ready may have less room than all of it takes.
+            // A socket that is ready may have room for only part of the bytes.
             let waits =
                 if self.deadline.is_some() { SendFlags::DONTWAIT } else { SendFlags::empty() };
             match rustix::net::send(self.fd, bytes, SendFlags::NOSIGNAL | waits) {
@@ -207,7 +211,7 @@ impl io::Write for Socket<'_> {
     }
 }
 
-/// Bytes that came in and were not looked at.
+/// Received bytes that are not yet consumed.
 pub(crate) struct Inbox {
     buf: Box<[u8]>,
     start: usize,
@@ -228,8 +232,8 @@ impl Inbox {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits for more. False at the end of the stream. There must be room: whoever waits for more
-    /// than [`INBOX_BYTES`] in one piece waits for ever, so nobody does.
+    /// Waits for more bytes. False at the end of the stream. There must be room: callers never wait
+    /// for a piece of more than [`INBOX_BYTES`].
     pub fn fill(&mut self, stream: &mut Stream) -> io::Result<bool> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

@@ -1,7 +1,7 @@
-//! TLS by certificates, as `rustls` does it.
+//! TLS with certificates, by `rustls`.
 //!
-//! Pre-shared keys, which some NBD clients offer as well, are not: rustls 0.23 has no external PSK
-//! (rustls issue 174).
+//! Pre-shared keys, which some NBD clients support as well, are not supported: rustls 0.23 has no
+//! external PSK (rustls issue 174).
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,26 +15,26 @@ const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
 const AUTHORITY: &str = "ca-cert.pem";
 
-/// Where the certificates are.
+/// The paths of the certificates.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The server's, with those that link it to an authority.
+    /// The server's certificate, with the chain to an authority.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authority of clients' certificates; clients without one of these are turned away.
+    /// The authority of clients' certificates; clients without such a certificate are refused.
     pub clients: Option<PathBuf>,
 }
 
-/// Why certificates cannot be used.
+/// The reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is not there, or not what it should be.
+    /// A file is missing or invalid.
     #[error("{path}: {cause}; it must be a PEM file that this user may read")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         cause: rustls::pki_types::pem::Error,
     },
     /// They do not fit together.
@@ -43,7 +43,8 @@ pub enum TlsError {
 }
 
 impl TlsFiles {
-    /// `server-cert.pem` and `server-key.pem` in `dir`; with `verify`, also `ca-cert.pem` for clients.
+    /// Returns the paths of `server-cert.pem` and `server-key.pem` in `dir`; with `verify`, also of
+    /// `ca-cert.pem` for clients.
     pub fn in_dir(dir: &Path, verify: bool) -> Self {
         Self {
             certificate: dir.join(CERTIFICATE),
@@ -52,7 +53,7 @@ impl TlsFiles {
         }
     }
 
-    /// Reads them.
+    /// Reads the files.
     pub fn load(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let unusable = |err: &dyn std::fmt::Display| TlsError::Unusable(err.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());

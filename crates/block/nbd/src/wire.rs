@@ -1,7 +1,7 @@
-//! What goes over the wire, byte for byte: magic numbers, codes, and the fixed parts of messages.
+//! The bytes of the protocol: magic numbers, codes, and the fixed parts of messages.
 //!
-//! Names follow the protocol's specification (NetworkBlockDevice/nbd, `doc/proto.md`), where each is
-//! explained. All numbers are big-endian.
+//! Names follow the protocol's specification (NetworkBlockDevice/nbd, `doc/proto.md`), which
+//! explains each. All numbers are big-endian.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,26 +14,26 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// Starts a request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Starts a request where extended headers were agreed on.
+/// Starts a request with extended headers.
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// Starts a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Starts a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
-/// Starts a chunk of a reply where extended headers were agreed on.
+/// Starts a chunk of a reply with extended headers.
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Flags of the greeting and of its answer.
 pub mod handshake {
-    /// Errors of options can be told (both sides).
+    /// Options can be answered by errors (both sides).
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The 124 zeros at the end of an old negotiation can be left out (both sides).
+    /// The 124 zeros at the end of a negotiation by `EXPORT_NAME` can be left out (both sides).
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
 /// Options.
 pub mod option {
-    /// Use an export; errors cannot be told.
+    /// Use an export; the reply cannot be an error.
     pub const EXPORT_NAME: u32 = 1;
     /// End the session.
     pub const ABORT: u32 = 2;
@@ -41,9 +41,9 @@ pub mod option {
     pub const LIST: u32 = 3;
     /// Go on under TLS.
     pub const STARTTLS: u32 = 5;
-    /// Tell about an export.
+    /// Describe an export.
     pub const INFO: u32 = 6;
-    /// Tell about an export and use it.
+    /// Describe an export and use it.
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
@@ -70,9 +70,9 @@ pub mod reply {
     pub const ERR_UNSUP: u32 = ERROR + 1;
     /// The option is not allowed here.
     pub const ERR_POLICY: u32 = ERROR + 2;
-    /// The option makes no sense as it is.
+    /// The option is malformed.
     pub const ERR_INVALID: u32 = ERROR + 3;
-    /// TLS comes first.
+    /// TLS is required before this option.
     pub const ERR_TLS_REQD: u32 = ERROR + 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
@@ -96,7 +96,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do ("transmission flags").
+/// The capabilities of an export ("transmission flags").
 pub mod export {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -130,13 +130,13 @@ pub mod command {
     pub const DISC: u16 = 2;
     /// Make everything durable.
     pub const FLUSH: u16 = 3;
-    /// The content is not needed any more.
+    /// Discard content that is not needed any more.
     pub const TRIM: u16 = 4;
-    /// It will be read soon.
+    /// Prefetch content that will be read soon.
     pub const CACHE: u16 = 5;
     /// Store zeros.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Tell where data is.
+    /// Report the extents with data.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -160,7 +160,7 @@ pub mod flag {
 pub mod chunk {
     /// Flag: the last chunk of a reply.
     pub const DONE: u16 = 1 << 0;
-    /// Nothing but the end.
+    /// No content, only the end of the reply.
     pub const NONE: u16 = 0;
     /// Content.
     pub const OFFSET_DATA: u16 = 1;
@@ -174,7 +174,7 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The one kind of metadata.
+/// The only supported kind of metadata.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Its number in replies.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -202,7 +202,7 @@ pub enum Code {
     Shutdown = 108,
 }
 
-/// The server's first words.
+/// The server's greeting.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Greeting {
@@ -250,7 +250,7 @@ pub struct CompactRequest {
     pub flags: U16,
     /// [`command`]
     pub kind: U16,
-    /// What its replies carry.
+    /// The number that its replies repeat.
     pub cookie: U64,
     /// First byte.
     pub off: U64,
@@ -268,11 +268,11 @@ pub struct ExtendedRequest {
     pub flags: U16,
     /// [`command`]
     pub kind: U16,
-    /// What its replies carry.
+    /// The number that its replies repeat.
     pub cookie: U64,
     /// First byte.
     pub off: U64,
-    /// Bytes, of a payload where [`flag::PAYLOAD_LEN`] is set.
+    /// Bytes; with [`flag::PAYLOAD_LEN`] those of the payload.
     pub len: U64,
 }
 
@@ -284,7 +284,7 @@ pub struct SimpleReply {
     pub magic: U32,
     /// [`Code`], or 0.
     pub error: U32,
-    /// Of the request.
+    /// The number of the request.
     pub cookie: U64,
 }
 
@@ -298,7 +298,7 @@ pub struct StructuredChunk {
     pub flags: U16,
     /// [`chunk`]
     pub kind: U16,
-    /// Of the request.
+    /// The number of the request.
     pub cookie: U64,
     /// Bytes that follow.
     pub len: U32,
@@ -314,7 +314,7 @@ pub struct ExtendedChunk {
     pub flags: U16,
     /// [`chunk`]
     pub kind: U16,
-    /// Of the request.
+    /// The number of the request.
     pub cookie: U64,
     /// Offset of the request.
     pub off: U64,

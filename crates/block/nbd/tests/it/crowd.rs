@@ -1,4 +1,4 @@
-//! Clients that take places and time, and what is left for others.
+//! Many or slow clients leave places and time for others.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Has no certificate: a handshake fails once the client has sent all of its hello.
+/// A resolver without a certificate: a handshake fails once the client has sent all of its hello.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -29,7 +29,7 @@ fn tls() -> Arc<rustls::ServerConfig> {
     Arc::new(builder.with_cert_resolver(Arc::new(NoCertificate)))
 }
 
-/// Every byte comes in time for a call, and all of them take too long.
+/// Each byte arrives within the time limit, but all of them together exceed it.
 #[test]
 fn a_tls_handshake_ends_in_time_whatever_trickles_in() {
     let handshake_time = Duration::from_millis(300);
@@ -37,7 +37,7 @@ fn a_tls_handshake_ends_in_time_whatever_trickles_in() {
     let server = server(MemoryDevice::new(SIZE), options);
     let mut client = Client::connect(&server);
     assert_eq!(client.option(option::STARTTLS, &[])[0].0, reply::ACK);
-    // A hello of 16 KiB.
+    // The head of a hello of 16 KiB.
     client.put(b"\x16\x03\x01\x3f\x00\x01\x00\x3e\xfc");
     let is_cut_off = (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -46,7 +46,7 @@ fn a_tls_handshake_ends_in_time_whatever_trickles_in() {
     assert!(is_cut_off);
 }
 
-/// A client that does not take what it is sent does not keep its place either.
+/// A client that does not receive its replies does not keep its place, either.
 #[test]
 fn negotiation_is_bounded_in_bytes() {
     let server = server(MemoryDevice::new(SIZE), ServerOptions::default());
@@ -85,7 +85,7 @@ fn sessions_of_a_user_leave_places_for_others() {
     let options = ServerOptions { clients_max: 16, ..ServerOptions::default() };
     let server = server(MemoryDevice::new(SIZE), options);
     let mut kept = Vec::new();
-    // Of 16 places, 8 that are left, 4, 2, 1.
+    // Each user gets half of the free places: 8 of 16, then 4, 2, 1.
     for (uid, share) in [(12345, 8), (12346, 4), (12347, 2), (12348, 1)] {
         for place in 0..12 {
             let (ours, theirs) = of_user(uid);
@@ -103,7 +103,7 @@ fn sessions_of_a_user_leave_places_for_others() {
     assert_eq!(new.ask(command::READ, 0, 0, 512).error, 0);
 }
 
-/// A connection, and the server's end of it, that a user has made.
+/// Makes a connection as a user. Returns the client's end and the server's.
 fn of_user(uid: u32) -> (UnixStream, UnixStream) {
     let pair = std::thread::spawn(move || {
         // SAFETY: the system call takes integers, and changes this thread only.

@@ -1,8 +1,8 @@
-//! Sessions that were damaged on their way: the server neither panics nor hangs, keeps serving others,
-//! and stores nothing where nobody may.
+//! Damaged sessions: the server neither panics nor hangs, keeps serving other clients, and stores
+//! nothing to a read-only export.
 //!
-//! The seed of a failure is printed; `KEEPSTONE_NBD_SEED` reruns it, `KEEPSTONE_NBD_SESSIONS` sets how
-//! many there are. `make fuzz` goes on for longer, with coverage.
+//! The seed of a failure is printed; `KEEPSTONE_NBD_SEED` reruns it, `KEEPSTONE_NBD_SESSIONS` sets
+//! the number of sessions. `make fuzz` goes on for longer, with coverage.
 
 use crate::common::{Client, SIZE, context, go, option_bytes, request_bytes, server};
 use nbd::wire::{command, flag, info, option};
@@ -12,7 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// What a client could say, from its answer to the greeting on.
+/// Returns the bytes of a valid client, from its answer to the greeting on.
 fn session(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = rng.pick(&[3u32, 3, 3, 1, 0]).to_be_bytes().to_vec();
     let extended = rng.below(2) == 0;
@@ -44,7 +44,7 @@ fn session(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Damages it here and there.
+/// Damages the bytes at random places.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(4) {
         let at = rng.below(bytes.len() as u64) as usize;
@@ -82,7 +82,7 @@ fn damaged_sessions() {
         let client = Client::silent(&server);
         let mut stream = client.stream.try_clone().unwrap();
         let said = std::thread::spawn(move || {
-            // The server may have hung up on us, which is its right.
+            // The server may have closed the connection, which is allowed.
             let _ = stream.write_all(&bytes);
             let _ = stream.shutdown(Shutdown::Write);
         });

@@ -1,4 +1,4 @@
-//! Sessions as clients have them, right and wrong ones.
+//! Sessions of correct and incorrect clients.
 
 use crate::common::{Client, SIZE, context, go, request_bytes, server};
 use nbd::wire::{self, Code, STATE_HOLE, STATE_ZERO, command, export, flag, info, option, reply};
@@ -16,7 +16,7 @@ fn disk() -> (Arc<MemoryDevice>, Arc<Server>) {
     (device, server)
 }
 
-/// Bytes that differ from their neighbours.
+/// Returns a pattern of nonzero bytes.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i / 7) as u8 ^ seed | 1).collect()
 }
@@ -64,7 +64,7 @@ fn contexts_are_of_one_export_and_need_structured_replies() {
     let chosen = client.option(option::SET_META_CONTEXT, &wanted);
     assert_eq!(chosen[0], (reply::META_CONTEXT, b"\0\0\0\x01base:allocation".to_vec()));
     assert_eq!(chosen.len(), 2);
-    // Of another export than the one that is used.
+    // The context belongs to another export than the one in use.
     client.go("rom");
     let answer = client.ask(command::BLOCK_STATUS, 0, 0, 4096);
     assert_eq!(answer.error, Code::Inval as u32);
@@ -95,7 +95,8 @@ fn content_comes_back_in_every_dialect() {
             client
         };
         for mut client in [simple(), Client::structured(&server), Client::extended(&server)] {
-            // Longer than the device takes at once, longer than any buffer, and not in whole pages.
+            // Some requests are longer than the device's limit or any buffer, or are not whole
+            // pages.
             for (off, len) in [(0, 512), (4096, 4096), (512, 1 << 20), (1536, 700 * 512)] {
                 let data = pattern(len, len as u8);
                 assert_eq!(client.write(0, off, &data).error, 0);
@@ -132,7 +133,7 @@ fn reads_and_status_know_holes() {
 #[test]
 fn errors_carry_code_and_reason_and_the_session_goes_on() {
     let (device, server) = disk();
-    // Where nothing was written nothing has to be read.
+    // Unwritten parts need not be read.
     for off in (SIZE - (1 << 20)..SIZE).step_by(1 << 16) {
         device.write(off, &[1; 1 << 16], Durability::AtBarrier).unwrap();
     }
@@ -144,7 +145,7 @@ fn errors_carry_code_and_reason_and_the_session_goes_on() {
         assert_eq!(client.write(0, SIZE - 512, &[1; 1024]).error, Code::NoSpc as u32);
         assert_eq!(client.ask(command::READ, 0, SIZE - 512, 512).error, Code::Io as u32);
         assert_eq!(client.write(0, SIZE - 512, &[1; 512]).error, Code::Io as u32);
-        // The first half could be had, the second cannot.
+        // The first half can be read, but not the second.
         let half = client.ask(command::READ, 0, SIZE - (1 << 20), 1 << 20);
         assert_eq!(half.error, Code::Io as u32);
         let fast = flag::FAST_ZERO | flag::NO_HOLE;
@@ -200,7 +201,7 @@ fn many_requests_share_a_reply() {
 #[test]
 fn lost_clients_are_turned_out() {
     let (_, server) = disk();
-    // Unknown flags, no magic number, an export that is not there, requests out of step.
+    // Unknown flags, no magic number, an unknown export, requests that do not follow the protocol.
     let mut client = Client::silent(&server);
     client.put(&u32::MAX.to_be_bytes());
     let _: [u8; 18] = client.get();
@@ -214,7 +215,7 @@ fn lost_clients_are_turned_out() {
     let mut client = Client::structured(&server);
     client.put(b"GET ");
     assert!(client.is_over());
-    // A payload that nobody would read to its end.
+    // A payload that is too long to be discarded.
     let mut client = Client::extended(&server);
     client.send(command::WRITE, flag::PAYLOAD_LEN, 0, 1 << 40, &[]);
     assert!(client.is_over());
@@ -235,10 +236,10 @@ fn silence_during_negotiation_ends_the_session() {
     let handshake_time = Duration::from_millis(200);
     let options = ServerOptions { handshake_time, ..ServerOptions::default() };
     let server = server(MemoryDevice::new(SIZE), options);
-    // A greeting, at most.
+    // The client gets at most a greeting.
     let mut client = Client::silent(&server);
     assert!(client.stream.read_to_end(&mut Vec::new()).unwrap() <= 18);
-    // A word now and then does not prolong it.
+    // Occasional options do not prolong the time limit.
     let mut client = Client::silent(&server);
     let flags = u32::from(wire::handshake::FIXED_NEWSTYLE);
     let _ = client.stream.write_all(&flags.to_be_bytes());
@@ -247,7 +248,8 @@ fn silence_during_negotiation_ends_the_session() {
     }
 }
 
-/// The server waits for a client that has a session as long as it takes: its socket says so.
+/// The server waits without a time limit for a client that has a session: its socket has no
+/// timeout.
 #[test]
 fn silence_during_a_session_is_fine() {
     let server = server(MemoryDevice::new(SIZE), ServerOptions::default());
@@ -263,7 +265,7 @@ fn silence_during_a_session_is_fine() {
 }
 
 impl Client {
-    /// Says something harmless; false when nobody listens.
+    /// Sends a harmless option. Returns false if the server has closed the connection.
     fn stream_is_open(&mut self) -> bool {
         let option = crate::common::option_bytes(77, &[]);
         self.stream.write_all(&option).is_ok()

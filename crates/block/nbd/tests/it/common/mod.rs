@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants it to say, right or wrong.
+//! A client that sends exactly the bytes that a test wants, valid or not.
 
 use nbd::wire::{self, command, flag, handshake, info, option, reply};
 use nbd::{Export, Exports, MemoryDevice, Server, ServerOptions};
@@ -11,10 +11,10 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// Size of the device that [`server`] serves.
 pub const SIZE: u64 = 4 << 20;
 
-/// Longer silences of a server are hangs.
+/// The longest silence of a server that is not taken for a hang.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server of `device` as "disk", and of another one, read-only, as "rom".
+/// Makes a server of `device` as "disk", and of another, read-only one as "rom".
 pub fn server(device: Arc<MemoryDevice>, options: ServerOptions) -> Arc<Server> {
     let disk = Export::new("disk", "a disk", device, false).unwrap();
     let rom = Export::new("rom", "", MemoryDevice::new(SIZE), true).unwrap();
@@ -28,10 +28,10 @@ pub struct Client {
     cookie: u64,
 }
 
-/// What a request was answered.
+/// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// 0: none.
+    /// The error code, or 0.
     pub error: u32,
     /// Content, by offset.
     pub data: Vec<(u64, Vec<u8>)>,
@@ -39,12 +39,12 @@ pub struct Answer {
     pub holes: Vec<(u64, u32)>,
     /// Extents: length and flags.
     pub extents: Vec<(u64, u64)>,
-    /// What came with an error.
+    /// The message of an error.
     pub message: String,
 }
 
 impl Answer {
-    /// The content in one piece, holes filled in.
+    /// Returns the content in one piece, with holes filled in.
     pub fn content(&self, off: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         for (at, data) in &self.data {
@@ -55,12 +55,12 @@ impl Answer {
 }
 
 impl Client {
-    /// Connects to `server`, past the greeting.
+    /// Connects to `server` and answers the greeting.
     pub fn connect(server: &Arc<Server>) -> Self {
         Self::greeted(Self::silent(server).stream)
     }
 
-    /// Goes past the greeting of a server that has this stream's other end.
+    /// Answers the greeting of the server at the other end of a stream.
     pub fn greeted(stream: UnixStream) -> Self {
         let mut client = Self { stream, extended: false, cookie: 0 };
         let greeting: [u8; 18] = client.get();
@@ -72,7 +72,7 @@ impl Client {
         client
     }
 
-    /// Connects without a word.
+    /// Connects without sending anything.
     pub fn silent(server: &Arc<Server>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,7 +104,7 @@ impl Client {
         self.go("disk");
     }
 
-    /// Enters the phase of requests.
+    /// Ends the negotiation with this export.
     pub fn go(&mut self, name: &str) {
         let replies = self.option(option::GO, &go(name, &[info::BLOCK_SIZE]));
         assert_eq!(replies.last().unwrap().0, reply::ACK, "{replies:?}");
@@ -126,12 +126,12 @@ impl Client {
         bytes
     }
 
-    /// Whether the server has hung up.
+    /// Whether the server has closed the connection.
     pub fn is_over(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0) | Err(_))
     }
 
-    /// An option, and its replies up to the last.
+    /// Sends an option. Returns all its replies.
     pub fn option(&mut self, code: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.put(&option_bytes(code, data));
         let mut replies = Vec::new();
@@ -157,20 +157,20 @@ impl Client {
         self.cookie
     }
 
-    /// A request and its answer.
+    /// Sends a request. Returns its answer.
     pub fn ask(&mut self, kind: u16, flags: u16, off: u64, len: u64) -> Answer {
         let cookie = self.send(kind, flags, off, len, &[]);
         self.answer(cookie, if kind == command::READ { len as usize } else { 0 })
     }
 
-    /// A write and its answer.
+    /// Sends a write. Returns its answer.
     pub fn write(&mut self, flags: u16, off: u64, data: &[u8]) -> Answer {
         let flags = flags | if self.extended { flag::PAYLOAD_LEN } else { 0 };
         let cookie = self.send(command::WRITE, flags, off, data.len() as u64, data);
         self.answer(cookie, 0)
     }
 
-    /// The answer to the request of `cookie`; `len`: what a simple reply carries.
+    /// Receives the answer to the request of `cookie`. `len`: bytes of content in a simple reply.
     pub fn answer(&mut self, cookie: u64, len: usize) -> Answer {
         let mut answer = Answer::default();
         loop {
@@ -234,7 +234,7 @@ fn chunk(answer: &mut Answer, kind: u16, payload: &[u8]) {
     }
 }
 
-/// An option as bytes.
+/// Returns an option as bytes.
 pub fn option_bytes(code: u32, data: &[u8]) -> Vec<u8> {
     let head = wire::OptionHeader {
         magic: wire::OPTION_MAGIC.into(),
@@ -244,7 +244,7 @@ pub fn option_bytes(code: u32, data: &[u8]) -> Vec<u8> {
     [head.as_bytes(), data].concat()
 }
 
-/// A request as bytes.
+/// Returns a request as bytes.
 pub fn request_bytes(
     extended: bool,
     kind: u16,
@@ -265,7 +265,7 @@ pub fn request_bytes(
     }
 }
 
-/// The data of `GO` and `INFO`.
+/// Returns the data of `GO` and `INFO`.
 pub fn go(name: &str, wanted: &[u16]) -> Vec<u8> {
     let mut data = string(name);
     data.extend((wanted.len() as u16).to_be_bytes());
@@ -273,7 +273,7 @@ pub fn go(name: &str, wanted: &[u16]) -> Vec<u8> {
     data
 }
 
-/// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
+/// Returns the data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 pub fn context(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = string(name);
     data.extend((queries.len() as u32).to_be_bytes());
