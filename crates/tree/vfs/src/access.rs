@@ -24,7 +24,7 @@ pub fn unrecorded<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Whether this thread's call may move an access time.
+/// Returns whether this thread's call may move an access time.
 pub fn is_recorded() -> bool {
     !IS_UNRECORDED.get()
 }

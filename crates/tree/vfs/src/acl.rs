@@ -82,7 +82,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// An ACL of these entries, in this order; see [`validate`](Self::validate).
+    /// Makes an ACL of these entries, in this order; see [`validate`](Self::validate).
     pub fn new(entries: impl IntoIterator<Item = AclEntry>) -> Self {
         Self { entries: entries.into_iter().collect() }
     }
@@ -115,7 +115,8 @@ impl Acl {
         Ok(acl)
     }
 
-    /// The attribute's value. Entries without an ID carry `u32::MAX` there, as from the kernel.
+    /// Returns the attribute's value. Entries without an ID carry `u32::MAX` there, as from the
+    /// kernel.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + self.entries.len() * ENTRY_LEN);
         bytes.extend(VERSION.to_le_bytes());
@@ -128,14 +129,14 @@ impl Acl {
         bytes
     }
 
-    /// The entries, in their order.
+    /// Returns the entries, in their order.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
 
-    /// `EINVAL` unless the ACL is valid (`posix_acl_valid`). Its entries are owner, users, group,
-    /// groups, mask, others in this order, with one owner, group and others. It needs a mask if it
-    /// names users or groups.
+    /// Fails with `EINVAL` unless the ACL is valid (`posix_acl_valid`). Its entries are owner,
+    /// users, group, groups, mask, others in this order, with one owner, group and others. It needs
+    /// a mask if it names users or groups.
     pub fn validate(&self) -> Result<()> {
         #[derive(PartialEq)]
         enum Expect {
@@ -171,15 +172,15 @@ impl Acl {
         if expect == Expect::End { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// The permission bits (`0o777`) if they express the whole ACL, so that it need not be stored
-    /// (`posix_acl_equiv_mode`).
+    /// Returns the permission bits (`0o777`) if they express the whole ACL, so that it need not be
+    /// stored (`posix_acl_equiv_mode`).
     pub fn equivalent_mode(&self) -> Option<u32> {
         let plain = |e: &AclEntry| matches!(e.tag, Tag::UserObj | Tag::GroupObj | Tag::Other);
         self.entries.iter().all(plain).then(|| self.mode_bits())
     }
 
-    /// The permission bits (`0o777`) that go with this ACL: owner, mask (or group, if there is no
-    /// mask), others.
+    /// Returns the permission bits (`0o777`) that go with this ACL: owner, mask (or group, if there
+    /// is no mask), others.
     pub fn mode_bits(&self) -> u32 {
         let perm = |tag: Tag| {
             let entry = self.entries.iter().find(|e| e.tag == tag);

@@ -1,9 +1,11 @@
-//! Delegations: files that other processes with the same storage read and write without asking the server.
+//! Delegations: files that other processes with the same storage read and write without asking the
+//! server.
 
 use crate::{Announcement, Credit, Delegation, Errno, Ino, Result};
 use std::ops::Range;
 
-/// Delegated files, as the cache uses them. An engine without other processes keeps the default methods.
+/// Delegated files, as the cache uses them. An engine without other processes keeps the default
+/// methods.
 pub trait Delegations {
     /// Creates a delegation: a number by which other processes with the same storage may read and
     /// write one of its files. They use [`read_delegated`](Self::read_delegated),
@@ -91,8 +93,8 @@ pub trait Delegations {
         Err(Errno::NOTTY)
     }
 
-    /// Whether other processes may now change the file without asking. A front end must not cache
-    /// its attributes then.
+    /// Returns whether other processes may now change the file without asking. A front end must not
+    /// cache its attributes then.
     fn is_delegated(&self, _ino: Ino) -> bool {
         false
     }

@@ -1,15 +1,15 @@
 //! The contract between storage engines and front ends.
 //!
-//! An engine (`bpfs`, `scmfs`), or a cache over one (`pmcache`), implements [`FileSystem`]; a front end (`fuse`,
-//! `posix`) translates requests into its calls and results into replies. Both sides speak
-//! inode numbers, byte names and [`Errno`]; neither knows the other.
+//! An engine (`bpfs`, `scmfs`), or a cache over one (`pmcache`), implements [`FileSystem`]; a front
+//! end (`fuse`, `posix`) translates requests into its calls and results into replies. Both sides
+//! speak inode numbers, byte names and [`Errno`]; neither knows the other.
 //!
 //! The contract promises:
 //!
 //! - **vfs-C1** Every call is atomic with respect to every other call.
 //! - **vfs-C2** A call that fails leaves the tree as it was.
-//! - **vfs-C3** Access permission is the front end's business (the kernel checks it for the mount under
-//! `default_permissions`); the [`Caller`] gives the owner of the inode that a call creates.
+//! - **vfs-C3** Access permission is the front end's business (the kernel checks it for the mount
+//!   under `default_permissions`); the [`Caller`] gives the owner of the inode that a call creates.
 //! - **vfs-C4** An inode lives while a name or a reference holds it: calls that return an [`Entry`]
 //!   add one reference for the caller, [`FileSystem::forget`] gives references back.
 //! - **vfs-C5** A call that changes the content or the size of a file removes its
@@ -78,18 +78,18 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// not set `atime`. A call that changes nothing (an empty write, a rename between two names of one
 /// inode, an empty [`SetAttr`]) sets none.
 pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
-    /// The inode of the root directory. It needs no reference.
+    /// Returns the inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// The time at which the work of a call survives a crash (vfs-C6). It stays the same while the
-    /// file system lives.
+    /// Returns the time at which the work of a call survives a crash (vfs-C6). It stays the same
+    /// while the file system lives.
     fn durability(&self) -> Durability;
 
-    /// The data of this file system that the kernel may cache.
+    /// Returns the data of this file system that the kernel may cache.
     fn kernel_cache(&self) -> KernelCache;
 
-    /// The largest sizes and counts that the file system supports. They stay the same while it
-    /// lives and do not exceed [`Limits::MAX`].
+    /// Returns the largest sizes and counts that the file system supports. They stay the same while
+    /// it lives and do not exceed [`Limits::MAX`].
     fn limits(&self) -> &'static Limits;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
@@ -131,16 +131,16 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// that were never given, and the root's, are ignored.
     fn forget(&self, ino: Ino, refs: u64);
 
-    /// The attributes of `ino`.
+    /// Returns the attributes of `ino`.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
 
     /// Changes the given attributes in one atomic step (times excepted, BPFS §3.6) and returns the
     /// new ones. `size` on a directory gives `EISDIR`, on other non-files `EINVAL`, above
-    /// [`Limits::file_size`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm` rewrites
-    /// the mask of an access ACL. Giving an owner or group (even the same) clears set-user-ID,
-    /// set-group-ID (if group-executable) of non-directories, and `security.capability`, before
-    /// `perm` is applied. A size, even the same, sets `mtime`. The added part of a longer file
-    /// reads as zeros.
+    /// [`Limits::file_size`] `EFBIG`; `perm` on a symbolic link `EOPNOTSUPP`. A change of `perm`
+    /// rewrites the mask of an access ACL. Giving an owner or group (even the same) clears
+    /// set-user-ID, set-group-ID (if group-executable) of non-directories, and
+    /// `security.capability`, before `perm` is applied. A size, even the same, sets `mtime`. The
+    /// added part of a longer file reads as zeros.
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr>;
 
     /// Creates `name` in `dir`. In a directory with set-group-ID the group is the directory's (and
@@ -155,7 +155,7 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// [`create`](Self::create) does.
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry>;
 
-    /// The target of a symbolic link. `EINVAL` for anything else.
+    /// Returns the target of a symbolic link. `EINVAL` for anything else.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 
     /// Removes the name of a non-directory. `EISDIR` for a directory.
@@ -165,8 +165,8 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()>;
 
     /// Gives `ino` another name. Adds a reference. `EPERM` for a directory, `EMLINK` beyond
-    /// [`Limits::links`], `EEXIST`; `ENOENT` for an inode whose last name is gone, unless it came from
-    /// [`tmpfile`](Self::tmpfile) and was never named.
+    /// [`Limits::links`], `EEXIST`; `ENOENT` for an inode whose last name is gone, unless it came
+    /// from [`tmpfile`](Self::tmpfile) and was never named.
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry>;
 
     /// Moves `from` to `to`, replacing what `to` names (`rename(2)`, `renameat2(2)`). If both are
@@ -251,7 +251,7 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
         self.sync()
     }
 
-    /// The value of an extended attribute. `ENODATA` if it does not exist.
+    /// Returns the value of an extended attribute. `ENODATA` if it does not exist.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Sets an extended attribute. Names start with `user.`, `trusted.` or `security.`, or are
@@ -262,13 +262,13 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// `ENOSPC` if the list of names would outgrow [`Limits::xattr_list`].
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()>;
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
     /// Removes an extended attribute. `ENODATA` if it does not exist; names as in
     /// [`setxattr`](Self::setxattr). Removing an ACL leaves the permission bits as they are.
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
 
-    /// Space and inodes, total and free.
+    /// Returns space and inodes, total and free.
     fn statfs(&self) -> StatFs;
 }

@@ -36,7 +36,7 @@ impl Limits {
         xattr_list: 65_536,
     };
 
-    /// Whether every limit is at most that of `other`.
+    /// Returns whether every limit is at most that of `other`.
     pub const fn are_within(&self, other: &Self) -> bool {
         self.name <= other.name
             && self.symlink <= other.symlink
@@ -110,7 +110,7 @@ impl Limits {
         Ok(())
     }
 
-    /// The end of a range of a file; `EFBIG` if no file can reach it.
+    /// Returns the end of a range of a file; `EFBIG` if no file can reach it.
     #[inline]
     pub fn end_of(&self, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|end| *end <= self.file_size).ok_or(Errno::FBIG)
@@ -148,7 +148,8 @@ impl Limits {
     }
 }
 
-/// Longest name of an extended attribute, in bytes, prefix included: the kernel's limit, for all engines.
+/// Longest name of an extended attribute, in bytes, prefix included: the kernel's limit, for all
+/// engines.
 pub const XATTR_NAME_MAX: usize = 255;
 
 /// The unit, in bytes, of ranges that are removed from or inserted into the middle of a file.

@@ -3,7 +3,8 @@
 use crate::{Errno, Extent, Ino, Result};
 use std::ops::Range;
 
-/// Content that programs map directly, without pages of the kernel. An engine that offers none keeps the default methods.
+/// Content that programs map directly, without pages of the kernel. An engine that offers none
+/// keeps the default methods.
 pub trait Mappings {
     /// Counts a mapping of `range` of a file, and returns where the range lies: whole blocks, in
     /// order, without gaps. Until [`unmap_range`](Self::unmap_range) takes the mapping back, these

@@ -12,7 +12,7 @@ pub const LINKS_MAX: u32 = 40;
 /// Longest path, in bytes, with the NUL behind it (the kernel's `PATH_MAX`).
 pub const PATH_MAX: usize = 4096;
 
-/// The names in a path.
+/// Returns the names in a path.
 pub fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
 }
@@ -22,8 +22,8 @@ pub fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// followed, but not one at the end.
 ///
 /// # Errors
-/// `ENOENT` for an empty path, `ENAMETOOLONG` from [`PATH_MAX`] on, `ELOOP` beyond [`LINKS_MAX`]; of
-/// [`FileSystem::lookup`]; of `act`.
+/// `ENOENT` for an empty path, `ENAMETOOLONG` from [`PATH_MAX`] on, `ELOOP` beyond [`LINKS_MAX`];
+/// of [`FileSystem::lookup`]; of `act`.
 pub fn at<F, T>(fs: &F, path: &[u8], act: impl FnOnce(Ino, &[u8]) -> Result<T>) -> Result<T>
 where
     F: FileSystem + ?Sized,
@@ -45,7 +45,8 @@ pub fn follow<F: FileSystem + ?Sized>(fs: &F, dir: Ino, name: &[u8]) -> Result<E
     follow_more(fs, dir, name, &mut 0)
 }
 
-/// The directory that holds the last name of a path that begins in `dir`, with a reference, and the name.
+/// Returns the directory that holds the last name of a path that begins in `dir`, with a reference,
+/// and the name.
 fn parent<'p, F: FileSystem + ?Sized>(
     fs: &F,
     dir: Ino,

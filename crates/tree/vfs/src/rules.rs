@@ -12,7 +12,8 @@ pub const S_IXGRP: u32 = 0o0010;
 /// Permission bits of every symbolic link.
 pub const SYMLINK_PERM: u32 = 0o777;
 
-/// Whether any of the `wanted` bytes is in a text: eight bytes at a time, for texts as short as names.
+/// Returns whether any of the `wanted` bytes is in a text: eight bytes at a time, for texts as
+/// short as names.
 #[inline]
 pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
@@ -37,9 +38,9 @@ pub fn has_any<const N: usize>(text: &[u8], wanted: [u8; N]) -> bool {
     }
 }
 
-/// The group and the mode of a node that `caller` creates with `mode` in the directory `dir_attr`:
-/// a set-group-ID directory hands its group to everything in it, and the bit to directories. A
-/// directory takes no set-user-ID or set-group-ID from `mode` (`mkdir(2)`).
+/// Returns the group and the mode of a node that `caller` creates with `mode` in the directory
+/// `dir_attr`: a set-group-ID directory hands its group to everything in it, and the bit to
+/// directories. A directory takes no set-user-ID or set-group-ID from `mode` (`mkdir(2)`).
 ///
 /// The kernel also takes set-group-ID from a file that an outsider makes group-executable in such a
 /// directory; that depends on supplementary groups, so it is the front end's business (vfs-C3).

@@ -1,9 +1,10 @@
 //! A whole file system as a value that can be compared.
 //!
 //! [`tree`] walks any [`FileSystem`] through the contract alone: names, attributes, contents (by
-//! digest, block by block, skipping holes), symbolic links, extended attributes, and which names are
-//! one inode. On the way it checks what must hold of any file system: listings agree with lookups,
-//! no name appears twice, `.` and `..` come first and are right, link counts match the names.
+//! digest, block by block, skipping holes), symbolic links, extended attributes, and which names
+//! are one inode. On the way it checks what must hold of any file system: listings agree with
+//! lookups, no name appears twice, `.` and `..` come first and are right, link counts match the
+//! names.
 //!
 //! The value leaves out what implementations may choose: inode numbers, times, allocated space,
 //! sizes of directories. The walk gives back every reference it takes. No other thread or process
@@ -86,12 +87,12 @@ impl fmt::Display for WalkError {
 impl std::error::Error for WalkError {}
 
 impl Tree {
-    /// Every path with its node; the root of the walk is the empty path.
+    /// Returns every path with its node; the root of the walk is the empty path.
     pub fn nodes(&self) -> &BTreeMap<Path, Node> {
         &self.nodes
     }
 
-    /// The same tree with empty files of the same sizes.
+    /// Returns the same tree with empty files of the same sizes.
     #[must_use]
     pub fn without_content(&self) -> Self {
         let mut tree = self.clone();
@@ -99,7 +100,7 @@ impl Tree {
         tree
     }
 
-    /// The first, in the order of bytes, of all paths that are the same inode as `path`.
+    /// Returns the first, in the order of bytes, of all paths that are the same inode as `path`.
     pub fn same_as(&self, path: &[u8]) -> Option<&[u8]> {
         self.same_as.get(path).map(Vec::as_slice)
     }
@@ -390,7 +391,8 @@ fn digests(fs: &dyn FileSystem, attr: &Attr, path: &[u8]) -> Result<BTreeMap<u64
     Ok(digests)
 }
 
-/// Calls `each` for the blocks of a file that are not all zeros, with their index; the last may be shorter.
+/// Calls `each` for the blocks of a file that are not all zeros, with their index; the last may be
+/// shorter.
 pub fn content(
     fs: &dyn FileSystem,
     ino: Ino,

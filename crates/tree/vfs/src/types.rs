@@ -22,7 +22,7 @@ impl std::fmt::Display for Ino {
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The time of day at the resolution that the kernel's own file systems use (one tick).
+    /// Returns the time of day at the resolution that the kernel's own file systems use (one tick).
     pub fn now() -> Self {
         let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Self::from_parts(t.tv_sec, t.tv_nsec as u32)
@@ -68,7 +68,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The `S_IFMT` bits of a mode.
+    /// Returns the `S_IFMT` bits of a mode.
     pub const fn mode_bits(self) -> u32 {
         match self {
             Self::Fifo => 0o010000,
@@ -81,7 +81,7 @@ impl FileKind {
         }
     }
 
-    /// The kind that `mode`'s `S_IFMT` bits name, if they name one.
+    /// Returns the kind that `mode`'s `S_IFMT` bits name, if they name one.
     #[inline]
     pub const fn from_mode(mode: u32) -> Option<Self> {
         const BY_BITS: [Option<FileKind>; 16] = {
@@ -228,7 +228,7 @@ pub enum NewKind<'a> {
 }
 
 impl NewKind<'_> {
-    /// The kind without its data.
+    /// Returns the kind without its data.
     pub const fn file_kind(&self) -> FileKind {
         match self {
             Self::File => FileKind::File,

@@ -13,12 +13,12 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// No handle is held; paths start at `root`.
+    /// Makes handles that hold nothing, for paths that start at `root`.
     pub fn new(root: Ino) -> Self {
         Self { root, held: [None; HANDLES] }
     }
 
-    /// The inode that each handle holds.
+    /// Returns the inode that each handle holds.
     pub fn held(&self) -> &[Option<Ino>] {
         &self.held
     }
@@ -30,7 +30,7 @@ impl Handles {
         }
     }
 
-    /// A driver that makes calls with these handles.
+    /// Returns a driver that makes calls with these handles.
     pub(super) fn driver<'f>(&self, fs: &'f dyn FileSystem) -> Driver<'f> {
         Driver::confined(fs, self.root, self.held)
     }
@@ -126,7 +126,7 @@ fn view(handles: &Handles, attr: &Attr, times: [Option<Timestamp>; 3]) -> AttrVi
     }
 }
 
-/// The times that were set to given values.
+/// Returns the times that were set to given values.
 fn given_times(set: &Attrs, attr: &Attr) -> [Option<Timestamp>; 3] {
     let given = |when: Option<When>, got| when.and_then(|when| when.0).map(|_| got);
     let ctime = set.ctime.map(|_| attr.ctime);

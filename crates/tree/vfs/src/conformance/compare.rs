@@ -26,7 +26,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// `root` of `fs` is empty, owned by 0:0 with mode 0755.
+    /// Begins a session in `root` of `fs`, which is empty and owned by 0:0 with mode 0755.
     pub(super) fn new(fs: &'a dyn FileSystem, root: Ino) -> Self {
         let model = Model::with_limits(fs.limits());
         let model_handles = Handles::new(model.root());
@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The result of a successful call of `seek`; `None` inside if it found nothing.
+/// Returns the result of a successful call of `seek`; `None` inside if it found nothing.
 fn seek_result(outcome: &Outcome) -> Option<Option<u64>> {
     match outcome {
         Outcome::Number(found) => Some(Some(*found)),
@@ -109,7 +109,7 @@ fn seek_result(outcome: &Outcome) -> Option<Option<u64>> {
     }
 }
 
-/// Whether `found` is among the answers that the contract leaves to an engine.
+/// Returns whether `found` is among the answers that the contract leaves to an engine.
 fn seek_is_right(model: &Model, ino: Ino, offset: u64, whence: Seek, found: Option<u64>) -> bool {
     let size = model.getattr(ino).map_or(0, |attr| attr.size);
     let zeros = |from, to| first_nonzero(model, ino, from).is_none_or(|at| at >= to);
@@ -125,7 +125,7 @@ fn seek_is_right(model: &Model, ino: Ino, offset: u64, whence: Seek, found: Opti
     }
 }
 
-/// The offset of the first nonzero byte at or after `from`.
+/// Returns the offset of the first nonzero byte at or after `from`.
 fn first_nonzero(model: &Model, ino: Ino, from: u64) -> Option<u64> {
     let mut at = from;
     let mut buf = [0; 4096];
@@ -153,7 +153,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The sequence up to the failure, as a script ([`crate::script::parse`]).
+    /// Returns the sequence up to the failure, as a script ([`crate::script::parse`]).
     pub fn script(&self) -> String {
         self.ops.iter().take(self.index + 1).map(|op| format!("{op}\n")).collect()
     }
@@ -211,7 +211,7 @@ pub fn compare(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), Failure> {
     compare_checking(fs, ops, if ops.len() > SHORT { CHECK_EVERY } else { 1 })
 }
 
-/// [`compare`], with everything compared after each `every` calls.
+/// Does the same as [`compare`], and compares everything after each `every` calls.
 fn compare_checking(fs: &dyn FileSystem, ops: &[Op], every: usize) -> Result<(), Failure> {
     let mut session = Session::new(fs, fs.root());
     let fail = |index, message| Failure { seed: None, index, message, ops: ops.to_vec() };

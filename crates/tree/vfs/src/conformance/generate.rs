@@ -24,7 +24,7 @@ const FILES: [&str; 4] =
 /// Those that calls refuse or treat specially.
 const ODD: [&str; 6] = [".", "..", r"\e", r"d\x2ff", r"nul\x00", r"x\over"];
 
-/// The `n` calls that `seed` decides; the first few create something to work on.
+/// Returns the `n` calls that `seed` decides; the first few create something to work on.
 pub fn gen_ops(seed: u64, n: usize) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let furnished = (n / 4).min(12);
@@ -40,7 +40,7 @@ pub fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
 /// The weight of a call, and the function that draws it.
 type Weighted = (u64, fn(&mut Rng) -> Op);
 
-/// The next call.
+/// Returns the next call.
 pub fn gen_op(rng: &mut Rng) -> Op {
     let choices: [Weighted; 27] = [
         (4, lookup),
@@ -78,17 +78,17 @@ fn handle(rng: &mut Rng) -> usize {
     rng.below(HANDLES as u64) as usize
 }
 
-/// A handle that mostly holds something else than a directory.
+/// Returns a handle that mostly holds something else than a directory.
 fn file_handle(rng: &mut Rng) -> usize {
     if rng.percent(5) { handle(rng) } else { rng.below(FILE_HANDLES) as usize }
 }
 
-/// A handle that mostly holds a directory.
+/// Returns a handle that mostly holds a directory.
 fn dir_handle(rng: &mut Rng) -> usize {
     (FILE_HANDLES + rng.below(HANDLES as u64 - FILE_HANDLES)) as usize
 }
 
-/// Whether paths like this mostly lead to a directory.
+/// Returns whether paths like this mostly lead to a directory.
 fn is_for_dirs(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| DIRS.contains(&name))
 }
@@ -116,7 +116,7 @@ fn file_name(rng: &mut Rng) -> &'static str {
     if rng.percent(10) { dir_name(rng) } else { rng.pick(&FILES) }
 }
 
-/// The prefix of a path: empty for the root, or a directory below it.
+/// Returns the prefix of a path: empty for the root, or a directory below it.
 fn dir_path(rng: &mut Rng) -> String {
     let depth = rng.weighted(&[(62, 0), (28, 1), (10, 2)]);
     (0..depth).map(|_| format!("/{}", dir_name(rng))).collect()
@@ -225,7 +225,7 @@ fn setattr(rng: &mut Rng) -> Op {
     Op::Setattr(anything(rng), set)
 }
 
-/// A length in bytes: mostly below 20 KiB, now and then beyond 2 MiB.
+/// Returns a length in bytes: mostly below 20 KiB, now and then beyond 2 MiB.
 fn len(rng: &mut Rng) -> u32 {
     let len = match rng.below(100) {
         0..3 => 0,
@@ -238,7 +238,7 @@ fn len(rng: &mut Rng) -> u32 {
     len as u32
 }
 
-/// A small distance from something of interest.
+/// Returns a small distance from something of interest.
 fn nudge(rng: &mut Rng) -> i64 {
     match rng.below(3) {
         0 => 0,
@@ -247,7 +247,7 @@ fn nudge(rng: &mut Rng) -> i64 {
     }
 }
 
-/// A place in a file: mostly near the boundaries of the first blocks, the end, or 2 MiB.
+/// Returns a place in a file: mostly near the boundaries of the first blocks, the end, or 2 MiB.
 fn pos(rng: &mut Rng) -> Pos {
     Pos::At(match rng.below(100) {
         0..45 => (BLOCK * rng.below(8)).saturating_add_signed(nudge(rng)),
@@ -265,7 +265,7 @@ fn data(rng: &mut Rng) -> Data {
     Data { fill: Some(if zeros { 0 } else { 1 + rng.below(1000) as u32 }) }
 }
 
-/// The length of a range, in bytes; huge only for modes that take nothing.
+/// Returns the length of a range, in bytes; huge only for modes that take nothing.
 fn range_len(rng: &mut Rng) -> u64 {
     if rng.percent(40) { BLOCK * rng.below(6) } else { len(rng).into() }
 }
@@ -301,7 +301,8 @@ fn copy_range(rng: &mut Rng) -> Op {
 /// The attributes that [`Op::SetAcl`] and [`Op::SetDefaultAcl`] set.
 const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
-/// Name of an extended attribute, from a universe of few; the last is in no known namespace.
+/// Returns the name of an extended attribute, from a universe of few; the last is in no known
+/// namespace.
 fn attribute(rng: &mut Rng) -> String {
     let names = [
         (3, "user.0"),

@@ -7,8 +7,8 @@
 //!   same sequences to proptest.
 //! - [`stress()`] makes calls from many threads at once.
 //!
-//! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run; `KEEPSTONE_REPLAY=FILE` runs
-//! a script instead.
+//! `KEEPSTONE_OPS` sets the length of generated sequences, `KEEPSTONE_SEED` the only seed to run;
+//! `KEEPSTONE_REPLAY=FILE` runs a script instead.
 
 mod apply;
 mod compare;
@@ -70,7 +70,7 @@ pub fn run_generated(make: impl Fn() -> Box<dyn FileSystem>, seeds: u64, ops: us
     }
 }
 
-/// The number in an environment variable.
+/// Returns the number in an environment variable.
 ///
 /// # Panics
 ///

@@ -102,7 +102,8 @@ fn race(fs: &dyn FileSystem, shared: Ino, rng: &mut Rng) -> Result<(), String> {
     }
 }
 
-/// The outer result is the call's; the inner one is that of checking the call's result.
+/// Makes a random call. The outer result is the call's; the inner one is that of checking the
+/// call's result.
 fn race_call(
     fs: &dyn FileSystem,
     shared: Ino,

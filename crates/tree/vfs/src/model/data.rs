@@ -23,12 +23,12 @@ pub(super) struct Sparse {
 }
 
 impl Sparse {
-    /// In bytes.
+    /// Returns the size in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The number of blocks that exist.
+    /// Returns the number of blocks that exist.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -43,7 +43,7 @@ impl Sparse {
         buf.len()
     }
 
-    /// The parts of `range` that lie in blocks that exist, in order.
+    /// Returns the parts of `range` that lie in blocks that exist, in order.
     fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &[u8])> {
         let blocks = range.start / BLOCK_SIZE..range.end.div_ceil(BLOCK_SIZE);
         self.blocks.range(blocks).filter_map(move |(&index, block)| {
@@ -52,7 +52,7 @@ impl Sparse {
         })
     }
 
-    /// Whether model-M5 holds.
+    /// Returns whether model-M5 holds.
     pub(super) fn is_zero_beyond_end(&self) -> bool {
         let is_empty = self.blocks.range(self.size.div_ceil(BLOCK_SIZE)..).next().is_none();
         let end = self.size.next_multiple_of(BLOCK_SIZE);
@@ -117,13 +117,13 @@ impl Sparse {
         self.size += len;
     }
 
-    /// The start of the next data at or after `offset`, which lies inside the file.
+    /// Returns the start of the next data at or after `offset`, which lies inside the file.
     pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
         let (&index, _) = self.blocks.range(offset / BLOCK_SIZE..).next()?;
         Some(offset.max(index * BLOCK_SIZE))
     }
 
-    /// The start of the next hole at or after `offset`, which lies inside the file.
+    /// Returns the start of the next hole at or after `offset`, which lies inside the file.
     pub(super) fn next_hole(&self, offset: u64) -> u64 {
         let first = offset / BLOCK_SIZE;
         let present = self.blocks.range(first..).zip(first..);
@@ -132,7 +132,7 @@ impl Sparse {
     }
 }
 
-/// The part of block `index` that `range` covers.
+/// Returns the part of block `index` that `range` covers.
 fn clip(index: u64, range: &Range<u64>) -> Option<Range<usize>> {
     let base = index * BLOCK_SIZE;
     let start = range.start.max(base);
@@ -141,7 +141,7 @@ fn clip(index: u64, range: &Range<u64>) -> Option<Range<usize>> {
 }
 
 impl State {
-    /// The end of `len` bytes at `offset`; `EFBIG` beyond the largest file.
+    /// Returns the end of `len` bytes at `offset`; `EFBIG` beyond the largest file.
     fn end_of(&self, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|&end| end <= self.limits.file_size).ok_or(Errno::FBIG)
     }

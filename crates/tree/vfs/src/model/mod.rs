@@ -44,19 +44,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty file system with the time of day.
+    /// Makes an empty file system with the time of day.
     pub fn new() -> Self {
         Self::with_clock(Timestamp::now)
     }
 
-    /// An empty file system with its own clock, which each changing call reads once.
+    /// Makes an empty file system with its own clock, which each changing call reads once.
     pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let state = Mutex::new(State::new(clock()));
         Self { state, clock: Arc::new(clock), durable: None }
     }
 
-    /// An empty file system that loses unsynced changes in a crash ([`Durability::OnSync`]). It
-    /// tests that front ends sync as such engines require (vfs-C6). One `fsync` makes everything
+    /// Makes an empty file system that loses unsynced changes in a crash ([`Durability::OnSync`]).
+    /// It tests that front ends sync as such engines require (vfs-C6). One `fsync` makes everything
     /// durable.
     pub fn durable_on_sync() -> Self {
         let model = Self::new();
@@ -71,7 +71,7 @@ impl Model {
         model
     }
 
-    /// The state that a crash now would leave, mounted again.
+    /// Returns the state that a crash now would leave, mounted again.
     pub fn after_crash(&self) -> Self {
         let mut state = self.durable().unwrap_or_else(|| self.state()).clone();
         state.forget_all();
@@ -79,13 +79,14 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
-    /// The durable state as its current users see it: also files without a name.
+    /// Returns the durable state as its current users see it: also files without a name.
     pub fn synced(&self) -> Self {
         let state = self.durable().unwrap_or_else(|| self.state()).clone();
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable: None }
     }
 
-    /// The state that others find after all current users were killed: everything, durable or not.
+    /// Returns the state that others find after all current users were killed: everything, durable
+    /// or not.
     pub fn after_kill(&self) -> Self {
         let mut state = self.state().clone();
         state.forget_all();
@@ -93,7 +94,7 @@ impl Model {
         Self { state: Mutex::new(state), clock: self.clock.clone(), durable }
     }
 
-    /// The number of names.
+    /// Returns the number of names.
     pub fn names(&self) -> u64 {
         let names = |inode: &Inode| match &inode.node {
             Node::Dir(dir) => dir.entries.len() as u64,
@@ -118,7 +119,8 @@ impl Model {
         self.state.lock().expect("no call panics while it holds the state")
     }
 
-    /// The state and the time of the call; the lock is taken first, so that times never run back.
+    /// Returns the state and the time of the call; the lock is taken first, so that times never run
+    /// back.
     fn state_now(&self) -> (MutexGuard<'_, State>, Timestamp) {
         let state = self.state();
         (state, (self.clock)())
@@ -153,7 +155,7 @@ struct State {
     limits: &'static Limits,
 }
 
-/// The limits of models without limits of their own.
+/// Returns the limits of models without limits of their own.
 fn largest() -> &'static Limits {
     &Limits::MAX
 }
@@ -191,7 +193,7 @@ enum Node {
 }
 
 impl Inode {
-    /// A node without a name, owned by 0:0.
+    /// Makes a node without a name, owned by 0:0.
     fn new(node: Node, now: Timestamp) -> Self {
         Self {
             perm: SYMLINK_PERM,

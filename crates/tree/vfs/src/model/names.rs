@@ -46,7 +46,7 @@ impl Dir {
         self.get(name).ok_or(Errno::NOENT)
     }
 
-    /// `EEXIST` if the name is taken, `ENOENT` if the directory is removed.
+    /// Fails with `EEXIST` if the name is taken, `ENOENT` if the directory is removed.
     fn check_vacant(&self, name: &[u8]) -> Result<()> {
         if self.entries.contains_key(name) { Err(Errno::EXIST) } else { self.check_linked() }
     }
@@ -257,7 +257,7 @@ impl State {
         self.remove(now, dir, name).map(|_| ())
     }
 
-    /// `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
+    /// Fails with `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
     fn check_empty(&self, ino: Ino) -> Result<()> {
         if self.dir(ino)?.entries.is_empty() { Ok(()) } else { Err(Errno::NOTEMPTY) }
     }
@@ -355,7 +355,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or below it.
+    /// Returns whether `dir` is `ancestor` or below it.
     fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
         let mut at = dir;
         while at != ancestor {

@@ -16,7 +16,7 @@ const COUNT_MAX: u64 = 1 << 62;
 
 type Blocks = BTreeMap<u64, Arc<[u8; BLOCK_SIZE as usize]>>;
 
-/// Blocks are saved without the zeros at their ends.
+/// Saves blocks without the zeros at their ends.
 pub(super) fn save_blocks<S: Serializer>(blocks: &Blocks, to: S) -> Result<S::Ok, S::Error> {
     let trimmed = |block: &[u8]| block.iter().rposition(|byte| *byte != 0).map_or(0, |n| n + 1);
     to.collect_seq(blocks.iter().map(|(n, block)| (n, &block[..trimmed(&**block)])))
@@ -50,8 +50,8 @@ impl Model {
         postcard::to_allocvec(&state).expect("the model is plain data")
     }
 
-    /// The most bytes that [`save`](Self::save) would take if all inodes that are held without a
-    /// name had names.
+    /// Returns the most bytes that [`save`](Self::save) would take if all inodes that are held
+    /// without a name had names.
     pub fn saved_len_with_held(&self) -> u64 {
         postcard::to_allocvec(&*self.state()).expect("the model is plain data").len() as u64
     }
@@ -187,7 +187,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the parents of a directory lead to the root (model-M4).
+    /// Returns whether the parents of a directory lead to the root (model-M4).
     fn is_below_root(&self, ino: Ino) -> bool {
         let (mut at, mut met) = (ino, BTreeSet::new());
         while at != ROOT && met.insert(at) {

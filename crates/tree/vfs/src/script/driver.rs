@@ -94,7 +94,7 @@ fn bytes(data: &Data, salt: u64, len: u64) -> Vec<u8> {
     data.fill.map_or_else(|| content(salt, len), |fill| filled(fill, len))
 }
 
-/// The value of a POSIX ACL attribute.
+/// Returns the value of a POSIX ACL attribute.
 fn acl(of: &AclOf) -> Vec<u8> {
     let perms = of.perms.map_or(0o75470, |perms| perms.0);
     let tags = [Tag::UserObj, Tag::User(5), Tag::GroupObj, Tag::Mask, Tag::Other];
@@ -127,7 +127,7 @@ impl<'f> Driver<'f> {
         Self { root, is_confined: true, ..Self::with_handles(fs, handles) }
     }
 
-    /// The handles.
+    /// Returns the handles.
     pub fn handles(&self) -> Handles {
         self.handles
     }
@@ -137,8 +137,8 @@ impl<'f> Driver<'f> {
         self.born.take()
     }
 
-    /// The bytes of a name. A word that ends with `\max` is as long as names can be, padded with
-    /// its last byte; with `\over` it is longer by one.
+    /// Returns the bytes of a name. A word that ends with `\max` is as long as names can be, padded
+    /// with its last byte; with `\over` it is longer by one.
     fn name<'n>(&self, word: &'n str) -> Cow<'n, [u8]> {
         let max = self.fs.limits().name;
         let (stem, len) = match (word.strip_suffix(r"\max"), word.strip_suffix(r"\over")) {
@@ -224,7 +224,7 @@ impl<'f> Driver<'f> {
         }
     }
 
-    /// The inode and the byte that a place and a position mean, if they mean any; adds no
+    /// Returns the inode and the byte that a place and a position mean, if they mean any; adds no
     /// reference.
     pub fn locate(&self, place: &str, pos: Pos) -> Option<(Ino, u64)> {
         self.on(place, |ino| Ok((ino, self.offset(ino, pos)?))).ok()
@@ -458,12 +458,13 @@ impl<'f> Driver<'f> {
         }
     }
 
-    /// The inode of a place, if it exists, with a reference for the caller.
+    /// Returns the inode of a place, if it exists, with a reference for the caller.
     pub fn held(&self, place: &str) -> Option<Ino> {
         self.walk(place).ok().map(|(ino, _)| ino)
     }
 
-    /// Whether an operation changes a file with a capability, and so removes that first (vfs-C5).
+    /// Returns whether an operation changes a file with a capability, and so removes that first
+    /// (vfs-C5).
     pub fn is_capable(&self, op: &Op) -> bool {
         let get = |place| self.with(place, |ino| self.fs.getxattr(ino, CAPABILITY));
         op.content_of().is_some_and(|place| get(place).is_ok())

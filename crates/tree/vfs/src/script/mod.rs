@@ -1,4 +1,5 @@
-//! File-system operations as data: one line of text each, run on any [`FileSystem`](crate::FileSystem).
+//! File-system operations as data: one line of text each, run on any
+//! [`FileSystem`](crate::FileSystem).
 //!
 //! `docs/format/script.md` describes the language for its users. [`Op`] lists the calls of the
 //! contract, and a [`Driver`] makes them. The calls of another layer, such as those of a process,

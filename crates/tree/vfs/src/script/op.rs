@@ -6,8 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 
 crate::text_form! {
-/// One operation. A place is a path (`/d/a`) or a handle (`%0`) that an earlier operation made; a path can begin with
-/// the handle of a directory (`%0/a`). Numbers are in bytes, modes octal. `docs/format/script.md` describes the words.
+/// One operation. A place is a path (`/d/a`) or a handle (`%0`) that an earlier operation made; a
+/// path can begin with the handle of a directory (`%0/a`). Numbers are in bytes, modes octal.
+/// `docs/format/script.md` describes the words.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // named as the calls they make
 pub enum Op {
@@ -325,7 +326,7 @@ impl FromStr for Only {
 }
 
 impl Op {
-    /// The file whose content or size the operation changes.
+    /// Returns the file whose content or size the operation changes.
     pub fn content_of(&self) -> Option<&str> {
         match self {
             Self::Write(p, ..)
@@ -344,7 +345,7 @@ impl Op {
         }
     }
 
-    /// Whether the operation changes only access times and handles.
+    /// Returns whether the operation changes only access times and handles.
     pub fn reads(&self) -> bool {
         matches!(
             self,

@@ -11,17 +11,17 @@ use std::str::{FromStr, SplitAsciiWhitespace};
 pub struct Words<'a>(Peekable<SplitAsciiWhitespace<'a>>);
 
 impl<'a> Words<'a> {
-    /// All words of `line`.
+    /// Begins to read the words of `line`.
     pub fn new(line: &'a str) -> Self {
         Self(line.split_ascii_whitespace().peekable())
     }
 
-    /// Key and value of the next word, if it has both; the word is not consumed.
+    /// Returns the key and value of the next word, if it has both; the word is not consumed.
     pub(super) fn option(&mut self) -> Option<(&'a str, &'a str)> {
         self.0.peek()?.split_once('=')
     }
 
-    /// Whether all have been read.
+    /// Returns whether all have been read.
     pub fn is_empty(&mut self) -> bool {
         self.0.peek().is_none()
     }
@@ -77,7 +77,7 @@ impl FromStr for Octal {
 pub struct BadOp(String);
 
 impl BadOp {
-    /// This line.
+    /// Makes the error of this line.
     pub fn new(line: &str) -> Self {
         Self(line.to_owned())
     }
@@ -91,7 +91,8 @@ impl fmt::Display for BadOp {
 
 impl std::error::Error for BadOp {}
 
-/// Reads a script: calls separated by `;` or newlines; a word that begins with `#` begins a comment, which ends with the line.
+/// Reads a script: calls separated by `;` or newlines; a word that begins with `#` begins a
+/// comment, which ends with the line.
 pub fn parse<T: FromStr<Err = BadOp>>(text: &str) -> Result<Vec<T>, BadOp> {
     let calls = text.lines().flat_map(|line| without_comment(line).split(';')).map(str::trim);
     calls.filter(|call| !call.is_empty()).map(str::parse).collect()
@@ -110,7 +111,7 @@ const EMPTY: &str = r"\e";
 /// The prefix of a byte in two hexadecimal digits.
 const BYTE: &[u8] = br"\x";
 
-/// The word that stands for these bytes.
+/// Returns the word that stands for these bytes.
 pub fn escape(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return EMPTY.to_owned();
@@ -123,7 +124,7 @@ pub fn escape(bytes: &[u8]) -> String {
     word
 }
 
-/// The bytes that a word stands for. A `\` that begins no known escape stands for itself.
+/// Returns the bytes that a word stands for. A `\` that begins no known escape stands for itself.
 pub fn unescape(word: &str) -> Cow<'_, [u8]> {
     if word == EMPTY {
         return Cow::Borrowed(b"");
@@ -148,7 +149,7 @@ pub fn unescape(word: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// A byte of two hexadecimal digits, and what follows it.
+/// Returns a byte of two hexadecimal digits, and what follows it.
 fn byte<'a>((digits, rest): (&[u8; 2], &'a [u8])) -> Option<(u8, &'a [u8])> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     Some(((high? << 4 | low?) as u8, rest))
@@ -191,8 +192,8 @@ macro_rules! options {
 
 pub(super) use options;
 
-/// Declares an enum of calls and its text form, both ways, from one table: variant, arguments, word. Each argument is a
-/// [`Field`].
+/// Declares an enum of calls and its text form, both ways, from one table: variant, arguments,
+/// word. Each argument is a [`Field`].
 ///
 /// ```
 /// vfs::text_form! {

@@ -184,7 +184,7 @@ impl Openings for Faulty {}
 
 impl Delegations for Faulty {}
 
-/// The first failure that a few seeds find.
+/// Returns the first failure that a few seeds find.
 fn find(fault: Fault) -> Failure {
     let seeds = 0..40;
     let run = |seed| compare(Faulty::boxed(fault).as_ref(), &gen_ops(seed, 300)).err();

@@ -287,7 +287,7 @@ fn capabilities_are_dropped(fs: &dyn FileSystem) {
     assert_eq!(fs.getxattr(ino, b"security.selinux").unwrap(), b"stays");
 }
 
-/// vfs-C5, for every call that changes content; with other attributes and without.
+/// Checks vfs-C5 for every call that changes content, with other attributes and without.
 fn changes_of_content_drop_capabilities(fs: &dyn FileSystem) {
     let source = file(fs, b"source");
     fs.write(source, 0, &[1; 5000]).unwrap();

@@ -19,7 +19,7 @@ use crate::{
 /// A named scenario; it panics if the promise is broken.
 pub type Scenario = (&'static str, fn(&dyn FileSystem));
 
-/// All scenarios. Each wants a fresh file system with room for about 32 MiB.
+/// Returns all scenarios. Each wants a fresh file system with room for about 32 MiB.
 pub fn scenarios() -> Vec<Scenario> {
     [
         names::SCENARIOS,
@@ -83,7 +83,7 @@ fn others(fs: &dyn FileSystem) -> Vec<Ino> {
     kinds.into_iter().map(|(name, kind)| make(fs, fs.root(), name, kind)).collect()
 }
 
-/// The inode that `name` stands for, without keeping the reference.
+/// Returns the inode that `name` stands for, without keeping the reference.
 fn find(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Result<Ino> {
     let entry = fs.lookup(dir, name)?;
     fs.forget(entry.ino, 1);
@@ -98,7 +98,7 @@ fn exists(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> bool {
     }
 }
 
-/// The names in `dir` except `.` and `..`, sorted.
+/// Returns the names in `dir` except `.` and `..`, sorted.
 fn names(fs: &dyn FileSystem, dir: Ino) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {
@@ -115,7 +115,7 @@ fn attr(fs: &dyn FileSystem, ino: Ino) -> Attr {
     fs.getattr(ino).unwrap()
 }
 
-/// Everything in a file.
+/// Returns everything in a file.
 fn contents(fs: &dyn FileSystem, ino: Ino) -> Vec<u8> {
     let mut buf = vec![0xee; attr(fs, ino).size as usize + 1];
     let len = fs.read(ino, 0, &mut buf).unwrap();
@@ -164,13 +164,13 @@ fn age(fs: &dyn FileSystem, ino: Ino) {
         .unwrap();
 }
 
-/// Whether `mtime` and `ctime` are newer than [`OLD`].
+/// Returns whether `mtime` and `ctime` are newer than [`OLD`].
 fn renewed(fs: &dyn FileSystem, ino: Ino) -> (bool, bool) {
     let attr = attr(fs, ino);
     (attr.mtime > OLD, attr.ctime > OLD)
 }
 
-/// The kind of an inode, for messages.
+/// Returns the kind of an inode, for messages.
 fn kind(fs: &dyn FileSystem, ino: Ino) -> FileKind {
     attr(fs, ino).kind
 }

@@ -40,7 +40,7 @@ fn mv(fs: &dyn FileSystem, from: &[u8], to: &[u8], flags: RenameFlags) -> Result
     fs.rename((fs.root(), from), (fs.root(), to), flags)
 }
 
-/// `a`, `a/b`, `a/b/c`: directories.
+/// Creates the directories `a`, `a/b` and `a/b/c`.
 fn chain(fs: &dyn FileSystem) -> [Ino; 3] {
     let a = dir(fs, b"a");
     let b = make(fs, a, b"b", NewKind::Dir);
@@ -277,7 +277,7 @@ fn leave(fs: &dyn FileSystem, from: EntryName<'_>, to: EntryName<'_>) -> Result<
     fs.rename_whiteout(&Caller { uid: 5, gid: 6 }, from, to, PLAIN)
 }
 
-/// `name` is a whiteout of the caller in [`leave`].
+/// Checks that `name` is a whiteout of the caller in [`leave`].
 fn check_whiteout(fs: &dyn FileSystem, dir: Ino, name: &[u8]) {
     let left = fs.peek(dir, name).unwrap();
     assert_eq!((left.kind, left.rdev, left.perm), (FileKind::Char, 0, 0));

@@ -31,14 +31,14 @@ super::table!("xattr":
     a_default_acl_is_inherited_by_tmpfiles,
 );
 
-/// An ACL of owner, the user 1000, group, mask and others.
+/// Returns an ACL of owner, the user 1000, group, mask and others.
 fn acl(owner: u16, named: u16, group: u16, mask: u16, other: u16) -> Acl {
     let tags = [Tag::UserObj, Tag::User(1000), Tag::GroupObj, Tag::Mask, Tag::Other];
     let entries = tags.into_iter().zip([owner, named, group, mask, other]);
     Acl::new(entries.map(|(tag, perm)| AclEntry { tag, perm }))
 }
 
-/// An ACL of owner, group and others.
+/// Returns an ACL of owner, group and others.
 fn plain(owner: u16, group: u16, other: u16) -> Acl {
     let entries = [Tag::UserObj, Tag::GroupObj, Tag::Other].into_iter().zip([owner, group, other]);
     Acl::new(entries.map(|(tag, perm)| AclEntry { tag, perm }))
@@ -291,7 +291,7 @@ fn acls_belong_to_some_kinds(fs: &dyn FileSystem) {
     assert_eq!(list(fs, d), [ACL_ACCESS, ACL_DEFAULT]);
 }
 
-/// A directory with a default ACL.
+/// Returns a directory with a default ACL.
 fn with_default(fs: &dyn FileSystem, acl: &Acl) -> Ino {
     let d = dir(fs, b"d");
     set(fs, d, ACL_DEFAULT, &acl.to_bytes());
