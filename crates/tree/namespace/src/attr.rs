@@ -11,7 +11,7 @@ use vfs::rules::clear_privileges;
 use vfs::{Attr, Errno, FileKind, Ino, Result, SetAttr, SetTime};
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::getattr`.
+    /// Implements `FileSystem::getattr`.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
         let mut attr = Attr::NONE;
         if self.attr_optimistic(ino, &mut attr) {
@@ -32,7 +32,7 @@ impl<S: Storage> Core<S> {
         v.lock.end_optimistic(ticket)
     }
 
-    /// `FileSystem::setattr`.
+    /// Implements `FileSystem::setattr`.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.change(&[ino], || {
             let v = self.live(ino)?;
@@ -107,7 +107,7 @@ impl<S: Storage> Core<S> {
         Ok(is_given && v.kind() != FileKind::Dir && self.drop_capability(v)?)
     }
 
-    /// The attributes without `security.capability`, if they have it.
+    /// Returns the attributes without `security.capability`, if they have it.
     pub(crate) fn without_capability(&self, v: &VInode) -> Result<Option<Attributes>> {
         if self.load(v, Word::Xattr) == 0 {
             return Ok(None);
@@ -138,7 +138,7 @@ impl<S: Storage> Core<S> {
         let _ = self.medium().fence();
     }
 
-    /// `FileSystem::drop_privileges`.
+    /// Implements `FileSystem::drop_privileges`.
     pub fn drop_privileges(&self, ino: Ino) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live(ino)?;

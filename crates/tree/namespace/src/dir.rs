@@ -1,11 +1,12 @@
 //! Directory files: arrays of entries, each valid if it names an inode in its current life (§3.1).
 //!
-//! - dir-D1: the entries of a block form a chain of lengths from its start to its end; free ones are
-//!   members like any other.
-//! - dir-D2: header and inode number of an entry share a cache line, so that stores to them persist in
-//!   program order; the name and what follows persist before the header says so.
-//! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a line with both; or by an
-//!   engine's record of such words, all or none of which there are after a crash.
+//! - dir-D1: the entries of a block form a chain of lengths from its start to its end; free ones
+//!   are members like any other.
+//! - dir-D2: header and inode number of an entry share a cache line, so that stores to them persist
+//!   in program order; the name and what follows persist before the header says so.
+//! - dir-D3: a block's chain is only ever changed by one store: a length, an inode number, or a
+//!   line with both; or by an engine's record of such words, all or none of which there are after a
+//!   crash.
 //! - dir-D4: an entry contains the generation of its inode, and the inode stores its generation
 //!   last in each of its lines. So a new inode and its entry need no order: an entry that is
 //!   durable without all of its inode is not valid. The next mount clears it, before its inode gets
@@ -48,32 +49,32 @@ impl Slot {
         }
     }
 
-    /// The entry.
+    /// Returns the entry.
     fn entry(&self) -> FreeRun {
         FreeRun { off: self.pos.off(), len: self.word.len }
     }
 
-    /// All of the room.
+    /// Returns all of the room.
     fn room(&self) -> FreeRun {
         FreeRun { off: self.pos.off(), len: self.word.len + self.rest.len }
     }
 
-    /// Whether all stores to the slot lie in the line of its header, where stores persist in
-    /// program order: the name and, if room remains, the header of that.
+    /// Returns whether all stores to the slot lie in the line of its header, where stores persist
+    /// in program order: the name and, if room remains, the header of that.
     pub fn is_in_line(&self) -> bool {
         let name_end = self.pos.off() + DIRENT_HEADER + self.word.name_len as u64;
         let end = if self.rest.len > 0 { self.rest.off + DIRENT_HEADER } else { name_end };
         (end - 1) / LINE == self.pos.off() / LINE
     }
 
-    /// Whether the room contains a run of its block.
+    /// Returns whether the room contains a run of its block.
     pub fn has(&self, run: FreeRun) -> bool {
         run.len > 0 && run.off >= self.room().off && run.end() <= self.room().end()
     }
 }
 
 impl FreeRun {
-    /// The second word of one free entry that covers the whole run.
+    /// Returns the second word of one free entry that covers the whole run.
     pub fn word(self) -> u64 {
         DirentWord { len: self.len, name_len: 0, kind: 0 }.pack()
     }
@@ -91,7 +92,7 @@ pub struct RawEntry {
 }
 
 impl RawEntry {
-    /// The room that the entry takes.
+    /// Returns the room that the entry takes.
     pub fn run(&self) -> FreeRun {
         FreeRun { off: self.off, len: self.word.len }
     }
@@ -116,7 +117,7 @@ pub struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// From the start of the block.
+    /// Begins at the start of the block.
     pub fn new(block: &'a [u8; BLOCK as usize]) -> Self {
         Self { block, off: 0 }
     }
@@ -150,7 +151,7 @@ impl Iterator for Chain<'_> {
     }
 }
 
-/// The size class whose blocks all have room for `bytes`.
+/// Returns the size class whose blocks all have room for `bytes`.
 fn class_for(bytes: u64) -> usize {
     ((bytes / DIRENT_UNIT) as usize).saturating_sub(2).min(CLASSES - 1)
 }
@@ -180,7 +181,7 @@ impl<S: Storage> Core<S> {
         Ok(Slot::within(block, self.tables().free_run(block), name_len, kind))
     }
 
-    /// The same slot in the first free entry of its room, if that suffices.
+    /// Returns the same slot in the first free entry of its room, if that suffices.
     pub(crate) fn narrowed(&self, slot: Slot) -> Slot {
         let first = self.entry_run(slot.pos);
         let DirentWord { name_len, kind, .. } = slot.word;
@@ -287,12 +288,12 @@ impl<S: Storage> Core<S> {
         FreeRun { off: pos.off(), len: word.len }
     }
 
-    /// The second word of the entry at `pos`.
+    /// Returns the second word of the entry at `pos`.
     pub(crate) fn entry_word(&self, pos: EntryPos) -> DirentWord {
         DirentWord::unpack(self.medium().load_u64(self.tables().entry_at(pos) + 8))
     }
 
-    /// All of the entry at `pos`.
+    /// Returns all of the entry at `pos`.
     pub(crate) fn entry_run(&self, pos: EntryPos) -> FreeRun {
         FreeRun { off: pos.off(), len: self.entry_word(pos).len }
     }

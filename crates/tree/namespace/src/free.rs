@@ -22,7 +22,7 @@ pub struct FreeRun {
 }
 
 impl FreeRun {
-    /// The offset behind it.
+    /// Returns the offset behind it.
     pub fn end(self) -> u64 {
         self.off + self.len
     }
@@ -47,12 +47,12 @@ impl FreeUnits {
         }
     }
 
-    /// All the free entries in a row that `run`, which is free, is part of.
+    /// Returns all the free entries in a row that `run`, which is free, is part of.
     pub fn around(&self, run: FreeRun) -> FreeRun {
         run_of(self.behind_used_before(unit(run.off))..self.first_used_from(unit(run.end())))
     }
 
-    /// The unit behind the last used one before `at`; 0 if all are free.
+    /// Returns the unit behind the last used one before `at`; 0 if all are free.
     fn behind_used_before(&self, at: usize) -> usize {
         for (i, word) in self.0.iter().enumerate().take(at.div_ceil(BITS)).rev() {
             let below = (at - i * BITS).min(BITS);
@@ -64,7 +64,7 @@ impl FreeUnits {
         0
     }
 
-    /// The first run of free entries that has room for any name, else the longest.
+    /// Returns the first run of free entries that has room for any name, else the longest.
     pub fn best(&self) -> FreeRun {
         let free = self.0.each_ref().map(|word| word.load(Relaxed));
         // The starts of runs of 1, 2, 4 units and so on: a run of `n + m` units is a run of `n`
@@ -92,7 +92,7 @@ impl FreeUnits {
         run_of(start..self.first_used_from(start))
     }
 
-    /// The first used unit from `at` on; the number of units if all are free.
+    /// Returns the first used unit from `at` on; the number of units if all are free.
     fn first_used_from(&self, at: usize) -> usize {
         let mut mask = u64::MAX << (at % BITS);
         for (i, word) in self.0.iter().enumerate().skip(at / BITS) {
@@ -106,12 +106,12 @@ impl FreeUnits {
     }
 }
 
-/// The units that are in both sets.
+/// Returns the units that are in both sets.
 fn both(a: &[u64; UNITS / BITS], b: &[u64; UNITS / BITS]) -> [u64; UNITS / BITS] {
     std::array::from_fn(|i| a[i] & b[i])
 }
 
-/// The units from `by` on, shifted to the start.
+/// Returns the units from `by` on, shifted to the start.
 fn from(units: &[u64; UNITS / BITS], by: usize) -> [u64; UNITS / BITS] {
     let word = |i: usize| units.get(i).copied().unwrap_or_default();
     let (words, bits) = (by / BITS, by % BITS);

@@ -1,5 +1,6 @@
-//! The directory index (§3.3): from directory and name to inode and entry, for the whole pool in one
-//! hash table ([`crate::derived::NameIndex`]). Names themselves stay in PM and are compared here.
+//! The directory index (§3.3): from directory and name to inode and entry, for the whole pool in
+//! one hash table ([`crate::derived::NameIndex`]). Names themselves stay in PM and are compared
+//! here.
 
 use crate::fs::Core;
 use crate::layout::{BLOCK, DIRENT_HEADER, DirentWord, InodeRecord, dirent_bytes};

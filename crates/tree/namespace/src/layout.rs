@@ -30,7 +30,7 @@ pub const DIRENT_MIN: u64 = 32;
 pub struct BlockNo(NonZeroU64);
 
 impl BlockNo {
-    /// The block of this number; `None` for 0.
+    /// Returns the block of this number; `None` for 0.
     #[inline]
     pub const fn new(number: u64) -> Option<Self> {
         match NonZeroU64::new(number * BLOCK) {
@@ -39,13 +39,13 @@ impl BlockNo {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get() / BLOCK
     }
 
-    /// The place in PM of its byte `offset`.
+    /// Returns the place in PM of its byte `offset`.
     #[inline]
     pub const fn at(self, offset: u64) -> PmOff {
         PmOff::new(self.0.get() + offset)
@@ -112,7 +112,7 @@ const _: () = {
 };
 
 impl InodeRecord {
-    /// An inode with these times and nothing else.
+    /// Makes an inode with these times and nothing else.
     pub fn born(now: i64) -> Self {
         let t = U64::new(now as u64);
         Self { mtime: t, ctime: t, atime: t, btime: t, ..Self::new_zeroed() }
@@ -173,7 +173,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// As stored: inode number and generation, 32 bits each.
+    /// Encodes it as stored: inode number and generation, 32 bits each.
     pub fn pack(self) -> u64 {
         self.ino.0 | u64::from(self.generation) << 32
     }
@@ -197,7 +197,7 @@ pub struct DirentWord {
 }
 
 impl DirentWord {
-    /// As stored: length, name length, kind (16, 16 and 8 bits).
+    /// Encodes it as stored: length, name length, kind (16, 16 and 8 bits).
     pub fn pack(self) -> u64 {
         self.len | (self.name_len as u64) << 16 | u64::from(self.kind) << 32
     }
@@ -212,7 +212,7 @@ impl DirentWord {
     }
 }
 
-/// Bytes that an entry with a name of this length takes.
+/// Returns the number of bytes that an entry with a name of this length takes.
 pub const fn dirent_bytes(name_len: usize) -> u64 {
     (DIRENT_HEADER + name_len as u64).next_multiple_of(DIRENT_UNIT)
 }

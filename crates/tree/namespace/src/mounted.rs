@@ -47,7 +47,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Plans the derived state of a pool with this number of blocks, for one process or several.
     fn plan(is_shared: bool, blocks: u64) -> Self::Plan;
 
-    /// The layout of the derived state.
+    /// Returns the layout of the derived state.
     fn layout(plan: &mut Self::Plan) -> &Layout;
 
     /// Makes the pool with its derived state in this memory.
@@ -62,13 +62,13 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// content.
     const KEPT_BLOCKS: u64;
 
-    /// Blocks in use. Blocks that can be freed by making space count as free.
+    /// Returns the number of blocks in use. Blocks that can be freed by making space count as free.
     fn blocks_used(&self) -> u64 {
         let free = self.tables().free_blocks() + self.reclaimable();
         self.tables().blocks.len().saturating_sub(free)
     }
 
-    /// [`FileSystem::statfs`].
+    /// Implements [`FileSystem::statfs`].
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
@@ -106,7 +106,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Ok(())
     }
 
-    /// [`Engine::maintain`], inside an operation.
+    /// Implements [`Engine::maintain`], inside an operation.
     fn maintain(&self) -> Result<bool> {
         Ok(false)
     }
@@ -129,14 +129,14 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Ok(())
     }
 
-    /// [`FileSystem::read`].
+    /// Implements [`FileSystem::read`].
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// [`FileSystem::write`].
+    /// Implements [`FileSystem::write`].
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// [`FileSystem::append`] at an offset that `check` accepts; `check` is called with the file
-    /// locked.
+    /// Implements [`FileSystem::append`] at an offset that `check` accepts; `check` is called with
+    /// the file locked.
     fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
 
     /// Changes up to a line of 64 bytes of a file in one atomic step; missing bytes start as zeros.
@@ -145,21 +145,21 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// [`FileSystem::fallocate`].
+    /// Implements [`FileSystem::fallocate`].
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
 
-    /// [`FileSystem::seek`].
+    /// Implements [`FileSystem::seek`].
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64>;
 
-    /// [`FileSystem::copy_range`].
+    /// Implements [`FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
 
-    /// [`Mappings::map_range`].
+    /// Implements [`Mappings::map_range`].
     fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// [`Mappings::sync_range`].
+    /// Implements [`Mappings::sync_range`].
     fn sync_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -187,8 +187,8 @@ fn set_bits(words: &mut [u8], bits: &Range<u64>) {
     }
 }
 
-/// The meeting place of the processes that use the pool in `region`: a copy of its file is another
-/// pool.
+/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
+/// another pool.
 ///
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
@@ -221,8 +221,8 @@ pub fn open<F: Files>(medium: MediumOf<F>, o: &MountOptions) -> std::result::Res
     Ok(F::with(medium, plan, Memory::fresh(arena, o), o))
 }
 
-/// The error of a read-only mount, if an interrupted operation must be finished by a mount for
-/// writing.
+/// Returns the error of a read-only mount, if an interrupted operation must be finished by a mount
+/// for writing.
 pub fn interrupted() -> Error {
     let why = "a change was interrupted and has to be finished: mount it for writing once, or `keepstone check --repair` it";
     Error::Unusable(why.to_owned())
@@ -300,8 +300,8 @@ impl<F: Files> Pool<F> {
         self.files.reap_processes(Look::Thorough)
     }
 
-    /// The number of times that a process died inside an operation, so that the derived state was
-    /// derived again.
+    /// Returns the number of times that a process died inside an operation, so that the derived
+    /// state was derived again.
     pub fn recoveries(&self) -> u32 {
         self.files.tables().arena.recoveries()
     }
@@ -338,18 +338,18 @@ impl<F: Files> Pool<F> {
         self.files.tables().record_access(files, dirs, strictly);
     }
 
-    /// The findings of the mount.
+    /// Returns the findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
     }
 
-    /// The medium.
+    /// Returns the medium.
     pub fn medium(&self) -> &MediumOf<F> {
         self.files.medium().0
     }
 
-    /// `ESTALE` for a delegation that was recalled. Called inside an operation (delegations-D1 in
-    /// `derived`).
+    /// Fails with `ESTALE` for a delegation that was recalled. Called inside an operation
+    /// (delegations-D1 in `derived`).
     #[inline]
     fn check_delegation(&self, by: Delegation) -> Result<()> {
         let state = self.files.state();
@@ -705,8 +705,8 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Processes for Pool<F> {
     }
 }
 
-/// The free blocks that one file can get: a block of pointers leads to 512 others, and a file that
-/// grows copies some.
+/// Returns the free blocks that one file can get: a block of pointers leads to 512 others, and a
+/// file that grows copies some.
 fn available(free: u64) -> u64 {
     const POINTERS: u64 = BLOCK / 8;
     const COPIES: u64 = 16;

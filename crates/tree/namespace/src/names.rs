@@ -29,13 +29,13 @@ pub struct Resolved {
     ticket: Ticket,
 }
 
-/// The kind as an entry stores it.
+/// Returns the kind as an entry stores it.
 pub fn kind_bits(kind: FileKind) -> u8 {
     (kind.mode_bits() >> 12) as u8
 }
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::lookup`.
+    /// Implements `FileSystem::lookup`.
     pub fn lookup(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
         if name == b"." {
             let _lock = self.tables().lock_shared(dir)?;
@@ -55,7 +55,8 @@ impl<S: Storage> Core<S> {
                     b".." => self.parent(dir, d),
                     _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
                 };
-                // The name, guarded by the directory's lock, keeps the inode alive until it is held.
+                // The name, guarded by the directory's lock, keeps the inode alive until it is
+                // held.
                 self.hold(target, self.tables().vinode(target)?);
                 target
             }
@@ -111,9 +112,9 @@ impl<S: Storage> Core<S> {
         Ok(None)
     }
 
-    /// `FileSystem::peek_into` if nothing changes meanwhile, without a store to shared memory; else
-    /// `None`. The inode's ticket guarantees its attributes. The directory's ticket, which is older
-    /// and checked last, guarantees that the name led there all the time.
+    /// Implements `FileSystem::peek_into` if nothing changes meanwhile, without a store to shared
+    /// memory; else `None`. The inode's ticket guarantees its attributes. The directory's ticket,
+    /// which is older and checked last, guarantees that the name led there all the time.
     pub fn peek(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Option<Result<()>> {
         let d = self.tables().vinode(dir).ok()?;
         let seen = d.lock.begin_optimistic()?;
@@ -134,7 +135,7 @@ impl<S: Storage> Core<S> {
         if dir == ROOT { ROOT } else { Ino(u64::from(d.parent.load(Relaxed))) }
     }
 
-    /// `FileSystem::create`.
+    /// Implements `FileSystem::create`.
     pub fn create(
         &self,
         caller: &Caller,
@@ -181,7 +182,7 @@ impl<S: Storage> Core<S> {
         made
     }
 
-    /// `FileSystem::tmpfile`.
+    /// Implements `FileSystem::tmpfile`.
     pub fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
         self.check_writable()?;
         let ino = self.new_inode()?;
@@ -252,7 +253,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// `FileSystem::readlink`.
+    /// Implements `FileSystem::readlink`.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let _lock = self.tables().lock_shared(ino)?;
         let v = self.live(ino)?;
@@ -269,7 +270,7 @@ impl<S: Storage> Core<S> {
         Ok(target)
     }
 
-    /// `FileSystem::link`.
+    /// Implements `FileSystem::link`.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let inos = [ino, dir];
         let inos = if ino == dir { &inos[..1] } else { &inos[..] };
@@ -303,7 +304,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// `FileSystem::unlink`.
+    /// Implements `FileSystem::unlink`.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
         self.remove(dir, name, |core, ino| match core.live(ino)?.kind() {
             FileKind::Dir => Err(Errno::ISDIR),
@@ -311,7 +312,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// `FileSystem::rmdir`.
+    /// Implements `FileSystem::rmdir`.
     pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
         if name == b".." {
             let _lock = self.tables().lock_shared(dir)?;
@@ -320,7 +321,7 @@ impl<S: Storage> Core<S> {
         self.remove(dir, name, Self::check_empty)
     }
 
-    /// `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
+    /// Fails with `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
     pub(crate) fn check_empty(&self, ino: Ino) -> Result<()> {
         match self.live_dir(ino)?.entries.load(Relaxed) {
             0 => Ok(()),
@@ -385,7 +386,8 @@ impl<S: Storage> Core<S> {
         Ok(Resolved { found: find()?, ticket })
     }
 
-    /// The entry of a name now, under the directory's exclusive lock; `None` if it leads elsewhere.
+    /// Returns the entry of a name now, under the directory's exclusive lock; `None` if it leads
+    /// elsewhere.
     pub(crate) fn resolve_again(
         &self,
         dir: Ino,
@@ -421,7 +423,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// `FileSystem::readdir`.
+    /// Implements `FileSystem::readdir`.
     pub fn readdir(
         &self,
         dir: Ino,

@@ -18,8 +18,8 @@ use vfs::{Errno, Ino, Result};
 static ZEROS: [AtomicU8; BLOCK as usize] = [const { AtomicU8::new(0) }; BLOCK as usize];
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::read` of a file, whose state is `v`. `copy` copies the requested content, holes
-    /// as zeros, and returns the number of bytes.
+    /// Implements `FileSystem::read` of a file, whose state is `v`. `copy` copies the requested
+    /// content, holes as zeros, and returns the number of bytes.
     #[inline]
     pub fn read_by(
         &self,

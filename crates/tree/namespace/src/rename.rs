@@ -23,12 +23,12 @@ use vfs::{Caller, Errno, FileKind, Ino, NewNode, ROOT, RenameFlags, Result};
 pub type Words = SmallVec<[(PmOff, u64); 8]>;
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::rename`.
+    /// Implements `FileSystem::rename`.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         self.rename_leaving(from, to, flags, None)
     }
 
-    /// `FileSystem::rename_whiteout`.
+    /// Implements `FileSystem::rename_whiteout`.
     pub fn rename_whiteout(
         &self,
         caller: &Caller,
@@ -222,8 +222,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// The words that change: of existing entries, and of a new entry, except for its name and the
-    /// room that is left.
+    /// Returns the words that change: of existing entries, and of a new entry, except for its name
+    /// and the room that is left.
     fn words(&self, r: &Renamed<'_>) -> Words {
         let mut words = Words::new();
         let source = r.source();
@@ -246,8 +246,8 @@ impl<S: Storage> Core<S> {
         words
     }
 
-    /// The only line that changes, if all changes are in one line: its place and new value. Storing
-    /// it commits.
+    /// Returns the only line that changes, if all changes are in one line: its place and new value.
+    /// Storing it commits.
     fn line_of(&self, r: &Renamed<'_>, words: &Words) -> Option<(PmOff, Line)> {
         if !self.medium().stores_lines() || r.slot.is_some_and(|slot| !slot.is_in_line()) {
             return None;
@@ -354,7 +354,8 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or below it. The topology lock keeps parents as they are.
+    /// Returns whether `dir` is `ancestor` or below it. The topology lock keeps parents as they
+    /// are.
     fn is_within(&self, dir: Ino, ancestor: Ino) -> bool {
         let mut at = dir;
         for _ in 0..u32::MAX {
@@ -397,12 +398,12 @@ struct Renamed<'a> {
 }
 
 impl Renamed<'_> {
-    /// The entry that has the old name.
+    /// Returns the entry that has the old name.
     fn source(&self) -> Found {
         self.from.3
     }
 
-    /// Whether the entry stays and changes its name.
+    /// Returns whether the entry stays and changes its name.
     fn is_in_place(&self) -> bool {
         self.slot.is_some_and(|slot| slot.pos == self.source().pos)
     }

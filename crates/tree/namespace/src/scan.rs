@@ -104,7 +104,7 @@ impl Scan {
         self.stale.lock().expect("no worker panics").push((word, counts));
     }
 
-    /// The problems, in the order of their objects.
+    /// Returns the problems, in the order of their objects.
     pub fn into_problems(self) -> Vec<Problem> {
         let mut p = self.problems.into_inner().expect("no worker panics");
         p.sort_by(|a, b| a.object.cmp(&b.object));
@@ -143,13 +143,13 @@ impl Scan {
     }
 }
 
-/// The name of a directory in reports.
+/// Returns the name of a directory in reports.
 fn directory(dir: Ino) -> String {
     format!("directory inode {}", dir.0)
 }
 
-/// Whether an inode other than a file or directory can have this size, and any inode this mode.
-/// Other code relies on both.
+/// Returns whether an inode other than a file or directory can have this size, and any inode this
+/// mode. Other code relies on both.
 fn is_possible(kind: FileKind, mode: u32, size: u64, symlink: usize) -> bool {
     let may_be = match kind {
         FileKind::File | FileKind::Dir => true,

@@ -13,12 +13,12 @@ impl Tables {
         self.free.set(&self.arena, free);
     }
 
-    /// Blocks neither in use nor reserved.
+    /// Returns the number of blocks neither in use nor reserved.
     pub fn free_blocks(&self) -> u64 {
         self.free.total(&self.arena)
     }
 
-    /// How free space lies.
+    /// Measures how free space lies.
     pub fn free_space(&self) -> FreeSpace {
         let mut free = FreeSpace::default();
         self.blocks.each_clear_run(&self.arena, |run| free.add(run, BLOCK));

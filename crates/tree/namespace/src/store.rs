@@ -41,31 +41,32 @@ pub trait Storage: Sized + Send + Sync {
     /// Longest list of attributes, in [bytes](Attributes::bytes).
     const ATTRIBUTES_MAX: u64;
 
-    /// The medium.
+    /// Returns the medium.
     fn medium(&self) -> Pm<&Self::Medium>;
 
-    /// The derived state.
+    /// Returns the derived state.
     fn tables(&self) -> &Tables;
 
-    /// Whether changes are refused.
+    /// Returns whether changes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// The time.
+    /// Returns the time.
     fn now(&self) -> Timestamp;
 
     // --- space ----------------------------------------------------------------------------------
 
-    /// Blocks that are kept for later use: [`make_space`](Self::make_space) frees them.
+    /// Returns the number of blocks that are kept for later use: [`make_space`](Self::make_space)
+    /// frees them.
     fn reclaimable(&self) -> u64 {
         0
     }
 
-    /// See [`crate::derived::SharedPool::make_space`]. The caller holds no locks.
+    /// Implements [`crate::derived::SharedPool::make_space`]. The caller holds no locks.
     fn make_space(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// See [`Tables::clear_deferred`].
+    /// Does the same as [`Tables::clear_deferred`].
     fn clear_deferred(&self) {
         self.tables().clear_deferred();
     }
@@ -124,17 +125,17 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- attributes -----------------------------------------------------------------------------
 
-    /// The list of attributes of an inode, as it lies in PM; empty if there are no attributes. The
-    /// caller holds the inode's lock.
+    /// Returns the list of attributes of an inode, as it lies in PM; empty if there are no
+    /// attributes. The caller holds the inode's lock.
     fn attribute_list(&self, v: &VInode) -> Result<Vec<u8>>;
 
-    /// The place of byte `at` of that list.
+    /// Returns the place of byte `at` of that list.
     fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff>;
 
     /// Updates the derived state of an inode from its new attributes.
     fn note_attributes(&self, _v: &VInode, _attributes: &Attributes) {}
 
-    /// All attributes of an inode whose lock the caller holds.
+    /// Returns all attributes of an inode whose lock the caller holds.
     fn attributes(&self, v: &VInode) -> Result<Attributes> {
         match &self.attribute_list(v)?[..] {
             [] => Ok(Attributes::default()),
@@ -216,7 +217,7 @@ pub trait Storage: Sized + Send + Sync {
 
     // --- one inode ------------------------------------------------------------------------------
 
-    /// `EROFS` on a read-only mount, and after a recovery that met damage.
+    /// Fails with `EROFS` on a read-only mount, and after a recovery that met damage.
     fn check_writable(&self) -> Result<()> {
         if self.is_read_only() || self.tables().is_damaged() {
             return Err(Errno::ROFS);
@@ -224,20 +225,20 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
-    /// The derived state of a live inode whose lock the caller holds.
+    /// Returns the derived state of a live inode whose lock the caller holds.
     #[inline]
     fn live(&self, ino: Ino) -> Result<&VInode> {
         let v = self.tables().vinode(ino)?;
         if v.is_live() { Ok(v) } else { Err(Errno::STALE) }
     }
 
-    /// The derived state of a live directory whose lock the caller holds.
+    /// Returns the derived state of a live directory whose lock the caller holds.
     fn live_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live(ino)?;
         if v.kind() == FileKind::Dir { Ok(v) } else { Err(Errno::NOTDIR) }
     }
 
-    /// A live regular file; `EISDIR` or `EINVAL` for other inodes.
+    /// Returns a live regular file; `EISDIR` or `EINVAL` for other inodes.
     fn live_file(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live(ino)?;
         match v.kind() {
@@ -247,25 +248,25 @@ pub trait Storage: Sized + Send + Sync {
         }
     }
 
-    /// A live directory in which names may be created.
+    /// Returns a live directory in which names may be created.
     fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;
         if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
     }
 
-    /// A word of an inode.
+    /// Returns a word of an inode.
     #[inline]
     fn load(&self, v: &VInode, word: Word) -> u64 {
         self.medium().load_u64(self.word_at(v, word))
     }
 
-    /// The place of a word of an inode.
+    /// Returns the place of a word of an inode.
     #[inline]
     fn word_at(&self, v: &VInode, word: Word) -> PmOff {
         v.at() + word as u64
     }
 
-    /// The attributes of a live inode whose lock the caller holds.
+    /// Returns the attributes of a live inode whose lock the caller holds.
     fn attr(&self, ino: Ino, v: &VInode) -> Attr {
         let mut attr = Attr::NONE;
         self.attr_into(ino, v, &mut attr);
@@ -324,9 +325,9 @@ pub trait Storage: Sized + Send + Sync {
         self.touch(v, [Word::Ctime]);
     }
 
-    /// Whether an access now has nothing to record. As with `relatime`: the last recorded access is
-    /// younger than the last change and than a day. If each access is recorded: its time is the
-    /// clock's current time. If none is recorded: always.
+    /// Returns whether an access now has nothing to record. As with `relatime`: the last recorded
+    /// access is younger than the last change and than a day. If each access is recorded: its time
+    /// is the clock's current time. If none is recorded: always.
     fn is_access_recorded(&self, v: &VInode) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
         if self.is_read_only() {
@@ -372,9 +373,9 @@ pub trait Storage: Sized + Send + Sync {
         self.tables().add_ref(ino, v);
     }
 
-    /// Whether an entry names a life that was never completed: a power failure kept the entry of a
-    /// creation but not its inode. (Or a life that is over, but no entry outlasts its inode's
-    /// life.)
+    /// Returns whether an entry names a life that was never completed: a power failure kept the
+    /// entry of a creation but not its inode. (Or a life that is over, but no entry outlasts its
+    /// inode's life.)
     fn is_left_over(&self, life: Life) -> bool {
         let has_slot = life.ino.0 < self.tables().inode_slots();
         self.tables()
@@ -382,18 +383,18 @@ pub trait Storage: Sized + Send + Sync {
             .is_ok_and(|v| has_slot && self.generations(v) != [life.generation; 2])
     }
 
-    /// The generations in the two lines of an inode.
+    /// Returns the generations in the two lines of an inode.
     fn generations(&self, v: &VInode) -> [u32; 2] {
         [Word::Mode, Word::Rdev].map(|word| generation(self, v, word))
     }
 
-    /// The value that an entry of a live inode contains.
+    /// Returns the value that an entry of a live inode contains.
     fn life(&self, ino: Ino, v: &VInode) -> Life {
         Life { ino, generation: generation(self, v, Word::Mode) }
     }
 }
 
-/// Attributes from the first `N` bytes of the record.
+/// Reads attributes from the first `N` bytes of the record.
 #[inline]
 fn attr_of<const N: usize, S: Storage>(storage: &S, ino: Ino, v: &VInode, attr: &mut Attr) {
     let mut bytes = [0; RECORD];
@@ -402,7 +403,7 @@ fn attr_of<const N: usize, S: Storage>(storage: &S, ino: Ino, v: &VInode, attr: 
     *attr = v.attr(ino, record);
 }
 
-/// The generation in a word of an inode.
+/// Returns the generation in a word of an inode.
 fn generation<S: Storage>(storage: &S, v: &VInode, word: Word) -> u32 {
     (storage.load(v, word) >> 32) as u32
 }
@@ -416,7 +417,7 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 }
 
 impl VInode {
-    /// The attributes of an inode with this record in PM.
+    /// Returns the attributes of an inode with this record in PM.
     #[inline(always)]
     pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
         let time = |t: zerocopy::byteorder::little_endian::U64| Timestamp(t.get() as i64);

@@ -75,7 +75,7 @@ pub struct Format {
     pub bytes: (u64, u64),
 }
 
-/// The version in the superblock of a pool, which was loaded before.
+/// Returns the version in the superblock of a pool, which was loaded before.
 pub fn version(medium: &Pm<impl Medium>) -> u32 {
     medium.load_u64(VERSION) as u32
 }
@@ -83,7 +83,7 @@ pub fn version(medium: &Pm<impl Medium>) -> u32 {
 /// The place of the word whose lower half is the version.
 const VERSION: PmOff = PmOff::new(offset_of!(Superblock, version) as u64);
 
-/// FNV-1a, 64 bits.
+/// Computes the 64-bit FNV-1a hash.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -91,7 +91,7 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 impl Format {
-    /// Whether pools of a version record how they were last used.
+    /// Returns whether pools of a version record how they were last used.
     pub fn has_usage(&self, version: u32) -> bool {
         self.usage_since.is_some_and(|since| since <= version)
     }

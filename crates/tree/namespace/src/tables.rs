@@ -57,14 +57,14 @@ impl VInode {
         self.common.begin(kind, flags);
     }
 
-    /// The place of its record in PM. It changes when the leaf is copied, under all locks of the
-    /// leaf.
+    /// Returns the place of its record in PM. It changes when the leaf is copied, under all locks
+    /// of the leaf.
     #[inline]
     pub fn at(&self) -> PmOff {
         PmOff::new(self.place.load(Relaxed))
     }
 
-    /// Its blocks, pointers included.
+    /// Returns its blocks, pointers included.
     #[inline]
     pub fn block_count(&self) -> u64 {
         self.blocks.load(Relaxed).max(0) as u64
@@ -117,7 +117,7 @@ pub struct DirBlock {
 }
 
 impl DirBlock {
-    /// The place of the block in PM.
+    /// Returns the place of the block in PM.
     #[inline]
     pub fn at(&self) -> PmOff {
         PmOff::new(self.place.load(Relaxed))
@@ -130,17 +130,17 @@ impl DirBlock {
 pub struct EntryPos(pub u64);
 
 impl EntryPos {
-    /// An entry at `off` of a block.
+    /// Makes an entry at `off` of a block.
     pub fn new(block: Handle, off: u64) -> Self {
         Self(u64::from(block.0) * BLOCK + off)
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn block(self) -> Handle {
         Handle((self.0 / BLOCK) as u32)
     }
 
-    /// Offset in the block.
+    /// Returns the offset in the block.
     pub fn off(self) -> u64 {
         self.0 % BLOCK
     }
@@ -240,12 +240,12 @@ impl Plan {
         }
     }
 
-    /// The places of all tables. An engine's own tables are derived, too.
+    /// Returns the places of all tables. An engine's own tables are derived, too.
     pub fn layout(&mut self) -> &mut Layout {
         &mut self.common.layout
     }
 
-    /// The blocks in use.
+    /// Returns the blocks in use.
     pub fn blocks(&self) -> Bitmap {
         self.blocks
     }
@@ -346,7 +346,7 @@ impl Tables {
         &self.arena.table(self.slots)[0]
     }
 
-    /// The number of inodes that there is room for in the inode file.
+    /// Returns the number of inodes that there is room for in the inode file.
     pub fn inode_slots(&self) -> u64 {
         self.slots().load(Acquire)
     }
@@ -362,7 +362,7 @@ impl Tables {
         self.slots().store(first + BLOCK / inode_bytes, Release);
     }
 
-    /// The inode number at which to start the search for a free one.
+    /// Returns the inode number at which to start the search for a free one.
     fn inode_hint(&self) -> u64 {
         let h = hint().get();
         if h.pool == self.id { h.inode } else { 0 }
@@ -406,7 +406,7 @@ impl Tables {
 
     // --- directories ----------------------------------------------------------------------------
 
-    /// The state of a directory's free space, created on first use.
+    /// Returns the state of a directory's free space, created on first use.
     pub fn dir_state(&self, v: &VInode) -> Result<&DirState> {
         let handle = match Handle::from_link(v.dir.load(Relaxed)) {
             Some(h) => h,
@@ -451,19 +451,19 @@ impl Tables {
         Ok(handle)
     }
 
-    /// A block of a directory.
+    /// Returns a block of a directory.
     #[inline]
     pub fn dir_block(&self, block: Handle) -> &DirBlock {
         self.dir_blocks.get(&self.arena, block)
     }
 
-    /// The place of an entry in PM.
+    /// Returns the place of an entry in PM.
     #[inline]
     pub fn entry_at(&self, pos: EntryPos) -> PmOff {
         self.dir_block(pos.block()).at() + pos.off()
     }
 
-    /// The known free run of a block.
+    /// Returns the known free run of a block.
     pub fn free_run(&self, block: Handle) -> FreeRun {
         let db = self.dir_block(block);
         FreeRun { off: db.free_off.load(Relaxed).into(), len: db.free_len.load(Relaxed).into() }

@@ -31,12 +31,12 @@ impl Attributes {
     /// Bytes of a list before its attributes; the first word is the length of the list.
     pub const HEADER: usize = 16;
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.0.get(name).map(Vec::as_slice)
     }
@@ -51,13 +51,13 @@ impl Attributes {
         self.0.remove(name).is_some()
     }
 
-    /// The length of the list in bytes.
+    /// Returns the length of the list in bytes.
     pub fn bytes(&self) -> u64 {
         let entries: usize = self.0.iter().map(|(n, v)| ENTRY_HEADER + n.len() + v.len()).sum();
         (Self::HEADER + entries) as u64
     }
 
-    /// The list.
+    /// Returns the list.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes() as usize);
         out.extend(self.bytes().to_le_bytes());
@@ -83,8 +83,8 @@ impl Attributes {
         Some(Self(list))
     }
 
-    /// The offset in a list at which the name of an attribute begins; `None` if the list does not
-    /// have it.
+    /// Returns the offset in a list at which the name of an attribute begins; `None` if the list
+    /// does not have it.
     fn position(bytes: &[u8], name: &[u8]) -> Option<u64> {
         let mut found = None;
         each_attribute(bytes, |at, other, _| {
@@ -117,7 +117,7 @@ fn each_attribute(bytes: &[u8], mut each: impl FnMut(usize, &[u8], &[u8])) -> Op
 }
 
 impl<S: Storage> Core<S> {
-    /// `FileSystem::getxattr`.
+    /// Implements `FileSystem::getxattr`.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let _lock = self.tables().lock_shared(ino)?;
         let v = self.live(ino)?;
@@ -127,13 +127,13 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// `FileSystem::listxattr`.
+    /// Implements `FileSystem::listxattr`.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let _lock = self.tables().lock_shared(ino)?;
         Ok(self.attributes(self.live(ino)?)?.0.into_keys().collect())
     }
 
-    /// `FileSystem::setxattr`.
+    /// Implements `FileSystem::setxattr`.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live(ino)?;
@@ -179,7 +179,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// `FileSystem::removexattr`.
+    /// Implements `FileSystem::removexattr`.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live(ino)?;

@@ -21,7 +21,7 @@ impl Counts {
         Self { table: (processes > 0).then(|| layout.table(processes * inodes)), inodes }
     }
 
-    /// The count of a process for an inode; `None` if no counts are kept.
+    /// Returns the count of a process for an inode; `None` if no counts are kept.
     #[inline]
     fn of<'a>(&self, arena: &'a Arena, process: usize, ino: Ino) -> Option<&'a OwnU64> {
         arena.table(self.table?).get(self.index(process, ino))
@@ -40,13 +40,13 @@ impl Counts {
         }
     }
 
-    /// Whether counts are kept, so that this process needs its slot number.
+    /// Returns whether counts are kept, so that this process needs its slot number.
     #[inline]
     pub fn are_kept(&self) -> bool {
         self.table.is_some()
     }
 
-    /// The count of a process for an inode.
+    /// Returns the count of a process for an inode.
     pub fn get(&self, arena: &Arena, process: usize, ino: Ino) -> u64 {
         self.of(arena, process, ino).map_or(0, |count| count.load(Acquire))
     }

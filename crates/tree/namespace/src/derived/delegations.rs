@@ -50,7 +50,7 @@ impl Delegations {
             .ok_or(Errno::NOSPC)
     }
 
-    /// Whether a delegation has not been recalled. To be called inside an operation
+    /// Returns whether a delegation has not been recalled. To be called inside an operation
     /// (delegations-D1).
     #[inline]
     pub fn is_valid(&self, arena: &Arena, delegation: Delegation) -> bool {
@@ -74,7 +74,7 @@ impl Delegations {
     }
 }
 
-/// A random start, far below the largest number of delegations.
+/// Returns a random start, far below the largest number of delegations.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish() >> 16 | 1
 }

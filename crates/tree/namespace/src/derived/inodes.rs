@@ -61,12 +61,12 @@ impl Mapper {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Reader, Self::Writer];
 
-    /// A direct mapping that `stores`, or one that only reads.
+    /// Makes a direct mapping that `stores`, or one that only reads.
     pub fn direct(stores: bool) -> Self {
         if stores { Self::Writer } else { Self::Reader }
     }
 
-    /// Its part of the count of a process: the lowest bit, and the largest number.
+    /// Returns its part of the count of a process: the lowest bit, and the largest number.
     pub(crate) fn field(self) -> (u32, u64) {
         match self {
             Self::Kernel => (0, u32::MAX.into()),
@@ -82,19 +82,19 @@ impl Mappings {
     const READERS: u32 = Self::WRITER - 1;
     const WRITERS: u32 = Self::DIRECT - Self::WRITER;
 
-    /// Whether the kernel may have pages.
+    /// Returns whether the kernel may have pages.
     #[inline]
     pub fn are_kernels(&self) -> bool {
         (1..Self::DIRECT).contains(&self.0.load(Acquire))
     }
 
-    /// Whether there are direct mappings.
+    /// Returns whether there are direct mappings.
     #[inline]
     pub fn are_direct(&self) -> bool {
         self.0.load(Acquire) & Self::DIRECT != 0
     }
 
-    /// Whether there are direct mappings that store.
+    /// Returns whether there are direct mappings that store.
     #[inline]
     pub fn may_store(&self) -> bool {
         let word = self.0.load(Acquire);
@@ -146,7 +146,7 @@ pub trait Inode: Shared + Deref<Target = InodeState> {}
 impl<V: Shared + Deref<Target = InodeState>> Inode for V {}
 
 impl InodeState {
-    /// Kind of object.
+    /// Returns the kind of object.
     #[inline]
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode((self.state.load(Relaxed) >> KIND_SHIFT) << 12)
@@ -163,7 +163,7 @@ impl InodeState {
         self.state.store(LIVE | flags | (kind.mode_bits() >> 12) << KIND_SHIFT, Release);
     }
 
-    /// Whether it lives.
+    /// Returns whether it lives.
     #[inline]
     pub fn is_live(&self) -> bool {
         self.state.load(Relaxed) & LIVE != 0
@@ -175,7 +175,7 @@ impl InodeState {
         self.state.store(0, Relaxed);
     }
 
-    /// Whether its last name is gone.
+    /// Returns whether its last name is gone.
     #[inline]
     pub fn has_no_name(&self) -> bool {
         match self.kind() {
@@ -184,7 +184,7 @@ impl InodeState {
         }
     }
 
-    /// The number of links that `stat` reports.
+    /// Returns the number of links that `stat` reports.
     #[inline]
     pub fn nlink(&self) -> u32 {
         let links = self.links.load(Relaxed);

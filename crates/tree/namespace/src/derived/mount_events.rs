@@ -38,7 +38,7 @@ impl<'p, P: SharedPool> PoolEvents<'p, P> {
     }
 }
 
-/// The word of a process that serves a mount with this `st_dev`; other processes have 0.
+/// Returns the word of a process that serves a mount with this `st_dev`; other processes have 0.
 fn serving(device: u64) -> u64 {
     device.wrapping_add(1)
 }

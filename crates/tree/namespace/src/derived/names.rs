@@ -1,5 +1,5 @@
-//! The name index: from directory and name to inode and entry, for a whole pool in one hash table. Names themselves stay in
-//! PM, where the engine compares them.
+//! The name index: from directory and name to inode and entry, for a whole pool in one hash table.
+//! Names themselves stay in PM, where the engine compares them.
 
 use arena::{Arena, Entry, HashIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ const TAG_BITS: u32 = 20;
 pub const POS_BITS: u32 = u64::BITS - TAG_BITS;
 
 impl NameEntry {
-    /// Whether this may be the name in `dir` with this hash.
+    /// Returns whether this may be the name in `dir` with this hash.
     #[inline]
     fn may_be(&self, dir: Ino, hash: u64) -> bool {
         self.place.load(Relaxed) >> POS_BITS == hash >> POS_BITS

@@ -72,7 +72,7 @@ impl Openings {
         Ok(Ticket(place | u128::from(random)))
     }
 
-    /// The server is about to answer (openings-O2, openings-O4): returns the announced file.
+    /// Takes an announcement for the server's answer (openings-O2, openings-O4); returns the file.
     pub fn answer(
         &self,
         arena: &Arena,
@@ -132,8 +132,8 @@ impl Openings {
     }
 }
 
-/// The clock by which announcements expire: common to all processes of the pool, which are in one
-/// time namespace.
+/// Returns the clock by which announcements expire: common to all processes of the pool, which are
+/// in one time namespace.
 pub fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(answer(ticket, BY, NOW), None, "afterwards");
     }
 
-    /// Announcements that were withdrawn, replaced or left by a dead process are not answered. A second withdrawal does not
-    /// affect the next announcement.
+    /// Announcements that were withdrawn, replaced or left by a dead process are not answered. A
+    /// second withdrawal does not affect the next announcement.
     #[test]
     fn what_has_ended_is_not_answered() {
         let (openings, arena) = &plan();

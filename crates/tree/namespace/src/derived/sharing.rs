@@ -35,10 +35,10 @@ pub trait SharedPool: Sized + Sync {
     /// Derived state of an inode.
     type Inode: Inode;
 
-    /// The engine-independent state.
+    /// Returns the engine-independent state.
     fn state(&self) -> &State<Self::Inode>;
 
-    /// Whether part of the medium is gone.
+    /// Returns whether part of the medium is gone.
     fn is_lost(&self) -> bool;
 
     /// Frees an inode that has lost its last name or reference, if neither is left. Called inside
@@ -138,7 +138,7 @@ pub trait SharedPool: Sized + Sync {
         })
     }
 
-    /// [`vfs::FileSystem::forget`].
+    /// Implements [`vfs::FileSystem::forget`].
     fn forget(&self, ino: Ino, refs: u64) {
         if let Ok(process) = self.state().arena.process() {
             let _ = take_back(self, process, ino, refs);
@@ -340,7 +340,7 @@ fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The inodes that living processes hold.
+/// Returns the inodes that living processes hold.
 fn held<V: Inode>(state: &State<V>, census: &Census) -> BTreeMap<Ino, Held> {
     let mut all: BTreeMap<Ino, Held> = BTreeMap::new();
     for process in census.living() {

@@ -181,24 +181,24 @@ impl<V: Inode> State<V> {
         &self.arena.table(self.tables.kept)[which as usize]
     }
 
-    /// Whether a recovery met damage: then nothing may be changed until a check.
+    /// Returns whether a recovery met damage: then nothing may be changed until a check.
     pub fn is_damaged(&self) -> bool {
         self.kept(Kept::Damaged).load(Relaxed) != 0
     }
 
-    /// See [`is_damaged`](Self::is_damaged).
+    /// Records that a recovery met damage ([`is_damaged`](Self::is_damaged)).
     pub fn set_damaged(&self) {
         self.kept(Kept::Damaged).store(1, Relaxed);
     }
 
-    /// Whether accesses to inodes of this kind change their times.
+    /// Returns whether accesses to inodes of this kind change their times.
     #[inline]
     pub fn records_access(&self, kind: FileKind) -> bool {
         let bit = if kind == FileKind::Dir { NO_DIR_TIMES } else { NO_FILE_TIMES };
         self.kept(Kept::AccessTimes).load(Relaxed) & bit == 0
     }
 
-    /// Whether each recorded access changes the times, rather than as `relatime` would.
+    /// Returns whether each recorded access changes the times, rather than as `relatime` would.
     #[inline]
     pub fn records_each_access(&self) -> bool {
         self.kept(Kept::AccessTimes).load(Relaxed) & STRICT != 0
@@ -211,8 +211,8 @@ impl<V: Inode> State<V> {
         self.kept(Kept::AccessTimes).store(bits, Relaxed);
     }
 
-    /// The settings that the engine stored when the state was made, in its own encoding: 0 for
-    /// unset ones.
+    /// Returns the settings that the engine stored when the state was made, in its own encoding: 0
+    /// for unset ones.
     pub fn settings(&self) -> [u64; SETTINGS] {
         self.arena.table(self.tables.settings)[0].each_ref().map(|word| word.load(Relaxed))
     }
@@ -252,18 +252,18 @@ impl<V: Inode> State<V> {
         Some(self.kept(Kept::Derivations).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
-    /// The number of changes of the mount.
+    /// Returns the number of changes of the mount.
     #[inline]
     pub(crate) fn mount_changes(&self) -> &AtomicU64 {
         &self.arena.table(self.tables.mount_changes)[0]
     }
 
-    /// The notifications for servers.
+    /// Returns the notifications for servers.
     pub(crate) fn unnamed(&self) -> &[Unnamed] {
         self.arena.table(self.tables.unnamed)
     }
 
-    /// The delegations of files.
+    /// Returns the delegations of files.
     pub fn delegations(&self) -> &Delegations {
         &self.tables.delegations
     }
@@ -276,7 +276,7 @@ impl<V: Inode> State<V> {
         self.arena.table(self.tables.serving)
     }
 
-    /// The readers without a copy.
+    /// Returns the readers without a copy.
     #[inline]
     pub fn pins(&self) -> &Pins {
         &self.tables.pins
@@ -284,13 +284,14 @@ impl<V: Inode> State<V> {
 
     // --- inodes ---------------------------------------------------------------------------------
 
-    /// The derived state of an inode; `ESTALE` for a number that no inode of this pool can have.
+    /// Returns the derived state of an inode; `ESTALE` for a number that no inode of this pool can
+    /// have.
     #[inline]
     pub fn vinode(&self, ino: Ino) -> Result<&V> {
         self.inodes().get(ino.0 as usize).filter(|_| ino.0 != 0).ok_or(Errno::STALE)
     }
 
-    /// The derived states of all inodes, by number; the first is unused.
+    /// Returns the derived states of all inodes, by number; the first is unused.
     #[inline]
     pub fn inodes(&self) -> &[V] {
         self.arena.table(self.tables.inodes)
@@ -344,7 +345,7 @@ impl<V: Inode> State<V> {
         was_used
     }
 
-    /// The number of inode numbers, and the number of unused ones.
+    /// Returns the number of inode numbers, and the number of unused ones.
     pub fn inode_counts(&self) -> (u64, u64) {
         (self.tables.numbers.len() - 1, self.free_numbers().load(Relaxed))
     }
@@ -369,7 +370,7 @@ impl<V: Inode> State<V> {
         v.refs.fetch_add(1, SeqCst);
     }
 
-    /// Whether a process holds references to an inode.
+    /// Returns whether a process holds references to an inode.
     pub fn holds(&self, process: usize, ino: Ino) -> bool {
         self.tables.refs.get(&self.arena, process, ino) > 0
     }

@@ -58,7 +58,7 @@ pub struct Unnamed {
 }
 
 impl Unnamed {
-    /// The slot of the server's process, if there is a server.
+    /// Returns the slot of the server's process, if there is a server.
     pub(crate) fn server(&self) -> Option<usize> {
         (self.server.load(Acquire) as usize).checked_sub(1)
     }
@@ -85,7 +85,7 @@ impl Unnamed {
         self.count();
     }
 
-    /// Whether a notification is on its way to the kernel (unnamed-U3).
+    /// Returns whether a notification is on its way to the kernel (unnamed-U3).
     fn is_pending(&self) -> bool {
         self.server.load(Relaxed) != 0 && self.notified.load(Acquire) != self.told.load(Acquire)
     }
@@ -129,12 +129,12 @@ pub fn notify<V: Inode>(state: &State<V>, ino: Ino) {
     }
 }
 
-/// The identity of this process as a server.
+/// Returns the identity of this process as a server.
 fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
-/// The notifications for this process.
+/// Returns the notifications for this process.
 pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
@@ -152,7 +152,7 @@ pub fn end_server<V: Inode>(state: &State<V>, process: usize) {
     }
 }
 
-/// [`mounts::MountEvents::wait_for_unnamed`].
+/// Implements [`mounts::MountEvents::wait_for_unnamed`].
 pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()> {
     let state = pool.state();
     let process = state.arena.process()?;
@@ -187,7 +187,7 @@ pub fn wait<P: SharedPool>(pool: &P, patience: Duration, tell: &mut dyn FnMut(In
     Ok(())
 }
 
-/// [`mounts::MountEvents::wake`].
+/// Implements [`mounts::MountEvents::wake`].
 pub fn wake<V: Inode>(state: &State<V>) {
     if let Ok(unnamed) = own_unnamed(state) {
         unnamed.count();
