@@ -12,16 +12,17 @@ use vfs::{FileSystem, Ino, Result};
 
 /// A pool that is open, with the functions that front ends need besides file access.
 ///
-/// Several processes may have the same pool open ([`place`](crate::place)), unless the engine is [`Alone`].
+/// Several processes may have the same pool open ([`place`](crate::place)), unless the engine is
+/// [`Alone`].
 pub trait Engine: FileSystem + MountEvents + Processes {
-    /// The memory that the pool lies in.
+    /// Returns the memory that the pool lies in.
     fn region(&self) -> &Region;
 
-    /// The descriptors that the engine keeps open, for front ends that hide them from the program
-    /// in which they run.
+    /// Returns the descriptors that the engine keeps open, for front ends that hide them from the
+    /// program in which they run.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// The findings of the mount.
+    /// Returns the findings of the mount.
     fn mount_report(&self) -> &MountReport;
 
     /// Reads from the derived state how free space lies. This takes time that grows with the pool.

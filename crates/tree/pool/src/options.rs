@@ -81,7 +81,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Whether the options select something that only some engines have.
+    /// Returns whether the options select something that only some engines have.
     pub fn chooses(&self) -> bool {
         self.write_policy != WritePolicy::default() || self.consistency != Consistency::default()
     }
@@ -130,7 +130,7 @@ fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, String> {
     })
 }
 
-/// The name of a value.
+/// Returns the name of a value.
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
     names.iter().find(|(known, _)| known == value).map_or("", |(_, name)| name)
 }

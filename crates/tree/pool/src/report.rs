@@ -66,7 +66,7 @@ impl FreeSpace {
         self.runs_by_size[class] += 1;
     }
 
-    /// The share of free space that huge pages can map; 1 if no space is free.
+    /// Returns the share of free space that huge pages can map; 1 if no space is free.
     pub fn huge_share(&self) -> f64 {
         if self.bytes == 0 { 1.0 } else { self.huge_bytes as f64 / self.bytes as f64 }
     }
@@ -102,14 +102,15 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Blocks in use.
     pub blocks_used: u64,
-    /// Words left by a crash, as in [`MountReport::stale_cleared`]; harmless, cleared by the next mount.
+    /// Words left by a crash, as in [`MountReport::stale_cleared`]; harmless, cleared by the next
+    /// mount.
     pub stale_words: u64,
     /// The problems, in the order of objects.
     pub problems: Vec<Problem>,
 }
 
 impl CheckReport {
-    /// Whether there is no problem.
+    /// Returns whether there is no problem.
     pub fn clean(&self) -> bool {
         self.problems.is_empty()
     }

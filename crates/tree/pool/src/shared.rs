@@ -35,8 +35,8 @@ pub fn remove_abandoned(formats: &[u64]) -> io::Result<u64> {
     arena::remove_abandoned(Path::new(ARENAS), formats)
 }
 
-/// Whether a pool or a shared state is mapped at `address`: it is larger than all mappings of the
-/// program itself, and sparse.
+/// Returns whether a pool or a shared state is mapped at `address`: it is larger than all mappings
+/// of the program itself, and sparse.
 pub fn is_mapped(address: usize) -> bool {
     arena::is_mapped(address) || pmem::is_mapped(address)
 }
