@@ -8,7 +8,8 @@ const PREFIX: &str = ".keepstone-";
 const TICKET_LEN: usize = 32;
 
 /// The number of an opening that a process has announced
-/// ([`MountEvents::begin_opening`](crate::MountEvents::begin_opening)). No two openings have the same, and no process can guess one.
+/// ([`MountEvents::begin_opening`](crate::MountEvents::begin_opening)). No two openings have the
+/// same, and no process can guess one.
 ///
 /// A process that uses the pool directly sometimes needs the kernel's own description of a file
 /// that it knows by inode number only: the file may have been renamed or unlinked since. It
@@ -30,7 +31,7 @@ impl Ticket {
     /// The virtual directory. The name is no secret: the directory opens nothing by itself.
     pub const DIR: &str = ".keepstone-promote";
 
-    /// The name in the root.
+    /// Returns the name in the root.
     pub fn root_name(&self) -> String {
         format!("{PREFIX}{self}")
     }

@@ -25,8 +25,8 @@ const IDENTITY: u32 = linux::STATMOUNT_MNT_ROOT
 /// Most mounts below a pool's mount that are examined; if there are more, the table is read.
 const NESTED: usize = 16;
 
-/// The number of the newest mount of this process's namespace: while it is the same, no mount has
-/// been added. Numbers are never used again (`mnt_id` of `statmount`).
+/// Returns the number of the newest mount of this process's namespace: while it is the same, no
+/// mount has been added. Numbers are never used again (`mnt_id` of `statmount`).
 pub fn newest_mount() -> Option<u64> {
     let mut newest = [0];
     // If the newest mount is gone, or another namespace is entered, the newest number is another
@@ -69,7 +69,7 @@ pub(crate) fn identify(dir: &[u8], device: (u32, u32)) -> Option<Identified> {
     (is_pool && is_whole).then_some(Identified { source, user, state })
 }
 
-/// The number of the mount of `device` whose root is at the path `dir`.
+/// Returns the number of the mount of `device` whose root is at the path `dir`.
 fn mount_at(dir: &[u8], device: (u32, u32)) -> Option<u64> {
     let id = StatxFlags::from_bits_retain(linux::STATX_MNT_ID_UNIQUE);
     // These flags ask nothing of the mount's server.
@@ -150,7 +150,7 @@ impl Answer {
         (self.word(at) >> (at % 8 * 8)) as u32
     }
 
-    /// The flags as `ST_*` of `statvfs`.
+    /// Returns the flags as `ST_*` of `statvfs`.
     fn flags(&self) -> Option<u64> {
         let attributes = u32::try_from(self.word(offset_of!(linux::statmount, mnt_attr))).ok()?;
         let superblock = u64::from(self.half(offset_of!(linux::statmount, sb_flags)));
@@ -175,7 +175,7 @@ impl Answer {
         path.starts_with(b"/").then_some(path)
     }
 
-    /// The text to which the field at this offset points.
+    /// Returns the text to which the field at this offset points.
     fn text(&self, field: usize) -> Vec<u8> {
         let at = size_of::<linux::statmount>() + self.half(field) as usize;
         self.bytes().skip(at).take_while(|&byte| byte != 0).collect()

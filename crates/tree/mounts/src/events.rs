@@ -11,15 +11,15 @@ use vfs::{Errno, Ino, Result};
 /// late announcement does no harm, nor do those of a server that was killed, or unmounted before
 /// the kernel had reported everything.
 pub trait MountEvents: Send + Sync {
-    /// The number of changes of the mount in the kernel's table: its
+    /// Returns the number of changes of the mount in the kernel's table: its
     /// [`MountState`](crate::MountState) has changed, or it is gone. Costs one load.
     fn mount_changes(&self) -> u64;
 
     /// Announces such a change.
     fn announce_mount_change(&self);
 
-    /// Whether the kernel may be executing the file. Then the kernel decides whether it may be
-    /// written (`ETXTBSY`). Costs one load.
+    /// Returns whether the kernel may be executing the file. Then the kernel decides whether it may
+    /// be written (`ETXTBSY`). Costs one load.
     fn is_executed(&self, ino: Ino) -> bool;
 
     /// Announces that the kernel has opened the file to execute it. The caller holds the inode.
@@ -28,19 +28,19 @@ pub trait MountEvents: Send + Sync {
     /// Announces that the kernel has closed a file that it had opened to execute it.
     fn end_execution(&self, ino: Ino);
 
-    /// Whether a process may map the file through the mount, so that the kernel may have pages of
-    /// it. Costs one load.
+    /// Returns whether a process may map the file through the mount, so that the kernel may have
+    /// pages of it. Costs one load.
     ///
     /// A process that changes content without the kernel asks before and after the change: a
     /// mapping that began meanwhile may have read pages before the change.
     fn is_mapped(&self, ino: Ino) -> bool;
 
-    /// Whether a process maps the blocks of the file directly ([`vfs::Mappings::map_range`]): then
-    /// the kernel must not have pages of it that can change.
+    /// Returns whether a process maps the blocks of the file directly
+    /// ([`vfs::Mappings::map_range`]): then the kernel must not have pages of it that can change.
     fn is_mapped_directly(&self, ino: Ino) -> bool;
 
-    /// Whether a process may store through such a mapping, so that pages of the kernel would differ
-    /// from the file.
+    /// Returns whether a process may store through such a mapping, so that pages of the kernel
+    /// would differ from the file.
     fn is_stored_to_directly(&self, ino: Ino) -> bool;
 
     /// Counts that a process may map the file from now on. The server counts each open file that a
@@ -97,8 +97,8 @@ pub trait MountEvents: Send + Sync {
     /// Ends such a wait, or else the next one.
     fn wake(&self);
 
-    /// Whether another process uses the pool, or has used it until a moment ago. Only for the
-    /// server.
+    /// Returns whether another process uses the pool, or has used it until a moment ago. Only for
+    /// the server.
     fn has_company(&self) -> bool;
 
     /// Records whether the kernel may cache the server's answers, and returns whether it may: not
@@ -115,8 +115,8 @@ pub trait MountEvents: Send + Sync {
     /// As [`begin_mapping`](Self::begin_mapping).
     fn begin_serving(&self, device: u64) -> Result<()>;
 
-    /// Whether a living process serves the pool by the mount with this `st_dev`. Any mount can name
-    /// any pool, but only the pool's server can announce itself here.
+    /// Returns whether a living process serves the pool by the mount with this `st_dev`. Any mount
+    /// can name any pool, but only the pool's server can announce itself here.
     fn is_served_at(&self, device: u64) -> bool;
 
     /// Ends the announcements for the mount of this process, and takes back its mappings.
@@ -125,7 +125,7 @@ pub trait MountEvents: Send + Sync {
 
 /// A type that passes these calls on to another object.
 pub trait HasMountEvents: Send + Sync {
-    /// The object to which calls are passed on.
+    /// Returns the object to which calls are passed on.
     fn mount_events(&self) -> impl MountEvents;
 }
 

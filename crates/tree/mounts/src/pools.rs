@@ -53,7 +53,7 @@ impl PoolMount {
         lines.fold(newest.to_string().into_bytes(), |text, line| [&text, &b"\t"[..], line].concat())
     }
 
-    /// Whether one of these users has made it.
+    /// Returns whether one of these users has made it.
     pub fn is_by(&self, users: &[u32]) -> bool {
         self.user.is_some_and(|user| users.contains(&user))
     }
@@ -100,7 +100,7 @@ fn of_lines(table: &[u8], wanted: impl Fn(&Line<'_>) -> bool) -> Vec<PoolMount> 
     found
 }
 
-/// Whether `path` is `dir` or below it; both are absolute paths without links.
+/// Returns whether `path` is `dir` or below it; both are absolute paths without links.
 fn covers(dir: &[u8], path: &[u8]) -> bool {
     let dir = if dir == b"/" { b"" } else { dir };
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')

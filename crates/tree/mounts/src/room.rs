@@ -7,12 +7,12 @@ use rustix::process::{Resource, getrlimit};
 /// before any pool is used.
 pub const ADDRESS_SPACE_MIN: u64 = 2 << 30;
 
-/// The limit of this process, if it has one.
+/// Returns the limit of this process, if it has one.
 pub fn address_space_limit() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// The limit of this process, if it is too low for using pools directly.
+/// Returns the limit of this process, if it is too low for using pools directly.
 pub fn scarce_address_space() -> Option<u64> {
     address_space_limit().filter(|limit| *limit < ADDRESS_SPACE_MIN)
 }

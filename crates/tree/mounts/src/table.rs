@@ -38,29 +38,30 @@ impl<'t> Line<'t> {
         Some(Self { device, root, dir, options, fs_type, source, super_options })
     }
 
-    /// Whether it is a mount of a pool, even if its server is dead.
+    /// Returns whether it is a mount of a pool, even if its server is dead.
     pub fn is_pool(&self) -> bool {
         self.fs_type == FS_TYPE.as_bytes()
     }
 
-    /// Whether it is a mount of a cache, made by one of these users.
+    /// Returns whether it is a mount of a cache, made by one of these users.
     pub fn is_cache_by(&self, users: &[u32]) -> bool {
         self.fs_type == CACHE_TYPE.as_bytes() && self.is_by(users)
     }
 
-    /// Whether one of these users has made the mount. Any user can mount a file system of any type and source by FUSE.
+    /// Returns whether one of these users has made the mount. Any user can mount a file system of
+    /// any type and source by FUSE.
     pub fn is_by(&self, users: &[u32]) -> bool {
         self.user().is_some_and(|user| users.contains(&user))
     }
 
-    /// The user who has made the mount, by FUSE. The number belongs to the user namespace in which
-    /// that was done.
+    /// Returns the user who has made the mount, by FUSE. The number belongs to the user namespace
+    /// in which that was done.
     pub fn user(&self) -> Option<u32> {
         user(self.super_options)
     }
 }
 
-/// The user who has made a file system, by its options.
+/// Returns the user who has made a file system, by its options.
 pub(crate) fn user(super_options: &[u8]) -> Option<u32> {
     let by = |option: &[u8]| {
         let user = option.strip_prefix(b"user_id=")?;
