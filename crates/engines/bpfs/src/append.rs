@@ -33,7 +33,7 @@ struct Fill<'a> {
     extent: Cell<Extent>,
 }
 
-/// The most blocks that appending up to `range.end` can take, growth of the tree included.
+/// Returns the most blocks that appending up to `range.end` can take, growth of the tree included.
 pub fn blocks_to_append(root: Root, range: &Range<u64>) -> u64 {
     let height = root.height().max(height_for(range.end));
     blocks_for(height, std::slice::from_ref(range)) + u64::from(height - root.height())
@@ -93,7 +93,7 @@ impl<M: Medium> Trees<M> {
         let _ = self.medium.publish(size.0, size.1, ready);
     }
 
-    /// The range of pointers of `node` that the append touches.
+    /// Returns the range of pointers of `node` that the append touches.
     fn touched(node: Node, fill: &Fill<'_>) -> Range<u64> {
         let below = span(node.height - 1);
         let first = fill.range.start.saturating_sub(node.base) / below;

@@ -173,7 +173,7 @@ impl Txn<'_> {
         (self.take_pointers(), false)
     }
 
-    /// The `i`th block that was taken.
+    /// Returns the `i`th block that was taken.
     pub fn taken(&self, i: u64) -> BlockNo {
         self.taken[i as usize]
     }
@@ -220,7 +220,7 @@ impl Txn<'_> {
         self.freed.push(block);
     }
 
-    /// The number of blocks taken, less those freed.
+    /// Returns the number of blocks taken, less those freed.
     pub fn delta(&self) -> i64 {
         self.taken.len() as i64 - self.freed.len() as i64
     }

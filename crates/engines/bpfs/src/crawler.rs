@@ -1,6 +1,7 @@
 //! The crawler (§3.4): walks a tree over a range and, for changes, passes the commit mode down.
 //!
-//! - crawler-T1: a shadow block is durable before the word that names it is stored ([`Trees::commit`]).
+//! - crawler-T1: a shadow block is durable before the word that names it is stored
+//!   ([`Trees::commit`]).
 //! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, as the last
 //!   store. Alternatively several contiguous words are stored as one ([`Edit::commit_pointers`]).
 //! - crawler-T3: no pointer beyond the end of a file survives an operation: the tree is null there
@@ -36,10 +37,10 @@ pub enum Change {
 
 /// A change to the leaves of a tree.
 pub trait Edit {
-    /// The file ranges to visit: ascending, disjoint, not empty.
+    /// Returns the file ranges to visit: ascending, disjoint, not empty.
     fn ranges(&self) -> &[Range<u64>];
 
-    /// Whether a subtree inside the ranges becomes a hole without a visit to its leaves.
+    /// Returns whether a subtree inside the ranges becomes a hole without a visit to its leaves.
     fn prunes(&self) -> bool {
         false
     }
@@ -74,7 +75,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The whole tree under a root word.
+    /// Makes the whole tree under a root word.
     pub fn top(root: Root) -> Self {
         Self { block: root.block(), height: root.height(), base: 0 }
     }
@@ -98,7 +99,7 @@ pub struct Trees<M> {
 }
 
 impl<M: Medium> Trees<M> {
-    /// The block that a pointer leads to, if it is valid; `None` for a hole (crawler-T4).
+    /// Returns the block that a pointer leads to, if it is valid; `None` for a hole (crawler-T4).
     #[inline]
     pub fn check_block(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
         let offset = pointer.word();
@@ -109,7 +110,7 @@ impl<M: Medium> Trees<M> {
         Ok(BlockNo::new(offset / BLOCK))
     }
 
-    /// The block that the pointer at `slot` leads to.
+    /// Returns the block that the pointer at `slot` leads to.
     #[inline]
     pub fn load_child(&self, slot: PmOff) -> Result<Option<BlockNo>> {
         self.check_block(Pointer::read(self.medium.load_u64(slot)))
@@ -125,7 +126,7 @@ impl<M: Medium> Trees<M> {
         Ok(Root::new(self.check_block(block)?, height))
     }
 
-    /// The block that holds byte `at`; `None` in a hole.
+    /// Returns the block that holds byte `at`; `None` in a hole.
     #[inline]
     pub fn find_block(&self, root: Root, at: u64) -> Result<Option<BlockNo>> {
         let mut height = root.height();
@@ -142,9 +143,9 @@ impl<M: Medium> Trees<M> {
         Ok(block)
     }
 
-    /// The slot of the pointer to the leaf with byte `at`, and the block that it leads to; `None`
-    /// if a pointer block on the way is missing. The tree must be tall enough for `at`, unless the
-    /// answer is `None`.
+    /// Returns the slot of the pointer to the leaf with byte `at`, and the block that it leads to;
+    /// `None` if a pointer block on the way is missing. The tree must be tall enough for `at`,
+    /// unless the answer is `None`.
     pub fn find_slot(
         &self,
         root: Root,
@@ -255,7 +256,8 @@ impl<M: Medium> Trees<M> {
         p
     }
 
-    /// Ends the epoch of the shadows, stores the word that names them and makes it durable (crawler-T1).
+    /// Ends the epoch of the shadows, stores the word that names them and makes it durable
+    /// (crawler-T1).
     pub fn commit(&self, word_off: PmOff, value: u64) {
         debug_assert!(word_off.get() + 8 <= self.bytes, "crawler-T4: a word behind the pool");
         let ready = self.medium.fence();
@@ -402,7 +404,7 @@ impl<M: Medium> Trees<M> {
     }
 }
 
-/// The most blocks that changing `ranges` of a tree of this height can take.
+/// Returns the most blocks that changing `ranges` of a tree of this height can take.
 pub fn blocks_for(height: u8, ranges: &[Range<u64>]) -> u64 {
     ranges
         .iter()

@@ -6,8 +6,8 @@
 //!   reader checks afterwards that the lock has not changed.
 //! - extent-U2: so an extent is shortened before the tree changes there, and made longer after.
 //!
-//! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`] hold
-//! the extent.
+//! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`]
+//! hold the extent.
 
 use crate::append::{Content, blocks_to_append};
 use crate::blocks::KEEP;
@@ -36,12 +36,12 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The extent of only the block `first` of a file.
+    /// Makes the extent of only the block `first` of a file.
     pub fn of(first: u64, block: BlockNo) -> Self {
         Self { first, block: block.get(), count: 1 }
     }
 
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -66,8 +66,8 @@ impl Extent {
 
 /// The extent of a file, in its derived state.
 pub trait FileExtent {
-    /// The extent of a file. It agrees with the tree if the caller holds the lock (extent-U1);
-    /// other readers check the lock afterwards.
+    /// Returns the extent of a file. It agrees with the tree if the caller holds the lock
+    /// (extent-U1); other readers check the lock afterwards.
     fn extent(&self) -> Extent;
 
     /// Sets the extent of a file whose lock is held. An extent that does not fit into the words is
@@ -78,7 +78,8 @@ pub trait FileExtent {
     /// short. Does nothing for other inodes.
     fn append_to_extent(&self, appended: Extent);
 
-    /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer side stays.
+    /// Takes bytes of a file out of its extent, before their blocks change (extent-U2): the longer
+    /// side stays.
     fn cut_extent(&self, bytes: &Range<u64>);
 }
 
@@ -135,7 +136,7 @@ impl FileExtent for VInode {
 }
 
 impl<M: Medium> Store<M> {
-    /// In-place append of `range`, which starts at or after the end of the file.
+    /// Appends `range`, which starts at or after the end of the file, in place.
     pub fn append_content(
         &self,
         v: &VInode,
@@ -156,7 +157,7 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// The place of byte `at` of a file in PM; `None` in a hole.
+    /// Returns the place of byte `at` of a file in PM; `None` in a hole.
     #[inline]
     pub fn find_byte(&self, v: &VInode, root: Root, at: u64) -> Result<Option<PmOff>> {
         match self.in_extent(v, at)? {
@@ -173,8 +174,8 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// The place of byte `at` of a file in PM, if it is in the extent, and the number of contiguous
-    /// bytes from there on.
+    /// Returns the place of byte `at` of a file in PM, if it is in the extent, and the number of
+    /// contiguous bytes from there on.
     #[inline]
     pub fn in_extent(&self, v: &VInode, at: u64) -> Result<Option<(PmOff, u64)>> {
         let extent = v.extent();

@@ -92,7 +92,8 @@ impl<M: Medium> WriteEdit<'_, M> {
 }
 
 impl<M: Medium> Trees<M> {
-    /// Writes a shadow of the leaf `old` (`None`: a hole): its first `used` bytes, with `data` at `at`.
+    /// Writes a shadow of the leaf `old` (`None`: a hole): its first `used` bytes, with `data` at
+    /// `at`.
     fn shadow_leaf(&self, new: BlockNo, old: Option<BlockNo>, used: u64, at: u64, data: &[u8]) {
         if data.len() as u64 == BLOCK {
             return self.medium.write_nt(new.at(0), data);
@@ -125,8 +126,8 @@ impl<M: Medium> Trees<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Whether contiguous pointers may be committed by a record: only if fences are no system
-    /// calls, and so cheaper than copying a block.
+    /// Returns whether contiguous pointers may be committed by a record: only if fences are no
+    /// system calls, and so cheaper than copying a block.
     fn has_records(&self) -> bool {
         self.medium.0.domain() != Domain::PageCache
     }
@@ -240,14 +241,14 @@ impl<M: Medium> Store<M> {
 }
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::read`.
+    /// Implements `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
         self.prefetch_extent(v, offset, buf.len() as u64);
         self.read_by(ino, v, |v| self.read_content(v, offset, buf))
     }
 
-    /// `FileSystem::write`.
+    /// Implements `FileSystem::write`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         if self.overwrite(ino, offset, data) {
             return Ok(());
@@ -258,7 +259,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `Files::append`.
+    /// Implements `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;
@@ -269,7 +270,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `Files::update`.
+    /// Implements `Files::update`.
     pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;
@@ -457,20 +458,20 @@ impl<M: Medium> Files<M> {
         Ok(true)
     }
 
-    /// Whether data may change in place by a line: the medium supports it, and there are no readers
-    /// without a copy.
+    /// Returns whether data may change in place by a line: the medium supports it, and there are no
+    /// readers without a copy.
     fn can_store_lines(&self) -> bool {
         self.medium.stores_lines() && !self.is_lent()
     }
 
-    /// Whether data may change in place by a record: records are worth it, and there are no readers
-    /// without a copy.
+    /// Returns whether data may change in place by a record: records are worth it, and there are no
+    /// readers without a copy.
     fn can_record(&self) -> bool {
         self.has_records() && !self.is_lent()
     }
 
-    /// Whether there are readers without a copy (pins-N1): they rely on never seeing in-place
-    /// writes longer than a word.
+    /// Returns whether there are readers without a copy (pins-N1): they rely on never seeing
+    /// in-place writes longer than a word.
     fn is_lent(&self) -> bool {
         self.v.pins().any(&self.v.arena)
     }
@@ -538,8 +539,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::copy_range`, as one operation: copies block by block if it appends whole
-    /// blocks, else reads, then writes.
+    /// Implements `FileSystem::copy_range`, as one operation: copies block by block if it appends
+    /// whole blocks, else reads, then writes.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -572,7 +573,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// The blocks of a range that starts at a block boundary; `None` for holes.
+    /// Returns the blocks of a range that starts at a block boundary; `None` for holes.
     fn blocks_of(&self, v: &VInode, range: Range<u64>) -> Result<Vec<Option<BlockNo>>> {
         let mut blocks = vec![None; (range.end - range.start).div_ceil(BLOCK) as usize];
         self.visit(Node::top(self.root(v)?), &range, &mut |block, base| {

@@ -62,7 +62,7 @@ impl<M: Medium> namespace::Files for Files<M> {
         self.0.0.trees.medium.0
     }
 
-    /// Interrupted operations have to be finished before anything is read.
+    /// Finishes interrupted operations before anything is read.
     fn begin_use(&self, o: &MountOptions, _is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !redo::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());

@@ -95,12 +95,12 @@ impl Pointer {
         Self(block.into().map_or(0, |block| block.at(0).get()))
     }
 
-    /// Whether it leads to a hole.
+    /// Returns whether it leads to a hole.
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
 
-    /// The word to store.
+    /// Returns the word to store.
     pub const fn word(self) -> u64 {
         self.0
     }
@@ -124,7 +124,7 @@ impl Root {
         Self(Pointer::to(block).word() | u64::from(height))
     }
 
-    /// The topmost block; `None` if the whole tree is a hole.
+    /// Returns the topmost block; `None` if the whole tree is a hole.
     #[inline]
     pub const fn block(self) -> Option<BlockNo> {
         BlockNo::new(self.0 / BLOCK)
@@ -136,24 +136,24 @@ impl Root {
         split_root(self.0).1
     }
 
-    /// The word to store.
+    /// Returns the word to store.
     #[inline]
     pub const fn word(self) -> u64 {
         self.0
     }
 
-    /// Bytes that a tree of this height can hold.
+    /// Returns the number of bytes that a tree of this height can hold.
     pub const fn span(self) -> u64 {
         span(self.height())
     }
 }
 
-/// Bytes that a subtree of this height covers.
+/// Returns the number of bytes that a subtree of this height covers.
 pub const fn span(height: u8) -> u64 {
     BLOCK << (9 * height as u64)
 }
 
-/// The lowest height whose span is at least `bytes`.
+/// Returns the lowest height whose span is at least `bytes`.
 pub const fn height_for(bytes: u64) -> u8 {
     let mut h = 0;
     while span(h) < bytes {

@@ -59,7 +59,7 @@ impl<M: Medium> Trees<M> {
     }
 }
 
-/// The number of pointers whose blocks are contiguous, from `start` on.
+/// Returns the number of pointers whose blocks are contiguous, from `start` on.
 fn following(pointers: &[Pointer], start: PmOff) -> usize {
     // Compares many at a time, without a branch for each.
     const LANES: usize = 16;

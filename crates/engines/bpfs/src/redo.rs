@@ -29,7 +29,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// The bytes to store, with their places.
+    /// Returns the bytes to store, with their places.
     pub fn bytes(&self) -> Vec<(PmOff, Vec<u8>)> {
         match self {
             Self::Bytes(at, data) => vec![(*at, data.clone())],
@@ -40,7 +40,7 @@ impl Record {
     }
 }
 
-/// The place of a record.
+/// Returns the place of a record.
 fn place_of(number: u64) -> PmOff {
     START + number % COUNT * BYTES
 }
@@ -54,14 +54,14 @@ fn target(at: PmOff, len: usize) -> u64 {
 /// Marks a record of words, each behind its own place, instead of a place of bytes.
 const WORDS: PmOff = PmOff::new(0);
 
-/// A bijective mix of the bits of `x`.
+/// Returns a bijective mix of the bits of `x`.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_mul(0xd6e8_feb8_6659_fd93);
     x ^ x >> 32
 }
 
-/// The checksum of the bytes that follow it in the record of this number; never 0. It is a sum, so
-/// that the CPU can work on several words at once.
+/// Returns the checksum of the bytes that follow it in the record of this number; never 0. It is a
+/// sum, so that the CPU can work on several words at once.
 fn checksum(number: u64, rest: &[u8]) -> u64 {
     let words = rest.chunks_exact(8).map(|bytes| bytes.try_into().expect("eight bytes"));
     let place = |nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -69,7 +69,7 @@ fn checksum(number: u64, rest: &[u8]) -> u64 {
     mix(terms.fold(number % COUNT, u64::wrapping_add)).max(1)
 }
 
-/// Bytes of a record with this many bytes of data: whole lines.
+/// Returns the number of bytes of a record with this many bytes of data: whole lines.
 fn lines_of(len: usize) -> usize {
     (HEADER as usize + len).next_multiple_of(LINE as usize)
 }
@@ -169,7 +169,7 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Recor
     len.is_multiple_of(WORD_BYTES).then(|| words.collect::<Option<_>>())?.map(Record::Words)
 }
 
-/// The valid records of a pool, with their numbers; no other process may be using the pool.
+/// Returns the valid records of a pool, with their numbers; no other process may be using the pool.
 pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)> {
     (0..COUNT).filter_map(|n| Some((n, read(medium, n, pool_bytes)?))).collect()
 }

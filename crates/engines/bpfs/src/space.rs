@@ -110,7 +110,7 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
 }
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::fallocate`.
+    /// Implements `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live(ino)?;
@@ -273,7 +273,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// The number of pointer blocks in a tree of this height over these leaves.
+    /// Returns the number of pointer blocks in a tree of this height over these leaves.
     fn interior_blocks(leaves: &[(u64, BlockNo)], height: u8) -> u64 {
         (1..=height)
             .map(|h| {
@@ -323,7 +323,7 @@ impl<M: Medium> Files<M> {
         Some(block)
     }
 
-    /// `FileSystem::seek`.
+    /// Implements `FileSystem::seek`.
     pub fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;

@@ -35,7 +35,7 @@ impl<M> Deref for Store<M> {
 }
 
 impl<M: Medium> Store<M> {
-    /// The checked root of an inode's tree.
+    /// Returns the checked root of an inode's tree.
     #[inline]
     pub fn root(&self, v: &VInode) -> Result<Root> {
         self.check_root(self.load(v, Word::Root))
@@ -135,8 +135,8 @@ impl<M: Medium> Store<M> {
         self.v.release_inode(ino);
     }
 
-    /// The topmost block of a file that has at most a line of pointers. The block is null behind
-    /// that line, as no pointers exist beyond the size (crawler-T3).
+    /// Returns the topmost block of a file that has at most a line of pointers. The block is null
+    /// behind that line, as no pointers exist beyond the size (crawler-T3).
     fn line_of_pointers(&self, v: &VInode) -> Option<BlockNo> {
         let block = self.root(v).ok().filter(|root| root.height() == 1)?.block()?;
         let is_short = self.load(v, Word::Size) <= LINE_POINTERS * BLOCK;

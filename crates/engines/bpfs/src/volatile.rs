@@ -39,7 +39,7 @@ impl Plan {
         Self { zeroed: ZeroedBlocks::plan(l), records, tables }
     }
 
-    /// The places of all tables.
+    /// Returns the places of all tables.
     pub fn layout(&mut self) -> &Layout {
         self.tables.layout()
     }

@@ -12,7 +12,7 @@ use vfs::{Errno, Ino, Result};
 /// Longest list, in bytes: the span of a tree of height 1.
 pub const LIST_MAX: u64 = span(1);
 
-/// Blocks that storing a list takes.
+/// Returns the number of blocks that storing a list takes.
 pub fn blocks_of(list: &Attributes) -> u64 {
     if list.is_empty() {
         return 0;
@@ -73,8 +73,9 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Blocks that must stay free while a list is stored. A list that takes no more blocks than the
-    /// previous one needs its blocks only until the commit, and may use half of the reserved ones.
+    /// Returns the number of blocks that must stay free while a list is stored. A list that takes
+    /// no more blocks than the previous one needs its blocks only until the commit, and may use
+    /// half of the reserved ones.
     fn keep_for(&self, v: &VInode, list: &Attributes) -> Result<u64> {
         let old = self.check_root(self.load(v, Word::Xattr))?;
         let mut blocks = 0;

@@ -1,4 +1,5 @@
-//! Pre-zeroed pointer blocks: free blocks that were pointers of small files, and are null behind their first line.
+//! Pre-zeroed pointer blocks: free blocks that were pointers of small files, and are null behind
+//! their first line.
 //!
 //! The pointer block that a file's second block requires is half of the cost: 4 KiB of zeros for
 //! two words. Suppose a file is removed that had at most a line of pointers, and a file is created

@@ -33,7 +33,7 @@ struct Cost {
     words: u64,
 }
 
-/// The lowest cost of several tries.
+/// Returns the lowest cost of several tries.
 fn cost(fs: &Bpfs<Region>, mut op: impl FnMut(u64)) -> Cost {
     (0..12)
         .map(|i| {

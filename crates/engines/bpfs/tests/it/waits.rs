@@ -39,8 +39,8 @@ impl Watch for InFlight {
     }
 }
 
-/// Whether an operation changes at most one word of an inode at once, and no access time. (Other
-/// operations copy inodes whose times they have flushed.)
+/// Returns whether an operation changes at most one word of an inode at once, and no access time.
+/// (Other operations copy inodes whose times they have flushed.)
 fn is_in_place(op: &Op) -> bool {
     use Op::*;
     matches!(

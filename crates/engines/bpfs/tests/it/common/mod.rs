@@ -25,7 +25,7 @@ impl suite::Engine for Bpfs {
         bpfs::check(medium, options, &|_, _| {})
     }
 
-    /// The place in the only leaf of the inode file.
+    /// Returns the place in the only leaf of the inode file.
     fn inode_at(ino: Ino) -> u64 {
         FIRST_INODES.at(ino.0 * INODE).get()
     }
