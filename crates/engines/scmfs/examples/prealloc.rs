@@ -1,7 +1,8 @@
 //! The benefit of pre-allocation: the same operations on a pool with it and on one without,
 //! measured alternately in one process.
 //!
-//! `cargo run --release -p scmfs --example prealloc [DIR]`: pools are files in DIR (default `/dev/shm`).
+//! `cargo run --release -p scmfs --example prealloc [DIR]`: pools are files in DIR (default
+//! `/dev/shm`).
 
 use pmem::Region;
 use scmfs::{FormatOptions, MountOptions, Prealloc, Scmfs};

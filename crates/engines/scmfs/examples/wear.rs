@@ -16,7 +16,8 @@ const FILE: NewNode<'static> = NewNode { kind: NewKind::File, mode: 0o644, umask
 const LIVE: usize = 200;
 const MADE: usize = 40_000;
 
-/// The number of writes to each block of the pool while files of up to `most` blocks come and go.
+/// Returns the number of writes to each block of the pool while files of up to `most` blocks come
+/// and go.
 fn writes(prealloc: Prealloc, most: u64) -> Vec<u64> {
     let region = OpenOptions::default().anonymous(POOL).unwrap();
     scmfs::format(&region, &FormatOptions::default()).unwrap();

@@ -11,7 +11,7 @@ use std::ops::Range;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::fallocate`.
+    /// Implements `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live(ino)?;
@@ -145,7 +145,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::seek`.
+    /// Implements `FileSystem::seek`.
     pub fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let _lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;
@@ -169,7 +169,7 @@ impl<M: Medium> Files<M> {
     }
 }
 
-/// The number of tables of a level that map these pieces; at least one.
+/// Returns the number of tables of a level that map these pieces; at least one.
 fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
     let each = table_bytes(level) / BLOCK;
     let mut next = 0;
@@ -182,7 +182,7 @@ fn tables_of(pieces: &[(u64, Run)], level: u8) -> u64 {
     count.max(1)
 }
 
-/// The parts of `all` blocks that are in no piece.
+/// Returns the parts of `all` blocks that are in no piece.
 fn without(all: &[Run], pieces: &[(u64, Run)]) -> Vec<Run> {
     let mut kept: Vec<Run> = pieces.iter().map(|(_, run)| *run).collect();
     kept.sort_unstable_by_key(|run| run.start.get());

@@ -142,7 +142,7 @@ impl<M: Medium> Store<M> {
         Ok(blocks)
     }
 
-    /// The regular files, read without a lock.
+    /// Returns the regular files, read without a lock.
     fn files(&self) -> impl Iterator<Item = (Ino, &VInode)> {
         let numbers = 1..self.v.inode_slots();
         numbers
@@ -152,7 +152,7 @@ impl<M: Medium> Store<M> {
 
     // --- relocation -----------------------------------------------------------------------------
 
-    /// The use of the pool, by aligned units.
+    /// Returns the use of the pool, by aligned units.
     fn units(&self) -> Units {
         let s = &self.v.settings.prealloc;
         let used: Vec<u64> =
@@ -199,15 +199,15 @@ impl<M: Medium> Store<M> {
         Ok(false)
     }
 
-    /// The number of used blocks of an aligned unit.
+    /// Returns the number of used blocks of an aligned unit.
     fn used_of(&self, unit: u64) -> u64 {
         let each = self.v.settings.prealloc.unit;
         self.v.blocks.count_range(&self.v.arena, unit * each..(unit + 1) * each)
     }
 
-    /// The units that a file lies in, if it is a single run of at most a unit's blocks. There are
-    /// one or two; moving the file takes the returned number of blocks out of each. Read without a
-    /// lock, so only a hint.
+    /// Returns the units that a file lies in, if it is a single run of at most a unit's blocks.
+    /// There are one or two; moving the file takes the returned number of blocks out of each. Read
+    /// without a lock, so only a hint.
     fn candidates(&self, ino: Ino, v: &VInode) -> SmallVec<[(usize, Candidate); 2]> {
         let each = self.v.settings.prealloc.unit;
         let run = match self.map(v) {
@@ -278,7 +278,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// Whether an inode is a live regular file.
+/// Returns whether an inode is a live regular file.
 fn is_file(v: &VInode) -> bool {
     v.is_live() && v.kind() == FileKind::File
 }

@@ -21,7 +21,7 @@ use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::read`.
+    /// Implements `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
         self.read_by(ino, v, |v| self.read_content(v, offset, buf))
@@ -54,7 +54,7 @@ impl<M: Medium> Files<M> {
         Ok(len as usize)
     }
 
-    /// `FileSystem::write`.
+    /// Implements `FileSystem::write`.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;
@@ -62,7 +62,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `Files::append`.
+    /// Implements `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;
@@ -100,7 +100,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Records a change of content whose commit may be the size, which lies in the line of the times.
+    /// Records a change of content whose commit may be the size, which lies in the line of the
+    /// times.
     pub fn touch_growth(&self, v: &VInode, size: u64) {
         if size > self.load(v, Word::Size) {
             self.date(v, MODIFIED);
@@ -109,7 +110,7 @@ impl<M: Medium> Files<M> {
         }
     }
 
-    /// The number of blocks in a range of bytes that are holes.
+    /// Returns the number of blocks in a range of bytes that are holes.
     fn holes_in(&self, map: Map, range: &Range<u64>) -> Result<u64> {
         match map {
             Map::Run(run) if range.end <= run.bytes() => Ok(0),
@@ -150,7 +151,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// `FileSystem::copy_range`: reads, then writes, as one operation.
+    /// Implements `FileSystem::copy_range`: reads, then writes, as one operation.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         const AT_ONCE: u64 = 16 << 20;
         let ((src, src_off), (dst, dst_off)) = (from, to);
@@ -174,7 +175,7 @@ impl<M: Medium> Files<M> {
     }
 }
 
-/// The bits of the blocks that contain these bytes.
+/// Returns the bits of the blocks that contain these bytes.
 fn blocks_of(pm: PmOff, len: u64) -> Range<u64> {
     pm.get() / BLOCK..(pm.get() + len).div_ceil(BLOCK)
 }

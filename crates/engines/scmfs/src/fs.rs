@@ -68,7 +68,7 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     const KEPT_BLOCKS: u64 = KEEP;
 
-    /// Interrupted operations have to be finished before anything is read.
+    /// Finishes interrupted operations before anything is read.
     fn begin_use(&self, o: &MountOptions, is_joined: bool) -> std::result::Result<(), Error> {
         if o.read_only && !journal::pending(&self.medium, self.bytes).is_empty() {
             return Err(namespace::interrupted());

@@ -22,22 +22,22 @@ pub struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    /// The growth of an inode's content, without pre-allocated blocks. It may move if no other
-    /// state contains its place: the derived state of directories has the places of entries, and
-    /// direct mappings those of files (mapping-D1).
+    /// Makes the growth of an inode's content, without pre-allocated blocks. It may move if no
+    /// other state contains its place: the derived state of directories has the places of entries,
+    /// and direct mappings those of files (mapping-D1).
     pub fn of(v: &VInode, range: Range<u64>, size: u64, fill: Fill<'a>) -> Self {
         let may_move = v.kind() == FileKind::File && !v.mappings.are_direct();
         Self { range, size, fill, may_move, prealloc: 0 }
     }
 
-    /// Whether it continues a content of `size` bytes: one that is not empty, with a range that
-    /// starts at its end or before.
+    /// Returns whether it continues a content of `size` bytes: one that is not empty, with a range
+    /// that starts at its end or before.
     pub fn continues(&self, size: u64) -> bool {
         size > 0 && self.size > size && self.range.start <= size && self.range.end == self.size
     }
 
-    /// Whether it is an append to a content of `size` bytes that is longer than an extent. As more
-    /// is likely to follow, it is worth a unit.
+    /// Returns whether it is an append to a content of `size` bytes that is longer than an extent.
+    /// As more is likely to follow, it is worth a unit.
     pub fn is_worth_a_unit(&self, size: u64) -> bool {
         size >= EXTENT && self.continues(size) && !self.fill.data.is_empty()
     }
@@ -47,7 +47,8 @@ impl<'a> Growth<'a> {
 /// takes with the blocks it maps.
 const GAP_MAX: u64 = 16;
 
-/// Whether to continue a run of `count` blocks up to block `first`, rather than to leave a hole.
+/// Returns whether to continue a run of `count` blocks up to block `first`, rather than to leave a
+/// hole.
 pub fn is_near(count: u64, first: u64) -> bool {
     first <= count + GAP_MAX
 }

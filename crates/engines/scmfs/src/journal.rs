@@ -13,12 +13,12 @@ use namespace::Words;
 use pmem::{Fenced, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 
-/// The place of a record.
+/// Returns the place of a record.
 fn place_of(number: u64) -> PmOff {
     START + number % RECORDS * RECORD
 }
 
-/// The bytes of a record behind its checksum.
+/// Returns the bytes of a record behind its checksum.
 fn encode(words: &[(PmOff, u64)]) -> SmallVec<[u8; RECORD as usize]> {
     let mut bytes = SmallVec::new();
     bytes.extend_from_slice(&(words.len() as u64).to_le_bytes());
@@ -29,7 +29,7 @@ fn encode(words: &[(PmOff, u64)]) -> SmallVec<[u8; RECORD as usize]> {
     bytes
 }
 
-/// The checksum of a record: never 0, and different for the same words in another record.
+/// Returns the checksum of a record: never 0, and different for the same words in another record.
 fn checksum(number: u64, bytes: &[u8]) -> u64 {
     (fnv1a(bytes) ^ fnv1a(&number.to_le_bytes())).max(1)
 }
@@ -90,7 +90,7 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Words
 /// journal.
 const FIRST: PmOff = PmOff::new(START.get() + BLOCKS * BLOCK);
 
-/// The valid records of a pool, with their numbers. No other process may be using the pool.
+/// Returns the valid records of a pool, with their numbers. No other process may be using the pool.
 pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Words)> {
     let records = (0..RECORDS).filter_map(|n| Some((n, read(medium, n, pool_bytes)?)));
     records.collect()

@@ -156,62 +156,62 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run of one block.
+    /// Makes a run of one block.
     pub const fn one(block: BlockNo) -> Self {
         Self { start: block, count: 1 }
     }
 
-    /// The run of claimed blocks from number `start` on. It is not the superblock's block, as the
-    /// bit of that is set.
+    /// Returns the run of claimed blocks from number `start` on. It is not the superblock's block,
+    /// as the bit of that is set.
     #[inline]
     pub fn claimed(start: u64, count: u64) -> Self {
         Self { start: BlockNo::new(start).expect("the bit of the superblock is set"), count }
     }
 
-    /// The block behind its last block.
+    /// Returns the block behind its last block.
     #[inline]
     pub fn end(self) -> BlockNo {
         self.start + self.count
     }
 
-    /// The bits of its blocks.
+    /// Returns the bits of its blocks.
     #[inline]
     pub fn bits(self) -> Range<u64> {
         let first = self.start.get();
         first..first + self.count
     }
 
-    /// Its blocks.
+    /// Returns its blocks.
     pub fn blocks(self) -> impl Iterator<Item = BlockNo> {
         (0..self.count).map(move |nth| self.start + nth)
     }
 
-    /// The place of its byte `offset` in the pool.
+    /// Returns the place of its byte `offset` in the pool.
     #[inline]
     pub const fn at(self, offset: u64) -> PmOff {
         self.start.at(offset)
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.count * BLOCK
     }
 
-    /// The rest of it without the first `blocks`.
+    /// Returns the rest of it without the first `blocks`.
     #[inline]
     pub fn skip(self, blocks: u64) -> Self {
         Self { start: self.start + blocks, count: self.count - blocks }
     }
 
-    /// Its first blocks, at most this number.
+    /// Returns its first blocks, at most this number.
     #[inline]
     pub const fn first(self, blocks: u64) -> Self {
         let count = if blocks < self.count { blocks } else { self.count };
         Self { start: self.start, count }
     }
 
-    /// The map of this run; a hole if it has no blocks.
+    /// Returns the map of this run; a hole if it has no blocks.
     #[inline]
     pub const fn map(self) -> Map {
         if self.count == 0 { Map::Hole } else { Map::Run(self) }
@@ -230,7 +230,8 @@ impl Map {
         .pack()
     }
 
-    /// Bytes that it can hold before it must be replaced: the virtual size (§3.3).
+    /// Returns the number of bytes that it can hold before it must be replaced: the virtual size
+    /// (§3.3).
     #[inline]
     pub const fn virtual_bytes(self) -> u64 {
         match self {
@@ -241,17 +242,17 @@ impl Map {
     }
 }
 
-/// Bytes that a table of this level maps.
+/// Returns the number of bytes that a table of this level maps.
 pub const fn table_bytes(level: u8) -> u64 {
     BLOCK << (9 * level as u64)
 }
 
-/// Bytes that a word in a table of this level maps.
+/// Returns the number of bytes that a word in a table of this level maps.
 pub const fn word_bytes(level: u8) -> u64 {
     table_bytes(level - 1)
 }
 
-/// The lowest level of a table that maps this number of bytes.
+/// Returns the lowest level of a table that maps this number of bytes.
 pub const fn level_for(bytes: u64) -> u8 {
     let mut level = 1;
     while table_bytes(level) < bytes {

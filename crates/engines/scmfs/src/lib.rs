@@ -1,5 +1,5 @@
-//! SCMFS: a file system on persistent memory whose files are contiguous in memory (Wu and Reddy, SC 2011; section numbers
-//! refer to that paper).
+//! SCMFS: a file system on persistent memory whose files are contiguous in memory (Wu and Reddy, SC
+//! 2011; section numbers refer to that paper).
 //!
 //! A file is a single run of blocks, so that a read is a copy from an offset in it. In the paper,
 //! the kernel's memory management makes files contiguous. Here all of the pool is mapped once, and

@@ -35,7 +35,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn count(self) -> u64 {
         match self {
             Self::Hole(n) => n,
@@ -43,7 +43,7 @@ impl Piece {
         }
     }
 
-    /// Its first blocks, at most this number.
+    /// Returns its first blocks, at most this number.
     fn first(self, most: u64) -> Self {
         match self {
             Self::Hole(n) => Self::Hole(n.min(most)),
@@ -63,7 +63,7 @@ impl Fill<'_> {
     /// Zeros only.
     pub const ZEROS: Self = Fill { offset: 0, data: &[] };
 
-    /// The part of the data in a range of bytes of the file, and its offset.
+    /// Returns the part of the data in a range of bytes of the file, and its offset.
     pub fn within(&self, range: &Range<u64>) -> (u64, &[u8]) {
         let end = self.offset + self.data.len() as u64;
         let (start, end) = (range.start.max(self.offset), range.end.min(end));
@@ -101,12 +101,13 @@ impl Word {
     }
 }
 
-/// Blocks that a table of this level maps; level 0 stands for a single block.
+/// Returns the number of blocks that a table of this level maps; level 0 stands for a single block.
 const fn table_blocks(level: u8) -> u64 {
     table_bytes(level) / BLOCK
 }
 
-/// The most blocks of tables that a change to this number of neighbouring blocks of a file needs.
+/// Returns the most blocks of tables that a change to this number of neighbouring blocks of a file
+/// needs.
 pub fn tables_for(blocks: u64) -> u64 {
     let mut sum = 0;
     let mut level = 1;
@@ -173,8 +174,8 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// The piece that begins at the `index`th block of a file, up to the end of its word. Of single
-    /// blocks in a table of level 1, the contiguous ones, at most `most` of them.
+    /// Returns the piece that begins at the `index`th block of a file, up to the end of its word.
+    /// Of single blocks in a table of level 1, the contiguous ones, at most `most` of them.
     #[inline]
     pub fn piece(&self, map: Map, index: u64, most: u64) -> Result<Piece> {
         match map {
@@ -214,8 +215,8 @@ impl<M: Medium> Maps<M> {
         }
     }
 
-    /// The index of the first of these words of a table that is not a hole, or the end; the word
-    /// before them is a hole.
+    /// Returns the index of the first of these words of a table that is not a hole, or the end; the
+    /// word before them is a hole.
     fn end_of_holes(&self, block: BlockNo, level: u8, words: Range<u64>) -> Result<u64> {
         let end = words.end;
         for index in words {
@@ -278,7 +279,7 @@ impl<M: Medium> Maps<M> {
         })
     }
 
-    /// The blocks of a map, including those of its tables.
+    /// Returns the blocks of a map, including those of its tables.
     pub fn all_blocks(&self, map: Map) -> Result<SmallVec<[Run; 4]>> {
         let mut runs = SmallVec::new();
         self.collect_blocks(map, &mut runs)?;
@@ -606,7 +607,8 @@ impl<M: Medium> Maps<M> {
     }
 }
 
-/// The part of a run at block `at` of a file that lies in the `count` blocks from `first` on.
+/// Returns the part of a run at block `at` of a file that lies in the `count` blocks from `first`
+/// on.
 fn part(at: u64, run: Run, first: u64, count: u64) -> Option<(u64, Run)> {
     let (start, end) = (at.max(first), (at + run.count).min(first + count));
     (start < end).then(|| (start, run.skip(start - at).first(end - start)))

@@ -27,11 +27,12 @@ use vfs::{Errno, Extent, Ino, Result};
 
 /// The most blocks that are allocated for a mapping, unless a quarter of its range is more: 64 MiB.
 const FILL_MAX: u64 = (64 << 20) / BLOCK;
-/// A range in more extents is not worth it: each takes one of the 65 530 mappings that a process can have.
+/// A range in more extents is not worth it: each takes one of the 65 530 mappings that a process
+/// can have.
 const EXTENTS_MAX: usize = 1024;
 
 impl<M: Medium> Files<M> {
-    /// `FileSystem::map_range`.
+    /// Implements `FileSystem::map_range`.
     pub fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
         if !range.start.is_multiple_of(BLOCK) || range.is_empty() {
             return Err(Errno::INVAL);
@@ -88,7 +89,7 @@ impl<M: Medium> Files<M> {
         self.clear(v, end)
     }
 
-    /// The places of these blocks, none of which is a hole.
+    /// Returns the places of these blocks, none of which is a hole.
     fn extents(&self, v: &VInode, blocks: &Range<u64>) -> Result<Vec<Extent>> {
         let mut extents: Vec<Extent> = Vec::new();
         self.pieces(self.map(v)?, blocks.clone(), |_, piece| {
@@ -103,7 +104,7 @@ impl<M: Medium> Files<M> {
         if is_worth_it { Ok(extents) } else { Err(Errno::OPNOTSUPP) }
     }
 
-    /// `FileSystem::sync_range`.
+    /// Implements `FileSystem::sync_range`.
     pub fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
         let lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;

@@ -86,7 +86,7 @@ impl Plan {
 }
 
 impl Volatile {
-    /// Free blocks that must remain after a pre-allocation.
+    /// Returns the number of free blocks that must remain after a pre-allocation.
     pub fn blocks_kept_free(&self) -> u64 {
         let s = &self.settings.prealloc;
         let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
@@ -104,15 +104,15 @@ impl Volatile {
         }
     }
 
-    /// The number of blocks that collecting would free at once; approximate while other threads
-    /// change it.
+    /// Returns the number of blocks that collecting would free at once; approximate while other
+    /// threads change it.
     pub fn reclaimable(&self) -> u64 {
         let counters = self.arena.table(self.prealloc.reclaimable);
         let sum = counters.iter().fold(0u64, |sum, c| sum.wrapping_add(c[0].load(Relaxed)));
         (sum as i64).max(0) as u64
     }
 
-    /// Blocks beyond the size of a file, as last recorded.
+    /// Returns the number of blocks beyond the size of a file, as last recorded.
     #[inline]
     pub fn preallocated(&self, v: &VInode) -> u64 {
         v.dir.load(Relaxed).into()
@@ -134,7 +134,7 @@ impl Volatile {
         &self.arena.table(self.prealloc.nulls)[(nth % SHARDS) as usize]
     }
 
-    /// The most null files in this shard.
+    /// Returns the most null files in this shard.
     fn shard_max(&self, nth: u64) -> usize {
         let max = self.settings.prealloc.null_max;
         (max / SHARDS + u64::from(nth % SHARDS < max % SHARDS)) as usize
@@ -224,8 +224,8 @@ impl Volatile {
         }
     }
 
-    /// Whether a run should rather be freed: whole units are scarce, and its unit is not nearly
-    /// full.
+    /// Returns whether a run should rather be freed: whole units are scarce, and its unit is not
+    /// nearly full.
     fn is_in_the_way(&self, run: Run) -> bool {
         if self.arena.table(self.prealloc.scarce)[0].load(Relaxed) == 0 {
             return false;
@@ -235,7 +235,7 @@ impl Volatile {
         self.blocks.count_range(&self.arena, unit * each..(unit + 1) * each) <= each - each / 8
     }
 
-    /// The number of null files.
+    /// Returns the number of null files.
     pub fn null_files(&self) -> u64 {
         let of = |shard: &Shard| shard[1..].iter().filter(|word| word.load(Relaxed) != 0).count();
         self.arena.table(self.prealloc.nulls).iter().map(|shard| of(shard) as u64).sum()

@@ -39,7 +39,7 @@ impl Settings {
         Self::unpack(&v.settings())
     }
 
-    /// The settings of these options.
+    /// Makes the settings of these options.
     fn of(domain: Domain, o: &MountOptions) -> Self {
         // For an ordinary file, a fence is a system call that writes to a disk: only for programs
         // that ask to wait for it.
@@ -121,7 +121,7 @@ fn limited(asked: &Prealloc) -> Prealloc {
     }
 }
 
-/// The number of a policy, from 1 to 3.
+/// Returns the number of a policy, from 1 to 3.
 pub fn number(policy: WritePolicy) -> u32 {
     match policy {
         WritePolicy::Auto => 1,
@@ -130,14 +130,14 @@ pub fn number(policy: WritePolicy) -> u32 {
     }
 }
 
-/// The policy of this number.
+/// Returns the policy of this number.
 pub fn numbered(number: u32) -> Option<WritePolicy> {
     [WritePolicy::Auto, WritePolicy::Cached, WritePolicy::Through]
         .into_iter()
         .find(|policy| self::number(*policy) == number)
 }
 
-/// Whether a write of `bytes` bytes to a file of `size` bytes bypasses the cache.
+/// Returns whether a write of `bytes` bytes to a file of `size` bytes bypasses the cache.
 #[inline]
 pub fn goes_past_cache(policy: WritePolicy, bytes: usize, size: u64, from: PastCache) -> bool {
     match policy {

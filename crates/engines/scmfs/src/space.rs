@@ -62,8 +62,8 @@ impl Volatile {
         Hints { pool: self.id, blocks: [blocks; 2], skip: 0 }
     }
 
-    /// The start of the first search with `wear`: random for each mount, so that no end of the pool
-    /// is written more often.
+    /// Returns the start of the first search with `wear`: random for each mount, so that no end of
+    /// the pool is written more often.
     fn any_block(&self) -> u64 {
         RandomState::new().hash_one(self.id) % self.blocks.len()
     }
@@ -188,7 +188,8 @@ enum Place {
     Any,
 }
 
-/// The numbers of additional blocks of room to try in this order: fewer each time, 0 at last.
+/// Returns the numbers of additional blocks of room to try in this order: fewer each time, 0 at
+/// last.
 fn rooms(room: u64) -> impl Iterator<Item = u64> {
     let mut rooms: SmallVec<[u64; 3]> = SmallVec::from_buf([room, room / 4, 0]);
     rooms.dedup();
@@ -319,7 +320,7 @@ impl Txn<'_> {
         }
     }
 
-    /// The number of blocks taken, less those freed.
+    /// Returns the number of blocks taken, less those freed.
     pub fn delta(&self) -> i64 {
         let sum = |runs: &[Run]| runs.iter().map(|run| run.count as i64).sum::<i64>();
         sum(&self.taken) - sum(&self.freed)

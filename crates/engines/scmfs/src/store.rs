@@ -56,20 +56,20 @@ struct Grown {
 }
 
 impl<M: Medium> Store<M> {
-    /// The checked map of an inode's content.
+    /// Returns the checked map of an inode's content.
     #[inline]
     pub fn map(&self, v: &VInode) -> Result<Map> {
         self.map_at(self.word_at(v, Word::Root))
     }
 
-    /// The places of an inode's map word and size.
+    /// Returns the places of an inode's map word and size.
     pub fn content(&self, v: &VInode) -> Content {
         Content { map: self.word_at(v, Word::Root), size: self.word_at(v, Word::Size) }
     }
 
     // --- what grows -----------------------------------------------------------------------------
 
-    /// The most blocks that a map needs to grow.
+    /// Returns the most blocks that a map needs to grow.
     pub fn blocks_to_grow(&self, map: Map, range: &Range<u64>, size: u64) -> Result<u64> {
         let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
         let is_dense = size.div_ceil(BLOCK) <= last;
@@ -91,7 +91,7 @@ impl<M: Medium> Store<M> {
         Ok(if blocks == 0 && fits { 0 } else { blocks + tables_for(last - first) })
     }
 
-    /// The number of these blocks that are holes.
+    /// Returns the number of these blocks that are holes.
     pub fn holes(&self, map: Map, blocks: Range<u64>) -> Result<u64> {
         let mut holes = 0;
         self.pieces(map, blocks, |_, piece| {
@@ -101,8 +101,8 @@ impl<M: Medium> Store<M> {
         Ok(holes)
     }
 
-    /// The map of a content after its growth: a run, in place or, if it may move, a longer one;
-    /// otherwise a table, which is stored.
+    /// Returns the map of a content after its growth: a run, in place or, if it may move, a longer
+    /// one; otherwise a table, which is stored.
     fn grown_map(&self, txn: &mut Txn<'_>, content: Content, growth: &Growth<'_>) -> Result<Grown> {
         let map = self.map_at(content.map)?;
         let (first, last) = (growth.range.start / BLOCK, growth.range.end.div_ceil(BLOCK));
@@ -219,8 +219,8 @@ impl<M: Medium> Store<M> {
 
     // --- pre-allocated blocks (§3.3) ---------------------------------------------------------------------
 
-    /// The number of blocks beyond its new size that a growing file gets: as many as it has then,
-    /// within limits. The first content of a file is mostly all of it, and gets none.
+    /// Returns the number of blocks beyond its new size that a growing file gets: as many as it has
+    /// then, within limits. The first content of a file is mostly all of it, and gets none.
     fn blocks_to_preallocate(&self, v: &VInode, growth: &Growth<'_>) -> u64 {
         let s = &self.v.settings.prealloc;
         let size = self.load(v, Word::Size);
@@ -233,8 +233,8 @@ impl<M: Medium> Store<M> {
         growth.size.div_ceil(BLOCK).clamp(s.blocks_min, s.blocks_max)
     }
 
-    /// Whether a range is so far behind a run that pre-allocated blocks between are better given
-    /// back than made part of the file.
+    /// Returns whether a range is so far behind a run that pre-allocated blocks between are better
+    /// given back than made part of the file.
     fn is_far(&self, map: Map, range: &Range<u64>) -> bool {
         matches!(map, Map::Run(run) if !is_near(run.count, range.start / BLOCK))
     }
@@ -272,8 +272,8 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Whether a file that is cut to a size keeps its blocks, for when it grows again. A file with
-    /// a table does not: there are no tables without content.
+    /// Returns whether a file that is cut to a size keeps its blocks, for when it grows again. A
+    /// file with a table does not: there are no tables without content.
     fn may_keep(&self, v: &VInode, size: u64) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         let is_file = v.kind() == FileKind::File;
@@ -301,7 +301,7 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// The place of an existing block of a content.
+    /// Returns the place of an existing block of a content.
     fn block_at(&self, content: Content, offset: u64) -> Result<PmOff> {
         let map = self.map_at(content.map)?;
         match self.piece(map, offset / BLOCK, 1)? {
@@ -416,7 +416,7 @@ impl<M: Medium> Store<M> {
 
     // --- what is stored whole -------------------------------------------------------------------
 
-    /// The most blocks that storing this number of bytes takes.
+    /// Returns the most blocks that storing this number of bytes takes.
     fn blocks_of(bytes: u64) -> u64 {
         match bytes.div_ceil(BLOCK) {
             n @ 0..=1 => n,
@@ -486,7 +486,7 @@ fn assert_sizes(map: Map, size: u64) {
     debug_assert!(is_within, "{size} bytes are not within {map:?}");
 }
 
-/// A list of attributes as it is stored; empty if there are no attributes.
+/// Returns a list of attributes as it is stored; empty if there are no attributes.
 fn list_bytes(attributes: &Attributes) -> Vec<u8> {
     if attributes.is_empty() { Vec::new() } else { attributes.to_bytes() }
 }

@@ -19,7 +19,7 @@ use pool::{Consistency, Error, MountOptions, Problem};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Result};
 
-/// Whether the pool of this superblock has a version that records its usage.
+/// Returns whether the pool of this superblock has a version that records its usage.
 pub fn is_said(medium: &Pm<impl Medium>) -> bool {
     FORMAT.has_usage(namespace::version(medium))
 }
@@ -130,7 +130,7 @@ impl<M: Medium> Store<M> {
     }
 }
 
-/// The problem to report to a mount of such a pool.
+/// Returns the problem to report to a mount of such a pool.
 fn unordered_problem() -> Problem {
     let (what, remedy) = UNORDERED;
     Problem {

@@ -60,7 +60,7 @@ impl Plan {
         Self { free_runs, dirty, dirty_files, records, prealloc, tables }
     }
 
-    /// The places of all tables.
+    /// Returns the places of all tables.
     pub fn layout(&mut self) -> &Layout {
         self.tables.layout()
     }
@@ -117,8 +117,8 @@ impl Volatile {
         &self.arena.table(self.dirty_files)[0]
     }
 
-    /// Whether any file was mapped directly since this state was derived: stores through mappings
-    /// are not recorded (mapping-D3).
+    /// Returns whether any file was mapped directly since this state was derived: stores through
+    /// mappings are not recorded (mapping-D3).
     fn are_mapped(&self) -> &AtomicU64 {
         &self.arena.table(self.dirty_files)[1]
     }
@@ -128,12 +128,13 @@ impl Volatile {
         self.are_mapped().store(1, Relaxed);
     }
 
-    /// Whether any file may not be durable. It takes two loads, for callers that ask regularly.
+    /// Returns whether any file may not be durable. It takes two loads, for callers that ask
+    /// regularly.
     pub fn is_any_dirty(&self) -> bool {
         self.dirty_files().load(Relaxed) != 0 || self.are_mapped().load(Relaxed) != 0
     }
 
-    /// The blocks of a file that may not be durable; all others are.
+    /// Returns the blocks of a file that may not be durable; all others are.
     pub fn dirty_blocks(&self, v: &VInode) -> Range<u64> {
         // Stores through mappings are not recorded.
         if v.mappings.may_store() {
@@ -144,7 +145,7 @@ impl Volatile {
         u64::from(start).min(end)..end
     }
 
-    /// Whether a block may not be durable.
+    /// Returns whether a block may not be durable.
     pub fn is_dirty(&self, v: &VInode, block: BlockNo) -> bool {
         v.state.load(Relaxed) & ALL_DIRTY != 0
             || v.mappings.may_store()
@@ -180,7 +181,7 @@ impl Volatile {
 
     // --- what files have chosen -----------------------------------------------------------------
 
-    /// The file's own write policy.
+    /// Returns the file's own write policy.
     #[inline]
     pub fn write_policy(&self, v: &VInode) -> Option<WritePolicy> {
         match v.state.load(Relaxed) & POLICY {
@@ -196,8 +197,9 @@ impl Volatile {
     }
 }
 
-/// The range of a file's blocks that may not be durable: the first, and the one behind the last. It
-/// is in two words that directories use otherwise; the highest number stands for all higher ones.
+/// Returns the range of a file's blocks that may not be durable: the first, and the one behind the
+/// last. It is in two words that directories use otherwise; the highest number stands for all
+/// higher ones.
 fn dirty_words(v: &VInode) -> (u32, u32) {
     (v.parent.load(Relaxed), v.entries.load(Relaxed))
 }

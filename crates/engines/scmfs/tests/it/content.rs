@@ -22,12 +22,12 @@ fn append(fs: &Pool, ino: Ino, data: &[u8]) {
     fs.append(ino, data).unwrap();
 }
 
-/// The map word of a file among the first inodes.
+/// Returns the map word of a file among the first inodes.
 fn map_of(fs: &Pool, ino: Ino) -> Unverified {
     Unverified::unpack(fs.medium().load_u64(Scmfs::inode_at(ino) + Word::Root as u64))
 }
 
-/// The words of a table.
+/// Returns the words of a table.
 fn words_of(fs: &Pool, map: Unverified) -> Vec<Unverified> {
     let Unverified::Table { block, .. } = map else { panic!("{map:?} is no table") };
     (0..FANOUT).map(|i| Unverified::unpack(fs.medium().load_u64(block * BLOCK + i * 8))).collect()

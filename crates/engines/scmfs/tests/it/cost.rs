@@ -9,7 +9,8 @@ use pool::{MountOptions, PastCache};
 use suite::{DIR, Engine, FILE, Fs, PoolFile, attach, create, flushed};
 use vfs::{Caller, FileSystem, Ino, ROOT, RenameFlags, SetAttr, Timestamp};
 
-/// Bytes through the cache, bytes by non-temporal stores, lines flushed, fences, whole words stored.
+/// Bytes through the cache, bytes by non-temporal stores, lines flushed, fences, whole words
+/// stored.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Default)]
 struct Cost {
     cached: u64,
@@ -30,7 +31,7 @@ fn mounted_with(options: &OpenOptions) -> Fs<Scmfs> {
     Fs::<Scmfs>::mount(region, &MountOptions { clock, ..Scmfs::options() }).unwrap()
 }
 
-/// The cost of one operation.
+/// Returns the cost of one operation.
 fn cost_of(fs: &Fs<Scmfs>, op: impl FnOnce()) -> Cost {
     let before = fs.medium().counters().snapshot();
     op();
@@ -44,7 +45,7 @@ fn cost_of(fs: &Fs<Scmfs>, op: impl FnOnce()) -> Cost {
     }
 }
 
-/// The lowest cost of several tries.
+/// Returns the lowest cost of several tries.
 fn cost(fs: &Fs<Scmfs>, mut op: impl FnMut(u64)) -> Cost {
     (0..12).map(|i| cost_of(fs, || op(i))).min().unwrap()
 }

@@ -19,7 +19,7 @@ fn file(fs: &Pool, name: &str, len: u64) -> Ino {
     ino
 }
 
-/// The bytes in these extents.
+/// Returns the bytes in these extents.
 fn seen(fs: &Pool, extents: &[Extent]) -> Vec<u8> {
     let mut all = Vec::new();
     for extent in extents {

@@ -47,14 +47,14 @@ fn named(fs: &Pool, name: &str) -> Ino {
     fs.peek(ROOT, name.as_bytes()).unwrap().ino
 }
 
-/// Blocks that an fsync flushes.
+/// Returns the number of blocks that an fsync flushes.
 fn flushed_by_sync(fs: &Pool, ino: Ino) -> u64 {
     let before = fs.medium().counters().snapshot();
     fs.fsync(ino).unwrap();
     (fs.medium().counters().snapshot() - before).lines_flushed / 64
 }
 
-/// Whether an overwrite of this length bypasses the cache, with nothing left to flush.
+/// Returns whether an overwrite of this length bypasses the cache, with nothing left to flush.
 fn is_through(fs: &Pool, ino: Ino, len: usize) -> bool {
     let before = fs.medium().counters().snapshot();
     fs.write(ino, 100, &vec![7; len]).unwrap();

@@ -17,7 +17,7 @@ use vfs::{Caller, Errno, FileSystem as _, Ino, ROOT, SetAttr, SetTime, Timestamp
 
 type Pool = Fs<Scmfs>;
 
-/// A pool of this size with these settings.
+/// Returns a pool of this size with these settings.
 fn pool_with(bytes: u64, prealloc: Prealloc) -> Pool {
     let options = MountOptions { prealloc, ..MountOptions::default() };
     Pool::mount(formatted::<Scmfs>(bytes), &options).unwrap()
@@ -282,7 +282,7 @@ fn no_operation_lacks_what_is_preallocated() {
     }
 }
 
-/// The first unit of a file, for any inode.
+/// Returns the first unit of a file, for any inode.
 fn unit_of(fs: &Pool, ino: Ino) -> u64 {
     let base = fs.region().lend(0, 1).unwrap().as_ptr() as u64;
     (fs.get_read_buf(ino, 0, 1).unwrap().as_ptr() as u64 - base) / EXTENT

@@ -8,7 +8,7 @@ use scmfs::layout::{BLOCK, EXTENT};
 use suite::{Engine, FILE, Fs, check_and_remount, content, create, mounted};
 use vfs::{FileSystem as _, Ino, Mappings, ROOT};
 
-/// Free units of 2 MiB that are whole.
+/// Returns the number of free units of 2 MiB that are whole.
 fn whole<E: Engine>(fs: &Fs<E>) -> u64 {
     fs.free_space().huge_bytes / EXTENT
 }
@@ -19,7 +19,7 @@ fn file_of<E: Engine>(fs: &Fs<E>, name: &str, blocks: u64) -> Ino {
     ino
 }
 
-/// The number of runs of the pool in which a file lies.
+/// Returns the number of runs of the pool in which a file lies.
 fn runs<E: Engine>(fs: &Fs<E>, ino: Ino) -> usize {
     let size = fs.getattr(ino).unwrap().size;
     let (mut at, mut runs, mut end) = (0, 0, 0);
@@ -33,8 +33,8 @@ fn runs<E: Engine>(fs: &Fs<E>, ino: Ino) -> usize {
     runs
 }
 
-/// A pool with two broken units, in which about 200 and 312 contiguous blocks are free. It has a
-/// file of 300 blocks with another one behind it.
+/// Returns a pool with two broken units, in which about 200 and 312 contiguous blocks are free. It
+/// has a file of 300 blocks with another one behind it.
 fn broken<E: Engine>() -> (Fs<E>, Ino) {
     let fs = mounted::<E>(64 << 20);
     let f = file_of::<E>(&fs, "f", 300);

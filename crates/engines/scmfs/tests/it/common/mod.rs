@@ -32,7 +32,7 @@ macro_rules! engine {
                 scmfs::check(medium, options, &|_, _| {})
             }
 
-            /// The place in the first block of the inode table.
+            /// Returns the place in the first block of the inode table.
             fn inode_at(ino: Ino) -> u64 {
                 FIRST_BLOCK * BLOCK + ino.0 * INODE
             }
@@ -55,7 +55,7 @@ macro_rules! engine {
                 }
             }
 
-            /// Random records of the journal, and a random word for the usage of the pool.
+            /// Writes random records of the journal, and a random word for the usage of the pool.
             fn forge(image: &mut [u8], below: &mut dyn FnMut(u64) -> u64) {
                 let blocks = image.len() as u64 / BLOCK;
                 if below(4) == 0 {
