@@ -41,7 +41,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The superblock of a pool of `size` bytes in which nothing was saved.
+    /// Makes the superblock of a pool of `size` bytes in which nothing was saved.
     pub fn new(size: u64, created_ns: u64, uuid: [u8; 16], label: &[u8]) -> Self {
         let mut sb = Self::new_zeroed();
         sb.magic = MAGIC;
@@ -57,17 +57,17 @@ impl Superblock {
 /// The place of the word that counts the saves: the commit.
 pub const SAVED: u64 = offset_of!(Superblock, saved) as u64;
 
-/// Bytes of each half of a pool.
+/// Returns the number of bytes of each half of a pool.
 pub fn half_bytes(size: u64) -> u64 {
     (size - BLOCK) / 2 / BLOCK * BLOCK
 }
 
-/// Most bytes of a saved model.
+/// Returns the most bytes of a saved model.
 pub fn capacity(size: u64) -> u64 {
     half_bytes(size) - HEADER
 }
 
-/// The start of the half in which the `number`th save lies.
+/// Returns the start of the half in which the `number`th save lies.
 pub fn half(size: u64, number: u64) -> u64 {
     BLOCK + number % 2 * half_bytes(size)
 }

@@ -70,17 +70,17 @@ impl<M: Medium> ModelFs<M> {
         Ok(Self { medium, model, size, read_only, last, room, report })
     }
 
-    /// The findings of the mount.
+    /// Returns the findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
     }
 
-    /// The medium.
+    /// Returns the medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
 
-    /// The model, for calls that do not make it larger.
+    /// Returns the model, for calls that do not make it larger.
     fn shrinking(&self) -> Result<&Model> {
         if self.read_only { Err(Errno::ROFS) } else { Ok(&self.model) }
     }
@@ -226,7 +226,7 @@ impl<M: Medium> Openings for ModelFs<M> {}
 impl<M: Medium> Delegations for ModelFs<M> {}
 
 impl<M: Medium> ModelFs<M> {
-    /// The most bytes of access control that a new inode inherits from a directory.
+    /// Returns the most bytes of access control that a new inode inherits from a directory.
     fn inherited(&self, dir: Ino) -> usize {
         self.model.getxattr(dir, ACL_DEFAULT).map_or(0, |acl| 2 * (acl.len() + SMALL))
     }
@@ -236,13 +236,14 @@ impl<M: Medium> ModelFs<M> {
 /// its letters.
 const SMALL: usize = 256;
 
-/// The most bytes that content of this length takes: whole blocks, each with its number and length.
+/// Returns the most bytes that content of this length takes: whole blocks, each with its number and
+/// length.
 fn of_content(len: u64) -> usize {
     let blocks = (len / BLOCK + 4) as usize;
     blocks.saturating_mul(BLOCK as usize + 16)
 }
 
-/// The blocks that a model of this many saved bytes takes.
+/// Returns the blocks that a model of this many saved bytes takes.
 fn blocks_used(saved: u64) -> u64 {
     (HEADER + saved).div_ceil(BLOCK)
 }

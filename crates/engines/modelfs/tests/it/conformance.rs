@@ -68,7 +68,7 @@ fn a_file_without_a_name_takes_space() {
     fs.sync().unwrap();
 }
 
-/// The bytes of a pool, as a crash now would leave them.
+/// Returns the bytes of a pool, as a crash now would leave them.
 fn bytes(medium: &impl Medium) -> Vec<u8> {
     let mut bytes = vec![0; medium.len() as usize];
     medium.read(0, &mut bytes);
