@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub enum Layout {
     /// Every operation atomic and durable on return: [`bpfs`].
     Bpfs,
-    /// Files contiguous in memory; names and attributes durable on return, contents on fsync: [`scmfs`].
+    /// Files contiguous in memory; names and attributes durable on return, contents on fsync:
+    /// [`scmfs`].
     Scmfs,
     /// For tests: loses unsynced changes in a crash; [`modelfs`].
     Model,
@@ -29,13 +30,14 @@ impl Layout {
     /// All layouts.
     pub const ALL: [Self; 3] = [Self::Bpfs, Self::Scmfs, Self::Model];
 
-    /// The layout of the pool in `region`, even if it cannot be opened; `None` if there is no pool.
+    /// Returns the layout of the pool in `region`, even if it cannot be opened; `None` if there is
+    /// no pool.
     pub fn of(region: &Region) -> Option<Self> {
         let begins = |magic: &[u8]| region.len() >= magic.len() as u64 && region.equals(0, magic);
         Self::ALL.into_iter().find(|layout| begins(layout.magic()))
     }
 
-    /// The first bytes of a pool with this layout.
+    /// Returns the first bytes of a pool with this layout.
     fn magic(self) -> &'static [u8] {
         match self {
             Self::Bpfs => &bpfs::layout::MAGIC,
@@ -44,7 +46,7 @@ impl Layout {
         }
     }
 
-    /// The name that users write.
+    /// Returns the name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bpfs => bpfs::LAYOUT,
@@ -53,12 +55,12 @@ impl Layout {
         }
     }
 
-    /// The layout of this name.
+    /// Returns the layout of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|layout| layout.name() == name)
     }
 
-    /// Its promise, in half a line.
+    /// Returns its promise, in half a line.
     pub fn promise(self) -> &'static str {
         match self {
             Self::Bpfs => "every write whole and durable without fsync (default)",
@@ -69,7 +71,7 @@ impl Layout {
         }
     }
 
-    /// Whether several processes can [`attach`] a pool at once.
+    /// Returns whether several processes can [`attach`] a pool at once.
     pub fn is_shared(self) -> bool {
         match self {
             Self::Bpfs | Self::Scmfs => true,
@@ -77,7 +79,7 @@ impl Layout {
         }
     }
 
-    /// The sizes of the smallest and the largest pool, in bytes.
+    /// Returns the sizes of the smallest and the largest pool, in bytes.
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
             Self::Bpfs => bpfs::layout::POOL_MIN..=bpfs::layout::POOL_MAX,
@@ -99,7 +101,7 @@ impl Layout {
     }
 }
 
-/// The layout of a region that must hold a pool.
+/// Returns the layout of a region that must hold a pool.
 fn layout(region: &Region) -> Result<Layout, Error> {
     let why = || match region.len() {
         0 => "it is empty".to_owned(),
@@ -108,7 +110,7 @@ fn layout(region: &Region) -> Result<Layout, Error> {
     Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
 }
 
-/// The same, if the engine supports all chosen options.
+/// Returns the same, if the engine supports all chosen options.
 fn layout_for(region: &Region, options: &MountOptions) -> Result<Layout, Error> {
     match layout(region)? {
         layout if layout != Layout::Scmfs && options.chooses() => {
@@ -168,8 +170,8 @@ pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, 
     })
 }
 
-/// Opens the pool in `region` together with other processes, all of which must have opened the region to share it
-/// ([`pmem::Lock::Shared`]).
+/// Opens the pool in `region` together with other processes, all of which must have opened the
+/// region to share it ([`pmem::Lock::Shared`]).
 ///
 /// # Errors
 /// As [`mount`], and [`Error::Shared`].
