@@ -2,7 +2,7 @@
 //!
 //! | rename | commit |
 //! |---|---|
-//! | within a line of a directory | the line, where the CPU stores lines |
+//! | within a line of a directory | the line, if the CPU stores lines |
 //! | that leaves a whiteout | as the next; the whiteout's inode is written before |
 //! | else | words of one directory or two, together ([`Storage::commit_words`]) |
 

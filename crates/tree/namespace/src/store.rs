@@ -158,7 +158,7 @@ pub trait Storage: Sized + Send + Sync {
     /// Commits that an inode has no attributes, durably. This takes no space.
     fn commit_no_attributes(&self, v: &VInode) -> Result<()>;
 
-    // --- direct mappings of content ([`vfs::Mappings::map_range`]) --------------------------------
+    // --- direct mappings of content ([`vfs::Mappings::map_range`]) -------------------------------
 
     /// Notes that the content of a file may have been changed through a mapping, before the mapping
     /// is taken back.
