@@ -3,7 +3,7 @@
 //! | write | update (§3.2) | cost |
 //! |---|---|---|
 //! | ≤ 8 bytes inside one aligned word of existing data | in place | 1 line, 1 fence |
-//! | more, inside one line of existing data | in place, where the CPU stores lines | 1 line, 1 fence |
+//! | more, inside one line of existing data | in place, if the CPU stores lines | 1 line, 1 fence |
 //! | more, up to 1008 bytes inside one block of existing data | in place, by a record | a record, its lines, 3 fences |
 //! | inside the file | copy-on-write, one word commits | new blocks + 1 line, 2 fences |
 //! | the same, up to 126 blocks under one block of pointers | copy-on-write, a record or a line of pointers commits | new blocks + a record, their lines, 4 fences; or + 1 line, 2 fences |
