@@ -2,8 +2,8 @@
 //!
 //! | write | update | cost |
 //! |---|---|---|
-//! | inside the file, mapped | in place, through the cache; durable on fsync | the copy; a line and a fence where the times change |
-//! | the same, from 4 KiB on in files of 4 MiB, or where that was chosen (`settings`) | in place, past the cache | the copy, 1 fence |
+//! | inside the file, mapped | in place, through the cache; durable on fsync | the copy; a line and a fence if the times change |
+//! | the same, from 4 KiB on in files of 4 MiB, or if that was chosen (`settings`) | in place, past the cache | the copy, 1 fence |
 //! | into a hole | new blocks, then the map word | blocks + 1 line, 2 fences |
 //! | from the end of the file on | past the cache, then the size | data + 1 line, 2 fences |
 //!

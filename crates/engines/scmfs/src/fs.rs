@@ -1,4 +1,4 @@
-//! The operations on contents of files; those on names and attributes are [`namespace::Core`]'s.
+//! The operations on contents of files; [`namespace::Core`] has those on names and attributes.
 
 use crate::journal;
 use crate::layout::{self, BLOCK};
