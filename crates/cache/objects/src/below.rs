@@ -1,4 +1,4 @@
-//! What a cache asks beside files.
+//! The contract of `backing`: operations that a cache needs besides those on files.
 
 use crate::ObjectFs;
 use crate::fs::ROOM;
@@ -6,11 +6,11 @@ use crate::lock;
 use backing::{Backing, Identity};
 use vfs::{Entry, Errno, FileSystem as _, Ino, ROOT, Result};
 
-/// No path is deeper.
+/// The most directories in a path.
 const DEPTH_MAX: usize = 4096;
 
 impl ObjectFs {
-    /// Notes what a path leads to, as far as it leads.
+    /// Notes the inodes on a path, as far as it exists.
     fn follow(&self, path: &[u8]) {
         let mut dir = ROOT;
         for name in vfs::path::names(path) {
@@ -22,7 +22,8 @@ impl ObjectFs {
 }
 
 impl Backing for ObjectFs {
-    /// The tree's, the inode's number, and when it was created: a number is given anew where a crash has taken its creation back.
+    /// Consists of the tree's ID, the inode's number and its time of creation. A number is used
+    /// again if a crash has undone the creation of its inode.
     fn identity(&self, ino: Ino) -> Result<Identity> {
         let attr = self.getattr(ino)?;
         Ok(Identity(

@@ -1,10 +1,11 @@
 //! Making changes durable: chunks, then the journal, then the manifest.
 //!
-//! Locks, in the order they are taken: [`Core::committed`]; a file's `io`, of two files the one of the lower inode first; its
-//! `content`; [`Core::journal`]; any one of the others.
+//! Locks are taken in this order: [`Core::committed`]; a file's `io` (of two files, first that of
+//! the lower inode); its `content`; [`Core::journal`]; any one of the others.
 //!
-//! - **commit-C1** What a commit replaces is deleted after it. Where that fails it is garbage, which is collected by who opens the
-//!   tree next: what nothing names of those who held it before.
+//! - **commit-C1** Objects that a commit replaces are deleted after it. If that fails they are
+//!   garbage. The next process that opens the tree deletes it: all objects of earlier holders that
+//!   the manifest does not need.
 
 use crate::content::{Content, File, Space, failed};
 use crate::format::{Contents, Id, Kind, Manifest, Op, Part, seal};
@@ -20,62 +21,65 @@ use std::time::{Duration, Instant};
 use vfs::model::Model;
 use vfs::{Errno, FileSystem as _, Ino, Result, Timestamp};
 
-/// A manifest names no more logs than this for small snapshots, and than that for large ones: who opens the tree gets each.
+/// The most logs of a manifest, for small and for large snapshots. A process that opens the tree
+/// gets each log.
 const LOGS: std::ops::RangeInclusive<u64> = 32..=1000;
-/// A snapshot costs no more for each commit than so many bytes, as long as there may be more logs.
+/// The bytes of a snapshot for each commit until the next one: larger snapshots are made after more
+/// logs, up to the limit.
 const SNAPSHOT_SHARE: u64 = 32 << 10;
-/// Logs of fewer bytes than this are no reason for a snapshot.
+/// The least bytes of logs that cause a snapshot.
 const LOG_BYTES: u64 = 1 << 20;
-/// For so long files are uploaded after one could not be.
+/// The time for which a sync goes on after a file could not be uploaded.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many files are uploaded at once.
+/// The most files that are uploaded at once.
 const PARALLEL: usize = 8;
-/// So many objects are deleted by one request, and by a commit if nobody else does it.
+/// The most objects of a request that deletes them, and the number from which on a commit deletes
+/// garbage.
 const DELETE_AT: usize = 1000;
 
 /// A directory, and a name in it.
 pub type Name = (Ino, Box<[u8]>);
 
-/// What is open.
+/// An open tree.
 pub struct Core {
     pub options: Options,
-    /// Which tree it is.
+    /// The ID of the tree.
     pub id: [u8; 16],
     pub space: Space,
     /// Names and attributes. Files in it have sizes and no bytes.
     pub tree: Model,
     pub clock: Clock,
-    /// Files that are, or were, not all holes.
+    /// Files that are not all holes, or were not before.
     pub files: Mutex<HashMap<Ino, Arc<File>>>,
-    /// Those of them that have something of which the journal does not tell.
+    /// Files with changes that the journal does not have.
     pub changed: Mutex<HashMap<Ino, Arc<File>>>,
     pub journal: Mutex<Journal>,
     pub committed: Mutex<Committed>,
     pub lease: Mutex<Held>,
-    /// Another holder has the tree.
+    /// Whether another holder has the tree.
     pub is_fenced: AtomicBool,
-    /// Where inodes were last reached.
+    /// The name by which each inode was last reached.
     pub places: Mutex<HashMap<Ino, Name>>,
     /// Objects to be deleted.
     pub garbage: Mutex<Vec<(&'static str, Id)>>,
-    /// Objects of those who held the tree before that are needed, until the others are deleted.
+    /// The objects of earlier holders that are needed, until the others are deleted.
     pub needed: Mutex<Option<Needed>>,
 }
 
-/// What the journal says, at one moment, of the whole tree.
+/// The whole tree at one moment, as the journal has it.
 struct Cut {
-    /// With the sizes that files had then.
+    /// The tree, with the sizes of files at that moment.
     tree: Model,
     contents: Contents,
-    /// Sizes of files that changed since the journal said something of their content.
+    /// The sizes in the journal of files whose content has changed since.
     sizes: Vec<(Ino, u64)>,
 }
 
 impl Core {
-    /// The tree, for a change; with the time of the call (objects-J1).
+    /// Changes the tree by `act`, at the current time (objects-J1).
     ///
     /// # Errors
-    /// `EROFS` where another holder has it.
+    /// `EROFS` if another holder has the tree.
     pub fn change<T>(
         &self,
         act: impl FnOnce(&Model, Timestamp, &mut Journal) -> Result<T>,
@@ -89,7 +93,7 @@ impl Core {
         act(&self.tree, now, &mut journal)
     }
 
-    /// The tree, for a change of a file's content: the capability goes first (vfs-C5).
+    /// Changes the tree together with a file's content: first removes the capability (vfs-C5).
     pub fn change_content<T>(&self, ino: Ino, act: impl FnOnce(&Model) -> Result<T>) -> Result<T> {
         self.change(|tree, now, journal| {
             if tree.getxattr(ino, CAPABILITY).is_ok() {
@@ -102,7 +106,7 @@ impl Core {
         })
     }
 
-    /// After a name or a reference went: an inode that nothing holds any more is forgotten.
+    /// Forgets an inode that has no name or reference any more. To be called after one was removed.
     pub fn bury(&self, journal: &mut Journal, ino: Ino) {
         if self.tree.getattr(ino) == Err(Errno::STALE) {
             lock(&self.places).remove(&ino);
@@ -113,10 +117,10 @@ impl Core {
         }
     }
 
-    /// Uploads what changed of a file, and has the journal say so.
+    /// Uploads changed chunks of a file, and records them in the journal.
     ///
     /// # Errors
-    /// `EIO`. What is not uploaded stays staged.
+    /// `EIO`. Chunks that are not uploaded stay staged.
     pub fn record_content(&self, ino: Ino, file: &File) -> Result<()> {
         let _io = lock(&file.io);
         if !file.is_changed.load(Relaxed) {
@@ -125,7 +129,7 @@ impl Core {
         file.upload(&self.space, |_, _| true)?;
         let mut content = write(&file.content);
         let mut journal = lock(&self.journal);
-        // A file that is gone needs none.
+        // A deleted file needs no record.
         if let Ok(attr) = self.tree.getattr(ino) {
             let (chunks, old) = content.take_changes();
             let (size, mtime, ctime) = (attr.size, attr.mtime, attr.ctime);
@@ -139,10 +143,10 @@ impl Core {
         Ok(())
     }
 
-    /// Makes all names and attributes durable, and each content that the journal tells of.
+    /// Makes all names and attributes durable, and all recorded contents.
     ///
     /// # Errors
-    /// `EROFS` where another holder has the tree; `EIO` where it is not known to be durable.
+    /// `EROFS` if another holder has the tree; `EIO` if the changes may not be durable.
     pub fn commit(&self) -> Result<()> {
         let mut committed = lock(&self.committed);
         if self.is_fenced.load(Relaxed) {
@@ -202,7 +206,7 @@ impl Core {
         replaced: &mut Vec<(&'static str, Id)>,
     ) -> Result<()> {
         for (ino, size) in cut.sizes {
-            // Of one that went just now, with the last reference to it.
+            // The file was deleted just now, with the last reference to it.
             let Ok(attr) = cut.tree.getattr(ino) else { continue };
             set_content(&cut.tree, ino, (size, attr.mtime, attr.ctime))?;
         }
@@ -233,7 +237,7 @@ impl Core {
         }
     }
 
-    /// Nothing is changed from now on.
+    /// Refuses all changes from now on.
     fn fence(&self, how: &str) {
         if !self.is_fenced.swap(true, Relaxed) {
             tracing::error!(
@@ -243,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Files that have something of which the journal does not tell.
+    /// Returns the files with changes that the journal does not have.
     fn changed_files(&self) -> Vec<(Ino, Arc<File>)> {
         lock(&self.changed).iter().map(|(ino, file)| (*ino, file.clone())).collect()
     }
@@ -259,10 +263,11 @@ impl Core {
         file.change(act)
     }
 
-    /// Makes everything durable. Where a file fails others are tried still, but not for long: the store may be away.
+    /// Makes all changes durable. If a file fails, tries the others, but not for long: the store
+    /// may be unreachable.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     pub fn sync(&self) -> Result<()> {
         let began = Instant::now();
         let is_hopeless = |result: Result<()>| result.is_err() && began.elapsed() >= PATIENCE;
@@ -288,8 +293,9 @@ impl Core {
         if is_hopeless(recorded) { recorded } else { self.commit().and(recorded) }
     }
 
-    /// Uploads chunks before they are committed, where more is staged than there may be: first whole ones of the file that is
-    /// about to be written to, whose `io` is held, but the one where that begins.
+    /// Uploads chunks before they are committed, if too many bytes are staged. Begins with
+    /// completely changed chunks of the file that is about to be written, whose `io` the caller
+    /// holds, but not with the chunk in which the write begins (`first`).
     ///
     /// # Errors
     /// `EIO`.
@@ -310,7 +316,7 @@ impl Core {
             if other == ino {
                 continue;
             }
-            // Who has it is busy with the same.
+            // If the lock is taken, its holder is likely to upload the file.
             if let Ok(_io) = file.io.try_lock() {
                 file.upload(&self.space, |_, _| true)?;
             }
@@ -318,7 +324,7 @@ impl Core {
         Ok(())
     }
 
-    /// Deletes what commits have replaced (commit-C1).
+    /// Deletes objects that commits have replaced (commit-C1).
     pub fn delete_garbage(&self) {
         let garbage = std::mem::take(&mut *lock(&self.garbage));
         for folder in crate::format::FOLDERS {
@@ -331,7 +337,7 @@ impl Core {
         }
     }
 
-    /// Deletes what those have left who held the tree before (commit-C1); how many objects.
+    /// Deletes garbage of earlier holders of the tree (commit-C1). Returns the number of objects.
     ///
     /// # Errors
     /// `EIO`. It may be called again.
@@ -362,7 +368,7 @@ impl Core {
         result.map(|()| count)
     }
 
-    /// Counts the lease up.
+    /// Renews the lease.
     pub fn renew(&self) {
         match lock(&self.lease).renew(&self.space.store) {
             Ok(()) => {}
@@ -384,7 +390,7 @@ impl Core {
     }
 }
 
-/// Whether the tree is to be put whole rather than one more log.
+/// Whether the next commit should put a snapshot of the tree instead of one more log.
 fn wants_snapshot(manifest: &Manifest, more: u64) -> bool {
     let logs: u64 = manifest.logs.iter().map(|part| part.len).sum();
     let most = (manifest.snapshot.len / SNAPSHOT_SHARE).clamp(*LOGS.start(), *LOGS.end());

@@ -1,10 +1,10 @@
-//! What files hold: chunks that are objects, and chunks that changed and are no objects yet.
+//! Contents of files: chunks that are objects, and changed chunks that are not objects yet.
 //!
-//! - **content-C1** An object is never changed. A chunk that changes is staged, with what it was as its base; it becomes another
-//!   object.
-//! - **content-C2** What the journal says of a chunk is kept, by name and in the store, until the journal says otherwise and that
-//!   is committed: so what was committed last is whole at any time.
-//! - **content-C3** A file has no bytes other than zeros at or beyond its size.
+//! - **content-C1** An object is never changed. A chunk that changes is staged, with its old object
+//!   as its base, and becomes another object.
+//! - **content-C2** The object that the journal records for a chunk is kept until the journal
+//!   records another and that is committed. So the last committed content is complete at any time.
+//! - **content-C3** At and beyond its size, a file has only zeros.
 
 use crate::format::{BLOCK, ChunkRef, Chunks, Id, checksum};
 use crate::lock;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, RwLock};
 use vfs::{Errno, Result, Seek};
 
-/// Chunks of so many bytes together, and no more chunks than this, are uploaded at once of a file.
+/// The most bytes of a file's chunks that are uploaded at once, and the most chunks.
 const UPLOAD_BYTES: u64 = 16 << 20;
 const UPLOADS: usize = 8;
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Where contents are: in the store, and on their way there.
+/// The place of contents: the store, and the staging file.
 pub struct Space {
     pub store: Store,
     pub staging: Arc<Staging>,
@@ -29,33 +29,34 @@ pub struct Space {
     pub epoch: u64,
     /// The number of the next object.
     next: AtomicU64,
-    /// Objects that no file has any more.
+    /// Objects that no file uses any more.
     freed: Mutex<Vec<Id>>,
 }
 
 impl Space {
-    /// For the holder of the lease in this epoch.
+    /// Makes the space for the holder of the lease in this epoch.
     pub fn new(store: Store, staging: Arc<Staging>, chunk_bytes: u64, epoch: u64) -> Self {
         let (next, freed) = (AtomicU64::new(0), Mutex::default());
         Self { store, staging, chunk_bytes, epoch, next, freed }
     }
 
-    /// A name that no object has or had.
+    /// Returns a name that no object has or ever had.
     pub fn new_id(&self) -> Id {
         Id { epoch: self.epoch, number: self.next.fetch_add(1, Relaxed) }
     }
 
-    /// Takes what no file has any more.
+    /// Takes the objects that no file uses any more.
     pub fn take_freed(&self) -> Vec<Id> {
         std::mem::take(&mut lock(&self.freed))
     }
 
-    /// No file has these any more.
+    /// Adds objects that no file uses any more.
     pub fn free(&self, ids: impl IntoIterator<Item = Id>) {
         lock(&self.freed).extend(ids);
     }
 
-    /// Reads what an object has of a part of its chunk into `buf`, which has zeros.
+    /// Reads part of a chunk from its object into `buf`, which has zeros. Bytes that the object
+    /// lacks stay zeros.
     fn read_object(&self, object: &ChunkRef, within: &Range<u64>, buf: &mut [u8]) -> Result<()> {
         let start = within.start.max(object.start.into());
         let end = within.end.min(object.end());
@@ -75,22 +76,23 @@ impl Space {
     }
 }
 
-/// What a program is told where the store fails; the log says more.
+/// Returns the error for a program if the store fails, and logs the reason.
 pub fn failed(name: &str, err: &Failure) -> Errno {
     tracing::error!("{name}: {err}");
     Errno::IO
 }
 
-/// A file's content, and who changes it.
+/// The content of a file, and its locks.
 pub struct File {
-    /// Held by who changes the content, or uploads it.
+    /// Held by the thread that changes the content, or uploads it.
     pub io: Mutex<()>,
     pub content: RwLock<Content>,
-    /// Whether there is something that the journal does not say: set before, and cleared while that is locked.
+    /// Whether the content has changes that the journal does not have. Set before a change, and
+    /// cleared while the journal is locked.
     pub is_changed: AtomicBool,
-    /// The size that the journal says.
+    /// The size in the journal.
     pub logged_size: AtomicU64,
-    /// Chunks that are no holes.
+    /// The number of chunks that are not holes.
     pub chunks: AtomicU64,
 }
 
@@ -98,7 +100,7 @@ pub struct File {
 #[derive(Default)]
 pub struct Content {
     chunks: BTreeMap<u64, Chunk>,
-    /// What the journal says of chunks that changed since.
+    /// The objects that the journal has for chunks that changed since.
     logged: BTreeMap<u64, Option<ChunkRef>>,
 }
 
@@ -107,15 +109,15 @@ enum Chunk {
     Staged(Staged),
 }
 
-/// A chunk that changed.
+/// A changed chunk.
 struct Staged {
     slot: Slot,
-    /// Has what the slot does not.
+    /// The object with the blocks that the slot lacks.
     base: Option<ChunkRef>,
 }
 
 impl File {
-    /// With what was committed.
+    /// Makes a file with its committed chunks.
     pub fn new(chunks: Chunks, size: u64) -> Self {
         let count = chunks.len() as u64;
         let chunks = chunks.into_iter().map(|(index, object)| (index, Chunk::Stored(object)));
@@ -138,11 +140,11 @@ impl File {
         result
     }
 
-    /// Makes objects of staged chunks that `which` chooses, by index and whether all of them changed. The caller holds
-    /// [`io`](Self::io).
+    /// Uploads the staged chunks for which `which` returns true, given the index and whether the
+    /// whole chunk changed. The caller holds [`io`](Self::io).
     ///
     /// # Errors
-    /// `EIO`. Chunks that were not uploaded are staged still.
+    /// `EIO`. Chunks that were not uploaded stay staged.
     pub fn upload(&self, space: &Space, which: impl Fn(u64, bool) -> bool) -> Result<()> {
         let staged = crate::read(&self.content).staged(which);
         let at_once = ((UPLOAD_BYTES / space.chunk_bytes) as usize).clamp(1, UPLOADS);
@@ -190,10 +192,11 @@ impl Content {
         Ok(())
     }
 
-    /// Sees to it that a write to `range` can only fail where the staging file does. Changes nothing that is seen.
+    /// Prepares a write to `range`, so that it can only fail if the staging file fails. Changes no
+    /// content.
     ///
     /// # Errors
-    /// `EIO` where the store fails, `ENOSPC` where there is no space to stage something.
+    /// `EIO` if the store fails, `ENOSPC` if there is no space for staging.
     pub fn prepare(&mut self, space: &Space, range: Range<u64>) -> Result<()> {
         for (index, within) in pieces(space.chunk_bytes, range) {
             let staged = self.stage(space, index);
@@ -206,7 +209,7 @@ impl Content {
         Ok(())
     }
 
-    /// Writes what was [prepared](Self::prepare).
+    /// Writes to a range that was [prepared](Self::prepare).
     pub fn write(&mut self, space: &Space, offset: u64, data: &[u8]) -> Result<()> {
         let range = offset..offset + data.len() as u64;
         for (index, within) in pieces(space.chunk_bytes, range) {
@@ -217,13 +220,13 @@ impl Content {
         Ok(())
     }
 
-    /// Makes a range zeros, of a file of `size` bytes: a chunk of which nothing else is left becomes a hole.
+    /// Zeroes a range of a file of `size` bytes. A chunk that has only zeros then becomes a hole.
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare).
     pub fn zero(&mut self, space: &Space, size: u64, mut range: Range<u64>) -> Result<()> {
         if range.end >= size {
-            // content-C3: there is nothing beyond.
+            // content-C3: bytes beyond are zeros.
             range.end = range.end.next_multiple_of(space.chunk_bytes);
         }
         let indices = range.start / space.chunk_bytes..range.end.div_ceil(space.chunk_bytes);
@@ -251,11 +254,11 @@ impl Content {
         Ok(())
     }
 
-    /// Moves what lies at and behind `from` to `to`, both multiples of [`BLOCK`], in a file of `size` bytes; what was between
-    /// is gone or zeros.
+    /// Moves the content from `from` on to `to`, both multiples of [`BLOCK`], in a file of `size`
+    /// bytes. The bytes between are removed, or become zeros.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare). Nothing changed.
+    /// As [`prepare`](Self::prepare). Then nothing has changed.
     pub fn shift(&mut self, space: &Space, size: u64, from: u64, to: u64) -> Result<()> {
         let mut moved = Self::default();
         let mut buf = Vec::new();
@@ -290,7 +293,8 @@ impl Content {
         Ok(())
     }
 
-    /// As [`vfs::FileSystem::seek`] in a file of `size` bytes: holes are whole chunks, and what objects leave out of theirs.
+    /// As [`vfs::FileSystem::seek`] in a file of `size` bytes: holes are whole chunks, and the ends
+    /// of chunks that their objects leave out.
     pub fn seek(&self, space: &Space, size: u64, offset: u64, whence: Seek) -> Option<u64> {
         if offset >= size {
             return None;
@@ -315,7 +319,8 @@ impl Content {
         (whence == Seek::Hole).then_some(hole.min(size))
     }
 
-    /// Takes what the journal is to say, where all is uploaded; and what it then does not say any more.
+    /// Takes the changes for the journal, after all chunks were uploaded. Also returns the objects
+    /// that the journal then no longer has.
     pub fn take_changes(&mut self) -> (Vec<(u64, Option<ChunkRef>)>, Vec<Id>) {
         let logged = std::mem::take(&mut self.logged);
         let stored = |index| match self.chunks.get(index) {
@@ -327,14 +332,14 @@ impl Content {
         (changes, logged.into_values().flatten().map(|object| object.id).collect())
     }
 
-    /// All objects of a file that is gone.
+    /// Returns all objects of a deleted file.
     pub fn objects(&self) -> Vec<Id> {
         let logged = self.logged.values().flatten().copied();
         let now = self.chunks.values().filter_map(Chunk::object);
         logged.chain(now).map(|object| object.id).collect()
     }
 
-    /// Staged chunks that are chosen.
+    /// Returns the staged chunks for which `which` returns true.
     fn staged(&self, which: impl Fn(u64, bool) -> bool) -> Vec<u64> {
         let chosen = self.chunks.iter().filter(|(index, chunk)| match chunk {
             Chunk::Staged(staged) => which(**index, staged.slot.is_full()),
@@ -343,7 +348,7 @@ impl Content {
         chosen.map(|(index, _)| *index).collect()
     }
 
-    /// Notes what the journal says of a chunk that is about to change.
+    /// Remembers the journal's object for a chunk that is about to change.
     fn note(&mut self, index: u64) {
         if !self.logged.contains_key(&index) {
             let object = match self.chunks.get(&index) {
@@ -354,7 +359,7 @@ impl Content {
         }
     }
 
-    /// A chunk, staged.
+    /// Returns a chunk as a staged one.
     fn stage(&mut self, space: &Space, index: u64) -> &mut Staged {
         self.note(index);
         let slot = || Chunk::Staged(Staged { slot: space.staging.slot(), base: None });
@@ -368,7 +373,8 @@ impl Content {
         }
     }
 
-    /// Lets a chunk be another one, which was [noted](Self::note); frees an object that the journal never told of.
+    /// Replaces a chunk, which was [noted](Self::note). Frees its object if the journal never had
+    /// it.
     fn replace(&mut self, space: &Space, index: u64, chunk: Option<Chunk>) {
         let old = match chunk {
             Some(chunk) => self.chunks.insert(index, chunk),
@@ -381,7 +387,8 @@ impl Content {
         }
     }
 
-    /// What a staged chunk is: where it begins, without the zeros at both ends, and its bytes.
+    /// Reads a staged chunk without the zeros at both ends. Returns its index, the offset of its
+    /// first byte, and its bytes.
     fn assemble(&self, space: &Space, index: u64) -> Result<(u64, u32, Vec<u8>)> {
         let Some(chunk) = self.chunks.get(&index) else { return Ok((index, 0, Vec::new())) };
         let extent = chunk.extent().unwrap_or_default();
@@ -399,7 +406,7 @@ impl Content {
 }
 
 impl Chunk {
-    /// Reads a part of it into `buf`, which has zeros.
+    /// Reads part of the chunk into `buf`, which has zeros.
     fn read(&self, space: &Space, within: Range<u64>, buf: &mut [u8]) -> Result<()> {
         let staged = match self {
             Self::Stored(object) => return space.read_object(object, &within, buf),
@@ -425,7 +432,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// The object that has it, or has a part of it.
+    /// Returns the object that has the chunk, or part of it.
     fn object(&self) -> Option<ChunkRef> {
         match self {
             Self::Stored(object) => Some(*object),
@@ -433,7 +440,7 @@ impl Chunk {
         }
     }
 
-    /// Where in the chunk there may be other bytes than zeros: whole blocks.
+    /// Returns the whole blocks of the chunk outside of which there are only zeros.
     fn extent(&self) -> Option<Range<u64>> {
         let of_object = self
             .object()
@@ -451,7 +458,7 @@ impl Chunk {
 }
 
 impl Staged {
-    /// Gets a block of the base, if the slot does not have it.
+    /// Copies a block from the base to the slot, if the slot lacks it.
     fn fill(&mut self, space: &Space, block: u64) -> Result<()> {
         if self.slot.has(block) {
             return Ok(());
@@ -465,14 +472,14 @@ impl Staged {
     }
 }
 
-/// The part of a chunk that a range covers.
+/// Returns the part of a chunk that a range covers.
 fn clip(chunk_bytes: u64, index: u64, range: &Range<u64>) -> Option<(u64, Range<u64>)> {
     let base = index * chunk_bytes;
     let (start, end) = (range.start.max(base), range.end.min(base + chunk_bytes));
     (start < end).then(|| (index, start - base..end - base))
 }
 
-/// The parts of chunks that a range covers, in order.
+/// Iterates over the parts of chunks that a range covers, in order.
 fn pieces(chunk_bytes: u64, range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let indices = range.start / chunk_bytes..range.end.div_ceil(chunk_bytes);
     indices.filter_map(move |index| clip(chunk_bytes, index, &range))

@@ -1,7 +1,7 @@
-//! What lies in the store: `docs/format/objects.md` in Rust.
+//! The format in the store: `docs/format/objects.md` in Rust.
 //!
-//! - **format-F1** What was read is checked before anything follows it: kind, version, length and checksum of an object, then each
-//!   number in it. No memory is taken for what it only says it has.
+//! - **format-F1** An object is checked before it is used: its kind, version, length and checksum,
+//!   then each number in it. No memory is allocated for a length that the object only states.
 
 use crate::Error;
 use crc_fast::CrcAlgorithm;
@@ -11,26 +11,26 @@ use vfs::{Caller, FileKind, Ino, NewKind, NewNode, SetAttr, SetTime, Timestamp};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first bytes of every object but those of contents.
+/// The first bytes of every object except chunks.
 pub const MAGIC: [u8; 8] = *b"KSTNOBJS";
 /// Version of this format.
 pub const VERSION: u32 = 1;
-/// Smallest and largest number of bytes in a chunk.
+/// The smallest and the largest size of a chunk, in bytes.
 pub const CHUNK: std::ops::RangeInclusive<u32> = 4096..=64 << 20;
-/// Unit of what is kept of a chunk, in bytes.
+/// The unit in which zeros at the ends of a chunk are left out, in bytes.
 pub const BLOCK: u64 = 4096;
-/// A manifest or a lease has no more bytes.
+/// The most bytes of a manifest or a lease.
 pub const SMALL_MAX: u64 = 1 << 20;
-/// A snapshot or a log has no more bytes.
+/// The most bytes of a snapshot or a log.
 pub const LARGE_MAX: u64 = 1 << 36;
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// The root of a tree: its change is the commit.
+    /// The root of a tree: its replacement is the commit.
     Manifest = 1,
-    /// Who may write.
+    /// The process that may write.
     Lease = 2,
     /// Changes.
     Log = 3,
@@ -38,7 +38,7 @@ pub enum Kind {
     Snapshot = 4,
 }
 
-/// What stands before the payload of an object.
+/// The header before the payload of an object.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Header {
@@ -47,7 +47,7 @@ struct Header {
     version: U32,
     /// Bytes of the payload.
     len: U64,
-    /// Of the payload.
+    /// Checksum of the payload.
     crc: U64,
 }
 
@@ -56,12 +56,12 @@ pub const HEADER: usize = size_of::<Header>();
 
 const _: () = assert!(HEADER == 32);
 
-/// The checksum of payloads and chunks: CRC-64/NVME.
+/// Computes the checksum of payloads and chunks: CRC-64/NVME.
 pub fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// An object with this payload.
+/// Makes an object with this payload.
 pub fn seal(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let header = Header {
         magic: MAGIC,
@@ -73,10 +73,10 @@ pub fn seal(kind: Kind, payload: &[u8]) -> Vec<u8> {
     [header.as_bytes(), payload].concat()
 }
 
-/// The payload of an object (format-F1), which is called `name` in messages.
+/// Checks an object and returns its payload (format-F1). Messages use `name` for the object.
 ///
 /// # Errors
-/// [`Error::Damaged`], or [`Error::Version`] where another program has written it.
+/// [`Error::Damaged`], or [`Error::Version`] if another version of the program has written it.
 pub fn open<'b>(kind: Kind, bytes: &'b [u8], name: &str) -> Result<&'b [u8], Error> {
     let damaged = |what: &str| Error::Damaged { object: name.to_owned(), what: what.to_owned() };
     let (header, payload) =
@@ -99,12 +99,12 @@ pub fn open<'b>(kind: Kind, bytes: &'b [u8], name: &str) -> Result<&'b [u8], Err
     Ok(payload)
 }
 
-/// A value as a sealed object.
+/// Encodes a value as a sealed object.
 pub fn encode(kind: Kind, value: &impl Serialize) -> Vec<u8> {
     seal(kind, &postcard::to_allocvec(value).expect("it is plain data"))
 }
 
-/// The value of a sealed object.
+/// Decodes the value of a sealed object.
 ///
 /// # Errors
 /// As [`open`].
@@ -115,25 +115,26 @@ pub fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8], name: &str) -> Resu
     if rest.is_empty() { Ok(value) } else { Err(damaged("something follows its end".to_owned())) }
 }
 
-/// What makes the name of an object its own: which holder of the lease has written it, and as its how manieth.
+/// The unique part of an object's name: the holder of the lease that has written it, and a number
+/// that this holder counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Id {
-    /// The manifest's epoch, another one for each holder.
+    /// The manifest's epoch, which differs for each holder.
     pub epoch: u64,
     /// Counted up by the holder.
     pub number: u64,
 }
 
-/// Where objects are that a manifest leads to.
+/// The folders of the objects that belong to a manifest.
 pub const FOLDERS: [&str; 3] = ["data", "log", "snapshot"];
 
 impl Id {
-    /// The object's name in one of [`FOLDERS`], relative to the prefix.
+    /// Returns the object's name in one of [`FOLDERS`], relative to the prefix.
     pub fn name(&self, folder: &str) -> String {
         format!("{folder}/{:016x}-{:016x}", self.epoch, self.number)
     }
 
-    /// The number in a name without its folder, if we could have given it.
+    /// Parses a name without its folder; `None` if this format has no such name.
     pub fn parse(file: &str) -> Option<Self> {
         let (epoch, number) = file.split_once('-')?;
         let parse = |text: &str| {
@@ -157,7 +158,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Of an object of these bytes.
+    /// Makes the part for an object with these bytes.
     pub fn of(id: Id, object: &[u8]) -> Self {
         Self { id, len: object.len() as u64, crc: checksum(object) }
     }
@@ -166,24 +167,24 @@ impl Part {
 /// The root of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Which tree it is, for as long as it exists.
+    /// The ID of the tree, which never changes.
     pub tree: [u8; 16],
-    /// How many have held the lease.
+    /// The number of holders of the lease so far.
     pub epoch: u64,
-    /// Who does now.
+    /// The current holder.
     pub holder: [u8; 16],
     /// Counts commits, so that no two manifests are equal.
     pub sequence: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// The tree as it was once.
+    /// The tree at the time of the snapshot.
     pub snapshot: Part,
-    /// Changes since, in order.
+    /// The changes since, in order.
     pub logs: Vec<Part>,
 }
 
 impl Manifest {
-    /// The manifest in an object (format-F1).
+    /// Decodes the manifest in an object (format-F1).
     ///
     /// # Errors
     /// As [`open`].
@@ -204,37 +205,38 @@ impl Manifest {
     }
 }
 
-/// No counter comes so far.
+/// The largest plausible value of a counter.
 const COUNT_MAX: u64 = 1 << 62;
 
-/// Who may write to a tree.
+/// The process that may write to a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Drawn anew by each who takes it.
+    /// A random ID that each holder makes when it takes the lease.
     pub holder: [u8; 16],
-    /// The holder's machine, for people.
+    /// The holder's machine, for users.
     pub host: String,
-    /// What names the machine's uptime and its processes: whoever is in the same place can tell whether the holder lives.
+    /// The boot ID and PID namespace of the holder: a process with the same ones can check whether
+    /// the holder lives.
     pub place: String,
-    /// The holder's process, …
+    /// The PID of the holder.
     pub pid: u32,
-    /// … and when that was started, in ticks since the machine was.
+    /// The start time of the holder's process, in ticks since the boot of the machine.
     pub started: u64,
-    /// When it was taken, ns since 1970 by the holder's clock: for people.
+    /// The time when the lease was taken, in ns since 1970 by the holder's clock; for users.
     pub since: Timestamp,
-    /// Counted up by the holder, as long as it lives.
+    /// A counter that the holder increments as long as it lives.
     pub counter: u64,
-    /// For so long the counter may stand still, in milliseconds.
+    /// The milliseconds for which the counter may stay the same before the lease ends.
     pub duration_ms: u64,
-    /// The holder has given it back.
+    /// Whether the holder has given the lease back.
     pub is_released: bool,
 }
 
-/// A lease lasts no longer, in milliseconds.
+/// The longest duration of a lease, in milliseconds.
 pub const LEASE_MS_MAX: u64 = 3_600_000;
 
 impl Lease {
-    /// The lease in an object (format-F1).
+    /// Decodes the lease in an object (format-F1).
     ///
     /// # Errors
     /// As [`open`].
@@ -248,12 +250,13 @@ impl Lease {
     }
 }
 
-/// The object that has what a chunk of a file has. What of the chunk it does not have is zeros.
+/// The object with the content of a chunk of a file. Bytes of the chunk that the object lacks are
+/// zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkRef {
     /// Its number.
     pub id: Id,
-    /// Where in the chunk its first byte belongs: a multiple of [`BLOCK`].
+    /// The offset of its first byte in the chunk: a multiple of [`BLOCK`].
     pub start: u32,
     /// Bytes of the object.
     pub len: u32,
@@ -262,12 +265,12 @@ pub struct ChunkRef {
 }
 
 impl ChunkRef {
-    /// Where it ends in its chunk.
+    /// Returns the offset of its end in the chunk.
     pub fn end(&self) -> u64 {
         u64::from(self.start) + u64::from(self.len)
     }
 
-    /// Whether it can be in a chunk of so many bytes.
+    /// Whether it fits into a chunk of `chunk_bytes`.
     pub fn fits(&self, chunk_bytes: u32) -> bool {
         self.len > 0
             && u64::from(self.start).is_multiple_of(BLOCK)
@@ -275,19 +278,19 @@ impl ChunkRef {
     }
 }
 
-/// The chunks of a file that are no holes, by their index.
+/// The chunks of a file that are not holes, by their index.
 pub type Chunks = BTreeMap<u64, ChunkRef>;
 
 /// A change, with the time of the call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// What the clock said.
+    /// The time of the call.
     pub time: Timestamp,
-    /// What was done.
+    /// The change.
     pub op: Op,
 }
 
-/// What was done to a tree: calls of the contract that succeeded, and contents that are in the store.
+/// A change of a tree: a successful call of the contract, or content that was uploaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // Fields are named as the arguments of the calls.
 pub enum Op {
@@ -339,7 +342,7 @@ pub enum Op {
         ino: Ino,
         name: Vec<u8>,
     },
-    /// The chunks that changed, and what the file is like with them.
+    /// The changed chunks of a file, and its size and times with them.
     Content {
         ino: Ino,
         size: u64,
@@ -351,7 +354,7 @@ pub enum Op {
 
 /// [`SetAttr`] without a size, which belongs to contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs)] // As there; a time within is `None` for the time of the call.
+#[allow(missing_docs)] // Fields as in `SetAttr`; an inner `None` is the time of the call.
 pub struct Set {
     pub perm: Option<u32>,
     pub uid: Option<u32>,
@@ -387,13 +390,13 @@ impl From<&Set> for SetAttr {
     }
 }
 
-/// [`NewNode`] with what it borrows.
+/// [`NewNode`] with owned data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     kind: FileKind,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     target: Vec<u8>,
-    /// Of a device.
+    /// The number of a device.
     rdev: u32,
     mode: u32,
     umask: u32,
@@ -425,14 +428,14 @@ impl<'n> From<&'n Node> for NewNode<'n> {
     }
 }
 
-/// Who creates what an [`Op`] says.
+/// Returns the caller with the owner in an [`Op`].
 pub fn caller((uid, gid): (u32, u32)) -> Caller {
     Caller { uid, gid }
 }
 
-/// A snapshot's payload begins with this; the saved names and attributes follow.
+/// The first part of a snapshot's payload; the saved names and attributes follow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contents {
-    /// Of each file that is not all holes.
+    /// The chunks of each file that is not all holes.
     pub files: BTreeMap<Ino, Chunks>,
 }

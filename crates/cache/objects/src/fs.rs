@@ -1,4 +1,4 @@
-//! The contract: names and attributes are the tree's, contents the store's.
+//! The contract of `vfs`: names and attributes in the tree, contents in the store.
 
 use crate::commit::Core;
 use crate::content::{File, Space};
@@ -18,24 +18,24 @@ use vfs::{
     SetXattr, StatFs,
 };
 
-/// So many bytes are copied by one call at most.
+/// The most bytes that one call copies.
 const COPY_MAX: u64 = 16 << 20;
-/// What a store is said to have room for, in bytes: it never says.
+/// The reported room of a store, in bytes: stores do not report any.
 pub(crate) const ROOM: u64 = 1 << 60;
 
 /// A directory tree in an object store.
 pub struct ObjectFs {
-    /// Ends first.
+    /// Dropped first.
     upkeep: Option<Upkeep>,
     pub(crate) core: Arc<Core>,
 }
 
 impl ObjectFs {
-    /// Opens the tree at a location, or makes one where there is nothing, and holds its lease until it is dropped. Nothing is done
-    /// by itself: see [`start_upkeep`](Self::start_upkeep).
+    /// Opens the tree at a location, or makes one at an empty location, and holds its lease until
+    /// dropped. Work in the background needs [`start_upkeep`](Self::start_upkeep).
     ///
     /// # Errors
-    /// [`Error::Held`] where another process has it; all of [`Error`].
+    /// [`Error::Held`] if another process has it; all others of [`Error`].
     pub fn open(location: Location, options: Options) -> std::result::Result<Self, Error> {
         assert!(CHUNK.contains(&options.chunk_bytes) && options.chunk_bytes.is_power_of_two());
         let store = location.open()?;
@@ -49,7 +49,7 @@ impl ObjectFs {
         let (staging, committed, loaded) = match begun {
             Ok(begun) => begun,
             Err(err) => {
-                // It ends by itself.
+                // If this fails, the lease ends by itself.
                 let _ = lease.release(&store);
                 return Err(err);
             }
@@ -81,21 +81,23 @@ impl ObjectFs {
         Ok(Self { upkeep: None, core: Arc::new(core) })
     }
 
-    /// From now on renews the lease, commits what nobody syncs, and deletes what nothing names.
+    /// Starts threads that renew the lease, commit names and attributes that no call syncs, and
+    /// delete unused objects.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub fn start_upkeep(&mut self) -> std::result::Result<(), Error> {
         self.upkeep = Some(Upkeep::start(&self.core)?);
         Ok(())
     }
 
-    /// Counts the lease up once.
+    /// Renews the lease once.
     pub fn renew(&self) {
         self.core.renew();
     }
 
-    /// Deletes what nothing names: what commits replaced, and what those left who had the tree before; how many of these.
+    /// Deletes unused objects: those that commits replaced, and those that earlier holders of the
+    /// tree left. Returns the number of the latter.
     ///
     /// # Errors
     /// `EIO`. It may be called again.
@@ -104,22 +106,23 @@ impl ObjectFs {
         self.core.collect()
     }
 
-    /// `EIO` where another holder has the tree (objects-O2).
+    /// Returns `EIO` if another holder has the tree (objects-O2).
     pub(crate) fn held(&self) -> Result<&Core> {
         if self.core.is_fenced.load(Relaxed) { Err(Errno::IO) } else { Ok(&self.core) }
     }
 
-    /// The same, but for the root: whoever asks how the cache stands has to find it.
+    /// As [`held`](Self::held), but never fails for the root, whose attributes show the state of
+    /// the cache.
     fn held_or_root(&self, ino: Ino) -> Result<&Core> {
         if ino == ROOT { Ok(&self.core) } else { self.held() }
     }
 
-    /// A file's content; `None` where it is all holes and always was.
+    /// Returns a file's content; `None` if it always was all holes.
     fn known(&self, ino: Ino) -> Option<Arc<File>> {
         lock(&self.core.files).get(&ino).cloned()
     }
 
-    /// A file's content, for a change. `EISDIR`, `EINVAL` for what is none.
+    /// Returns a file's content, for a change. `EISDIR` or `EINVAL` if the inode is not a file.
     fn file(&self, ino: Ino) -> Result<Arc<File>> {
         let mut files = lock(&self.core.files);
         if let Some(file) = files.get(&ino) {
@@ -132,7 +135,7 @@ impl ObjectFs {
         Ok(file)
     }
 
-    /// Attributes with the space that a file takes.
+    /// Fills in the space that a file takes.
     fn counted(&self, mut attr: Attr) -> Attr {
         if attr.kind == FileKind::File
             && let Some(file) = self.known(attr.ino)
@@ -143,7 +146,7 @@ impl ObjectFs {
         attr
     }
 
-    /// Notes where an inode was reached.
+    /// Notes the name by which an inode was reached.
     pub(crate) fn place(&self, dir: Ino, name: &[u8], ino: Ino) {
         if matches!(name, b"." | b"..") {
             return;
@@ -154,7 +157,7 @@ impl ObjectFs {
         }
     }
 
-    /// Writes at an offset that follows from the size; gives it.
+    /// Writes at the offset that `offset` returns for the file's size. Returns the offset.
     fn write_at(&self, ino: Ino, offset: impl FnOnce(u64) -> u64, data: &[u8]) -> Result<u64> {
         let core = &self.core;
         let mut attr = core.tree.getattr(ino)?;
@@ -180,7 +183,7 @@ impl ObjectFs {
         Ok(at)
     }
 
-    /// Changes the size and what else is set.
+    /// Changes the size and all other attributes in `set`.
     fn resize(&self, ino: Ino, size: u64, set: &SetAttr) -> Result<Attr> {
         let core = &self.core;
         let file = match core.tree.getattr(ino)?.kind {
@@ -200,7 +203,7 @@ impl ObjectFs {
             }
             core.change_content(ino, |tree| tree.setattr(&Caller::ROOT, ino, set))
         })?;
-        // All was set by one step; the journal is told of what does not belong to the content.
+        // One step has set all attributes. Record those that do not belong to the content.
         let rest = SetAttr { size: None, ..*set };
         if rest != SetAttr::default() {
             self.set(ino, &rest)?;
@@ -208,7 +211,7 @@ impl ObjectFs {
         core.tree.getattr(ino)
     }
 
-    /// Sets all but the size.
+    /// Sets attributes except the size.
     fn set(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.core.change(|tree, now, journal| {
             let attr = tree.setattr(&Caller::ROOT, ino, set)?;
@@ -220,7 +223,7 @@ impl ObjectFs {
         })
     }
 
-    /// Removes a name by `act`, which is recorded as `op`.
+    /// Removes a name by `act`, and records that as `op`.
     fn remove(
         &self,
         dir: Ino,
@@ -240,7 +243,7 @@ impl ObjectFs {
     }
 }
 
-/// Gives the lease back. What was not committed is lost, as when the machine fails.
+/// Gives the lease back. Uncommitted changes are lost, as when the machine fails.
 impl Drop for ObjectFs {
     fn drop(&mut self) {
         self.upkeep = None;
@@ -373,7 +376,7 @@ impl FileSystem for ObjectFs {
         Ok(())
     }
 
-    /// Records a rename and the creation of the whiteout, which one commit takes together.
+    /// Records the rename and the creation of the whiteout together, so one commit has both.
     fn rename_whiteout(
         &self,
         caller: &Caller,
@@ -413,7 +416,7 @@ impl FileSystem for ObjectFs {
         check_file(&core.tree.getattr(ino)?)?;
         let file = self.known(ino);
         let content = file.as_ref().map(|file| read(&file.content));
-        // Who changes the size has the content locked.
+        // A thread that changes the size holds the content's lock.
         let size = core.tree.getattr(ino)?.size;
         let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
         buf[..len].fill(0);

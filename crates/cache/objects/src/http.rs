@@ -1,11 +1,13 @@
-//! Requests to a store over HTTP, bounded in what they bring and how long they take. A store is believed in nothing else than
-//! the objects that it was given, so it cannot be believed to end its replies.
+//! Requests to a store over HTTP, with limits on the bytes and the time of replies. A store is not
+//! trusted, so it may send replies without end.
 //!
-//! - **http-H1** No redirect is followed. A request has the credentials and the session token of its bucket, which another host
-//!   must not get; and a redirect to the same host is of no use to a store.
-//! - **http-H2** A reply is read up to a limit that follows from its request: the range that was asked for, the bytes that an object
-//!   may have ([`LenMax`]), a page of a list, an error. One that is longer is an error, and its connection is closed.
-//! - **http-H3** A request ends within [`time_for`] its bytes, whatever arrives meanwhile.
+//! - **http-H1** No redirect is followed. A request has the credentials and the session token of
+//!   its bucket, which another host must not get; and stores do not need redirects to the same
+//!   host.
+//! - **http-H2** A reply is read up to a limit that depends on the request: the requested range,
+//!   the most bytes of an object ([`LenMax`]), a page of a list, an error. A longer reply is an
+//!   error, and its connection is closed.
+//! - **http-H3** A request ends within [`time_for`] its bytes, whatever the store sends.
 
 use object_store::client::{
     ClientConfigKey as Key, ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind,
@@ -15,25 +17,26 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
-/// A reply that is no object is not longer: a page of a list has 1000 names of 1 KiB, each byte in six at the most.
+/// The most bytes of a reply that is not an object: a page of a list has 1000 names of 1 KiB, with
+/// at most six bytes for each of their bytes.
 const PAGE_BYTES_MAX: u64 = 16 << 20;
-/// An error is not longer.
+/// The most bytes of an error.
 const ERROR_BYTES_MAX: u64 = 64 << 10;
-/// A store answers within this time, not counting the bytes.
+/// The time in which a store must answer, without the time for the bytes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Bytes that come or go in a second at the least.
+/// The least rate of transfers, in bytes per second.
 const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
 
-/// How many bytes the object may have that a request is for, among the extensions of the request.
+/// The most bytes of a requested object; an extension of the request.
 #[derive(Clone, Copy, Debug)]
 pub struct LenMax(pub u64);
 
-/// Time that a request may take which sends or brings this number of bytes.
+/// Returns the time limit of a request that transfers this number of bytes.
 pub fn time_for(bytes: u64) -> Duration {
     ANSWER_TIME + Duration::from_millis(bytes.saturating_mul(1000) / BYTES_PER_SECOND_MIN)
 }
 
-/// Makes clients whose requests are bounded.
+/// A connector that makes clients with these limits.
 #[derive(Debug)]
 pub struct Bounded;
 
@@ -43,7 +46,8 @@ impl HttpConnector for Bounded {
     }
 }
 
-/// A client as `options` describe it, which follows no redirect (http-H1). An option that is not known here is refused.
+/// Makes a client with these options, which follows no redirect (http-H1). Fails for unsupported
+/// options.
 fn client(options: &ClientOptions) -> object_store::Result<reqwest::Client> {
     let text = |key: Key| options.get_config_value(&key);
     let is_set = |key: Key| -> object_store::Result<bool> {
@@ -114,7 +118,7 @@ fn wrong(what: impl Display) -> object_store::Error {
     object_store::Error::Generic { store: "HTTP client", source: what.to_string().into() }
 }
 
-/// A client that reads replies whole, up to their limit.
+/// A client that reads replies completely, up to their limit.
 #[derive(Debug)]
 struct Service(reqwest::Client);
 
@@ -133,13 +137,13 @@ impl HttpService for Service {
         tokio::time::timeout(time, exchange).await.unwrap_or_else(|_| {
             let what = format!("no whole answer within {} s", time.as_secs());
             let late = io::Error::new(io::ErrorKind::TimedOut, what);
-            // Not of the kind that is repeated: the time for the request is over (http-H3).
+            // Of a kind that is not repeated, as the time for the request is over (http-H3).
             Err(HttpError::new(HttpErrorKind::Unknown, late))
         })
     }
 }
 
-/// How long the reply to a request may be (http-H2).
+/// Returns the most bytes of the reply to a request (http-H2).
 fn len_max(request: &HttpRequest) -> u64 {
     let range = request.headers().get("range").and_then(|range| range.to_str().ok());
     if let Some(range) = range {
@@ -148,13 +152,13 @@ fn len_max(request: &HttpRequest) -> u64 {
     request.extensions().get().map_or(PAGE_BYTES_MAX, |LenMax(len)| *len)
 }
 
-/// The bytes of a range such as `bytes=0-99`.
+/// Returns the number of bytes of a range such as `bytes=0-99`.
 fn range_len(range: &str) -> Option<u64> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
 }
 
-/// Reads all of a body that has no more than `len_max` bytes. To drop it before its end closes the connection.
+/// Reads a body of at most `len_max` bytes. Dropping the body before its end closes the connection.
 async fn read(body: HttpResponseBody, len_max: u64) -> Result<HttpResponseBody, HttpError> {
     use futures_util::TryStreamExt as _;
     // The announced length may be wrong.

@@ -1,7 +1,8 @@
-//! Changes that are not committed, in the order they were made.
+//! Changes that are not committed, in the order of the calls.
 //!
-//! - **objects-J1** What changes names or attributes is recorded while the journal is locked, as is what a file's content is once
-//!   it is in the store. So records give, one by one on what was committed, what calls were told.
+//! - **objects-J1** A change of names or attributes is made and recorded while the journal is
+//!   locked. So is the content of a file after its upload. So replaying the records on the
+//!   committed tree, one by one, gives the tree that the calls have returned.
 
 use crate::content::File;
 use crate::format::{ChunkRef, Contents, Op, Record};
@@ -10,37 +11,37 @@ use std::sync::Arc;
 use std::time::Instant;
 use vfs::{Ino, Timestamp};
 
-/// Changes that are not committed.
+/// The journal of changes that are not committed.
 #[derive(Default)]
 pub struct Journal {
     /// Records, encoded one after another.
     pending: Vec<u8>,
-    /// How many were ever recorded, and committed.
+    /// The numbers of records that were ever made, and that are committed (`committed`).
     recorded: u64,
     committed: u64,
-    /// The last record of an inode whose names changed, or that was made.
+    /// The last record of each inode that was created, or whose names changed.
     named: HashMap<Ino, u64>,
-    /// The last one of an inode whose names, attributes or entries changed.
+    /// The last record of each inode whose names, attributes or entries changed.
     changed: HashMap<Ino, u64>,
-    /// What was committed or recorded of contents.
+    /// The contents that are committed or recorded.
     pub contents: Contents,
-    /// Files that are gone, with objects to be deleted once that is committed.
+    /// Deleted files, whose objects are to be deleted once that is committed.
     dead: Vec<Arc<File>>,
-    /// When the oldest pending record was made.
+    /// The time when the oldest pending record was made.
     since: Option<Instant>,
 }
 
-/// What a commit is to make durable.
+/// Records that a commit makes durable.
 pub struct Taken {
     /// Encoded records.
     pub records: Vec<u8>,
-    /// Files that are gone then.
+    /// Files that are deleted then.
     pub dead: Vec<Arc<File>>,
     upto: u64,
 }
 
 impl Journal {
-    /// Of a tree with these contents.
+    /// Makes the journal of a tree with these contents.
     pub fn new(contents: Contents) -> Self {
         Self { contents, ..Self::default() }
     }
@@ -54,25 +55,25 @@ impl Journal {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// The last record changed attributes of an inode, or entries of a directory.
+    /// Notes that the last record changed attributes of an inode, or entries of a directory.
     pub fn note_change(&mut self, ino: Ino) {
         self.changed.insert(ino, self.recorded);
     }
 
-    /// The last record made an inode, or gave or took a name of it in a directory.
+    /// Notes that the last record created an inode, or added or removed its name in a directory.
     pub fn note_name(&mut self, ino: Ino, dir: Ino) {
         self.named.insert(ino, self.recorded);
         self.note_change(ino);
         self.note_change(dir);
     }
 
-    /// A file is gone.
+    /// Notes that a file is deleted.
     pub fn bury(&mut self, ino: Ino, file: Arc<File>) {
         self.contents.files.remove(&ino);
         self.dead.push(file);
     }
 
-    /// Chunks of a file are these objects now, as is about to be recorded.
+    /// Notes the new objects of a file's chunks, which the caller is about to record.
     pub fn note_content(&mut self, ino: Ino, changes: &[(u64, Option<ChunkRef>)]) {
         let chunks = self.contents.files.entry(ino).or_default();
         for (index, object) in changes {
@@ -86,17 +87,17 @@ impl Journal {
         }
     }
 
-    /// Whether an inode's creation and names are committed.
+    /// Whether the creation and the names of an inode are committed.
     pub fn is_placed(&self, ino: Ino) -> bool {
         self.named.get(&ino).is_none_or(|record| *record <= self.committed)
     }
 
-    /// Whether its names, attributes and entries are.
+    /// Whether the names, attributes and entries of an inode are committed.
     pub fn is_committed(&self, ino: Ino) -> bool {
         self.changed.get(&ino).is_none_or(|record| *record <= self.committed)
     }
 
-    /// Number of records that are not committed.
+    /// Returns the number of records that are not committed.
     pub fn pending(&self) -> u64 {
         self.recorded - self.committed
     }
@@ -106,28 +107,28 @@ impl Journal {
         self.pending.is_empty()
     }
 
-    /// Bytes of what there is to commit.
+    /// Returns the bytes of records to commit.
     pub fn len(&self) -> u64 {
         self.pending.len() as u64
     }
 
-    /// When the oldest change was made that is not committed.
+    /// Returns the time of the oldest change that is not committed.
     pub fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// What is to be committed next.
+    /// Takes the records for the next commit.
     pub fn take(&mut self) -> Taken {
         let dead = std::mem::take(&mut self.dead);
         Taken { records: self.pending.clone(), dead, upto: self.recorded }
     }
 
-    /// It could not be committed.
+    /// Takes back records that could not be committed.
     pub fn give_back(&mut self, taken: Taken) {
         self.dead.extend(taken.dead);
     }
 
-    /// It is committed.
+    /// Removes records that are committed.
     pub fn is_durable(&mut self, taken: &Taken) {
         self.pending.drain(..taken.records.len());
         self.committed = taken.upto;

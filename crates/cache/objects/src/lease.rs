@@ -1,9 +1,10 @@
-//! Who may write: an object that its holder counts up.
+//! The lease of the process that may write: an object with a counter that its holder increments.
 //!
-//! - **lease-L1** A lease is taken where there is none, where it was given back, where its holder is known to be dead, or where its
-//!   counter stood still for as long as it lasts, by the taker's own clock. Clocks of two machines are never compared.
-//! - **lease-L2** It only decides who tries. That two who believe to hold it do not both write is decided by the manifest
-//!   (manifest-M2).
+//! - **lease-L1** A process may take the lease if no lease exists, if it was given back, if its
+//!   holder is known to be dead, or if its counter has not changed for the duration of the lease,
+//!   by the taker's clock. Clocks of two machines are never compared.
+//! - **lease-L2** The lease only decides which process tries to write. If two processes believe to
+//!   hold it, the manifest keeps one of them from writing (manifest-M2).
 
 use crate::Error;
 use crate::format::{Kind, Lease, SMALL_MAX, encode};
@@ -14,7 +15,7 @@ use vfs::Timestamp;
 
 /// The object's name.
 pub const NAME: &str = "lease";
-/// How often it is tried to take one that somebody else takes, too.
+/// Attempts to take a lease that other processes try to take, too.
 const TRIES: usize = 8;
 
 /// A lease that is held.
@@ -23,19 +24,20 @@ pub struct Held {
     version: UpdateVersion,
 }
 
-/// Why a lease is not held any more, or not known to be.
+/// The reason why a lease is lost, or may be.
 pub enum Lost {
-    /// Somebody else holds it.
+    /// Another process holds it.
     To(Box<Lease>),
-    /// The store fails.
+    /// The store has failed.
     Unknown(Failure),
 }
 
 impl Held {
-    /// Takes the lease of a tree for so long at a time (lease-L1), and makes sure that the store keeps conditions.
+    /// Takes the lease of a tree, with the duration `lasts` (lease-L1), and checks that the store
+    /// honours conditions.
     ///
     /// # Errors
-    /// [`Error::Held`], [`Error::NotConditional`]; of the store.
+    /// [`Error::Held`], [`Error::NotConditional`], or those of the store.
     pub fn take(store: &Store, lasts: Duration) -> Result<Self, Error> {
         let mut lease = new_lease(lasts);
         for _ in 0..TRIES {
@@ -48,7 +50,7 @@ impl Held {
             };
             let other = Lease::decode(&found.bytes, NAME)?;
             if other.holder == lease.holder {
-                // The answer to an earlier try was lost.
+                // The answer to an earlier attempt was lost.
                 return Self { version: found.version, lease: other }.proven(store);
             }
             if !other.is_released && !is_dead(&other) {
@@ -69,7 +71,7 @@ impl Held {
         Err(other.map_or(Error::NotConditional, |other| Error::held(&other)))
     }
 
-    /// Makes sure that conditions of the store do refuse something: some stores ignore them.
+    /// Checks that the store refuses puts whose condition fails: some stores ignore conditions.
     fn proven(mut self, store: &Store) -> Result<Self, Error> {
         let old = self.version.clone();
         self.renew(store).map_err(|lost| match lost {
@@ -89,12 +91,12 @@ impl Held {
         }
     }
 
-    /// Who holds it.
+    /// Returns the holder's ID.
     pub fn holder(&self) -> [u8; 16] {
         self.lease.holder
     }
 
-    /// Counts it up.
+    /// Increments the counter.
     pub fn renew(&mut self, store: &Store) -> Result<(), Lost> {
         self.put(store, Lease { counter: self.lease.counter + 1, ..self.lease.clone() })
     }
@@ -117,7 +119,7 @@ impl Held {
         if !matches!(err, Failure::Precondition { .. }) {
             return Err(Lost::Unknown(err));
         }
-        // Somebody else has it, or the answer to an earlier try was lost.
+        // Another process has it, or the answer to an earlier attempt was lost.
         let found = store.get(NAME, SMALL_MAX).map_err(Lost::Unknown)?;
         let Some(found) = found else { return Err(Lost::Unknown(err)) };
         match Lease::decode(&found.bytes, NAME) {
@@ -135,17 +137,17 @@ impl Held {
     }
 }
 
-/// What a lease did while it was watched.
+/// The change of a lease while it was watched.
 enum Stands {
-    /// Nothing, for as long as it lasts.
+    /// None during its duration.
     Still,
-    /// Its holder lives.
+    /// The counter: its holder lives.
     Moves,
-    /// It was given back, or is another's.
+    /// It was given back, or taken by another process.
     Changed,
 }
 
-/// Watches a lease for as long as it lasts.
+/// Watches a lease for its duration.
 fn wait_for(store: &Store, lease: &Lease) -> Result<Stands, Error> {
     let lasts = Duration::from_millis(lease.duration_ms);
     let began = Instant::now();
@@ -194,23 +196,24 @@ fn new_lease(lasts: Duration) -> Lease {
     }
 }
 
-/// Whether a holder was a process that this one would see if it lived.
+/// Whether the holder was a process on this machine and in this PID namespace that no longer lives.
 fn is_dead(lease: &Lease) -> bool {
     let is_here = place().is_some_and(|place| place == lease.place);
     is_here && started(lease.pid) != Some(lease.started)
 }
 
-/// This boot of the machine, and which processes are seen here.
+/// Returns the boot ID of the machine and the PID namespace.
 fn place() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), processes.display()))
 }
 
-/// When a process was started, in ticks since the machine was; `None` where there is none.
+/// Returns the start time of a process, in ticks since the boot of the machine; `None` if there is
+/// no such process.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may have any letters. A process that is dead and not waited for is as good as gone.
+    // The name before it may have any characters. A zombie counts as dead.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }

@@ -1,25 +1,31 @@
-//! A directory tree in an object store, as what a cache has below it: S3 and what speaks it, Google Cloud Storage, Azure.
+//! A directory tree in an object store, as the backing store of a cache. The stores are S3 and
+//! those with its protocol, Google Cloud Storage, and Azure.
 //!
-//! Names and attributes are in DRAM, in the contract's model ([`vfs::model`]); what files hold lies in the store, in chunks that
-//! are objects, each written once. Changes of names and attributes are kept as a journal. A commit puts the chunks that changed,
-//! the journal as one more object (or, now and then, a snapshot of the whole tree), and then, if it is still the one that was put
-//! last, the manifest that names them: a small object whose replacement is the commit. Until then nothing of it is seen by who
-//! opens the tree next, and what is left of a commit that was never finished is collected then. `docs/format/objects.md` has the
-//! bytes.
+//! Names and attributes are in DRAM, in the contract's model ([`vfs::model`]). Contents of files
+//! are in the store, in chunks that are objects, each written once. Changes of names and attributes
+//! are collected in a journal. A commit puts the changed chunks, and the journal as one more object
+//! (or sometimes a snapshot of the whole tree). Then it replaces the manifest, a small object that
+//! names them, if no other process has replaced that meanwhile. This replacement is the commit: the
+//! next process to open the tree sees all of it or nothing. That process also deletes objects of an
+//! unfinished commit. `docs/format/objects.md` has the format.
 //!
-//! - **objects-O1** Calls are atomic; what survives a crash is what [`fsync`](vfs::FileSystem::fsync), `sync` and
-//!   [`sync_metadata`](backing::Backing::sync_metadata) have made durable: all names and attributes together, each file's content
-//!   for itself. What nobody syncs, but contents, is committed after [`Options::commit_after`].
-//! - **objects-O2** One process at a time has a tree: it holds a lease (lease-L1), and each commit is conditional on it
-//!   (manifest-M2). Who finds that another one has taken it gives `EROFS` to what would change something and `EIO` to the rest
-//!   from then on, but the root's attributes: by these it is asked how the cache stands.
-//! - **objects-O3** A failure of the store is `EIO`, told in the log with its reason, and never taken for absence. What could not
-//!   be committed is kept, and is part of the next commit.
+//! - **objects-O1** Calls are atomic. [`fsync`](vfs::FileSystem::fsync), `sync` and
+//!   [`sync_metadata`](backing::Backing::sync_metadata) make changes durable: all names and
+//!   attributes together, the content of each file separately. Names and attributes that no call
+//!   syncs are committed after [`Options::commit_after`]; contents are not.
+//! - **objects-O2** One process at a time has a tree: it holds a lease (lease-L1), and each commit
+//!   is conditional on it (manifest-M2). If a process finds that another one has taken the lease,
+//!   its calls that change something fail with `EROFS` from then on, and others with `EIO`. Only
+//!   the root's attributes still work, as they show the state of the cache.
+//! - **objects-O3** A failure of the store becomes `EIO`, with its reason in the log, and is never
+//!   taken for a missing object. Changes that could not be committed are kept, and are part of the
+//!   next commit.
 //!
-//! Modules, from the bottom: `format` (bytes), `store` (requests), `staging` and `content` (what files hold), `journal`, `replay`
-//! (a tree from its objects), `lease`, `manifest`, `commit`, and `fs` and `below`, the contract of `vfs` and of `backing`.
+//! Modules, from the bottom: `format` (bytes), `store` (requests), `staging` and `content`
+//! (contents of files), `journal`, `replay` (loads a tree from its objects), `lease`, `manifest`,
+//! `commit`, and `fs` and `below`, which implement the contracts of `vfs` and `backing`.
 //!
-//! Left out: extents shared by files, more than one writer, and reading what another one writes meanwhile.
+//! Not supported: extents shared by files, several writers, and readers beside a writer.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -49,18 +55,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use std::time::Duration;
 use vfs::Timestamp;
 
-/// How a tree is used.
+/// The options of a tree.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of a chunk in a tree that does not exist yet: a power of two.
+    /// Bytes of a chunk in a new tree: a power of two.
     pub chunk_bytes: u32,
-    /// Where chunks are staged: a directory with room for [`staged_max`](Self::staged_max).
+    /// The directory in which chunks are staged, with room for [`staged_max`](Self::staged_max).
     pub staging: PathBuf,
-    /// Where more bytes are staged, chunks are uploaded before they are committed.
+    /// The most staged bytes: beyond them, chunks are uploaded before they are committed.
     pub staged_max: u64,
-    /// For so long the lease lasts if it is not renewed: who comes after a machine that died waits for it.
+    /// The time that the lease lasts if it is not renewed. After the death of a machine, the next
+    /// process waits for it.
     pub lease: Duration,
-    /// After so long names and attributes are committed that nobody syncs.
+    /// The time after which names and attributes are committed that no call syncs.
     pub commit_after: Duration,
 }
 
@@ -76,21 +83,21 @@ impl Default for Options {
     }
 }
 
-/// Why a tree cannot be opened.
+/// The reason why a tree cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The location names no store that we know.
+    /// The location does not name a supported store.
     #[error("{0}")]
     Location(String),
     /// The store failed.
     #[error("{object}: {source}")]
     Store {
-        /// What was asked for.
+        /// The requested object.
         object: String,
-        /// Why.
+        /// The reason.
         source: object_store::Error,
     },
-    /// Another process has it.
+    /// Another process has the tree.
     #[error(
         "the tree is in use: process {pid} on {host} has held its lease since {since} and renews it; detach it there first \
          (`keepstone umount`)"
@@ -100,44 +107,44 @@ pub enum Error {
         host: String,
         /// The holder's process.
         pid: u32,
-        /// By its clock.
+        /// The time when it took the lease, by its clock.
         since: String,
     },
-    /// There is something else.
+    /// The prefix has objects that do not belong to a tree.
     #[error("there are other objects, for one {0}; a tree needs a prefix of its own")]
     Occupied(String),
-    /// Two who write could not be told apart.
+    /// The store could not keep two writers apart.
     #[error(
         "the store does not refuse a conditional put whose condition fails (If-Match, If-None-Match), which keeps two machines \
          from writing one tree"
     )]
     NotConditional,
-    /// What is there cannot be.
+    /// An object is invalid.
     #[error("{object}: {what}")]
     Damaged {
-        /// Relative to the prefix.
+        /// Its name relative to the prefix.
         object: String,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// Another program's.
+    /// An object of another version of the format.
     #[error(
         "{object}: its format has version {version}, this program knows version {}",
         format::VERSION
     )]
     Version {
-        /// Relative to the prefix.
+        /// Its name relative to the prefix.
         object: String,
-        /// What it says.
+        /// The version in the object.
         version: u32,
     },
-    /// Nothing can be staged, or no thread started.
+    /// The staging file could not be made, or a thread not started.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 impl From<object_store::Error> for Error {
-    /// Of several objects together.
+    /// Makes the error of a request for several objects.
     fn from(source: object_store::Error) -> Self {
         Self::store("the tree", source)
     }
@@ -156,7 +163,8 @@ impl Error {
     }
 }
 
-/// Nothing panics while it holds one of the locks, but for a bug: then what they guard is whole.
+/// Takes a lock, also after a panic. Only a bug panics while it holds a lock, and then the guarded
+/// data is still consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
-//! The root of a tree, and how it is replaced: the commit.
+//! The root of a tree, and its replacement, which is the commit.
 //!
-//! - **manifest-M1** What a manifest names is in the store before it is put, and stays at least until another one that does not
-//!   name it was put.
-//! - **manifest-M2** A manifest is put only in place of one of the same holder, but once: by who takes the lease. So who lost it
-//!   cannot commit, however late he notices.
+//! - **manifest-M1** The objects that a manifest names are in the store before it is put. They stay
+//!   at least until a manifest that does not name them was put.
+//! - **manifest-M2** A manifest replaces only one of the same holder, with one exception: the first
+//!   one of a process that has taken the lease. So a process that lost the lease cannot commit,
+//!   however late it notices.
 
 use crate::Error;
 use crate::format::{Contents, Id, Kind, Manifest, Part, SMALL_MAX, encode, seal};
@@ -16,34 +17,35 @@ use vfs::{Caller, FileSystem as _, ROOT, SetAttr, Timestamp};
 
 /// The object's name.
 pub const NAME: &str = "manifest";
-/// How often it is tried to replace a manifest that others replace, too.
+/// Attempts to replace a manifest that other processes replace, too.
 const TRIES: usize = 8;
-/// The snapshot that a new tree begins with: it may be left of one that was never finished.
+/// The first snapshot of a new tree. It may exist already, from a creation that was not finished.
 const FIRST: Id = Id { epoch: 0, number: 0 };
 
-/// For each folder, the objects in it that are needed.
+/// The needed objects of each folder.
 pub type Needed = [(&'static str, HashSet<Id>); 3];
 
-/// What is committed, as far as it is known.
+/// The committed state, as far as it is known.
 pub struct Committed {
-    /// The last manifest that was put for certain.
+    /// The last manifest that certainly was put.
     pub manifest: Manifest,
     version: UpdateVersion,
 }
 
-/// Why a manifest was not put.
+/// The reason why a manifest was not put.
 pub enum Refused {
-    /// Another one holds the lease.
+    /// Another process holds the lease.
     Fenced,
-    /// The store fails; it is not known whether it was put.
+    /// The store has failed; the manifest may have been put or not.
     Failed(Failure),
 }
 
 impl Committed {
-    /// The tree in a store, or a new one with chunks of so many bytes, from now on the holder's (manifest-M2).
+    /// Loads the tree in a store, or makes a new one with this size of chunks, and puts a manifest
+    /// of this holder (manifest-M2).
     ///
     /// # Errors
-    /// As [`Loaded::get`]; of the store.
+    /// As [`Loaded::get`], or those of the store.
     pub fn begin(
         store: &Store,
         holder: [u8; 16],
@@ -57,7 +59,8 @@ impl Committed {
             let last = Manifest::decode(&found.bytes, NAME)?;
             let loaded = match Loaded::get(store, &last) {
                 Err(err @ Error::Damaged { .. }) => {
-                    // The holder before may have been committing still, and deleted what it replaced.
+                    // The previous holder may have committed meanwhile, and deleted objects that it
+                    // replaced.
                     let again = store.get(NAME, SMALL_MAX).map_err(failed)?;
                     if again.is_some_and(|again| again.version != found.version) {
                         continue;
@@ -78,7 +81,7 @@ impl Committed {
         Err(Error::NotConditional)
     }
 
-    /// Puts the next manifest, which names what is in the store (manifest-M1).
+    /// Puts the next manifest, which names existing objects (manifest-M1).
     pub fn publish(&mut self, store: &Store, next: Manifest) -> Result<(), Refused> {
         let bytes = encode(Kind::Manifest, &next);
         let mut last = None;
@@ -97,7 +100,7 @@ impl Committed {
             if now.holder != next.holder {
                 return Err(Refused::Fenced);
             }
-            // One of ours, of which it was not known that it was put.
+            // It is a manifest of this process, of which the put seemed to fail.
             self.version = found.version;
             if now == next {
                 self.manifest = next;
@@ -109,7 +112,7 @@ impl Committed {
         Err(Refused::Failed(last.unwrap_or_else(failure)))
     }
 
-    /// Which objects of a tree are needed, of those of holders before this one; by folder.
+    /// Returns the objects that the tree needs, by folder.
     pub fn needed(&self, contents: &Contents) -> Needed {
         let data = contents.files.values().flat_map(|chunks| chunks.values().map(|chunk| chunk.id));
         let logs = self.manifest.logs.iter().map(|part| part.id);
@@ -118,10 +121,10 @@ impl Committed {
     }
 }
 
-/// Makes sure that there is a tree, or nothing.
+/// Checks that there is a tree at the prefix, or no object.
 ///
 /// # Errors
-/// [`Error::Occupied`]; of the store.
+/// [`Error::Occupied`], or those of the store.
 pub fn check_prefix(store: &Store) -> Result<(), Error> {
     let failed = |err| Error::store(NAME, err);
     if store.get(NAME, SMALL_MAX).map_err(failed)?.is_some() {
@@ -132,7 +135,7 @@ pub fn check_prefix(store: &Store) -> Result<(), Error> {
     stranger.map_or(Ok(()), |stranger| Err(Error::Occupied(stranger)))
 }
 
-/// A new tree, where there is nothing.
+/// Makes a new tree at an empty prefix.
 fn make(store: &Store, holder: [u8; 16], chunk_bytes: u32) -> Result<(Committed, Loaded), Error> {
     let clock = Clock::default();
     clock.set(Timestamp::now());
@@ -159,7 +162,7 @@ fn make(store: &Store, holder: [u8; 16], chunk_bytes: u32) -> Result<(Committed,
     Ok((Committed { manifest, version }, Loaded { tree, clock, contents }))
 }
 
-/// A whole tree as an object.
+/// Encodes a whole tree as an object.
 pub fn snapshot(tree: &Model, contents: &Contents) -> Vec<u8> {
     let mut payload = postcard::to_allocvec(contents).expect("it is plain data");
     payload.extend(tree.save_held());

@@ -1,7 +1,7 @@
-//! A tree from what lies in the store.
+//! Loading a tree from its objects in the store.
 //!
-//! - **replay-R1** A record is a call of the contract on the tree before it, at the time it says, and gives what it says. What the
-//!   tree refuses cannot have been recorded.
+//! - **replay-R1** A record is a call of the contract on the tree before it, at the recorded time
+//!   and with the recorded result. If the tree refuses the call, the record is invalid.
 
 use crate::Error;
 use crate::format::{self, Contents, Kind, Manifest, Op, Record, caller};
@@ -14,41 +14,41 @@ use vfs::{
     SetXattr, Timestamp,
 };
 
-/// Taken away by every change of content (vfs-C5).
+/// Every change of content removes this attribute (vfs-C5).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// The time that calls of a tree are made at.
+/// The time of calls on a tree.
 #[derive(Clone, Default)]
 pub struct Clock(Arc<AtomicI64>);
 
 impl Clock {
-    /// From now on it is this time.
+    /// Sets the time.
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.0, Relaxed);
     }
 
-    /// As the tree asks it.
+    /// Returns the function by which the tree reads the time.
     pub fn reader(&self) -> impl Fn() -> Timestamp + Send + Sync + use<> {
         let time = self.0.clone();
         move || Timestamp(time.load(Relaxed))
     }
 }
 
-/// Names and attributes in DRAM, and which objects have what files hold.
+/// A loaded tree: names and attributes, and the objects with the contents of files.
 pub struct Loaded {
     /// Files in it have sizes and no bytes.
     pub tree: Model,
-    /// Its time.
+    /// The clock of the tree.
     pub clock: Clock,
-    /// Objects.
+    /// The objects of files.
     pub contents: Contents,
 }
 
 impl Loaded {
-    /// What a manifest says.
+    /// Loads the tree of a manifest.
     ///
     /// # Errors
-    /// As [`Store::get_parts`]; [`Error::Damaged`] where it cannot have been a tree.
+    /// As [`Store::get_parts`]; [`Error::Damaged`] if the objects are not a valid tree.
     pub(crate) fn get(store: &Store, manifest: &Manifest) -> Result<Self, Error> {
         let name = manifest.snapshot.id.name("snapshot");
         let mut object = store.get_parts("snapshot", std::slice::from_ref(&manifest.snapshot))?;
@@ -69,10 +69,10 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// What the payload of a snapshot says.
+    /// Loads the payload of a snapshot.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the fault.
     pub fn from_snapshot(payload: &[u8]) -> Result<Self, String> {
         let (contents, saved) =
             postcard::take_from_bytes(payload).map_err(|err| err.to_string())?;
@@ -81,10 +81,10 @@ impl Loaded {
         Ok(Self { tree, clock, contents })
     }
 
-    /// Does what a log says.
+    /// Replays the payload of a log.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the fault.
     pub fn replay(&mut self, mut payload: &[u8], chunk_bytes: u32) -> Result<(), String> {
         let mut number = 0;
         while !payload.is_empty() {
@@ -97,13 +97,13 @@ impl Loaded {
         Ok(())
     }
 
-    /// Nobody holds what has no name.
+    /// Removes inodes without a name: after loading there are no references to them.
     pub fn forget_held(&mut self) {
         self.tree = self.tree.after_kill();
         self.contents.files.retain(|ino, _| self.tree.getattr(*ino).is_ok());
     }
 
-    /// Checks which objects files have.
+    /// Checks the objects of files.
     fn check(&self, chunk_bytes: u32) -> Result<(), String> {
         for (ino, chunks) in &self.contents.files {
             let attr = self.tree.getattr(*ino).map_err(|err| format!("{ino}: {err}"))?;
@@ -121,7 +121,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Does what a record says (replay-R1). What loses its name is held, as it may have been when the call was made.
+    /// Does the call of a record (replay-R1). Keeps an inode that loses its name, as it may have
+    /// been open at the time of the call.
     fn apply(&mut self, op: Op, chunk_bytes: u32) -> Result<(), String> {
         let tree = &self.tree;
         let hold = |dir: Ino, name: &[u8]| tree.lookup(dir, name).map(drop);
@@ -148,7 +149,7 @@ impl Loaded {
             Op::Rmdir { dir, name } => hold(dir, &name).and_then(|()| tree.rmdir(dir, &name)),
             Op::Link { ino, dir, name } => tree.link(ino, dir, &name).map(drop),
             Op::Rename { from, to, flags } => {
-                // It need not be there.
+                // The target need not exist.
                 let _ = hold(to.0, &to.1);
                 let flags = RenameFlags::from_bits_retain(flags);
                 tree.rename((from.0, &from.1), (to.0, &to.1), flags)
@@ -180,7 +181,8 @@ fn said(errno: Errno) -> String {
     format!("the tree refuses it: {errno}")
 }
 
-/// Sets what belongs to a file's content. A capability stays: that a change of content took one away is a record of its own.
+/// Sets the attributes that belong to a file's content. Keeps a capability: if a change of content
+/// removed it, that has a record of its own.
 pub(crate) fn set_content(
     tree: &Model,
     ino: Ino,

@@ -1,6 +1,7 @@
-//! Chunks on their way to the store: slots of a temporary file without a name.
+//! Changed chunks before their upload: slots of a nameless temporary file.
 //!
-//! - **staging-S1** Of a slot only blocks are read that were written since it was given out: what it had before is not seen.
+//! - **staging-S1** Only blocks of a slot are read that were written since it was allocated, so its
+//!   earlier content never appears.
 
 use crate::format::BLOCK;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -13,15 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{Errno, Result};
 
-/// Slots of no more blocks keep their space when they are free.
+/// The most blocks of a slot that keeps its space when it is freed.
 const KEPT: u64 = 16;
 
-/// A temporary file of slots, each for a chunk.
+/// A temporary file with slots, each for a chunk.
 pub struct Staging {
     file: File,
     chunk_bytes: u64,
     slots: Mutex<Slots>,
-    /// Blocks that chunks have in it.
+    /// The number of blocks that chunks have in the file.
     blocks: AtomicU64,
 }
 
@@ -31,30 +32,30 @@ struct Slots {
     count: u64,
 }
 
-/// Room for a chunk. It is given back when this is dropped.
+/// Space for a chunk, until dropped.
 pub struct Slot {
     staging: Arc<Staging>,
     index: u64,
-    /// Which blocks of the chunk are in it, a bit for each.
+    /// A bit for each block of the chunk: whether the slot has it.
     has: Vec<u64>,
 }
 
 impl Staging {
-    /// An empty one in a directory.
+    /// Makes an empty file in a directory.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Those of the kernel.
     pub fn new(dir: &Path, chunk_bytes: u64) -> io::Result<Arc<Self>> {
         let file = tempfile::tempfile_in(dir)?;
         Ok(Arc::new(Self { file, chunk_bytes, slots: Mutex::default(), blocks: AtomicU64::new(0) }))
     }
 
-    /// Bytes that chunks have in it.
+    /// Returns the bytes that chunks have in the file.
     pub fn bytes(&self) -> u64 {
         self.blocks.load(Relaxed) * BLOCK
     }
 
-    /// A new slot, without blocks.
+    /// Allocates a slot, without blocks.
     pub fn slot(self: &Arc<Self>) -> Slot {
         let mut slots = crate::lock(&self.slots);
         let index = slots.free.pop().unwrap_or(slots.count);
@@ -65,12 +66,12 @@ impl Staging {
 }
 
 impl Slot {
-    /// Whether it has a block.
+    /// Whether the slot has a block.
     pub fn has(&self, block: u64) -> bool {
         self.has[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
-    /// Whether it has all blocks of the chunk.
+    /// Whether the slot has all blocks of the chunk.
     pub fn is_full(&self) -> bool {
         self.count() == self.staging.chunk_bytes / BLOCK
     }
@@ -79,7 +80,7 @@ impl Slot {
         self.has.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// The first block it has, and the one behind the last.
+    /// Returns the range from the first to the last block that the slot has.
     pub fn bounds(&self) -> Option<Range<u64>> {
         let blocks = self.staging.chunk_bytes / BLOCK;
         let first = (0..blocks).find(|block| self.has(*block))?;
@@ -87,7 +88,7 @@ impl Slot {
         Some(first..last + 1)
     }
 
-    /// Sees to it that a write to `within` finds space.
+    /// Reserves space for a write to `within`.
     ///
     /// # Errors
     /// `ENOSPC`.
@@ -99,14 +100,14 @@ impl Slot {
         }
     }
 
-    /// Writes whole blocks, or parts of such as it has.
+    /// Writes whole blocks, or parts of blocks that the slot has.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         self.staging.file.write_all_at(bytes, self.at(at)).map_err(errno)?;
         self.add(at..at + bytes.len() as u64);
         Ok(())
     }
 
-    /// Makes these bytes zeros; as [`write`](Self::write).
+    /// Zeroes bytes, with the conditions of [`write`](Self::write).
     pub fn zero(&mut self, within: Range<u64>) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.staging.file, flags, self.at(within.start), within.end - within.start)?;
@@ -114,13 +115,13 @@ impl Slot {
         Ok(())
     }
 
-    /// Reads of blocks that it has (staging-S1).
+    /// Reads from blocks that the slot has (staging-S1).
     pub fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < buf.len() {
             let from = self.at(at) + filled as u64;
             match self.staging.file.read_at(&mut buf[filled..], from) {
-                // Beyond the end of the file are holes, too.
+                // Bytes beyond the end of the file are zeros, too.
                 Ok(0) => break,
                 Ok(len) => filled += len,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
@@ -131,7 +132,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Notes that it has the blocks of a range.
+    /// Marks the blocks of a range as present.
     fn add(&mut self, within: Range<u64>) {
         let mut added = 0;
         for block in within.start / BLOCK..within.end.div_ceil(BLOCK) {
@@ -152,7 +153,7 @@ impl Drop for Slot {
         self.staging.blocks.fetch_sub(blocks, Relaxed);
         if blocks > KEPT {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // The space is wanted back. Without that, the slot is as good (staging-S1).
+            // Give the space back. If that fails, the slot can be used all the same (staging-S1).
             let _ = fallocate(&self.staging.file, flags, self.at(0), self.staging.chunk_bytes);
         }
         crate::lock(&self.staging.slots).free.push(self.index);

@@ -1,4 +1,4 @@
-//! An object store below a prefix, by calls that wait.
+//! The objects below a prefix of a store, with blocking calls.
 
 use crate::Error;
 use crate::format::{Id, Kind, Part, checksum};
@@ -19,22 +19,22 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// Objects of more bytes are put in parts of so many.
+/// Larger objects are put in parts of this number of bytes.
 const PART: usize = 8 << 20;
-/// So many parts of one object are under way at once.
+/// The most parts of one object that are sent at once.
 const PARALLEL: usize = 4;
-/// So many parts of a tree are got at once.
+/// The most parts of a tree that are fetched at once.
 const PARTS_AT_ONCE: usize = 16;
-/// Connecting, and requests that are repeated, take no longer than this, beside the time for the bytes.
+/// The time for connecting and for repeated requests, in addition to the time for the bytes.
 const REPEATS_TIME: Duration = Duration::from_secs(10);
-/// A folder with more objects is not looked through.
+/// The most objects of a folder; a longer list is an error.
 const OBJECTS_MAX: usize = 1 << 24;
-/// To list a folder takes no longer.
+/// The time limit for listing a folder.
 const LIST_TIME: Duration = Duration::from_secs(600);
-/// To delete an object takes no longer, beside the time for a request.
+/// The time for deleting an object, in addition to the time for a request.
 const DELETE_TIME: Duration = Duration::from_millis(20);
 
-/// Why a request failed.
+/// The reason why a request failed.
 pub type Failure = object_store::Error;
 
 /// Objects below a prefix.
@@ -44,19 +44,19 @@ pub struct Store {
     runtime: Runtime,
 }
 
-/// What was got.
+/// An object that was fetched.
 pub struct Got {
-    /// All of the object.
+    /// The whole object.
     pub bytes: Bytes,
-    /// For a conditional put.
+    /// Its version, for a conditional put.
     pub version: UpdateVersion,
 }
 
 impl Store {
-    /// The objects of `inner` whose names begin with `prefix` and a slash.
+    /// Makes the store of the objects of `inner` whose names begin with `prefix` and a slash.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub fn new(inner: Arc<dyn ObjectStore>, prefix: &Path) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -66,10 +66,10 @@ impl Store {
         Ok(Self { inner, prefix: prefix.to_string(), runtime })
     }
 
-    /// Waits for requests to the store, no longer than a request with `bytes` bytes may take.
+    /// Waits for requests to the store, up to the time limit of a request with `bytes` bytes.
     ///
     /// # Errors
-    /// Where the time is over; where the client panics, as it may on an answer that it does not expect.
+    /// If the time is over; or if the client panics, as it may for an unexpected answer.
     fn wait<T, E: From<Failure>>(
         &self,
         bytes: u64,
@@ -97,7 +97,7 @@ impl Store {
         Path::from(format!("{}{slash}{name}", self.prefix))
     }
 
-    /// All of an object, if it has no more than `len_max` bytes; `None` where there is none.
+    /// Fetches a whole object of at most `len_max` bytes; `None` if it does not exist.
     pub fn get(&self, name: &str, len_max: u64) -> Result<Option<Got>, Failure> {
         self.wait(len_max, self.get_whole(name, len_max))
     }
@@ -119,10 +119,10 @@ impl Store {
         }))
     }
 
-    /// All of each of these parts of a tree, checked.
+    /// Fetches these parts of a tree completely, and checks them.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where one is not there, or not what it was.
+    /// [`Error::Damaged`] if a part is missing, or has changed.
     pub fn get_parts(&self, folder: &str, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
         let len = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len));
         if len > rustix::system::sysinfo().totalram as u64 / 2 {
@@ -144,7 +144,7 @@ impl Store {
         if is_it { Ok(bytes) } else { Err(damaged("it is not the one that the manifest names")) }
     }
 
-    /// A range of an object that has it.
+    /// Fetches a range within an object.
     pub fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Failure> {
         let len = range.end - range.start;
         let bytes = self.wait(len, async {
@@ -163,7 +163,7 @@ impl Store {
     /// Puts several objects at once.
     ///
     /// # Errors
-    /// Of the first that could not be put, with its name.
+    /// The error of the first object that could not be put, with its name.
     pub fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> Result<(), (String, Failure)> {
         let len = objects.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let puts = objects.into_iter().map(async |(name, bytes)| {
@@ -173,7 +173,7 @@ impl Store {
         self.wait(len, try_join_all(puts)).map_err(|Named(name, err)| (name, err)).map(drop)
     }
 
-    /// Puts an object that nobody else puts: large ones in parts.
+    /// Puts an object that no other process puts. Large objects are put in parts.
     pub fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), Failure> {
         self.wait(bytes.len() as u64, self.put_whole(name, bytes.into()))
     }
@@ -190,17 +190,17 @@ impl Store {
         }
         let put = stream::iter(parts).buffer_unordered(PARALLEL).try_collect::<Vec<()>>().await;
         if let Err(err) = put {
-            // Parts that stay are paid for.
+            // Remaining parts would cost money.
             let _ = upload.abort().await;
             return Err(err);
         }
         upload.complete().await.map(drop)
     }
 
-    /// Puts an object that does not exist.
+    /// Puts an object that must not exist.
     ///
     /// # Errors
-    /// [`Failure::AlreadyExists`] where it does.
+    /// [`Failure::AlreadyExists`] if it does.
     pub fn create(&self, name: &str, bytes: Vec<u8>) -> Result<UpdateVersion, Failure> {
         self.put_if(name, bytes, PutMode::Create)
     }
@@ -208,7 +208,7 @@ impl Store {
     /// Replaces an object of this version.
     ///
     /// # Errors
-    /// [`Failure::Precondition`] where it has another.
+    /// [`Failure::Precondition`] if it has another version.
     pub fn update(
         &self,
         name: &str,
@@ -227,7 +227,7 @@ impl Store {
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
-    /// Deletes objects, and gives those back that could not be.
+    /// Deletes objects. Returns those that may not be deleted.
     pub fn delete(&self, folder: &str, ids: Vec<Id>) -> Vec<Id> {
         let paths: Vec<_> = ids.iter().map(|id| Ok(self.path(&id.name(folder)))).collect();
         let deleted = self.inner.delete_stream(stream::iter(paths).boxed());
@@ -236,11 +236,12 @@ impl Store {
         let is_done = |result: &Result<Path, Failure>| {
             matches!(result, Ok(_) | Err(Failure::NotFound { .. }))
         };
-        // Which ones failed is not told in the order they were given; to delete one twice does no harm.
+        // The results are not in the order of the objects, so return all of them: deleting one
+        // twice does no harm.
         if results.is_ok_and(|results| results.iter().all(is_done)) { Vec::new() } else { ids }
     }
 
-    /// The objects of a folder that we could have named.
+    /// Lists the objects of a folder whose names have our format.
     pub fn list(&self, folder: &str) -> Result<Vec<Id>, Failure> {
         self.wait_for(LIST_TIME, async {
             let mut listed = self.inner.list(Some(&self.path(folder)));
@@ -256,12 +257,13 @@ impl Store {
         })
     }
 
-    /// The name of some object below the prefix that is none of `known`, if there is one.
+    /// Returns the name of some object below the prefix that is not in `known`; `None` if all are
+    /// known.
     pub fn stranger(&self, known: &[&str]) -> Result<Option<String>, Failure> {
         let known: Vec<Path> = known.iter().map(|name| self.path(name)).collect();
         let prefix = (!self.prefix.is_empty()).then(|| Path::from(self.prefix.as_str()));
         self.wait(0, async {
-            // None is listed twice, so one more than are known has to be unknown.
+            // No object is listed twice, so among one more than `known`, one must be unknown.
             let mut listed = self.inner.list(prefix.as_ref()).take(known.len() + 1);
             while let Some(meta) = listed.try_next().await? {
                 if !known.contains(&meta.location) {
@@ -273,17 +275,17 @@ impl Store {
     }
 }
 
-/// Why an object could not be put.
+/// The name of an object that could not be put, and the reason.
 struct Named(String, Failure);
 
 impl From<Failure> for Named {
-    /// Of all that were to be put.
+    /// Makes the error of a put of several objects.
     fn from(err: Failure) -> Self {
         Self("data".to_owned(), err)
     }
 }
 
-/// Reads all of what was got, up to `len_max` bytes: what is announced need not be true.
+/// Reads a whole reply, up to `len_max` bytes: its announced length may be wrong.
 async fn read(got: GetResult, len_max: u64) -> Result<Bytes, Failure> {
     let mut pieces = got.into_stream();
     let mut whole = BytesMut::new();
@@ -292,7 +294,7 @@ async fn read(got: GetResult, len_max: u64) -> Result<Bytes, Failure> {
             return Err(wrong(format!("a reply of more than {len_max} bytes")));
         }
         if whole.is_empty() && piece.len() as u64 == len_max {
-            // Most come in one piece.
+            // Most replies come in one piece.
             return Ok(piece);
         }
         whole.extend_from_slice(&piece);
@@ -300,7 +302,7 @@ async fn read(got: GetResult, len_max: u64) -> Result<Bytes, Failure> {
     Ok(whole.freeze())
 }
 
-/// An answer that cannot be.
+/// Returns the error for an invalid answer.
 fn wrong(what: String) -> Failure {
     Failure::Generic { store: "keepstone", source: what.into() }
 }
@@ -314,7 +316,7 @@ impl Part {
     }
 }
 
-/// Where objects of a kind are.
+/// Returns the folder of the objects of a kind.
 fn folder_of(kind: Kind) -> &'static str {
     if kind == Kind::Log { "log" } else { "snapshot" }
 }

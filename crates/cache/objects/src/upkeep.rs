@@ -1,4 +1,5 @@
-//! What is done without being asked: renewing the lease, committing what nobody syncs, deleting what nothing names.
+//! Work in the background: renewing the lease, committing changes that no call syncs, deleting
+//! unused objects.
 
 use crate::commit::Core;
 use crate::lock;
@@ -7,20 +8,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads that look after a tree until this is dropped.
+/// The threads that do the work, until dropped.
 pub struct Upkeep {
     stops: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Upkeep {
-    /// Starts them.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// Where no thread can be started.
+    /// If a thread cannot be started.
     pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let mut upkeep = Self { stops: Vec::new(), threads: Vec::new() };
-        // A thread of its own: nothing else must make it late.
+        // It has a thread of its own, so that other work does not delay it.
         upkeep.spawn("lease", core.clone(), |core, stop| {
             while pauses(&stop, core.options.lease / 3) {
                 core.renew();
@@ -28,7 +29,7 @@ impl Upkeep {
         })?;
         upkeep.spawn("upkeep", core.clone(), |core, stop| {
             while pauses(&stop, core.options.commit_after / 4) {
-                // A failure was told; it is tried again.
+                // A failure was logged; the next round tries again.
                 let _ = core.collect();
                 let since = lock(&core.journal).since();
                 if since.is_some_and(|since| since.elapsed() >= core.options.commit_after) {
@@ -63,7 +64,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// Waits; whether to go on then.
+/// Waits for `time`. Returns false if the thread has to stop.
 fn pauses(stop: &Receiver<()>, time: Duration) -> bool {
     stop.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
 }

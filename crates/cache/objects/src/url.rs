@@ -1,4 +1,4 @@
-//! Where a tree is, as users write it: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
+//! The location of a tree as a URL: `s3://BUCKET/PREFIX`, `gs://…`, `az://…`.
 
 use crate::Error;
 use crate::http::Bounded;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// Whether a user's word for a place means one in a store.
+/// Whether a user's argument is a URL, and not a path.
 pub fn is_url(place: &str) -> bool {
     place.contains("://")
 }
@@ -24,24 +24,26 @@ pub struct Location {
 }
 
 impl Location {
-    /// A prefix of a store that is there.
+    /// Makes a location from an existing store.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str) -> Self {
         Self { store, prefix: Path::from(prefix) }
     }
 
-    /// The place of a URL. Options are those of the crate `object_store`, by their names there or as variables of the environment
-    /// are called (`aws_region`, `AWS_REGION`); the environment gives what `options` do not.
+    /// Parses a URL. Options are those of the crate `object_store`, with its names or the names of
+    /// environment variables (`aws_region`, `AWS_REGION`). Options that are missing are taken from
+    /// the environment.
     ///
     /// # Errors
-    /// [`Error::Location`] for what is no URL of a store that has conditional puts, and for unknown options.
+    /// [`Error::Location`] if the text is not a URL of a store with conditional puts, or an option
+    /// is unknown.
     pub fn parse(text: &str, options: &[(String, String)]) -> Result<Self, Error> {
         let wrong = |what: String| Error::Location(format!("{text}: {what}"));
         let url = Url::parse(text).map_err(|err| wrong(err.to_string()))?;
         let (scheme, path) =
             ObjectStoreScheme::parse(&url).map_err(|err| wrong(err.to_string()))?;
-        // It fails where there is one already, which is as good.
+        // It fails if a provider is installed already, which suffices.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        /// Each builder has keys of a type of its own.
+        /// The builders differ in the types of their keys.
         macro_rules! build {
             ($builder:ty) => {{
                 let mut builder = <$builder>::from_env()
@@ -71,13 +73,14 @@ impl Location {
         Ok(Self { store, prefix: path })
     }
 
-    /// What is there.
+    /// Opens the store at the location.
     pub(crate) fn open(self) -> Result<Store, Error> {
         Store::new(self.store, &self.prefix)
     }
 }
 
-/// A request that fails is repeated for so long: who waits for it is told in the end, and may try again.
+/// Returns the limits for repeating failed requests. After them, the caller gets the error and may
+/// try again.
 fn retries() -> RetryConfig {
     RetryConfig { max_retries: 5, retry_timeout: Duration::from_secs(15), ..RetryConfig::default() }
 }

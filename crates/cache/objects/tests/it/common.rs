@@ -1,4 +1,4 @@
-//! Trees in a store in memory, and a store that fails when it is told to.
+//! Trees in a store in memory, with faults on demand.
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT};
 
-/// Where trees are in the stores of these tests.
+/// The prefix of trees in these tests.
 pub const PREFIX: &str = "some/prefix";
 
 pub fn options() -> Options {
@@ -43,32 +43,32 @@ pub fn create(fs: &dyn FileSystem, dir: Ino, name: &str) -> Ino {
     fs.create(&Caller::ROOT, dir, name.as_bytes(), &node).unwrap().ino
 }
 
-/// Where a name leads.
+/// Returns the inode of a name in the root.
 pub fn find(fs: &dyn FileSystem, name: &str) -> vfs::Result<Ino> {
     fs.lookup(ROOT, name.as_bytes()).map(|entry| entry.ino)
 }
 
-/// What a file holds.
+/// Returns the content of a file.
 pub fn content(fs: &dyn FileSystem, ino: Ino) -> Vec<u8> {
     let mut bytes = vec![0xee; fs.getattr(ino).unwrap().size as usize];
     assert_eq!(fs.read(ino, 0, &mut bytes), Ok(bytes.len()));
     bytes
 }
 
-/// How a store fails.
+/// A fault of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Not at all.
+    /// No fault.
     None,
-    /// From this request on none is done.
+    /// All requests from this one on fail without effect.
     From(u64),
-    /// This request is not done.
+    /// This request fails without effect.
     At(u64),
-    /// This request is done, and its answer is lost.
+    /// This request has its effect, and its answer is lost.
     Lost(u64),
 }
 
-/// What conditions of puts mean.
+/// The treatment of conditions of puts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditions {
     Kept,
@@ -76,13 +76,13 @@ pub enum Conditions {
     Unknown,
 }
 
-/// A store in memory that counts requests and fails as it is told.
+/// A store in memory that counts requests and has faults on demand.
 #[derive(Debug)]
 pub struct Faulty {
     inner: InMemory,
     fault: Mutex<Fault>,
     count: Mutex<u64>,
-    /// Each request takes so long.
+    /// The delay of each request.
     delay: Mutex<Duration>,
     conditions: Conditions,
 }
@@ -107,22 +107,22 @@ impl Faulty {
         Arc::new(Self { inner, fault, count, delay: Mutex::default(), conditions })
     }
 
-    /// From now on it fails so, at requests that are counted from 0.
+    /// Sets the fault, and counts requests from 0 again.
     pub fn fail(&self, fault: Fault) {
         *self.fault.lock().unwrap() = fault;
     }
 
-    /// From now on each request takes so long, at least.
+    /// Sets the delay of each request.
     pub fn delay(&self, time: Duration) {
         *self.delay.lock().unwrap() = time;
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub fn count(&self) -> u64 {
         *self.count.lock().unwrap()
     }
 
-    /// Whether the fault has shown.
+    /// Whether the fault has occurred.
     pub fn has_failed(&self) -> bool {
         match *self.fault.lock().unwrap() {
             Fault::None => false,
@@ -130,14 +130,14 @@ impl Faulty {
         }
     }
 
-    /// A copy of what is there, that fails never, and whose lease has ended.
+    /// Copies the objects to a store without faults, whose lease has ended.
     pub fn fork(&self) -> Arc<Self> {
         let inner = self.inner.fork();
         let _ = wait(inner.delete(&Path::from(format!("{PREFIX}/lease"))));
         Self::over(inner, Conditions::Kept)
     }
 
-    /// The names of all objects, relative to the prefix.
+    /// Returns the names of all objects, relative to the prefix.
     pub fn names(&self) -> Vec<String> {
         let listed: Vec<_> = wait(self.inner.list(None).collect());
         let name = |meta: Result<ObjectMeta>| {
@@ -166,7 +166,7 @@ impl Faulty {
         wait(self.inner.delete(&Path::from(format!("{PREFIX}/{name}")))).unwrap();
     }
 
-    /// Counts a request; whether its answer is lost.
+    /// Counts a request. Returns whether its answer is lost.
     fn request(&self) -> Result<bool> {
         std::thread::sleep(*self.delay.lock().unwrap());
         let mut count = self.count.lock().unwrap();
@@ -181,7 +181,7 @@ impl Faulty {
     }
 }
 
-/// Waits for what a store in memory does at once.
+/// Runs a request to a store in memory, which ends at once.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(future)

@@ -1,4 +1,4 @@
-//! The contract's suite, and that what was made is there when the tree is opened again.
+//! The contract's suite, and checks of trees that are opened again.
 
 use crate::common::{Faulty, content, create, find, open, options};
 use backing::{Backing as _, Identity};
@@ -16,7 +16,7 @@ fn fresh(options: Options) -> ObjectFs {
     open(&Faulty::new(), options)
 }
 
-/// Everything that is written is uploaded, by one call or the next.
+/// Options with which all written data is uploaded by the same call or the next one.
 fn staging_nothing() -> Options {
     Options { chunk_bytes: 4096, staged_max: 0, ..options() }
 }
@@ -66,8 +66,8 @@ fn many_threads_are_served() {
     }
 }
 
-/// Commits, with snapshots among them, go on beside calls of other threads, in a store that takes its time. What is
-/// committed is a tree at any time, and all of it in the end.
+/// Commits, some with snapshots, run concurrently with calls of other threads, in a slow store. The
+/// committed state is a valid tree at any time, and has all changes in the end.
 #[test]
 fn commits_beside_calls_leave_whole_trees() {
     for seed in 0..3 {
@@ -78,7 +78,7 @@ fn commits_beside_calls_leave_whole_trees() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut commits = 0;
-                // As many as make a snapshot, however slow the machine is.
+                // Enough commits for a snapshot, however slow the machine is.
                 while !is_done.load(SeqCst) || commits <= 10 {
                     fs.sync().unwrap();
                     commits += 1;
@@ -99,7 +99,7 @@ fn commits_beside_calls_leave_whole_trees() {
     }
 }
 
-/// Where logs are replaced by a snapshot now and then.
+/// Among the commits are some that replace the logs by a snapshot.
 #[test]
 fn what_was_synced_is_there_again() {
     for seed in 0..12 {
@@ -126,7 +126,7 @@ fn what_was_synced_is_there_again() {
     }
 }
 
-/// A nameless file gets its first name after a snapshot was made while it had none.
+/// A nameless file gets its first name after a snapshot was made.
 #[test]
 fn a_tmpfile_outlives_snapshots() {
     let store = Faulty::new();
@@ -179,7 +179,7 @@ fn inodes_are_found_by_identity_and_have_paths() {
     assert_eq!(fs.find(&Identity(vec![1]), b"").err(), Some(Errno::INVAL));
 }
 
-/// What calls ask of the store: as `docs/format/objects.md` says.
+/// Checks the number of requests of calls, as in `docs/format/objects.md`.
 #[test]
 fn requests_are_as_few_as_can_be() {
     let store = Faulty::new();
@@ -219,7 +219,7 @@ fn requests_are_as_few_as_can_be() {
     });
 }
 
-/// What nothing names any more is deleted: chunks that were replaced, files that are gone, logs.
+/// Unused objects are deleted: replaced chunks, chunks of deleted files, logs.
 #[test]
 fn the_store_keeps_only_what_is_needed() {
     let store = Faulty::new();

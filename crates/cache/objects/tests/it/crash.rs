@@ -1,4 +1,5 @@
-//! After every request at which the store, or the machine, may fail, the tree is as the last commit left it, or the next one.
+//! The store or the machine fails at each request: then the tree is as the last commit or the next
+//! one leaves it.
 
 use crate::common::{Fault, Faulty, content, create, find, open, options};
 use objects::{ObjectFs, Options};
@@ -14,19 +15,19 @@ use vfs::{Errno, FileSystem, ROOT, Result};
 const STEP: usize = 6;
 const STEPS: usize = 42;
 
-/// Small chunks, of which few are staged; so there is something of everything.
+/// Options with small chunks, of which few are staged, so that all cases occur.
 fn small() -> Options {
     Options { chunk_bytes: 4096, staged_max: 16 << 10, ..options() }
 }
 
-/// Calls that do not commit themselves.
+/// Generates calls that do not commit.
 fn ops(seed: u64) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let drawn = std::iter::repeat_with(|| gen_op(&mut rng));
     drawn.filter(|op| !matches!(op, Op::Fsync(_))).take(STEP * STEPS).collect()
 }
 
-/// Does a step's calls, and commits: everything, or what belongs to one file.
+/// Does the calls of a step, and commits everything, or one file.
 fn step(fs: &ObjectFs, handles: &mut Handles, ops: &[Op], number: usize) -> Result<()> {
     for op in ops {
         apply(fs, handles, op);
@@ -34,12 +35,12 @@ fn step(fs: &ObjectFs, handles: &mut Handles, ops: &[Op], number: usize) -> Resu
     if number % 3 == 2 { fs.fsync(ROOT) } else { fs.sync() }
 }
 
-/// The tree that who opens the store now finds.
+/// Returns the tree that a process finds that opens the store now.
 fn committed(store: &Arc<Faulty>) -> Tree {
     tree(&open(&store.fork(), small())).unwrap()
 }
 
-/// What each commit of a run without failures leaves, and how many requests it takes.
+/// Runs without failures. Returns the tree after each commit, and the number of requests.
 fn reference(seed: u64) -> (Vec<Tree>, u64) {
     let store = Faulty::new();
     let fs = open(&store, small());
@@ -56,14 +57,14 @@ fn reference(seed: u64) -> (Vec<Tree>, u64) {
     (trees, store.count())
 }
 
-/// How many requests opening a tree takes.
+/// Returns the number of requests that opening a tree takes.
 fn opened() -> u64 {
     let store = Faulty::new();
     let _fs = open(&store, small());
     store.count()
 }
 
-/// The machine fails before request `n`, so with those before it done.
+/// Lets the machine fail after `n` requests.
 fn crash(seed: u64, trees: &[Tree], n: u64) {
     let store = Faulty::new();
     let fs = open(&store, small());
@@ -86,7 +87,7 @@ fn crash(seed: u64, trees: &[Tree], n: u64) {
     if let (Some(last), Some(next)) = (diff(&trees[done], &found), diff(next, &found)) {
         panic!("seed {seed}, request {n}: after commit {done}\n{last}\n\nnor the next\n{next}");
     }
-    // What was left behind goes, and nothing else.
+    // Garbage is deleted, and nothing else.
     fs.collect().unwrap();
     assert_eq!(
         diff(&committed(&fork), &found),
@@ -106,7 +107,8 @@ fn a_crash_leaves_the_last_commit_or_the_next() {
     }
 }
 
-/// One request fails, or its answer is lost: a call that failed changed nothing, and the next commit has it all.
+/// One request fails, or its answer is lost. A failed call has changed nothing, and the next commit
+/// has all changes.
 #[test]
 fn a_failure_is_made_good_by_the_next_commit() {
     let seed = 3;
@@ -137,7 +139,7 @@ fn a_failure_is_made_good_by_the_next_commit() {
     }
 }
 
-/// What one file's sync made durable is whole, whatever became of the others.
+/// A synced file is complete, even if others are not.
 #[test]
 fn a_synced_file_is_whole_beside_one_that_is_not() {
     let store = Faulty::new();
@@ -148,7 +150,7 @@ fn a_synced_file_is_whole_beside_one_that_is_not() {
     fs.write(other, 5000, &[2; 30_000]).unwrap();
     fs.write(kept, 3, &[3; 20_000]).unwrap();
     fs.fsync(kept).unwrap();
-    // A snapshot, too.
+    // Also after a snapshot.
     for i in 0..40 {
         create(&fs, ROOT, &format!("more-{i}"));
         fs.fsync(ROOT).unwrap();
@@ -159,7 +161,8 @@ fn a_synced_file_is_whole_beside_one_that_is_not() {
     assert!(find(&fs, "more-39").is_ok());
 }
 
-/// Staging is bounded: what is written and not synced goes up, and is not seen before it is committed.
+/// Staging is bounded: written data is uploaded before a sync, and is not visible before it is
+/// committed.
 #[test]
 fn much_is_uploaded_before_it_is_committed() {
     let store = Faulty::new();
@@ -178,7 +181,7 @@ fn much_is_uploaded_before_it_is_committed() {
     let found = open(&store.fork(), small());
     let bytes = content(&found, find(&found, "file").unwrap());
     assert!(bytes.chunks(4096).zip(1..).all(|(chunk, i)| chunk == [i; 4096]));
-    // Without reading, and without a request.
+    // An empty read needs no request.
     let count = store.count();
     assert_eq!(fs.read(file, 0, &mut []), Ok(0));
     assert_eq!(store.count(), count);

@@ -1,4 +1,4 @@
-//! Two never write one tree.
+//! Two processes never write one tree.
 
 use crate::common::{Fault, Faulty, content, create, find, open, options, try_open};
 use backing::Backing as _;
@@ -17,7 +17,7 @@ fn who_comes_second_is_refused_and_told_by_whom() {
     create(&fs, ROOT, "file");
     fs.sync().unwrap();
     drop(fs);
-    // Given back: nobody waits.
+    // The lease was given back, so the next open does not wait.
     let long = Options { lease: Duration::from_secs(3600), ..options() };
     let fs = open(&store, long.clone());
     assert!(find(&fs, "file").is_ok());
@@ -25,7 +25,8 @@ fn who_comes_second_is_refused_and_told_by_whom() {
     drop(open(&store, long));
 }
 
-/// The counter of the first stands still: it is taken to be dead, and finds that out when it commits.
+/// The counter of the first process does not change, so it counts as dead. It finds that out when
+/// it commits.
 #[test]
 fn a_take_over_fences_who_had_it() {
     let store = Faulty::new();
@@ -47,7 +48,7 @@ fn a_take_over_fences_who_had_it() {
     assert_eq!(first.lookup(ROOT, b"kept"), Err(Errno::IO));
     assert_eq!(first.room(), Err(Errno::IO));
     drop(first);
-    // The second has all that was committed, and its lease.
+    // The second process has all committed data, and keeps its lease.
     second.sync().unwrap();
     assert_eq!(content(&second, find(&second, "kept").unwrap()), b"committed");
     assert_eq!(find(&second, "lost"), Err(Errno::NOENT));
@@ -56,7 +57,7 @@ fn a_take_over_fences_who_had_it() {
     second.sync().unwrap();
 }
 
-/// It finds out when it renews its lease, too.
+/// A process also finds that out when it renews its lease.
 #[test]
 fn a_lost_lease_is_noticed_without_a_commit() {
     let store = Faulty::new();
@@ -67,7 +68,8 @@ fn a_lost_lease_is_noticed_without_a_commit() {
     assert!(first.getattr(ROOT).is_ok(), "who asks how a cache stands has to find it");
 }
 
-/// The answers to what holds the lease are lost, one after another: nobody is locked out, and nothing is held twice.
+/// One answer to a request about the lease is lost, each in its turn: no process is locked out, and
+/// the lease is not held twice.
 #[test]
 fn a_lease_is_taken_whichever_answer_is_lost() {
     for n in 0..12 {
@@ -84,7 +86,7 @@ fn a_lease_is_taken_whichever_answer_is_lost() {
     }
 }
 
-/// Names and attributes are committed by themselves, and what others left behind is collected.
+/// Names and attributes are committed without a sync, and garbage of others is deleted.
 #[test]
 fn what_nobody_asks_for_is_done_after_a_while() {
     let store = Faulty::new();

@@ -1,4 +1,4 @@
-//! Whatever the store gives is checked: it is refused with a reason, or is a sound tree.
+//! All data from the store is checked: it is refused with a reason, or is a valid tree.
 
 use crate::common::{Faulty, create, open, options, try_open};
 use objects::Error;
@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 use vfs::tree::tree;
 use vfs::{FileSystem as _, Ino, NewKind, NewNode, ROOT, Timestamp};
 
-/// A store with a tree: a snapshot, logs, content.
+/// Makes a store with a tree: a snapshot, logs, content.
 fn filled() -> Arc<Faulty> {
     let store = Faulty::new();
     let fs = open(&store, options());
@@ -146,7 +146,7 @@ static SNAPSHOT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Bytes of anybody, in sound envelopes and without.
+    /// Arbitrary bytes, with valid headers and without.
     #[test]
     fn no_bytes_are_trusted(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in any::<usize>()) {
         let _ = open_object(Kind::Log, &bytes, "x");
@@ -167,7 +167,7 @@ proptest! {
         prop_assert_eq!(decode::<Record>(Kind::Log, &encode(Kind::Log, &record), "x").unwrap(), record);
     }
 
-    /// Records of anybody: what the tree refuses is refused, and what it takes leaves it sound.
+    /// Arbitrary records: the tree refuses them, or is valid after them.
     #[test]
     fn no_record_is_trusted(ops in proptest::collection::vec(op(), 0..12)) {
         let mut loaded = Loaded::from_snapshot(&SNAPSHOT).unwrap();

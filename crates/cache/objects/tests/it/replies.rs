@@ -1,4 +1,4 @@
-//! A store that answers over HTTP as it likes: replies without end, too long, too slow, redirects.
+//! A hostile store over HTTP: replies that are endless, too long, or too slow, and redirects.
 
 use objects::{Location, ObjectFs};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How a server answers a request for an object.
+/// The answer of a server to a request for an object.
 #[derive(Clone, Debug)]
 enum Answer {
-    /// No object.
+    /// There is no object.
     Absent,
-    /// Chunks without end.
+    /// Endless chunks.
     Endless,
-    /// An error with a text without end.
+    /// An error with an endless text.
     EndlessError,
-    /// More than was asked for, by its own account.
+    /// A reply whose announced length exceeds the requested one.
     Long,
-    /// Go there.
+    /// A redirect to a URL.
     Redirect(String),
-    /// Heads without end.
+    /// Endless headers.
     EndlessHead,
 }
 
 /// A server on this machine. It ends with the test.
 struct Server {
     port: u16,
-    /// Heads of requests.
+    /// The heads of requests.
     requests: Arc<Mutex<Vec<String>>>,
-    /// Bytes that were taken off it.
+    /// Bytes that the client has received.
     sent: Arc<AtomicU64>,
 }
 
@@ -48,7 +48,7 @@ impl Server {
         server
     }
 
-    /// Tries to open a tree that is there.
+    /// Tries to open a tree on this server.
     fn open(&self) -> Result<(), objects::Error> {
         let endpoint = format!("http://127.0.0.1:{}", self.port);
         let options = [
@@ -126,7 +126,7 @@ fn serve(stream: TcpStream, answer: &Answer, requests: &Mutex<Vec<String>>, sent
     }
 }
 
-/// Bytes that a socket may take before the server sees that its other end is closed.
+/// Bytes that sockets may buffer before the server finds that the client has closed the connection.
 const IN_SOCKETS: u64 = 16 << 20;
 
 #[test]
@@ -145,7 +145,7 @@ fn replies_without_end_are_not_read_to_their_end() {
     }
 }
 
-/// The credentials of a bucket are for its host.
+/// Only the bucket's host may get its credentials.
 #[test]
 fn redirects_are_not_followed() {
     let other = Server::start(Answer::Absent);

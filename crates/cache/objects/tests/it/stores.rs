@@ -1,4 +1,4 @@
-//! Stores that cannot hold a tree, and places that are none.
+//! Stores that cannot hold a tree, and invalid locations.
 
 use crate::common::{Conditions, Faulty, create, open, options, try_open};
 use object_store::memory::InMemory;
@@ -29,7 +29,7 @@ fn a_prefix_that_has_something_else_is_refused_and_left_alone() {
     create(&fs, ROOT, "file");
     fs.sync().unwrap();
     drop(fs);
-    // Once there is a tree, others' objects are still not ours.
+    // Objects of other programs are kept, also when there is a tree.
     store.put_bytes("data/mine", vec![1]);
     let fs = open(&store, options());
     fs.collect().unwrap();
