@@ -1,12 +1,15 @@
-//! Changes that others make behind the cache, where the file system below tells of them.
+//! Changes that other processes make behind the cache, if the backing store reports them.
 //!
-//! They are noticed by comparing, too, at the latest after [`Options::coherence_ns`](crate::Options::coherence_ns); to be told
-//! makes it sooner, and tells changes that size and times do not show.
+//! The cache also compares its files with the backing store, at the latest after
+//! [`Options::coherence_ns`](crate::Options::coherence_ns). Reports make it notice changes sooner,
+//! and changes that sizes and times do not show.
 //!
-//! - **behind-B1** A file is to be compared before the front end is told to forget it: so whoever asks it anew is answered by what
-//!   is there now. Who compares takes the mark first, and looks then.
-//! - **behind-B2** A change that is told never says by itself that changes of the cache's own are in conflict with it: what is
-//!   told late may have been seen already. That is for the fingerprint to say (pmcache-C4).
+//! - **behind-B1** A file is marked for comparison before the front end is made to forget it, so
+//!   that the next request gets the current state. A comparison clears the mark first and reads the
+//!   attributes afterwards.
+//! - **behind-B2** A reported change alone is never a conflict with changes by the cache, as a late
+//!   report may concern a state that the cache has seen already. The fingerprint decides
+//!   (pmcache-C4).
 
 use crate::counters::count;
 use crate::{Cache, lock, write};
@@ -15,20 +18,22 @@ use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 use vfs::{Errno, FileSystem, Ino, Result};
 
-/// How others are noticed.
+/// The state of the watch for changes by other processes.
 #[derive(Clone, Default)]
 pub struct Watching {
     pub how: Watch,
     pub reach: Reach,
-    /// Why they are not.
+    /// The reason why changes are not watched.
     pub problem: Option<String>,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Begins to notice what others do, so; where nothing may be changed, nobody has to wait for it. Before the cache is served.
+    /// Starts to watch for changes by other processes. In a read-only cache, openings need not
+    /// wait. Call it before the cache is served.
     ///
     /// # Errors
-    /// As [`Backing::watch`]; where what is not below yet cannot be guarded, those of the file system below.
+    /// As [`Backing::watch`], and errors of the backing store if a file with data to be written
+    /// back cannot be guarded.
     pub fn watch(&self, how: Watch) -> Result<()> {
         if how == Watch::Off {
             return Ok(());
@@ -40,21 +45,22 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         waiting.iter().try_for_each(|(_, node)| self.backing.guard(node.ino))
     }
 
-    /// Notes for [`status`](Self::status) why others are not noticed.
+    /// Notes for [`status`](Self::status) why changes by others are not watched.
     pub fn note_watch_problem(&self, problem: String) {
         *lock(&self.watching) = Watching { problem: Some(problem), ..Watching::default() };
     }
 
-    /// How others are noticed.
+    /// Returns the state of the watch.
     pub(crate) fn watching(&self) -> Watching {
         lock(&self.watching).clone()
     }
 
-    /// Waits until others have changed something below, or for so long, sees to it that what is cached of that is compared, and
-    /// calls `forget` for what the front end may have kept.
+    /// Waits for changes by other processes in the backing store, at most for `limit`. Marks the
+    /// changed files for comparison, and calls `forget` for everything that the front end may have
+    /// cached.
     ///
     /// # Errors
-    /// Where nothing is told (any more); `status` says so, too.
+    /// An error if changes are not reported, or no longer; `status` then shows that, too.
     pub fn follow_changes(&self, limit: Duration, forget: &dyn Fn(&Change)) -> Result<()> {
         let mut changed = Vec::new();
         let told = self.backing.wait_for_changes(limit, &mut |change| {
@@ -70,16 +76,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
         });
         changed.dedup();
-        // So that a conflict is told of now, not when somebody uses the file.
+        // Finds conflicts now, not when a process uses the file.
         for node in changed.iter().filter_map(|ino| self.backlog.find(*ino)) {
             let mut state = write(&node.state);
-            // It was logged, and is with the file.
+            // An error was logged, and is recorded with the file.
             let _ = self.check(&node, &mut state);
         }
         told.inspect_err(|err| self.note_watch_problem(told_no_more(*err)))
     }
 
-    /// A file is to be compared with what is below (behind-B1); it, if it is in use.
+    /// Marks a file for comparison with the backing store (behind-B1). Returns it if it is in use.
     fn suspect(&self, ino: Ino, is_changed: bool) -> Option<Ino> {
         let node = self.table.find(ino)?;
         if is_changed {

@@ -1,22 +1,28 @@
-//! Creations that are durable in the pool.
+//! Births: creations of files that are durable in the pool.
 //!
-//! That a file exists is the file system's below, and making that durable waits for its journal. So the creation of a regular file
-//! is recorded with its shadow when it has to be durable; after a power failure that took it back below, who attaches the pool
-//! makes the file again.
+//! Making the existence of a file durable in the backing store waits for its journal. So when the
+//! creation of a regular file has to be durable, it is recorded with its shadow. If a power failure
+//! undoes the creation in the backing store, the next attachment of the pool creates the file
+//! again.
 //!
-//! - **births-N1** A file with a birth on record has a bitmap, and all that is not zeros of its content in the pool, until it is
-//!   durable below under this name, or removed durably.
-//! - **births-N2** The record is removed when a sync below that began after the creation has ended, and before any mark or the
-//!   bitmap is. Where its last name is gone it stays, with [`Flags::ORPHAN`], until a sync of all that is below: it says that
-//!   the file is to be removed again where a power failure brings it back.
-//! - **births-N3** A file is made again nameless, gets all of its content, durably, is recorded, and only then gets its name. So
-//!   who attaches after a crash in between finds it by that record, or finds nothing of it.
-//! - **births-N4** No creation is recorded in a directory where names changed that are on no record, until that is durable
-//!   below: the name of the new file may be another file's again after a power failure.
-//! - **births-N5** Renamed, linked, and given extended attributes are only files whose creation is not on record: it is made
-//!   durable below first.
-//! - **births-N6** The record has the file's latest permissions and owner. They are set again after a power failure that took them
-//!   back below and left the file, because a sync had made it durable earlier.
+//! - **births-N1** A file with a recorded birth has a bitmap, and the pool has all of its content
+//!   that is not zeros. That lasts until the file is durable in the backing store under this name,
+//!   or durably removed.
+//! - **births-N2** The record is removed after a sync of the backing store that began after the
+//!   creation, and before any mark or the bitmap is removed. If the last name of the file is
+//!   removed, the record stays, with [`Flags::ORPHAN`], until everything in the backing store is
+//!   synced. It then means that a file which a power failure brings back has to be removed again.
+//! - **births-N3** A file is created again without a name, gets all of its content, durably, and is
+//!   recorded; only then it gets its name. So an attachment after a crash in between finds the file
+//!   by that record, or finds no trace of it.
+//! - **births-N4** No creation is recorded in a directory with changes of names that are not
+//!   recorded, until these are durable in the backing store. Otherwise the name of the new file may
+//!   belong to another file after a power failure.
+//! - **births-N5** Before a file is renamed, linked or given extended attributes, its creation is
+//!   made durable in the backing store and its record removed.
+//! - **births-N6** The record has the latest permissions and owner of the file. They are set again
+//!   if a power failure undid them in the backing store and left the file, because an earlier sync
+//!   had made it durable.
 
 use crate::node::{Cnode, Node, State};
 use crate::record::{self, Birth, Flags};
@@ -28,27 +34,28 @@ use vfs::{
     SetTime, SetXattr,
 };
 
-/// So many directories, and so many new files of one, are remembered one by one.
+/// The maximum number of directories, and of new files of each, that are remembered one by one.
 const NEWS_MAX: usize = 4096;
-/// Bytes that are copied at once.
+/// The number of bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// What changed in directories since that was made durable below.
+/// The changes in directories since the backing store was last synced.
 #[derive(Default)]
 pub struct News {
     dirs: HashMap<Ino, Changed>,
-    /// Whether there was more than could be remembered.
+    /// Whether there were more changes than could be remembered.
     is_lost: bool,
-    /// How many syncs below are under way: what changed before them is not known to be durable, and not remembered.
+    /// The number of syncs of the backing store under way. Changes made meanwhile are not known to
+    /// be durable, so they count as unrecorded.
     syncing: u32,
 }
 
-/// What changed in a directory.
+/// The changes in a directory.
 #[derive(Default)]
 struct Changed {
-    /// Files that were made in it, and were not removed.
+    /// Files that were created in it and not removed.
     files: HashSet<Ino>,
-    /// Something else that is on no record.
+    /// Whether there was another change, which is not recorded.
     is_other: bool,
 }
 
@@ -62,7 +69,8 @@ impl News {
         self.dirs.entry(dir).or_insert_with(|| Changed { is_other, ..Changed::default() })
     }
 
-    /// births-N4: whether a power failure may give a directory names back that are on no record, and which new files have now.
+    /// Returns whether a power failure may restore names in a directory that are not recorded and
+    /// that new files have now (births-N4).
     fn may_take_back(&self, dir: Ino) -> bool {
         let is_other = |changed: &Changed| changed.is_other;
         self.is_lost || self.syncing > 0 || self.dirs.get(&dir).is_some_and(is_other)
@@ -70,8 +78,9 @@ impl News {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Makes durable what was there before, and tells whether creations can be recorded: not where files below cannot be made
-    /// without a name, nor where a write returns only when it is below.
+    /// Makes earlier changes durable. Returns whether creations can be recorded: not if the backing
+    /// store cannot create files without a name, nor if writes return only when the backing file
+    /// has the data.
     pub(crate) fn begin_births(&self) -> Result<bool> {
         if self.options.read_only {
             return Ok(false);
@@ -96,12 +105,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Something changed in a directory, or of it, that is on no record.
+    /// Notes a change in a directory, or of its attributes, that is not recorded.
     pub(crate) fn note_change_of(&self, dir: Ino) {
         lock(&self.news).dir(dir).is_other = true;
     }
 
-    /// A file is removed from a directory, whose shadow says so where its creation is on record.
+    /// Notes that a file was removed from a directory. If its creation is recorded, its shadow
+    /// records the removal.
     pub(crate) fn note_removal(&self, dir: Ino, file: Option<Ino>) {
         let is_recorded = |ino: &Ino| {
             let node = self.table.find(*ino);
@@ -115,13 +125,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let mut news = lock(&self.news);
         let changed = news.dir(dir);
         match recorded {
-            // Whether its creation is durable below or not.
+            // This holds whether or not its creation is durable in the backing store.
             Some(ino) => _ = changed.files.remove(&ino),
             None => changed.is_other = true,
         }
     }
 
-    /// Makes all durable that is below.
+    /// Makes everything in the backing store durable.
     pub(crate) fn sync_below(&self) -> Result<()> {
         let (dirs, is_lost) = {
             let mut news = lock(&self.news);
@@ -138,12 +148,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         synced
     }
 
-    /// Makes durable what is no regular file: a directory, by records in the pool where only files were made in it.
+    /// Makes an inode durable that is not a regular file. For a directory in which only files were
+    /// created, records in the pool suffice.
     pub(crate) fn fsync_other(&self, ino: Ino) -> Result<()> {
         if self.keep_names_in(ino)? { Ok(()) } else { self.fsync_below(ino) }
     }
 
-    /// Makes an inode durable below that may be a directory.
+    /// Makes an inode durable in the backing store, which may be a directory.
     fn fsync_below(&self, ino: Ino) -> Result<()> {
         let changed = {
             let mut news = lock(&self.news);
@@ -159,14 +170,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         synced
     }
 
-    /// Records all that changed in a directory; whether that could be.
+    /// Records all changes in a directory. Returns whether that was possible.
     fn keep_names_in(&self, dir: Ino) -> Result<bool> {
         let files: Vec<Ino> = {
             let news = lock(&self.news);
             if news.may_take_back(dir) {
                 return Ok(false);
             }
-            // Where nothing is known of it, nothing has changed since all of it was durable below.
+            // A directory without notes has not changed since everything was durable in the backing
+            // store.
             let changed = news.dirs.get(&dir);
             changed.into_iter().flat_map(|changed| changed.files.iter().copied()).collect()
         };
@@ -185,14 +197,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- births ---------------------------------------------------------------------------------
 
-    /// Makes it durable that a file exists, and its attributes: in the pool where that can be, otherwise below.
+    /// Makes the existence of a file and its attributes durable: in the pool if possible, otherwise
+    /// in the backing store.
     pub(crate) fn keep_name(&self, node: &Node, state: &mut State) -> Result<()> {
         let made = state.made.clone().filter(|_| self.records_births);
-        // A failure leaves it to the file system below: a pool that is full, above all.
+        // After a failure, above all in a full pool, the backing store does it.
         let mut is_kept = self.record_birth(node, state).unwrap_or(false);
         if !is_kept && let Some(made) = made {
-            // Once all that is on no record is durable there, this file can be, and then its removal, too: otherwise that would
-            // keep the next one from it.
+            // A sync of the directory makes the unrecorded changes durable. Then this file can be
+            // recorded, and later its removal, which would otherwise prevent the next record.
             self.fsync_below(made.dir)?;
             state.made = Some(made);
             is_kept = self.record_birth(node, state).unwrap_or(false);
@@ -205,7 +218,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Records the creation of a file (births-N1); whether it is on record.
+    /// Records the creation of a file (births-N1). Returns whether it is recorded.
     fn record_birth(&self, node: &Node, state: &mut State) -> Result<bool> {
         if state.dirty().is_some_and(|cnode| cnode.birth.is_some()) {
             return Ok(true);
@@ -215,7 +228,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(false);
         }
         let attr = self.backing.getattr(node.ino)?;
-        // With what they say about programs a record could bring them back to other content (vfs-C5).
+        // A record of privilege bits could restore them with other content (vfs-C5).
         if attr.perm & !0o777 != 0 || attr.nlink != 1 || !self.backing.is_placed(made.dir) {
             return Ok(false);
         }
@@ -230,7 +243,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let cnode = self.cnode(node, state)?;
         let unsynced = cnode.record.state | Flags::UNSYNCED;
         self.set_state(cnode, unsynced)?;
-        // The bitmap is what makes it mean something: a file without a birth that is gone is one that others removed.
+        // The bitmap makes the record valid: a file without a birth that is missing was removed by
+        // other processes.
         self.store_birth(cnode, &birth)?;
         self.begin_dirty(node, cnode)?;
         cnode.birth = Some(birth);
@@ -241,7 +255,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.pool.setxattr(cnode.shadow, record::BIRTH, &birth.to_bytes(), SetXattr::Any)
     }
 
-    /// What is on record of a shadow's creation. Without a bitmap it means nothing, and is removed.
+    /// Returns the recorded creation of a shadow. Without a bitmap it is invalid and is removed.
     pub(crate) fn find_birth(&self, shadow: Ino, is_clean: bool) -> Result<Option<Birth>> {
         match self.pool.getxattr(shadow, record::BIRTH) {
             Err(Errno::NODATA) => Ok(None),
@@ -253,7 +267,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// A file is durable below (births-N2).
+    /// Removes the record of a file that is durable in the backing store (births-N2).
     pub(crate) fn clear_birth(&self, cnode: &mut Cnode) -> Result<()> {
         if cnode.birth.is_some() {
             self.pool.removexattr(cnode.shadow, record::BIRTH)?;
@@ -262,7 +276,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Attributes of a file are other ones now.
+    /// Updates the record after a change of the file's attributes.
     pub(crate) fn follow_birth(&self, state: &mut State, attr: &Attr) -> Result<()> {
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let Some(birth) = &cnode.birth else { return Ok(()) };
@@ -279,7 +293,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// A file is about to change in a way that its birth does not tell (births-N5).
+    /// Makes a file durable in the backing store before a change that its birth does not record
+    /// (births-N5).
     pub(crate) fn name_below(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return Ok(()) };
         let mut state = write(&node.state);
@@ -294,7 +309,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- after a crash --------------------------------------------------------------------------
 
-    /// Removes a file again whose removal is on record and was taken back below (births-N2); whether it is such a one.
+    /// Removes a file again whose removal is recorded and was undone in the backing store
+    /// (births-N2). Returns whether it is such a file.
     pub(crate) fn remove_again(&self, entry: &Entry, cnode: &Cnode) -> Result<bool> {
         let is_orphan = cnode.record.state.contains(Flags::ORPHAN);
         let Some(birth) = cnode.birth.as_ref().filter(|_| is_orphan) else { return Ok(false) };
@@ -316,8 +332,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(is_it)
     }
 
-    /// Gives a file below the permissions and the owner on record (births-N6). To be called only if no other program has changed
-    /// it since.
+    /// Gives a backing file the recorded permissions and owner (births-N6). Call it only if no
+    /// other program has changed them since.
     pub(crate) fn restore_attributes(&self, found: &Attr, cnode: &mut Cnode) -> Result<()> {
         let Some(birth) = &cnode.birth else { return Ok(()) };
         if birth.is_of(found) {
@@ -328,10 +344,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_record(cnode)
     }
 
-    /// Makes a file again (births-N3). Durable is then its content, and not yet its name.
+    /// Creates a file again (births-N3). Afterwards its content is durable, but its name not yet.
     ///
     /// # Errors
-    /// `EEXIST` where its name is another file's now. All is as it was, but for a directory entry of the new file.
+    /// `EEXIST` if its name belongs to another file now. Nothing has changed except, possibly, a
+    /// directory entry of the new file.
     pub(crate) fn make_again(&self, cnode: &Cnode) -> Result<()> {
         let Some(birth) = &cnode.birth else { return Err(Errno::STALE) };
         if !birth.again.is_empty() {
@@ -361,7 +378,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         named.map(|entry| self.backing.forget(entry.ino, 1))
     }
 
-    /// Gives a new file all that the pool has for it, durably.
+    /// Fills a new file with everything that the pool has for it, durably.
     fn fill(&self, file: Ino, cnode: &Cnode, birth: &Birth) -> Result<()> {
         if let Some(punch) = cnode.record.intent {
             let (at, len) = (punch.offset, punch.len);
@@ -391,7 +408,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.backing.fsync(file)
     }
 
-    /// The directory of a file that is to be made or removed again, with a reference.
+    /// Returns the directory of a file that has to be created or removed again, with a reference.
     fn find_parent(&self, cnode: &Cnode, birth: &Birth) -> Result<Ino> {
         let slash = cnode.record.hint.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         let found =

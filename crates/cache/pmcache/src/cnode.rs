@@ -1,4 +1,4 @@
-//! Shadow files: found, made, marked, compared with what is below.
+//! Shadow files: how they are found, created, marked and compared with the backing store.
 
 use crate::content::BESIDE;
 use crate::counters::count;
@@ -15,15 +15,15 @@ use vfs::{
     Timestamp,
 };
 
-/// Bytes of a bitmap of the longest file.
+/// The size of a bitmap of the longest file, in bytes.
 const BITMAP_MAX: u64 = (record::OFFSET_MAX / BLOCK + 1) / 8;
 
-/// Shadows belong to who serves the cache.
+/// Shadows belong to the server of the cache.
 const NEW: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// The shadow of a file; made where there is none. Compares it with what is below where that was not done just now
-    /// (pmcache-C4). Recalls it from programs.
+    /// Returns the shadow of a file, and creates it if it does not exist. Compares it with the
+    /// backing store unless that was done recently (pmcache-C4). Recalls it from programs.
     pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
         self.recall(state)?;
         if state.cached.is_none() {
@@ -38,8 +38,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.cached.as_mut().ok_or(Errno::IO)
     }
 
-    /// The shadow of a file that is about to be changed. One that has nothing which is not below is compared however young it
-    /// is: so nothing is written over what others have changed shortly before, and nothing is in conflict with it.
+    /// Returns the shadow of a file that is about to be changed. If all its data is written back,
+    /// it is always compared with the backing store. So recent changes by other processes are not
+    /// overwritten and cause no conflict.
     ///
     /// # Errors
     /// As [`cnode`](Self::cnode); `EPERM` if the backing file is immutable or append-only.
@@ -63,10 +64,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.cached.as_mut().ok_or(Errno::IO)
     }
 
-    /// Before the backing file is changed, after which its fingerprint is what it is then: that nobody else has changed it.
+    /// Checks that no other process has changed the backing file. Call it before a change of the
+    /// backing file, after which the fingerprint is taken again.
     ///
     /// # Errors
-    /// `EAGAIN` where somebody has, and the file is to be compared first.
+    /// `EAGAIN` if one has; the file then has to be compared first.
     pub(crate) fn check_as_left(&self, node: &Node, cnode: &Cnode) -> Result<()> {
         if cnode.record.state.contains(Flags::BUSY) {
             return Ok(());
@@ -79,7 +81,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Err(Errno::AGAIN)
     }
 
-    /// The shadow of a file, if it has one.
+    /// Loads the shadow of a file, if it has one.
     pub(crate) fn load(&self, node: &Node, state: &mut State) -> Result<()> {
         if state.cached.is_none() {
             let name = record::name_of(&self.backing.identity(node.ino)?.0);
@@ -101,10 +103,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let _shadows = lock(&self.shadows);
         let hint = self.backing.path(node.ino).unwrap_or_default();
         let left = Fingerprint::of(&attr);
-        // Nobody may have synced what it has.
+        // The content of the backing file may not be synced.
         let state = Flags::UNSYNCED;
         let record = Record { state, left, intent: None, identity, hint };
-        // With its record it is one (C1: all of it is below); without, nothing.
+        // With its record it is a valid shadow (pmcache-C1: the backing file has all of it),
+        // without a record it is invalid.
         let made = self.pool.create(&Caller::ROOT, self.nodes, &name, &NEW)?;
         let cnode = Cnode {
             name,
@@ -128,7 +131,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(cnode)
     }
 
-    /// Admits a shadow to the cache: counts what it has to write back, and lets the eviction policy know of it.
+    /// Admits a shadow to the cache: counts its data to be written back, and adds it to the
+    /// eviction policy.
     pub(crate) fn admit(&self, ino: Ino, cnode: &mut Cnode) {
         if let Some(dirty) = &cnode.dirty {
             self.backlog.grow(dirty.blocks.count() * BLOCK);
@@ -141,8 +145,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Some(self.resident.insert(cnode.shadow, cnode.size.div_ceil(BLOCK), Some(ino)));
     }
 
-    /// The shadow of a file that is about to be used. If it has something which is not below, it could not be taken up when the
-    /// pool was attached: then it is now.
+    /// Finds the shadow of a file that is about to be used. If it has data that is not written
+    /// back, it could not be recovered when the pool was attached; that is done now.
     fn find_of(&self, node: &Node, name: &[u8]) -> Result<Option<Cnode>> {
         let found = {
             let _shadows = lock(&self.shadows);
@@ -151,7 +155,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let Some(mut cnode) = found else { return Ok(None) };
         let removed = cnode.birth.is_some() && cnode.record.state.contains(Flags::ORPHAN);
         if removed && !self.options.read_only {
-            // The next attach removes it again (births-N2).
+            // The next attachment removes it again (births-N2).
             self.release(&cnode);
             return Err(Errno::STALE);
         }
@@ -162,7 +166,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(Some(cnode))
     }
 
-    /// What the pool has under this name. What is no whole shadow, and has nothing that is not below, is removed.
+    /// Finds the shadow of this name in the pool. An incomplete shadow that has no data to be
+    /// written back is removed.
     pub(crate) fn find(&self, name: &[u8]) -> Result<Option<Cnode>> {
         let shadow = match self.pool.lookup(self.nodes, name) {
             Ok(shadow) => shadow,
@@ -199,7 +204,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     cnode.record.state -= Flags::BUSY;
                 }
                 if cnode.dirty.is_none() && cnode.size != cnode.record.left.size {
-                    // It was being forgotten.
+                    // Its content was being dropped.
                     cnode.size = cnode.record.left.size;
                     self.set_shadow_size(&cnode, 0)?;
                     self.set_shadow_size(&cnode, cnode.size)?;
@@ -230,7 +235,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(Some(Dirty { bitmap: bitmap.ino, blocks, again: None, is_changed: true, reserved: 0 }))
     }
 
-    /// A bitmap of any size, of which only what is allocated is read.
+    /// Reads a bitmap of any size; only its allocated parts are read.
     pub(crate) fn read_bitmap(&self, bitmap: Ino, size: u64) -> Result<Blocks> {
         let mut words = Vec::new();
         let mut at = 0;
@@ -241,7 +246,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Ok(_) | Err(Errno::NXIO) => return Ok(Blocks::from_words(words)),
                 Err(err) => return Err(err),
             };
-            // Marks of blocks that no file can have.
+            // These are marks of blocks that no file can have.
             if at >= BITMAP_MAX {
                 return Err(Errno::UCLEAN);
             }
@@ -257,12 +262,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Whether a file may have something that is not below; from now on it is so.
+    /// Gives a file a bitmap, unless it has one: from now on it may have data that is not written
+    /// back.
     pub(crate) fn begin_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         if cnode.dirty.is_some() {
             return Ok(());
         }
-        // Its times are the shadow's from now on, as its size is (C3).
+        // From now on the shadow has its times, as it has its size (pmcache-C3).
         let now = SetTime::At(cnode.record.left.mtime);
         self.set_shadow(cnode, &SetAttr { mtime: Some(now), ..SetAttr::default() })?;
         // openers-O1.
@@ -275,7 +281,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Marks blocks as what is not below yet (pmcache-C2).
+    /// Marks blocks as not written back (pmcache-C2).
     pub(crate) fn mark(&self, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
         let dirty = cnode.dirty.as_mut().ok_or(Errno::IO)?;
         let missing = dirty.blocks.missing(blocks);
@@ -304,7 +310,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// All of it is below.
+    /// Removes the bitmap of a file when all its data is written back.
     pub(crate) fn end_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         if cnode.dirty.is_none() {
             return Ok(());
@@ -319,13 +325,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Stores what a shadow knows of its file.
+    /// Stores the record of a shadow.
     pub(crate) fn store_record(&self, cnode: &Cnode) -> Result<()> {
         let bytes = cnode.record.to_bytes();
         self.pool.setxattr(cnode.shadow, record::RECORD, &bytes, SetXattr::Any)
     }
 
-    /// Sets or clears what a record says, durably.
+    /// Sets the flags of a record, durably.
     pub(crate) fn set_state(&self, cnode: &mut Cnode, state: Flags) -> Result<()> {
         if cnode.record.state == state {
             return Ok(());
@@ -342,8 +348,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_shadow(cnode, &SetAttr { size: Some(size), ..SetAttr::default() })
     }
 
-    /// Changes the backing file and takes its new fingerprint (pmcache-C4). Who does that within another such change leaves
-    /// the fingerprint to it.
+    /// Changes the backing file and takes its new fingerprint (pmcache-C4). Within another such
+    /// change, the outer one takes the fingerprint.
     pub(crate) fn change_below<T>(
         &self,
         node: &Node,
@@ -359,11 +365,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    /// The backing file is as the cache has left it, which is not synced.
+    /// Takes the fingerprint of the backing file, which the cache has changed and not synced.
     pub(crate) fn take_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
         let mut state = cnode.record.state - Flags::BUSY;
-        // A change that moved no time, within one tick of the clock below, is one, too.
+        // A change within one tick of the backing store's clock moves no time, but counts, too.
         if state != cnode.record.state || !left.has_same_content(&cnode.record.left) {
             state |= Flags::UNSYNCED;
         }
@@ -377,8 +383,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_record(cnode)
     }
 
-    /// The same after writing back, which left the backing file as `written` before it was synced. If it is another one now
-    /// (space was allocated for an append meanwhile), that is not durable.
+    /// Takes the fingerprint after writing back. `written` is that of the backing file before it
+    /// was synced. If the file differs now (space was allocated for an append meanwhile), the
+    /// difference is not durable.
     pub(crate) fn take_synced_fingerprint(
         &self,
         node: &Node,
@@ -394,7 +401,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_record(cnode)
     }
 
-    /// Keeps the time of the last change of a file that has been written back, which took a later time below.
+    /// Stores the time of the last change of a file that was written back, which gave the backing
+    /// file a later time.
     pub(crate) fn keep_ctime(&self, cnode: &Cnode) -> Result<()> {
         let kept = ShownCtime { left: cnode.record.left.ctime, shown: cnode.ctime };
         if kept.left == kept.shown {
@@ -403,14 +411,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.pool.setxattr(cnode.shadow, record::CTIME, &kept.to_bytes(), SetXattr::Any)
     }
 
-    /// When a file changed last of which the cache has nothing that is not below.
+    /// Returns the time of the last change of a file whose data is all written back.
     fn kept_ctime(&self, shadow: Ino, left: &Fingerprint) -> Timestamp {
         let kept = self.pool.getxattr(shadow, record::CTIME).ok();
         let kept = kept.and_then(|bytes| ShownCtime::from_bytes(&bytes));
         kept.filter(|kept| kept.left == left.ctime).map_or(left.ctime, |kept| kept.shown)
     }
 
-    /// Attributes were changed below by the cache, and nothing else.
+    /// Updates the fingerprint after the cache changed only attributes in the backing store.
     pub(crate) fn follow_attributes(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return Ok(()) };
         let mut state = crate::write(&node.state);
@@ -421,13 +429,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// The same for a file whose lock is held.
+    /// Does the same for a file whose lock is held.
     pub(crate) fn follow(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         cnode.ctime = (self.options.clock)();
         if cnode.record.state.contains(Flags::BUSY) {
             return Ok(());
         }
-        // It may have been renamed: after a crash this path is tried first.
+        // It may have been renamed. After a crash this path is tried first.
         if let Some(path) = self.backing.path(node.ino) {
             cnode.record.hint = path;
         }
@@ -436,10 +444,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Compares a file with what is below (pmcache-C4): what was only read is forgotten where others have changed it.
+    /// Compares a file with the backing store (pmcache-C4). If other processes have changed it,
+    /// data that was only read is dropped.
     ///
     /// # Errors
-    /// `ESTALE` where they have, and the cache has something for it.
+    /// `ESTALE` if they have and the file has data that is not written back.
     pub(crate) fn check(&self, node: &Node, state: &mut State) -> Result<()> {
         let Some(cnode) = &mut state.cached else { return Ok(()) };
         if cnode.record.state.contains(Flags::CONFLICT) {
@@ -449,7 +458,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Ok(());
         }
         let now = (self.options.clock)();
-        // Before it is looked at: who is told of a change meanwhile looks again (behind-B1).
+        // The mark is cleared before the attributes are read: a report that arrives meanwhile sets
+        // it again (behind-B1).
         node.is_suspect.store(false, Relaxed);
         let is_stale = cnode.dirty.is_none() && node.is_changed.swap(false, AcqRel);
         let attr = self.backing.getattr(node.ino).inspect_err(|_| {
@@ -458,7 +468,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })?;
         cnode.checked.store(now.0, Relaxed);
         let found = Fingerprint::of(&attr);
-        // Of what is told, times may say nothing, within one tick of the clock below.
+        // Times may not show a reported change within one tick of the backing store's clock.
         if found == cnode.record.left && !is_stale {
             return Ok(());
         }
@@ -484,8 +494,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Err(Errno::STALE)
     }
 
-    /// Whether a file needs no comparison that changes something: it is young, or is found below as it was left. Readers
-    /// that share the lock use it, as a request for the same file may be waiting for the backing store.
+    /// Returns whether a file can be used without a comparison that changes something: it was
+    /// compared recently, or the backing file is as it was left. Readers that share the lock use
+    /// it, as a request for the same file may be waiting for the backing store.
     pub(crate) fn is_as_left(&self, node: &Node, cnode: &Cnode) -> bool {
         if !self.needs_check(node, cnode) {
             return true;
@@ -502,7 +513,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         is_same
     }
 
-    /// Whether a file has to be compared with what is below: not so while the cache itself changes that.
+    /// Returns whether a file has to be compared with the backing store: not while the cache itself
+    /// changes the backing file.
     pub(crate) fn needs_check(&self, node: &Node, cnode: &Cnode) -> bool {
         let age = (self.options.clock)().0.saturating_sub(cnode.checked.load(Relaxed));
         let is_young = (0..self.options.coherence_ns).contains(&age);
@@ -510,7 +522,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         !is_busy && (!is_young || node.is_suspect.load(Acquire))
     }
 
-    /// Forgets what was read of a file.
+    /// Drops the data that was read of a file.
     pub(crate) fn forget_content(&self, state: &mut State, attr: &Attr) -> Result<()> {
         let Some(cnode) = &mut state.cached else { return Ok(()) };
         self.set_shadow_size(cnode, 0)?;
@@ -522,7 +534,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_record(cnode)
     }
 
-    /// Looks at attributes from below: whether they fit, and what the file has beyond them.
+    /// Completes attributes from the backing store: compares them with the fingerprint, and adds
+    /// the changes that only the cache has.
     pub(crate) fn show(&self, attr: &mut Attr) {
         if attr.kind != vfs::FileKind::File {
             return;
@@ -535,7 +548,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             node.is_suspect.store(true, Relaxed);
         }
         if cnode.dirty.is_none() {
-            // Writing back is no change that anybody has made.
+            // Writing back is not a change that a program has made.
             if found == cnode.record.left {
                 attr.ctime = cnode.ctime;
             }
@@ -550,13 +563,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
     }
 
-    /// Where a file is, or was.
+    /// Returns the current or last known path of a file.
     pub(crate) fn name_for_people(&self, ino: Ino, cnode: &Cnode) -> String {
         let path = self.backing.path(ino).unwrap_or_else(|| cnode.record.hint.clone());
         record::shown(&path)
     }
 }
 
-/// What is said of a file that others have changed while the cache had something for it.
+/// The message about a file that other processes have changed while the cache had data that was not
+/// written back.
 pub const CONFLICT: &str = "others have changed it while the cache had changes of its own, which are kept and refused; \
      `keepstone attach discard` drops them";

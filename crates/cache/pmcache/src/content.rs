@@ -1,4 +1,4 @@
-//! What is read from files and written to them.
+//! Reads and writes of file contents.
 
 use crate::counters::count;
 use crate::node::{Cnode, Dirty, Io, Node, State};
@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, RwLockWriteGuard};
 use vfs::{Errno, Fallocate, FileKind, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
 
-/// Why a step is not done.
+/// The reason why a step was not done.
 pub(crate) enum Stop {
-    /// It cannot be.
+    /// It failed.
     Errno(Errno),
-    /// The backing file has to be changed; again with its lock.
+    /// It has to change the backing file: repeat it with the lock of that.
     Below,
-    /// There is no space below.
+    /// The backing store has no space.
     Full,
 }
 
@@ -28,16 +28,18 @@ impl From<Errno> for Stop {
     }
 }
 
-/// No more is read from below at once.
+/// The maximum number of bytes read from the backing file at a time.
 pub(crate) const FETCH_MAX: u64 = 1 << 20;
-/// What a write takes beside its blocks at most: tree nodes, bitmap, record.
+/// The maximum number of blocks that a write needs in addition to its own: tree nodes, bitmap,
+/// record.
 pub(crate) const BESIDE: u64 = 64;
-/// No clean file becomes dirty in a pool with fewer free blocks: writing back takes some for records.
+/// The minimum number of free blocks in the pool at which a clean file may become dirty: writing
+/// back needs some for records.
 const KEPT_FREE: u64 = BESIDE;
-/// A pool in which this often no space was made has none.
+/// The number of attempts to make space in the pool before `ENOSPC`.
 const TRIES: usize = 8;
 
-/// Where to write.
+/// The place of a write.
 #[derive(Clone, Copy)]
 pub(crate) enum WriteOffset {
     At(u64),
@@ -45,8 +47,8 @@ pub(crate) enum WriteOffset {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Does something to a file with its lock; again with that of the backing file where it needs it, and when blocks were
-    /// evicted where it finds no space in the pool.
+    /// Runs a step on a file under its lock. Repeats it with the lock of the backing file if it
+    /// needs that, and after evictions if the pool has no space.
     pub(crate) fn change<T>(
         &self,
         node: &Node,
@@ -56,7 +58,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.change_if_it_fits(node, blocks, step)?.ok_or(Errno::NOSPC)
     }
 
-    /// The same; `None` where the pool has no space for it, whatever is evicted.
+    /// Does the same; `None` if the pool has no space for it, whatever is evicted.
     pub(crate) fn change_if_it_fits<T>(
         &self,
         node: &Node,
@@ -88,7 +90,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 Err(Stop::Full) => return Err(Errno::NOSPC),
                 Err(Stop::Errno(Errno::NOSPC)) if self.make_room(blocks + BESIDE)? => {}
                 Err(Stop::Errno(Errno::NOSPC)) => break,
-                // Others have cut it, which the next comparison tells.
+                // Another process has truncated it, which the next comparison detects.
                 Err(Stop::Errno(Errno::AGAIN)) if attempt < TRIES => {}
                 Err(Stop::Errno(err)) => return Err(err),
             }
@@ -96,8 +98,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(None)
     }
 
-    /// Changes the backing file past the cache, when it has all that was written before. What was cached of the file is
-    /// forgotten.
+    /// Changes the backing file directly, after all earlier data was written back. The cached data
+    /// of the file is dropped.
     fn change_past<T>(
         &self,
         node: &Arc<Node>,
@@ -110,16 +112,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 self.cnode(node, state)?;
                 self.before_change(node, state)?;
                 let cnode = state.cached.as_ref().ok_or(Errno::IO)?;
-                // A bitmap without marks may be kept for the file's birth (births-N2).
+                // A bitmap without marks may exist for the file's birth (births-N2).
                 let has_more = |dirty: &Dirty| dirty.blocks.count() > 0 || dirty.is_changed;
                 if cnode.dirty.as_ref().is_some_and(has_more) {
                     return Ok(None);
                 }
-                // Until the fingerprint is taken it fits nothing that the shadow has.
+                // Until the fingerprint is taken again, it does not match the backing file.
                 let done = change(&self.backing, cnode)?;
                 let attr = self.backing.getattr(node.ino)?;
                 self.forget_content(state, &attr)?;
-                // The file has something now that the pool has not.
+                // The backing file now has data that the pool lacks.
                 state.made = None;
                 Ok(Some(done))
             })?;
@@ -129,7 +131,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// A regular file.
+    /// Returns a regular file.
     ///
     /// # Errors
     /// `EISDIR` for a directory, `other` for anything else.
@@ -157,7 +159,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.try_read(&node, offset, buf)
     }
 
-    /// Reads a file; `EAGAIN` as [`fetch`](Self::fetch) says.
+    /// Reads a file; `EAGAIN` as for [`fetch`](Self::fetch).
     fn try_read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
@@ -183,7 +185,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             drop(state);
             let mut changed = write(&node.state);
             self.cnode(node, &mut changed)?;
-            // To fetch may take long. Readers of cached blocks, and requests for attributes, do not wait for it.
+            // A fetch may take long. Readers of cached blocks and requests for attributes need not
+            // wait for it.
             state = RwLockWriteGuard::downgrade(changed);
         }
         let cnode = state.cached.as_ref().ok_or(Errno::IO)?;
@@ -216,8 +219,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(len)
     }
 
-    /// What of these bytes is not in the cache and may be something else than zeros below (pmcache-C1): whole blocks, at most
-    /// so many runs of them.
+    /// Returns the blocks of a range that are not in the cache and may differ from zeros in the
+    /// backing file (pmcache-C1), as at most `most` runs.
     pub(crate) fn holes(
         &self,
         cnode: &Cnode,
@@ -243,10 +246,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(holes)
     }
 
-    /// Reads blocks from below that the cache has not, and keeps them. `Some`: they could not be kept, here they are.
+    /// Reads blocks from the backing file that the cache lacks, and keeps them. Returns their bytes
+    /// if they could not be kept.
     ///
     /// # Errors
-    /// `EAGAIN` where others have cut the file since it was compared, which it has to be again.
+    /// `EAGAIN` if another process has truncated the file since it was compared; it has to be
+    /// compared again.
     fn fetch(
         &self,
         node: &Node,
@@ -261,7 +266,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         while filled < below {
             let at = hole.start + filled as u64;
             match self.backing.read(node.ino, at, &mut bytes[filled..below])? {
-                // What the cache is about to write below it may have counted already (drain-W2).
+                // The size may already cover bytes that the cache is about to write there
+                // (drain-W2).
                 0 if cnode.record.state.contains(Flags::BUSY) => break,
                 0 => {
                     node.is_suspect.store(true, Release);
@@ -286,9 +292,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Stores what is below: that changes no times.
+    /// Stores data of the backing file in the shadow, without a change of times.
     fn keep(&self, node: &Node, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
-        // Several may read at a time, and the times are of before each.
+        // Several threads may fetch at the same time, and each restores the times from before its
+        // store.
         let _keeping = lock(&node.keeping);
         let times = match cnode.dirty {
             Some(_) => Some(self.pool.getattr(cnode.shadow)?),
@@ -323,7 +330,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         let at = match at {
             Some(at) => at,
-            // It would not fit into an empty cache, or cannot be written back in place.
+            // The write would not fit into an empty cache, or cannot be written back in place.
             None => self.change_past(&node, |below, cnode| {
                 let at = if let WriteOffset::At(at) = offset { at } else { cnode.size };
                 below.write(node.ino, at, data)?;
@@ -338,7 +345,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(at)
     }
 
-    /// Whether a write, which the file refuses, only adds to it and so is to be made below at once.
+    /// Returns whether a write that the file refuses only appends, so that it can be made in the
+    /// backing file at once.
     fn adds_to_append_only(&self, node: &Node, offset: WriteOffset) -> bool {
         let state = read(&node.state);
         let is_end = |cnode: &Cnode| match offset {
@@ -348,7 +356,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.frozen == Some(Frozen::AppendOnly) && state.cached.as_ref().is_some_and(is_end)
     }
 
-    /// Makes all ready for bytes that are to be stored in a shadow: where.
+    /// Prepares a shadow for a write. Returns the offset of the write.
     pub(crate) fn prepare<'s>(
         &self,
         node: &Node,
@@ -385,7 +393,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok((start, cnode))
     }
 
-    /// Fetches what is missing of whole blocks. Nothing is left for later.
+    /// Fetches the missing parts of whole blocks.
     pub(crate) fn fetch_whole(&self, node: &Node, cnode: &Cnode, range: &Range<u64>) -> Result<()> {
         for hole in self.holes(cnode, range, usize::MAX)? {
             if self.fetch(node, cnode, &hole, false)?.is_some() {
@@ -395,9 +403,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// What comes before each change of a file's content or size.
+    /// Does the steps before each change of a file's content or size.
     pub(crate) fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
-        // An addition to an append-only file is made by the kernel, which takes the capability away.
+        // The kernel makes appends to an append-only file, and removes the capability.
         if !state.is_plain && state.frozen != Some(Frozen::AppendOnly) {
             // vfs-C5.
             match self.backing.removexattr(node.ino, CAPABILITY) {
@@ -423,7 +431,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Where the backing file is longer than the file: makes it as long, before the file grows (pmcache-C3).
+    /// Truncates a backing file that is longer than the file, before the file grows (pmcache-C3).
     pub(crate) fn cut_below(
         &self,
         node: &Node,
@@ -445,13 +453,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 (dirty.reserved, dirty.is_changed) = (0, true);
             }
         }
-        // A longer file that came back would show what was cut off.
+        // If a power failure brought the longer file back, it would show the bytes that were cut
+        // off.
         self.backing.fsync(node.ino)?;
         cnode.is_cut = false;
         Ok(())
     }
 
-    /// Allocates space below for blocks that are to be written back (pmcache-C5); `end`: where what is written ends.
+    /// Allocates space in the backing file for blocks that are to be written back (pmcache-C5).
+    /// `end` is the end of the write.
     pub(crate) fn reserve(
         &self,
         node: &Node,
@@ -494,7 +504,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Err(err) => return Err(err.into()),
         };
         let left = cnode.record.left.size;
-        // Of what lies between, nothing is allocated.
+        // Nothing is allocated in a gap between them.
         let goes_on = |dirty: &Dirty| start <= dirty.reserved.max(left.next_multiple_of(BLOCK));
         if let Some(dirty) = cnode.dirty.as_mut().filter(|dirty| reserved > left && goes_on(dirty))
         {
@@ -522,7 +532,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
-    /// Blocks are gone.
+    /// Removes the marks of blocks that were removed.
     pub(crate) fn unmark(&self, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
         let Some(dirty) = &mut cnode.dirty else { return Ok(()) };
         if blocks.is_empty() {
@@ -582,7 +592,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_shadow(cnode, &SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() })
     }
 
-    /// Removes a range, or inserts one: below, when all is there. What was cached of the file is forgotten.
+    /// Removes a range or inserts one in the backing file, after all data was written back. The
+    /// cached data of the file is dropped.
     fn shift(&self, node: &Arc<Node>, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         let (start, len) = (range.start, range.end - range.start);
         self.change_past(node, |below, _| {
@@ -599,7 +610,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if offset >= size {
             return Err(Errno::NXIO);
         }
-        // Where it is longer than the file, what is there is not the file's.
+        // Bytes of a backing file beyond the end of the file do not belong to the file.
         let below = cnode.record.left.size.min(size);
         let in_pool = |at, whence| self.pool.seek(cnode.shadow, at, whence);
         let in_backing = |at, whence| match self.backing.seek(ino, at, whence) {
@@ -634,7 +645,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Notes that a file has to be written back although none of its blocks may be marked.
+    /// Notes that a file has to be written back although its blocks may be unmarked.
     pub(crate) fn note_change(&self, cnode: &mut Cnode) {
         cnode.ctime = (self.options.clock)();
         if let Some(dirty) = &mut cnode.dirty {
@@ -642,22 +653,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// The time of the shadow, which is the file's where it has a bitmap.
+    /// Returns the modification time of the shadow, which is the file's if it has a bitmap.
     pub(crate) fn own_mtime(&self, cnode: &Cnode) -> Result<Timestamp> {
         Ok(self.pool.getattr(cnode.shadow)?.mtime)
     }
 }
 
-/// Taken away by every change of content (vfs-C5).
+/// The attribute that every change of content removes (vfs-C5).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Sets the size of a file below.
+/// Sets the size of a backing file.
 pub(crate) fn set_size<B: Backing>(below: &B, ino: Ino, size: u64) -> Result<()> {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
     below.setattr(&vfs::Caller::ROOT, ino, &set).map(drop)
 }
 
-/// Puts those of `bytes`, which lie at `at`, into `buf`, which lies at `offset`, that belong there.
+/// Copies the part of `bytes`, which begin at `at`, that overlaps with `buf`, which begins at
+/// `offset`.
 fn overlay(buf: &mut [u8], offset: u64, bytes: &[u8], at: u64) {
     let start = at.max(offset);
     let end = (at + bytes.len() as u64).min(offset + buf.len() as u64);

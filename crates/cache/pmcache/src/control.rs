@@ -1,12 +1,14 @@
-//! What users ask of a cache for one file, through attributes that only the cache has.
+//! Commands of users for single files, through attributes that only the cache has.
 //!
-//! A command is an extended attribute named [`COMMANDS`] and the command's name: reading it carries out what changes nothing
-//! that programs see and needs no right but to read the file; setting it, to any value, what needs the right to write. No
-//! other file system takes such names, so that a command which reaches the wrong one fails and leaves nothing.
+//! A command is an extended attribute named [`COMMANDS`] and the command's name. Reading it runs
+//! commands that change nothing visible and need only the right to read the file. Setting it, to
+//! any value, runs those that need the right to write. No other file system accepts such names, so
+//! a command that reaches the wrong one fails without effect.
 //!
-//! - **control-A1** What is pinned is not evicted, before and after a restart, until it is unpinned or removed (pins-P1 and
-//!   P2 have the bounds). It is still dropped and read again after a change below by others. Pins are set and taken
-//!   away by the file's owner and by root.
+//! - **control-A1** A pinned file is not evicted, before and after a restart, until it is unpinned
+//!   or removed (within the bounds of pins-P1 and pins-P2). It is still dropped and read again
+//!   after other processes change it in the backing store. Only the file's owner and root set and
+//!   remove pins.
 
 use crate::content::FETCH_MAX;
 use crate::delegate::DELEGATION;
@@ -21,55 +23,56 @@ use std::sync::Arc;
 use std::time::Duration;
 use vfs::{Errno, FileKind, FileSystem, Ino, Result, Right, Seek, SetAttr};
 
-/// Attributes that are commands begin so.
+/// The prefix of attributes that are commands.
 pub const COMMANDS: &str = "keepstone.cache.";
 
-/// The attribute that says what writes to one file promise: the name of a [`Mode`]. It is kept with the file below.
+/// The attribute with the guarantee for writes to one file: the name of a [`Mode`]. It is stored
+/// with the backing file.
 pub const DATA: &str = "user.keepstone.data";
 
-/// The attribute that every file of a cache has, unless others' changes are looked for at each call: for how long the cache
-/// believes what it has found below, in ns, in decimal.
+/// The attribute with the time for which the cache relies on a comparison with the backing store,
+/// in ns, in decimal. Every file has it, unless the cache compares at each call.
 pub const COHERENCE: &str = "keepstone.cache.coherence";
 
-/// How long to wait for another thread that writes a file back, each time.
+/// The time between two looks at a file that another thread writes back.
 const WAIT: Duration = Duration::from_millis(1);
-/// A file that was written to this often while it was written back is left alone.
+/// The number of attempts to write back a file that is written to meanwhile.
 const TRIES: usize = 64;
 
-/// What can be asked for a file.
+/// A command for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Say what the cache has of it.
+    /// Return the status of the file in the cache.
     Status,
     /// Read all of it into the cache.
     Warm,
-    /// The same, and keep it there (control-A1).
+    /// Read all of it into the cache and keep it there (control-A1).
     Pin,
-    /// Evict it like any other.
+    /// Remove the pin.
     Unpin,
-    /// Write back what it has; of the root: all files.
+    /// Write back the file; for the root: all files.
     Flush,
-    /// Write back what it has, and forget what was cached.
+    /// Write back the file, and drop its cached data.
     Invalidate,
 }
 
-/// What a cache has of a file.
+/// The status of a file in a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub size_bytes: u64,
     /// Bytes of it that are in the pool.
     pub cached_bytes: u64,
-    /// Bytes that are not below yet.
+    /// Bytes that are not written back yet.
     pub dirty_bytes: u64,
     /// Whether it is pinned.
     pub is_pinned: bool,
-    /// What a write promises.
+    /// The guarantee for writes.
     pub mode: String,
 }
 
 impl Command {
-    /// All of them, with their names.
+    /// All commands, with their names.
     pub const NAMES: [(Self, &str); 6] = [
         (Self::Status, "status"),
         (Self::Warm, "warm"),
@@ -79,18 +82,19 @@ impl Command {
         (Self::Invalidate, "invalidate"),
     ];
 
-    /// Its attribute.
+    /// Returns the name of its attribute.
     pub fn attribute(self) -> String {
         let named = Self::NAMES.iter().find(|(command, _)| *command == self);
         format!("{COMMANDS}{}", named.map_or("", |(_, name)| name))
     }
 
-    /// Whether it needs only the right to read the file.
+    /// Returns whether it needs only the right to read the file.
     pub fn only_reads(self) -> bool {
         matches!(self, Self::Status | Self::Warm)
     }
 
-    /// The command that an attribute is, if it is one; `EOPNOTSUPP` where there is none of this name.
+    /// Returns the command of an attribute, if the name has the prefix of commands; `EOPNOTSUPP`
+    /// for an unknown command.
     pub(crate) fn of_attribute(name: &[u8]) -> Option<Result<Self>> {
         let name = name.strip_prefix(COMMANDS.as_bytes())?;
         let found = Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name);
@@ -98,8 +102,8 @@ impl Command {
     }
 }
 
-/// The right that reading or changing an attribute of this name takes. Only the owner may keep space from others, take it back, or
-/// change the promise of writes. Warming takes the right to read.
+/// Returns the right that is needed to read or change an attribute of this name. Only the owner may
+/// reserve space, release it, or change the guarantee for writes. Warming needs the right to read.
 pub fn right(name: &[u8], changes: bool) -> Right {
     match Command::of_attribute(name) {
         _ if name == DELEGATION.as_bytes() => Right::Writer,
@@ -110,29 +114,31 @@ pub fn right(name: &[u8], changes: bool) -> Right {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// What writes to a file promise: as its attribute says, else as the cache was attached.
+    /// Returns the guarantee for writes to a file: that of its attribute, or else the one of the
+    /// cache.
     pub(crate) fn mode_of(&self, ino: Ino, state: &mut State) -> Mode {
         if let Some(mode) = state.mode {
             return mode;
         }
-        // Where it cannot be read it says nothing.
+        // An unreadable attribute counts as missing.
         let own = self.backing.getxattr(ino, DATA.as_bytes()).ok().and_then(|text| parse(&text));
         *state.mode.insert(own.unwrap_or(self.options.mode))
     }
 
-    /// Whether this can be what writes to a file promise.
+    /// Checks a value for the attribute of the guarantee for writes.
     ///
     /// # Errors
-    /// `EINVAL` where it is no mode, or no regular file.
+    /// `EINVAL` if it is not a mode, or the inode is not a regular file.
     pub(crate) fn check_mode(&self, ino: Ino, value: &[u8]) -> Result<()> {
         let is_file = self.backing.getattr(ino)?.kind == FileKind::File;
         if is_file && parse(value).is_some() { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Carries out a command that only reads, and says how it stands with the file then: [`FileStatus`] in JSON.
+    /// Runs a command that only reads. Returns the status of the file afterwards: [`FileStatus`] in
+    /// JSON.
     ///
     /// # Errors
-    /// `EPERM` for other commands. For warming, `ENOSPC` where the pool cannot hold the file.
+    /// `EPERM` for other commands. For warming, `ENOSPC` if the pool cannot hold the file.
     pub(crate) fn control(&self, ino: Ino, command: Command) -> Result<Vec<u8>> {
         if !command.only_reads() {
             return Err(Errno::PERM);
@@ -144,12 +150,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         serde_json::to_vec(&self.file_status(&node)?).map_err(|_| Errno::IO)
     }
 
-    /// Carries out a command.
+    /// Runs a command.
     ///
     /// # Errors
-    /// As [`control`](Self::control) for warming; for pinning, `ENOSPC` and `EDQUOT` beyond what may be pinned (pins-P1); of
-    /// the file system below for writing back. `EROFS` where nothing may be
-    /// changed.
+    /// As [`control`](Self::control) for warming; `ENOSPC` and `EDQUOT` for pinning beyond the
+    /// limits (pins-P1); errors of the backing store for writing back. `EROFS` in a read-only
+    /// cache.
     pub(crate) fn control_to_change(&self, ino: Ino, command: Command) -> Result<()> {
         if self.options.read_only {
             return Err(Errno::ROFS);
@@ -163,7 +169,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Command::Warm => self.warm(&node),
             Command::Pin => {
                 self.set_pinned(&node, true)?;
-                // What was pinned before a failure stays so: to be warmed again, or unpinned.
+                // After a failure the file stays pinned, to be warmed again or unpinned.
                 self.warm(&node)
             }
             Command::Unpin => self.set_pinned(&node, false),
@@ -172,7 +178,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Reads all of a file into the cache, a piece at a time, so that others go on.
+    /// Reads all of a file into the cache, a piece at a time, so that other threads can use it in
+    /// between.
     pub(crate) fn warm(&self, node: &Node) -> Result<()> {
         let mut at = 0;
         loop {
@@ -183,7 +190,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             let end = (at + FETCH_MAX).min(cnode.size.next_multiple_of(BLOCK));
             match self.fetch_whole(node, cnode, &(at..end)) {
-                // Others have cut it.
+                // Another process has truncated it.
                 Err(Errno::AGAIN) => {}
                 fetched => {
                     fetched?;
@@ -194,7 +201,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     fn set_pinned(&self, node: &Node, is_pinned: bool) -> Result<()> {
-        // Pins from before this cache was attached count, too.
+        // Pins from earlier attachments count, too.
         while is_pinned && self.crawl()? {}
         let mut state = write(&node.state);
         let cnode = self.cnode(node, &mut state)?;
@@ -215,7 +222,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Writes back what a file has now, also what another thread is at.
+    /// Writes back the current data of a file, including data that another thread is writing back.
     pub(crate) fn flush(&self, node: &Arc<Node>) -> Result<()> {
         loop {
             self.drain(std::slice::from_ref(node))?;
@@ -226,10 +233,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Forgets what is cached of a file, when all that was written before is below.
+    /// Drops the cached data of a file after everything written before was written back.
     ///
     /// # Errors
-    /// `EBUSY` where it is written to faster than it is written back.
+    /// `EBUSY` if the file is written to faster than it is written back.
     fn invalidate(&self, node: &Arc<Node>) -> Result<()> {
         for _ in 0..TRIES {
             self.flush(node)?;
@@ -243,7 +250,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Err(Errno::BUSY)
     }
 
-    /// Bytes of a file that are in the pool.
+    /// Returns the number of bytes of a file that are in the pool.
     fn cached_bytes(&self, cnode: &Cnode) -> Result<u64> {
         let (mut bytes, mut at) = (0, 0);
         loop {

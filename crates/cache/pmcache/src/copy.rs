@@ -1,4 +1,4 @@
-//! Copies of one file to another: by the pool, where the cache has all that is copied, else as reads and writes.
+//! Copies between files: by the pool, if the cache has all of the source, else by reads and writes.
 
 use crate::content::{FETCH_MAX, WriteOffset};
 use crate::node::{Cnode, Node};
@@ -6,11 +6,12 @@ use crate::{BLOCK, Cache};
 use backing::Backing;
 use vfs::{Errno, FileSystem, Ino, Result, Seek};
 
-/// Copies of more bytes are read into the cache first, if the pool cannot make them; all others are made in one piece.
+/// A larger copy, in bytes, is read into the cache first if the pool cannot make it. Smaller ones
+/// are read and written in one piece.
 const COPY_MAX: u64 = 4 << 20;
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// `FileSystem::copy_range`.
+    /// Implements `FileSystem::copy_range`.
     pub(crate) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         let (source, target) = (self.file(from.0, Errno::INVAL)?, self.file(to.0, Errno::INVAL)?);
         let size = self.getattr(from.0)?.size;
@@ -22,7 +23,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
             return Err(Errno::INVAL);
         }
-        // Compared with what is below, as whoever reads it.
+        // This read compares the file with the backing store, as any reader does.
         self.read_file(from.0, from.1, &mut [0])?;
         let in_pool = || self.copy_in_pool((&source, from.1), (&target, to.1), len);
         if let Some(copied) = in_pool()? {
@@ -48,7 +49,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(at)
     }
 
-    /// Reads all of a range, so that the cache has it; whether there is as much.
+    /// Reads all of a range into the cache. Returns whether the file has that many bytes.
     fn read_all(&self, source: &Node, offset: u64, len: u64) -> Result<bool> {
         let mut piece = vec![0; FETCH_MAX as usize];
         let mut at = offset;
@@ -62,7 +63,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(true)
     }
 
-    /// A copy that the pool makes of one shadow to another; `None` where the cache has not, or cannot have, all of it.
+    /// Copies from one shadow to another in the pool. Returns `None` if the cache does not have, or
+    /// cannot have, all of the source.
     fn copy_in_pool(
         &self,
         (source, from): (&Node, u64),
@@ -76,7 +78,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     self.cnode(target, state)?;
                     state.cached.as_ref()
                 } else {
-                    // The order of locks: not this one while the other is held, but by chance.
+                    // The order of locks forbids to wait for this one while the other is held.
                     held = source.state.try_read().map_err(|_| Errno::AGAIN)?;
                     held.cached.as_ref().filter(|_| held.delegation.is_none())
                 };
@@ -97,7 +99,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Whether all of these bytes are in the cache, without a hole that a copy would keep.
+    /// Returns whether all of these bytes are in the cache, without a hole that a copy would keep.
     fn is_whole(&self, cnode: &Cnode, offset: u64, len: u64) -> Result<bool> {
         Ok(self.pool.seek(cnode.shadow, offset, Seek::Hole)? >= offset + len)
     }

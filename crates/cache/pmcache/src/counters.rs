@@ -1,11 +1,11 @@
-//! What a cache counts and says of itself.
+//! The counters and the status of a cache.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What a cache has done since it was attached.
+        /// The counts of a cache since it was attached.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counters { $($(#[$doc])* pub $name: u64),+ }
 
@@ -27,9 +27,9 @@ counters! {
     read_misses,
     /// Bytes read through the cache.
     read_bytes,
-    /// Bytes read from below.
+    /// Bytes read from the backing store.
     fetched_bytes,
-    /// Reads that passed the cache by.
+    /// Reads that bypassed the cache.
     bypassed,
     /// Writes.
     writes,
@@ -43,50 +43,52 @@ counters! {
     evicted_blocks,
     /// Attempts to write back that failed.
     failures,
-    /// Files that others had changed below, of which the cache forgot what it had read.
+    /// Files that other processes had changed in the backing store, so that the cache dropped the
+    /// data that it had read.
     invalidated,
-    /// Writes that had to write back before they could go on.
+    /// Writes that had to wait until other data was written back.
     throttled,
     /// Files that were delegated to programs.
     delegated,
-    /// Of these, how many were recalled.
+    /// Delegations that were recalled.
     recalled,
-    /// Changes by others that were told by the file system below.
+    /// Changes by other processes that the backing store reported.
     changes_told,
-    /// How often there were more of them than could be told.
+    /// The number of times that more changes occurred than could be reported.
     changes_lost,
     /// Openings behind the cache that had to wait until the file was written back.
     openers_waited,
-    /// Those of them that were refused, as it could not be, or not in time.
+    /// Openings that were refused, as the file could not be written back, or not in time.
     openers_refused,
 }
 
-/// A counter, plus `n`.
+/// Adds `n` to a counter.
 pub(crate) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);
 }
 
-/// A file that needs somebody's attention.
+/// A file that needs the user's attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// Where it is or was last, relative to the directory.
+    /// Its path, or its last known path, relative to the directory.
     pub path: String,
-    /// What is wrong, and what can be done.
+    /// The problem, and what the user can do.
     pub what: String,
     /// Bytes of it that are only in the cache.
     pub dirty_bytes: u64,
 }
 
-/// How a cache stands.
+/// The status of a cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// What a write promises.
+    /// The guarantee for writes.
     pub mode: String,
-    /// How changes by others are noticed, beside comparing: the name of a [`Watch`](backing::Watch).
+    /// The way in which changes by other processes are reported, in addition to comparisons: the
+    /// name of a [`Watch`](backing::Watch).
     pub watch: String,
-    /// Of what the file system below tells: the name of a [`Reach`](backing::Reach).
+    /// The changes that the backing store reports: the name of a [`Reach`](backing::Reach).
     pub watch_reach: Option<String>,
-    /// Why they are not, where it was asked for.
+    /// The reason why changes are not reported, if that was requested.
     pub watch_problem: Option<String>,
     /// Bytes of the pool.
     pub size_bytes: u64,
@@ -94,30 +96,30 @@ pub struct Status {
     pub used_bytes: u64,
     /// Bytes that pinned files hold.
     pub pinned_bytes: u64,
-    /// They hold no more.
+    /// The maximum number of bytes that pinned files may hold.
     pub pinned_bytes_max: u64,
-    /// Bytes that are not below yet.
+    /// Bytes that are not written back yet.
     pub dirty_bytes: u64,
-    /// Files that have such.
+    /// Files with such bytes.
     pub dirty_files: u64,
-    /// For how long the oldest of them has been waiting, in milliseconds.
+    /// The time for which the oldest of them has been waiting, in milliseconds.
     pub oldest_dirty_ms: u64,
     /// Changes of names and attributes that only the server's memory has.
     pub pending_changes: u64,
-    /// Whether reads that the cache answers are a share of all.
+    /// The share of reads that the cache answered alone.
     pub hit_rate: Option<f64>,
     /// Bytes written back for each byte written.
     pub write_amplification: Option<f64>,
-    /// What was done.
+    /// The counters.
     pub counters: Counters,
-    /// Files that need attention.
+    /// The number of files that need attention.
     pub troubled_files: u64,
-    /// Which they are, for root and the user whose cache it is.
+    /// These files, shown to root and the user who owns the cache.
     pub troubles: Vec<Trouble>,
 }
 
 impl Status {
-    /// The same without names of files, which other users may not be allowed to see.
+    /// Returns the status without names of files, which other users may not be allowed to see.
     pub fn without_names(self) -> Self {
         Self { troubles: Vec::new(), ..self }
     }

@@ -1,26 +1,31 @@
-//! Files that programs read and write in the pool themselves, without a request to who serves the cache
-//! ([`FileSystem::delegate`]).
+//! Delegation: programs read and write files in the pool themselves, without a request to the
+//! server of the cache ([`FileSystem::delegate`]).
 //!
-//! A program asks by the attribute [`DELEGATION`], and is told by which number it may; what it is going to write it announces
-//! ([`FileSystem::announce`]). So its calls cost what calls on files of a pool cost, and nothing is written that is not
-//! accounted for.
+//! A program requests a delegation by the attribute [`DELEGATION`], which returns the number of the
+//! delegation. It announces the blocks that it is going to write ([`FileSystem::announce`]). So its
+//! calls cost as much as calls on files of a pool, and every write is accounted for.
 //!
-//! - **delegate-G1** While a file is delegated, the shadow has every block that is below, as nothing is evicted that has a bitmap;
-//!   and the front end has kept nothing of the file, neither content nor attributes.
-//! - **delegate-G2** Programs write only to blocks that were marked under the same number, for them or by them. What goes before
-//!   each write of the cache's own (marks, space below, the cut of a longer backing file, a name that is durable where that is
-//!   promised) was done before, so there is nothing to sync, either.
-//! - **delegate-G3** Whoever else uses the file recalls it first; then its size is the shadow's, as C3 has it. Writing it back is
-//!   such a use, so a delegation ends with the age of what is dirty at the latest.
-//! - **delegate-G4** Between the moment at which the front end is told to forget a file and that at which it is delegated, nobody
-//!   else has used it: then it would have been kept again, and it is not delegated.
-//! - **delegate-G5** A program marks blocks itself by the credit that it has: only such as the backing file has, or has space
-//!   for, so that nothing but the mark goes before a write to them, and no more than were counted as not written back when it was
-//!   given. As long as there is credit the bitmap in the pool counts, and nobody but [`FileSystem::set_bits_delegated`] changes
-//!   it; a recall reads it. While a file is being written back there is none: what is marked meanwhile has to be known.
-//! - **delegate-G6** Where somebody else may have mapped the file by the kernel, a program makes the kernel ask for the size when
-//!   it has written beyond the end: so it is told with each answer to an announcement, and a file is recalled when somebody opens
-//!   it.
+//! - **delegate-G1** While a file is delegated, the shadow has every block of the backing file, as
+//!   eviction skips the file. The front end has cached neither content nor attributes of the file.
+//! - **delegate-G2** Programs write only to blocks that were marked under the same number, for them
+//!   or by them. All steps that precede a write by the cache itself were done before: marks, space
+//!   in the backing store, truncation of a longer backing file, and, if it is promised, a durable
+//!   name. So there is nothing to sync, either.
+//! - **delegate-G3** Any other use of the file recalls it first; then its size is the shadow's, as
+//!   pmcache-C3 demands. Writing back is such a use, so a delegation ends at the latest when its
+//!   dirty data has to be written back.
+//! - **delegate-G4** If the file is used otherwise between the request that the front end forget it
+//!   and the delegation, the front end may have cached it again. Then it is not delegated.
+//! - **delegate-G5** A program marks blocks itself within its credit. It may mark only blocks that
+//!   the backing file has, or has space for, so that nothing except the mark precedes a write to
+//!   them. It may mark only as many as were counted as not written back when it got the credit.
+//!   While there is credit, the bitmap in the pool is authoritative, and only
+//!   [`FileSystem::set_bits_delegated`] changes it; a recall reads it. While a file is being
+//!   written back there is no credit, as the cache has to know the blocks that are marked
+//!   meanwhile.
+//! - **delegate-G6** If other processes may have mapped the file through the kernel, a program that
+//!   has written beyond the end makes the kernel ask for the size. So each answer to an
+//!   announcement reports such mappings, and an opening by another process recalls the file.
 
 use crate::content::CAPABILITY;
 use crate::counters::count;
@@ -35,39 +40,43 @@ use vfs::{
     Announcement, Attr, Credit, Delegation, Errno, FileSystem, Ino, Result, Seek, Timestamp,
 };
 
-/// The attribute that delegates a file, if it can be, and tells the number, the shadow and the path of the pool, with
-/// spaces between them.
+/// The attribute that delegates a file, if that is possible. It returns the number, the shadow and
+/// the path of the pool, separated by spaces.
 pub const DELEGATION: &str = "keepstone.cache.delegation";
 
-/// The attribute that says the same of a file that is delegated already, and nothing of others.
+/// The attribute that returns the same for a file that is delegated already, and does not exist for
+/// others.
 pub const JOIN: &str = "keepstone.cache.delegated";
 
-/// So many blocks can be announced at once.
+/// The maximum number of blocks in one announcement.
 const MARKED_MAX: u64 = 16 << 10;
-/// A file of more than this part of the pool is not delegated: all of it would have to be there.
+/// A file larger than the pool divided by this number is not delegated, as all of it would have to
+/// be in the pool.
 const PART_OF_POOL: u64 = 8;
-/// So many blocks a program may mark itself before it asks for more.
+/// The number of blocks that a program may mark itself before it has to announce more.
 const CREDIT: u64 = 1024;
-/// As many programs at least can have credit before there is more than may wait to be written back.
+/// The minimum number of programs that can have credit within the limit of data that is not written
+/// back.
 const CREDITS: u64 = 64;
-/// Set-user-ID and set-group-ID, which a write takes away.
+/// The set-user-ID and set-group-ID bits, which a write clears.
 const PRIVILEGES: u32 = 0o6000;
 
-/// Makes a front end forget all that it keeps of a file.
+/// A function that makes a front end forget everything that it has cached of a file.
 pub type Forget = Box<dyn Fn(Ino) -> Result<()> + Send + Sync>;
 
-/// How files are delegated.
+/// The state of delegating.
 pub(crate) struct Delegating {
-    /// The pool's path.
+    /// The path of the pool.
     pool: Vec<u8>,
     forget: Forget,
-    /// Held by who delegates: the front end answers nobody with the thread that makes it forget.
+    /// Held while a file is delegated: the thread that makes the front end forget cannot answer
+    /// requests meanwhile.
     one: Mutex<()>,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// From now on delegates files to programs that ask: they find the pool at this path. Once; by a front end that goes on
-    /// answering while it forgets.
+    /// Starts to delegate files to programs that request it and find the pool at this path. Called
+    /// once, by a front end that can answer requests while it forgets.
     pub fn delegate_to_programs(&self, pool: Vec<u8>, forget: Forget) {
         let can = !self.options.read_only && !self.options.write_through;
         if can && self.options.coherence_ns > 0 {
@@ -75,10 +84,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Delegates a file: by which number, the shadow, and the pool.
+    /// Delegates a file. Returns the number, the shadow and the pool.
     ///
     /// # Errors
-    /// `ENODATA` where that cannot be; `EAGAIN` where it may be possible later.
+    /// `ENODATA` if that is impossible; `EAGAIN` if it may be possible later.
     pub(crate) fn delegation(&self, ino: Ino) -> Result<Vec<u8>> {
         if let Ok(told) = self.join(ino) {
             return Ok(told);
@@ -103,17 +112,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         told(&state, way).ok_or(Errno::AGAIN)
     }
 
-    /// What a program is told of a file that is delegated already.
+    /// Returns the number, the shadow and the pool of a file that is delegated already.
     ///
     /// # Errors
-    /// `ENODATA` where it is not.
+    /// `ENODATA` if it is not.
     pub(crate) fn join(&self, ino: Ino) -> Result<Vec<u8>> {
         let way = self.delegating.get().ok_or(Errno::NODATA)?;
         let node = self.table.find(ino).ok_or(Errno::NODATA)?;
         told(&read(&node.state), way).ok_or(Errno::NODATA)
     }
 
-    /// Prepares all that a program will not.
+    /// Does all the preparation that programs cannot do.
     fn offer(&self, node: &Node) -> Result<()> {
         let space = self.pool.statfs();
         let most = space.blocks * u64::from(space.block_size) / PART_OF_POOL;
@@ -141,10 +150,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Makes ready for writes by a delegation to these blocks (delegate-G2).
+    /// Prepares these blocks for writes by a delegation (delegate-G2).
     ///
     /// # Errors
-    /// As [`FileSystem::announce`]; `ENOSPC` where there is no space for them below.
+    /// As [`FileSystem::announce`]; `ENOSPC` if there is no space for them in the backing store.
     pub(crate) fn mark_delegated(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
         let Announcement { by, blocks } = announced;
         if !(1..=MARKED_MAX).contains(&blocks.end.saturating_sub(blocks.start)) {
@@ -179,7 +188,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
-    /// Somebody has opened a file who may map it (delegate-G6).
+    /// Counts an opening of a file by a process that may map it (delegate-G6).
     pub(crate) fn count_opening(&self, ino: Ino) {
         let Some(node) = self.table.find(ino) else { return };
         let is_only = node.openings.fetch_add(1, SeqCst) == 0;
@@ -191,7 +200,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Marks blocks where programs do so, too (delegate-G5).
+    /// Marks blocks in a bitmap that programs change, too (delegate-G5).
     fn mark_beside(&self, by: Delegation, cnode: &mut Cnode, blocks: &Range<u64>) -> Result<()> {
         let dirty = cnode.dirty.as_mut().ok_or(Errno::IO)?;
         self.pool.set_bits_delegated(by, dirty.bitmap, blocks.clone())?;
@@ -200,7 +209,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Lets a program that has announced blocks up to `end` mark so many more of the file (delegate-G5).
+    /// Gives credit for `blocks` more blocks of a file to a program that has announced blocks up to
+    /// `end` (delegate-G5).
     fn give_credit(
         &self,
         node: &Node,
@@ -214,7 +224,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         };
         let left = cnode.record.left.size;
         let both = cnode.size.min(left.max(dirty.reserved));
-        // Who writes beyond what is below goes on there.
+        // A program that writes beyond the end of the backing file will continue there.
         if blocks == 0 || end * BLOCK > both.next_multiple_of(BLOCK) {
             return Credit::NONE;
         }
@@ -227,7 +237,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Credit { bitmap: dirty.bitmap, end: both.div_ceil(BLOCK), blocks, ..Credit::NONE }
     }
 
-    /// Takes in what programs have marked, which no longer do (delegate-G5).
+    /// Reads the marks that programs have made. They make no more now (delegate-G5).
     fn take_credit(&self, delegated: &Delegated, cnode: &mut Cnode) {
         if delegated.credit == 0 {
             return;
@@ -236,7 +246,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.backlog.shrink(dirty.blocks.count() * BLOCK);
             match self.marked_in_pool(dirty) {
                 Ok(blocks) => dirty.blocks = blocks,
-                // Any may be.
+                // Any block may be marked.
                 Err(_) => drop(dirty.blocks.add(&(0..cnode.size.div_ceil(BLOCK)))),
             }
             self.backlog.grow(dirty.blocks.count() * BLOCK);
@@ -249,7 +259,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.read_bitmap(dirty.bitmap, size)
     }
 
-    /// Bytes of a file that are only in the cache, those included that programs have marked.
+    /// Returns the number of bytes of a file that are only in the cache, including those that
+    /// programs have marked.
     pub(crate) fn dirty_bytes(&self, state: &State) -> u64 {
         let Some(cnode) = &state.cached else { return 0 };
         let has_credit = |delegated: Delegated| delegated.credit > 0;
@@ -258,10 +269,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         blocks.map_or(cnode.dirty_bytes(), |blocks| blocks.count() * BLOCK)
     }
 
-    /// Recalls a file from programs (delegate-G3). To be called by who uses it in any other way, with its state locked.
+    /// Recalls a file from programs (delegate-G3). Any other use of the file calls it first, with
+    /// the state locked.
     ///
     /// # Errors
-    /// `EAGAIN` where one of them may still be at work.
+    /// `EAGAIN` if a program may still be writing.
     pub(crate) fn recall(&self, state: &mut State) -> Result<()> {
         state.is_offered = false;
         let Some(delegated) = state.delegation else { return Ok(()) };
@@ -275,13 +287,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if let Some(dirty) = &mut cnode.dirty {
             dirty.is_changed = true;
         }
-        // What was announced and not written.
+        // These blocks were announced and not written.
         self.unmark(cnode, &(shadow.size.div_ceil(BLOCK)..u64::MAX))?;
         self.resident.enter(cnode.shadow);
         Ok(())
     }
 
-    /// Whether programs may be changing the file now, or will in a moment.
+    /// Returns whether programs may be changing the file now, or soon.
     pub(crate) fn is_with_programs(&self, ino: Ino) -> bool {
         let with_programs = |node: std::sync::Arc<Node>| {
             let state = read(&node.state);
@@ -292,13 +304,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 }
 
 impl Delegated {
-    /// When the file changed last, programs included, by the attributes that its shadow has now.
+    /// Returns the time of the last change of the file, including changes by programs, from the
+    /// current attributes of its shadow.
     pub fn ctime(&self, cnode: &Cnode, shadow: &Attr) -> Timestamp {
         if shadow.mtime == self.mtime { cnode.ctime } else { cnode.ctime.max(shadow.mtime) }
     }
 }
 
-/// What a program is told of a file that is delegated: number, shadow, path of the pool.
+/// Returns the answer to a program about a delegated file: number, shadow, path of the pool.
 fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
     let Delegation(number) = state.delegation?.by;
     let Ino(shadow) = state.cached.as_ref()?.shadow;

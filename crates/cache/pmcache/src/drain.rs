@@ -1,9 +1,10 @@
 //! Writing back.
 //!
-//! - **drain-W1** A file's marks are cleared when what they stand for is below, durably, and only of blocks that nobody has written
-//!   since they were read for that.
-//! - **drain-W2** Before bytes go below, the record is marked busy and the known size of the backing file covers them: so who
-//!   cuts the file meanwhile knows that it has to be cut below, too.
+//! - **drain-W1** The marks of a file are cleared when the marked data is durable in the backing
+//!   file, and only those of blocks that were not written since they were read for that.
+//! - **drain-W2** Before bytes go to the backing file, the record is marked busy and the known size
+//!   of the backing file is extended to cover them. So a truncation meanwhile knows that it has to
+//!   truncate the backing file, too.
 
 use crate::content::{BESIDE, set_size};
 use crate::counters::count;
@@ -18,53 +19,54 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{Caller, Errno, FileSystem, Ino, Result, Seek, SetAttr, SetTime, Timestamp};
 
-/// So many bytes are written below by one call.
+/// The maximum number of bytes written to the backing file by one call.
 const PIECE: u64 = 1 << 20;
-/// So many files are written back together, by one sync of the file system below where they are more than
-/// [`EACH_MAX`].
+/// The maximum number of files that are written back together. If these are more than [`EACH_MAX`],
+/// one sync of the whole backing store follows.
 const BATCH: usize = 64;
 const EACH_MAX: usize = 4;
-/// Who has failed waits for this long, in nanoseconds, and then twice as long, up to 64 times.
+/// The time until a failed file is tried again, in nanoseconds. It doubles with each failure, up to
+/// the 64-fold.
 const RETRY_NS: i64 = 100_000_000;
 
-/// What is not below yet.
+/// Data that is not written back yet.
 #[derive(Default)]
 pub struct Backlog {
-    /// Marked blocks.
+    /// The bytes of marked blocks.
     bytes: AtomicU64,
-    /// And those that programs may have marked themselves since.
+    /// The bytes of blocks that programs may have marked themselves since.
     credit: AtomicU64,
-    /// Files that have such, and since when.
+    /// The files with such data, and the times since when.
     files: Mutex<HashMap<Ino, (Timestamp, Arc<Node>)>>,
-    /// Some of them could not be written back.
+    /// Whether some of them could not be written back.
     has_failed: AtomicBool,
 }
 
-/// A file of which all that was marked has been written to the file system below.
+/// A file whose marked blocks have all been written to the backing file.
 struct Written {
     node: Arc<Node>,
     blocks: Blocks,
-    /// The backing file then.
+    /// The backing file at that time.
     left: Fingerprint,
 }
 
 impl Backlog {
-    /// As many as there may be.
+    /// Returns the maximum number of bytes that there may be.
     pub fn bytes(&self) -> u64 {
         self.marked() + self.credit.load(Relaxed)
     }
 
-    /// As many as are known of.
+    /// Returns the number of bytes that are known.
     pub fn marked(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Programs may mark so many blocks (delegate-G5).
+    /// Notes that programs may mark `blocks` blocks (delegate-G5).
     pub fn give_credit(&self, blocks: u64) {
         self.credit.fetch_add(blocks * BLOCK, Relaxed);
     }
 
-    /// They may no more: what they have marked is known now.
+    /// Notes that they may no longer, as their marks are known now.
     pub fn take_credit(&self, blocks: u64) {
         self.credit.fetch_sub(blocks * BLOCK, Relaxed);
     }
@@ -85,24 +87,24 @@ impl Backlog {
         lock(&self.files).remove(&ino);
     }
 
-    /// What is left was written now.
+    /// Notes that the remaining data of a file was written now.
     fn renew(&self, ino: Ino, now: Timestamp) {
         if let Some((since, _)) = lock(&self.files).get_mut(&ino) {
             *since = now;
         }
     }
 
-    /// A file that has such.
+    /// Returns a file with such data.
     pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
         lock(&self.files).get(&ino).map(|(_, node)| node.clone())
     }
 
-    /// Since when the oldest file has such; `None`: there is none.
+    /// Returns the time since when the oldest file has such data; `None` without such files.
     pub fn oldest(&self) -> Option<Timestamp> {
         lock(&self.files).values().map(|(since, _)| *since).min()
     }
 
-    /// All files, the oldest first.
+    /// Returns all files, the oldest first.
     pub fn files(&self) -> Vec<(Timestamp, Arc<Node>)> {
         let mut files: Vec<_> = lock(&self.files).values().cloned().collect();
         files.sort_by_key(|(since, node)| (*since, node.ino));
@@ -111,10 +113,10 @@ impl Backlog {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Writes files back: when it returns, what they had is below, durably.
+    /// Writes files back. When it returns, their data is durable in the backing store.
     ///
     /// # Errors
-    /// The first one; each is kept with its file, too.
+    /// The first error; each is also recorded with its file.
     pub(crate) fn drain(&self, nodes: &[Arc<Node>]) -> Result<()> {
         let mut failed = Ok(());
         let mut note = |node: &Arc<Node>, err: Errno| {
@@ -140,15 +142,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         failed
     }
 
-    /// Writes back what waits for it, which gives back what was allocated ahead; whether anything did. A failure is each file's
-    /// own to tell.
+    /// Writes back all waiting files, which releases space that was allocated ahead. Returns
+    /// whether there were any. A failure is reported only with its file.
     pub(crate) fn drain_waiting(&self) -> bool {
         let waiting: Vec<_> = self.backlog.files().into_iter().map(|(_, node)| node).collect();
         let _ = self.drain(&waiting);
         !waiting.is_empty()
     }
 
-    /// Hands what is marked to the file system below; `None` where that is nothing.
+    /// Writes the marked blocks to the backing file; `None` if there are none.
     fn write_back(&self, node: &Arc<Node>) -> Result<Option<Written>> {
         let _io = lock(&node.io);
         let Some(blocks) = self.begin(node)? else { return Ok(None) };
@@ -160,7 +162,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(Some(Written { node: node.clone(), blocks, left }))
     }
 
-    /// Notes that writing back has failed on the way.
+    /// Notes that writing back failed midway.
     fn note_unwritten(&self, node: &Node, err: Errno) -> Errno {
         let mut state = write(&node.state);
         if let Some(cnode) = &mut state.cached {
@@ -172,7 +174,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         err
     }
 
-    /// Takes what is marked, if nobody else writes it back.
+    /// Returns the marked blocks, unless another thread writes them back.
     fn begin(&self, node: &Node) -> Result<Option<Blocks>> {
         let mut state = write(&node.state);
         self.recall(&mut state)?;
@@ -187,14 +189,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let blocks = dirty.blocks.clone();
         let begun = self.begin_busy(cnode);
         if let (Err(_), Some(dirty)) = (begun, &mut cnode.dirty) {
-            // The next attempt writes the same.
+            // The next attempt writes the same blocks.
             (dirty.again, dirty.is_changed) = (None, true);
         }
         begun.map(|()| Some(blocks))
     }
 
-    /// Marks the record busy (drain-W2). That takes a block of the pool, for which clean blocks of this file go if there is no
-    /// other.
+    /// Marks the record busy (drain-W2). That needs a block of the pool. If there is no other,
+    /// clean blocks of this file are evicted for it.
     fn begin_busy(&self, cnode: &mut Cnode) -> Result<()> {
         let busy = cnode.record.state | Flags::BUSY;
         match self.set_state(cnode, busy) {
@@ -207,7 +209,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_state(cnode, busy)
     }
 
-    /// Writes blocks below, and the size and the time of the file.
+    /// Writes blocks, the size and the time of the file to the backing file.
     fn write_below(&self, node: &Node, blocks: &Blocks) -> Result<Fingerprint> {
         let mut bytes = Vec::new();
         for range in blocks.ranges() {
@@ -228,7 +230,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             .as_ref()
             .is_some_and(|dirty| dirty.again.as_ref().is_some_and(|again| again.count() > 0));
         if found.size != cnode.size || reserved > cnode.size && !is_more_to_come {
-            // Also gives back what was allocated beyond the end.
+            // This also releases space that was allocated beyond the end.
             cnode.is_cut |= found.size > cnode.size;
             set_size(&self.backing, node.ino, cnode.size)?;
             cnode.record.left.size = cnode.size;
@@ -241,7 +243,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.backing.setattr(&Caller::ROOT, node.ino, &set).map(|left| Fingerprint::of(&left))
     }
 
-    /// Reads what the shadow has of a range, up to a hole or so many bytes (drain-W2); `None` where that is nothing.
+    /// Reads a piece of a range from the shadow, up to a hole and at most `PIECE` bytes (drain-W2);
+    /// `None` if there is nothing.
     fn read_piece(
         &self,
         node: &Node,
@@ -271,7 +274,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok((len > 0).then_some(start..end))
     }
 
-    /// Clears the marks of what is below (drain-W1).
+    /// Clears the marks of blocks that were written back (drain-W1).
     fn finish(&self, written: &Written, synced: Result<()>) -> Result<()> {
         let node = &written.node;
         let _io = lock(&node.io);
@@ -286,7 +289,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return Err(err);
         }
         if !is_unlinked && !cnode.record.state.contains(Flags::ORPHAN) {
-            // Before anything is cleared that it would need to be made again (births-N2).
+            // This comes before the marks are cleared, which creating the file again would need
+            // (births-N2).
             self.clear_birth(cnode)?;
         }
         let Some(dirty) = &mut cnode.dirty else { return Ok(()) };
@@ -327,7 +331,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.backlog.has_failed.store(true, Relaxed);
     }
 
-    /// Tries those again that have failed and waited for long enough. Further failures are each file's own.
+    /// Tries failed files again that have waited long enough. Further failures are reported only
+    /// with each file.
     fn retry(&self) {
         if !self.backlog.has_failed.swap(false, Relaxed) {
             return;
@@ -348,7 +353,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Files to be written back next, at most so many: the oldest, without those that wait after a failure.
+    /// Returns the files to be written back next, at most `most`: the oldest, without those that
+    /// wait after a failure.
     fn next_batch(&self, most: usize) -> Vec<Arc<Node>> {
         let now = (self.options.clock)();
         let may = |node: &Arc<Node>| read(&node.state).retry_at <= now;
@@ -356,8 +362,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         files.filter(may).take(most).collect()
     }
 
-    /// Writes back before a write of so many bytes, where there would be more than there may be; the writer does it itself, so
-    /// that who writes faster than the file system below is slowed down to it.
+    /// Writes back data before a write of `bytes` bytes that would exceed the limit. The writer
+    /// does it itself, and so is slowed down to the speed of the backing store.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<()> {
         let is_over = || {
             let backlog = self.backlog.bytes();
@@ -375,17 +381,17 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                 return Err(held.unwrap_or(Errno::NOSPC));
             }
             let before = self.backlog.bytes();
-            // A failure is with its file now, which then waits.
+            // A failure is recorded with its file, which then waits.
             let _ = self.drain(&batch);
             if self.backlog.bytes() >= before {
-                // Others are writing it back, or write as fast as that.
+                // Other threads are writing it back, or writing as fast as that.
                 std::thread::yield_now();
             }
         }
         Ok(())
     }
 
-    /// Writes back what is due; whether there is more.
+    /// Writes back the files that are due. Returns whether there are more.
     pub(crate) fn drain_due(&self) -> Result<bool> {
         self.retry();
         let Some(oldest) = self.backlog.oldest() else { return Ok(false) };
@@ -408,21 +414,23 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(true)
     }
 
-    /// Makes changes of names and attributes durable below that only this process has.
+    /// Makes durable in the backing store changes of names and attributes that only this process
+    /// has.
     ///
     /// # Errors
-    /// Of the backing store. They are kept, and the next call tries again.
+    /// Errors of the backing store. The changes are kept, and the next call tries again.
     pub fn sync_names(&self) -> Result<()> {
         if self.backing.pending_changes() > 0 { self.sync_below() } else { Ok(()) }
     }
 
-    /// Writes everything back, also what other threads are writing back, and tells how many bytes are left now and then.
+    /// Writes everything back, including data that other threads are writing back. Calls `progress`
+    /// now and then with the number of bytes left.
     ///
     /// # Errors
-    /// Of the first file that could not be; all others are.
+    /// The error of the first file that could not be written back; all others are.
     pub fn drain_all(&self, progress: &dyn Fn(u64)) -> Result<()> {
         let mut result = Ok(());
-        // What is written meanwhile is not waited for: so it ends.
+        // Data written meanwhile is not waited for, so that this ends.
         let files = self.backlog.files();
         for few in files.chunks(BATCH) {
             let nodes: Vec<Arc<Node>> = few.iter().map(|(_, node)| node.clone()).collect();
@@ -437,7 +445,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 }
 
-/// Whether a thread has handed content of a file to the file system below, and has not finished that.
+/// Returns whether a thread is writing content of a file back.
 pub fn is_being_written_back(node: &Node) -> bool {
     read(&node.state)
         .dirty()

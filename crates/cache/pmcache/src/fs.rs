@@ -1,4 +1,5 @@
-//! The contract: names and attributes are the backing file system's, contents the cache's.
+//! The implementation of the contract: names and attributes come from the backing file system,
+//! contents from the cache.
 
 use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
@@ -15,34 +16,36 @@ use vfs::{
     SetTime, SetXattr, StatFs, Timestamp,
 };
 
-/// Why a file that others have frozen since it was written through the cache is not written back.
+/// The reason why a file that was made immutable or append-only since it was written through the
+/// cache is not written back.
 const FROZEN: &str = "it is immutable or append-only below; `chattr -i -a` lets it be, `keepstone attach discard` drops it";
 
-/// A name that is about to go, and the file that it leads to.
+/// A name that is about to be removed, and its file.
 struct Going {
     ino: Ino,
     /// Whether it is the last name.
     is_last: bool,
-    /// Its shadow's name, where it is the last name of a file that nobody uses.
+    /// The name of its shadow, if this is the last name of a file that is not in use.
     unused: Option<Vec<u8>>,
 }
 
 impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
     vfs::forward!(self => self.backing; root, limits, readlink, readdir, listxattr);
 
-    /// Contents are durable on return, by [`Mode::Journal`](crate::Mode) also as to which file they are of; names and
-    /// attributes when they are synced.
+    /// Contents are durable on return, with [`Mode::Journal`](crate::Mode) also as the content of
+    /// their file. Names and attributes are durable when they are synced.
     fn durability(&self) -> Durability {
         Durability::OnSync
     }
 
-    /// For as long as the cache itself believes what it has found in the backing store. Without such a time, the kernel asks
-    /// before each read whether its pages are valid: `FOPEN_DIRECT_IO` would not move the position of asynchronous requests.
+    /// The kernel may cache for as long as the cache itself relies on a comparison with the backing
+    /// store. If that time is zero, the kernel asks before each read whether its pages are valid:
+    /// `FOPEN_DIRECT_IO` would not move the position of asynchronous requests.
     fn kernel_cache(&self) -> KernelCache {
         KernelCache::Checked(Duration::from_nanos(self.options.coherence_ns.max(0) as u64))
     }
 
-    /// What is to be written back takes space already.
+    /// Data that is to be written back counts as used space.
     fn statfs(&self) -> StatFs {
         let below = self.backing.statfs();
         let taken = self.backlog.marked().div_ceil(u64::from(below.block_size.max(1)));
@@ -196,7 +199,7 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         if !state.is_unlinked {
             self.keep_name(&node, &mut state)?;
         }
-        // What was written is durable, but cannot be written back: that is told once.
+        // The data is durable, but cannot be written back. That error is returned once.
         state.error.take().map_or(Ok(()), Err)
     }
 
@@ -279,15 +282,15 @@ impl<P: FileSystem, B: Backing> Delegations for Cache<P, B> {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// What is below, to be changed.
+    /// Returns the backing store for changes.
     ///
     /// # Errors
-    /// `EROFS` where it may not be.
+    /// `EROFS` in a read-only cache.
     fn writable(&self) -> Result<&B> {
         if self.options.read_only { Err(Errno::ROFS) } else { Ok(&self.backing) }
     }
 
-    /// An entry goes to a front end.
+    /// Counts a reference for an entry that goes to a front end.
     fn hold(&self, mut entry: Entry) -> Entry {
         if entry.kind == FileKind::File {
             self.table.hold(entry.ino);
@@ -316,7 +319,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let node = self.table.find(ino).filter(|_| set.mtime.is_some());
         self.change_attributes(ino, |state| {
             let attr = match (&node, state.dirty_mut()) {
-                // A new time must not look like a change by others after a crash.
+                // After a crash, a new time must not look like a change by another process.
                 (Some(node), Some(cnode)) => {
                     self.change_below(node, cnode, |below| below.setattr(caller, ino, set))?
                 }
@@ -334,7 +337,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.getattr(ino)
     }
 
-    /// Changes attributes below; the file is then as the cache has left it (pmcache-C4).
+    /// Changes attributes in the backing store and updates the fingerprint (pmcache-C4).
     fn change_attributes(
         &self,
         ino: Ino,
@@ -352,7 +355,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         state.cached.as_mut().map_or(Ok(()), |cnode| self.follow(&node, cnode))
     }
 
-    /// Renames by `rename`, which is made in the backing directory.
+    /// Renames a file by `rename`, which is called on the backing store.
     fn rename_below(
         &self,
         from: (Ino, &[u8]),
@@ -385,12 +388,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    /// A name of a file other than `moved` is about to go. Where it is the last one, what the cache has of the file is marked
-    /// as nobody's (pmcache-C6).
+    /// Prepares the removal of a name, unless its file is `moved`. If it is the last name, the data
+    /// of the file in the cache is marked as an orphan's (pmcache-C6).
     fn begin_removal(&self, dir: Ino, name: &[u8], moved: Option<Ino>) -> Result<Option<Going>> {
         let found = match self.backing.lookup(dir, name) {
             Ok(found) => found,
-            // The removal itself says why not.
+            // The removal itself returns the error.
             Err(_) => return Ok(None),
         };
         let ino = found.ino;
@@ -412,13 +415,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     fn end_removal(&self, going: Option<Going>, is_done: bool) -> Result<()> {
         let Some(going) = going else { return Ok(()) };
-        // A store that does not answer takes nothing back.
+        // If the store does not answer, the removal still counts.
         let has_none = |attr: vfs::Attr| attr.nlink == 0;
         let is_gone = is_done && self.backing.getattr(going.ino).map_or(going.is_last, has_none);
         let result = match (self.table.find(going.ino), is_gone) {
             (Some(node), true) => {
                 write(&node.state).is_unlinked = true;
-                // Who recorded its creation meanwhile knows of no removal.
+                // A thread that recorded the creation meanwhile did not know of the removal.
                 let marked = self.set_orphan(&node, true);
                 self.retire(&node);
                 marked
@@ -442,8 +445,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_state(cnode, flags)
     }
 
-    /// A file that no front end holds and that has nothing which is not below leaves the table; one whose last name is gone,
-    /// the pool, too.
+    /// Removes from the table a file that no front end holds and whose data is all written back. If
+    /// its last name was removed, its shadow is removed, too.
     pub(crate) fn retire(&self, node: &Node) {
         let mut state = write(&node.state);
         if state.is_needed() || self.recall(&mut state).is_err() {
@@ -475,7 +478,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.pool.unlink(self.nodes, &cnode.name)
     }
 
-    /// How it stands.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         let space = self.pool.statfs();
         let block = u64::from(space.block_size);
@@ -535,15 +538,16 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Some(Trouble { path, what, dirty_bytes: self.dirty_bytes(&state) })
     }
 
-    /// Whether the file below is kept from being changed.
+    /// Returns whether the backing file is immutable or append-only.
     pub(crate) fn is_frozen(&self, ino: Ino) -> bool {
         self.backing.frozen(ino).is_ok_and(|frozen| frozen != Frozen::No)
     }
 
-    /// Does a bounded step of what is to be done in the background: writes back what is due, evicts. Whether there is more.
+    /// Does a bounded step of background work: writes back files that are due, and evicts. Returns
+    /// whether there is more to do.
     ///
     /// # Errors
-    /// Of files that cannot be written back, which are tried again later.
+    /// Errors of files that cannot be written back, which are tried again later.
     pub fn maintain(&self) -> Result<bool> {
         if self.options.read_only {
             return Ok(false);

@@ -1,28 +1,37 @@
 //! A persistent-memory cache over any directory: Chell-Cache (Chell §4) and PMAL (§IV) in one.
 //!
-//! Files stay where they are, in a directory of an existing file system (`backing::Backing`); what is read from them and written
-//! to them is kept in a pool of an engine that makes every operation atomic and durable. The paper's structures are that
-//! engine's: a *Cnode* is a shadow file, the map from inodes to Cnodes a directory of it, by the identity of the backing file,
-//! and the map from a Cnode to its pages the shadow's own tree of blocks. So there is no undo log: a change of these maps is
-//! one short-circuit shadow page commit. What is beside it is a bitmap for each file that has something which the backing file
-//! has not yet ([`record`], `docs/format/pmcache.md`).
+//! Files stay in a directory of an existing file system, the backing store (`backing::Backing`).
+//! The cache keeps data that is read from them and written to them in a pool, whose engine makes
+//! every operation atomic and durable.
 //!
-//! - **pmcache-C1** A block of a shadow that exists has the file's content. One that does not is read from the backing file, as
-//!   far as that reaches; beyond its end the file has zeros.
-//! - **pmcache-C2** What the shadow has and the backing file may not have is marked in the bitmap, durably, before it is
-//!   stored, and until the backing file has it, durably. A mark without a block means nothing.
-//! - **pmcache-C3** The shadow of a file with a bitmap has its size and its times. Where the backing file is longer, it is cut,
-//!   durably, before the file grows again: so C1 never shows what was cut off.
-//! - **pmcache-C4** A file is changed below only while its record says so ([`record::Flags::BUSY`]). Until that is synced, the
-//!   record says this ([`record::Flags::UNSYNCED`]): then the file may also be found as it was earlier, which its time of change
-//!   shows. Otherwise it is as its fingerprint says, or somebody else has changed it: then what was only read is forgotten, and
-//!   what was written is kept and refused.
-//! - **pmcache-C5** What was acknowledged can be written below: its space was allocated there before, or counted.
-//! - **pmcache-C6** What is marked is discarded only by a command that names it, or where its file was removed through the
-//!   cache and the removal is durable: a file that a power failure brings back has what was written to it.
+//! The engine provides the paper's structures. A *Cnode* is a shadow file in the pool. The map from
+//! inodes to Cnodes is a directory of the pool, by the identity of the backing file. The map from a
+//! Cnode to its pages is the shadow's own tree of blocks. So there is no undo log: a change of
+//! these maps takes one short-circuit shadow page commit. In addition, each file with data that the
+//! backing file lacks has a bitmap ([`record`], `docs/format/pmcache.md`).
 //!
-//! Locks, in the order they are taken: `Node::io` (the backing file is changed), `Node::state`, of a second file only where it
-//! need not be waited for; then any one of the cache's own.
+//! - **pmcache-C1** An existing block of a shadow has the file's content. A missing one is read
+//!   from the backing file, as far as that reaches; beyond its end the file has zeros.
+//! - **pmcache-C2** A block that the shadow has and the backing file may lack is marked in the
+//!   bitmap, durably, before it is stored and until the backing file has it, durably. A mark
+//!   without a block has no meaning.
+//! - **pmcache-C3** While a file has a bitmap, its shadow has its size and its times. A longer
+//!   backing file is truncated, durably, before the file grows again: so bytes that were cut off
+//!   never appear again by C1.
+//! - **pmcache-C4** The cache changes a backing file only while its record is marked so
+//!   ([`record::Flags::BUSY`]). Until that change is synced, the record is marked
+//!   [`record::Flags::UNSYNCED`]: a power failure may then bring back an earlier state of the file,
+//!   which its change time shows. Otherwise the file equals its fingerprint, or another process has
+//!   changed it. Then data that was only read is dropped, and written data is kept but not written
+//!   back, and access to the file is refused.
+//! - **pmcache-C5** Acknowledged data can be written back: its space in the backing store was
+//!   allocated before, or counted.
+//! - **pmcache-C6** Marked data is discarded only by a command that names the file, or after the
+//!   file was removed through the cache and the removal is durable: a file that a power failure
+//!   brings back has the data written to it.
+//!
+//! Locks are taken in this order: `Node::io` (the backing file is changed); `Node::state`, and that
+//! of a second file only without waiting; then any one of the cache's own locks.
 
 #![forbid(unsafe_code)]
 
@@ -64,59 +73,61 @@ use std::sync::{
 use table::Table;
 use vfs::{FileSystem, Ino};
 
-/// Bytes of a block, of which a bit says whether the backing file has it.
+/// The size of a block in bytes, which is the unit of the bitmaps.
 pub const BLOCK: u64 = 4096;
 
-/// A cache: a directory below, and what a pool keeps of its files.
+/// A cache: a backing directory, and a pool with data of its files.
 pub struct Cache<P, B> {
-    /// Who waits to open files behind the cache. They are let in before what is below goes (behind-D5).
+    /// Processes that wait to open files behind the cache. This field is dropped before `backing`,
+    /// which permits their openings (behind-D5).
     openers: openers::Openers,
     pool: P,
     backing: B,
     options: Options,
-    /// Directories of the pool.
+    /// The directories of the pool.
     nodes: Ino,
     dirty: Ino,
     table: Table,
-    /// Held by who makes, loads or removes a shadow file.
+    /// Held while a shadow file is created, loaded or removed.
     shadows: Mutex<()>,
     backlog: Backlog,
-    /// Set where programs may have files by themselves.
+    /// Set if files may be delegated to programs.
     delegating: OnceLock<delegate::Delegating>,
     resident: Resident,
     counts: Counts,
-    /// Files that the cache has something for, and that are not there.
+    /// Files with data in the cache that the backing store lacks and that cannot be found in it.
     lost: Mutex<Vec<recover::Lost>>,
-    /// Files that are gone, which a power failure may bring back.
+    /// Removed files that a power failure may bring back.
     removed: Mutex<removed::Removed>,
-    /// Held by who changes names, also by what of that is kept here.
+    /// Held while names are changed, and while the notes about that are changed.
     names: Mutex<()>,
-    /// What changed in directories since it was made durable below.
+    /// Changes in directories since the backing store was last synced.
     news: Mutex<births::News>,
     /// Whether creations can be recorded in the pool (births-N1).
     records_births: bool,
-    /// How others are noticed.
+    /// The watch for changes by other processes.
     watching: Mutex<behind::Watching>,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// What is below.
+    /// Returns the backing store.
     pub fn backing(&self) -> &B {
         &self.backing
     }
 
-    /// What keeps it.
+    /// Returns the pool.
     pub fn pool(&self) -> &P {
         &self.pool
     }
 
-    /// How it works.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 }
 
-/// Nothing panics while it holds one of the locks, but for a bug: then what they guard is whole.
+/// Takes a lock. A panic while one of the locks is held is a bug, but leaves its data consistent,
+/// so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

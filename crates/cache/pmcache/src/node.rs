@@ -1,4 +1,4 @@
-//! A regular file that somebody uses, or that has something which is not below yet.
+//! A regular file that is in use, or that has data which is not written back.
 
 use crate::options::Mode;
 use crate::range::Blocks;
@@ -9,71 +9,75 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Mutex, RwLock};
 use vfs::{Delegation, Errno, Ino, Timestamp};
 
-/// No process.
+/// The value that stands for no process.
 pub const NOBODY: u32 = u32::MAX;
 
 /// A regular file.
 pub struct Node {
-    /// Its number, which is the backing file's.
+    /// Its inode number, which is the backing file's.
     pub ino: Ino,
-    /// Held by who writes to the backing file, or cuts it.
+    /// Held while the backing file is written to or truncated.
     pub io: Mutex<Io>,
     /// Shared by readers, which also fetch missing blocks; exclusive for changes.
     pub state: RwLock<State>,
     /// Held while fetched blocks are stored in the shadow.
     pub keeping: Mutex<()>,
-    /// Whether it is to be compared with what is below however young it is: an answer from there did not fit the fingerprint, or
-    /// others have changed it.
+    /// Whether the file has to be compared with the backing store regardless of the last
+    /// comparison: an answer from there did not fit the fingerprint, or other processes have
+    /// changed it.
     pub is_suspect: AtomicBool,
-    /// Whether others are known to have changed its content, whatever its times say.
+    /// Whether other processes are known to have changed its content, whatever its times are.
     pub is_changed: AtomicBool,
-    /// How often it is open by the kernel so that it may be mapped.
+    /// The number of times that the kernel has it open such that it may be mapped.
     pub openings: AtomicU64,
-    /// The last process that was refused to open it behind the cache since it was written back; [`NOBODY`].
+    /// The last process whose opening behind the cache was refused since the file was written back;
+    /// [`NOBODY`] if none.
     pub refused: AtomicU32,
-    /// Where the last read ended, and how many bytes were read in a row before.
+    /// The end of the last read, and the number of bytes read sequentially before.
     pub read_end: AtomicU64,
     pub read_run: AtomicU64,
 }
 
-/// Shows that the backing file may be changed in ways that must not meet.
+/// A proof that the lock for changes of the backing file is held.
 pub struct Io(());
 
-/// What is known of a file.
+/// The state of a file.
 #[derive(Default)]
 pub struct State {
-    /// Its shadow, once it was looked for and if there is one.
+    /// Its shadow, if any, once it was looked up.
     pub cached: Option<Cnode>,
-    /// Whether it is known to be durable that it exists: not so for a file that was forgotten and looked up again.
+    /// Whether its existence is known to be durable; false for a file that was forgotten and looked
+    /// up again.
     pub is_named: bool,
-    /// Where it was made, if that is neither durable below nor recorded in the pool.
+    /// The name under which it was created, if the creation is neither durable in the backing store
+    /// nor recorded in the pool.
     pub made: Option<EntryName>,
-    /// What a write to it promises, once that was looked for.
+    /// The guarantee for writes to it, once that was looked up.
     pub mode: Option<Mode>,
-    /// Whether it has no capability that a write would have to take away.
+    /// Whether it has no capability that a write would have to remove.
     pub is_plain: bool,
-    /// How the backing file is kept from being changed, once that was looked for since it changed last.
+    /// The protection of the backing file, once that was looked up since the file last changed.
     pub frozen: Option<Frozen>,
-    /// Whether its last name is gone.
+    /// Whether its last name was removed.
     pub is_unlinked: bool,
-    /// What makes programs read and write the shadow themselves.
+    /// The delegation under which programs read and write the shadow themselves.
     pub delegation: Option<Delegated>,
-    /// Whether nobody has used it since it was made ready to be delegated (delegate-G4).
+    /// Whether it was prepared for a delegation and has not been used since (delegate-G4).
     pub is_offered: bool,
-    /// Why it was not written back, for who syncs it next.
+    /// The error of writing back, to be returned by the next sync.
     pub error: Option<Errno>,
-    /// Until when to wait before it is tried again, and how often it was.
+    /// The time of the next attempt to write it back, and the number of failed attempts.
     pub retry_at: Timestamp,
     pub retries: u32,
 }
 
-/// What makes programs read and write a shadow.
+/// A delegation of a shadow to programs.
 #[derive(Clone, Copy)]
 pub struct Delegated {
     pub by: Delegation,
-    /// The shadow's time before they did.
+    /// The shadow's modification time before the delegation.
     pub mtime: Timestamp,
-    /// So many blocks they may have marked themselves (delegate-G5).
+    /// The number of blocks that programs may have marked themselves (delegate-G5).
     pub credit: u64,
 }
 
@@ -90,34 +94,36 @@ pub struct Cnode {
     pub name: Vec<u8>,
     /// The shadow file.
     pub shadow: Ino,
-    /// As the shadow's.
+    /// The size of the shadow.
     pub size: u64,
-    /// Last change of the inode, where the file has a bitmap.
+    /// The time of the last change of the inode, if the file has a bitmap.
     pub ctime: Timestamp,
     pub record: Record,
-    /// Its creation, where that may not be durable below (births-N1).
+    /// Its creation, if that may not be durable in the backing store (births-N1).
     pub birth: Option<Birth>,
-    /// Where hits are marked.
+    /// The slot where hits are marked.
     pub slot: Option<MarkSlot>,
-    /// When it was last compared with what is below.
+    /// The time of the last comparison with the backing store.
     pub checked: AtomicI64,
-    /// Whether the backing file was cut, which is not known to be durable: it has to be before the file grows (pmcache-C3).
+    /// Whether the backing file was truncated and that is not known to be durable; it has to be
+    /// before the file grows (pmcache-C3).
     pub is_cut: bool,
-    /// What is below may lack; `None`: nothing.
+    /// The data that the backing file may lack; `None` if it lacks none.
     pub dirty: Option<Dirty>,
 }
 
-/// What is not below yet.
+/// Data that is not written back yet.
 pub struct Dirty {
-    /// The bitmap, a file.
+    /// The file of the bitmap.
     pub bitmap: Ino,
-    /// The same.
+    /// The marked blocks, as in that file.
     pub blocks: Blocks,
-    /// Of these, what was written while the others were being written back.
+    /// The blocks written while the others were being written back; `None` if nothing is being
+    /// written back.
     pub again: Option<Blocks>,
-    /// Whether its size, its times or a range of it changed since it was last written back.
+    /// Whether the size, the times or a range of the file changed since it was last written back.
     pub is_changed: bool,
-    /// Where space is allocated up to, below.
+    /// The offset up to which space is allocated in the backing file.
     pub reserved: u64,
 }
 
@@ -139,29 +145,29 @@ impl Node {
 }
 
 impl State {
-    /// Its shadow, where that has, or may have, something which is not below yet.
+    /// Returns its shadow if that has, or may have, data that is not written back.
     pub fn dirty(&self) -> Option<&Cnode> {
         self.cached.as_ref().filter(|cnode| cnode.dirty.is_some())
     }
 
-    /// The same, to be changed.
+    /// Returns the same shadow for changes.
     pub fn dirty_mut(&mut self) -> Option<&mut Cnode> {
         self.cached.as_mut().filter(|cnode| cnode.dirty.is_some())
     }
 
-    /// Whether a range is still to become zeros, which failed before.
+    /// Returns whether a range is still to become zeros after a failure.
     pub fn has_intent(&self) -> bool {
         self.cached.as_ref().is_some_and(|cnode| cnode.record.intent.is_some())
     }
 
-    /// Whether it has to be kept for what is not below, which is to be written back.
+    /// Returns whether the file has to be kept, as it has data to be written back.
     pub fn is_needed(&self) -> bool {
         self.dirty().is_some() && !self.is_unlinked
     }
 }
 
 impl Cnode {
-    /// Bytes that are only in the cache.
+    /// Returns the number of bytes that are only in the cache.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty.as_ref().map_or(0, |dirty| dirty.blocks.count() * crate::BLOCK)
     }

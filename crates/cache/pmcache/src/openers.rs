@@ -1,13 +1,18 @@
-//! Others who open a file behind the cache that has something which is not below yet: they wait until it is.
+//! Processes that open a file behind the cache while it has data that is not written back: they
+//! wait until it is.
 //!
-//! - **openers-O1** A file is guarded from before it has something which is not below until all is below, so nobody who opens it
-//!   in between gets less than was written before he asked. Who has it open already is not kept waiting.
-//! - **openers-O2** The thread that takes openings ([`take_openings`](Cache::take_openings)) takes no lock of a file: those are
-//!   held by who may be opening a backing file, and that passes by the same thread. Another one writes back.
-//! - **openers-O3** Everybody is answered once: let in when the file is below; refused where it cannot be written back, or was
-//!   not in time. To let him in then would be to show him old content, and to keep him waiting could last for ever.
-//! - **openers-O4** Each that waits takes a descriptor of this process. So no more than [`WAITING_MAX`] wait, and no user has
-//!   more of these places than others leave; further ones are refused at once.
+//! - **openers-O1** A file is guarded from before it has data that is not written back until all
+//!   is. So a process that opens it in between gets everything written before its request. A
+//!   process that already has it open does not wait.
+//! - **openers-O2** The thread that takes openings ([`take_openings`](Cache::take_openings)) takes
+//!   no lock of a file. The holder of such a lock may be opening a backing file, which waits for
+//!   the same thread. Another thread writes back.
+//! - **openers-O3** Every opening is answered once. It is permitted when the file is written back,
+//!   and refused if that fails or takes too long. Permission would then show old content, and
+//!   further waiting could last for ever.
+//! - **openers-O4** Each waiting opening takes a descriptor of this process. So at most
+//!   [`WAITING_MAX`] wait, and each user has at most as many places as the others leave free.
+//!   Further openings are refused at once.
 
 use crate::counters::count;
 use crate::{Cache, lock};
@@ -19,58 +24,59 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vfs::{Errno, FileSystem, Ino, Result};
 
-/// Openings that wait at the same time.
+/// The maximum number of openings that wait at the same time.
 const WAITING_MAX: usize = 1024;
 
-/// Who waits.
+/// The waiting openings.
 #[derive(Default)]
 pub struct Openers {
     queue: Mutex<Queue>,
-    /// There is something to be written back.
+    /// Signalled when an opening arrives whose file is to be written back.
     arrived: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Those who are not answered, in the order in which they came.
+    /// Openings that are not answered, in the order of arrival.
     waiting: BTreeMap<u64, Waiting>,
-    /// Of these, whose files nobody writes back for them yet.
+    /// Those of them whose files no thread writes back yet.
     left: VecDeque<(u64, Ino)>,
     arrivals: u64,
 }
 
 struct Waiting {
     opening: Opening,
-    /// When it is refused.
+    /// The time at which it is refused.
     until: Instant,
-    /// Whose process it is.
+    /// The user of the process.
     user: Option<u32>,
 }
 
 impl Queue {
-    /// Whether there is a place for one more opening of a user's (openers-O4).
+    /// Returns whether one more opening of a user may wait (openers-O4).
     fn has_place(&self, user: Option<u32>) -> bool {
         let own = self.waiting.values().filter(|waiting| waiting.user == user).count();
         own < WAITING_MAX - self.waiting.len()
     }
 }
 
-/// The user of a process, which waits.
+/// Returns the user of a waiting process.
 fn user_of(pid: u32) -> Option<u32> {
     Some(std::fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Whether there are openings to be [taken](Self::take_openings) and [served](Self::serve_openers).
+    /// Returns whether there are openings to be [taken](Self::take_openings) and
+    /// [served](Self::serve_openers).
     pub fn guards(&self) -> bool {
         self.watching().how == Watch::Permission
     }
 
-    /// Waits until somebody opens a guarded file, or for so long; answers who has waited for too long. For a thread that does
-    /// nothing else.
+    /// Waits until a process opens a guarded file, at most for `limit`. Refuses openings that have
+    /// waited for too long. Run it in a thread that does nothing else.
     ///
     /// # Errors
-    /// Of single openings, which were refused then.
+    /// The error of a single opening, which was then refused.
     pub fn take_openings(&self, limit: Duration) -> Result<()> {
         let next = lock(&self.openers.queue).waiting.values().map(|waiting| waiting.until).min();
         let left = next.map_or(limit, |until| until.saturating_duration_since(Instant::now()));
@@ -110,7 +116,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         taken
     }
 
-    /// Waits for somebody who was [taken](Self::take_openings), or for so long; writes back for him what he opens.
+    /// Waits for an opening that was [taken](Self::take_openings), at most for `limit`, and writes
+    /// back its file.
     pub fn serve_openers(&self, limit: Duration) {
         let next = {
             let queue = lock(&self.openers.queue);
@@ -127,7 +134,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Tells that somebody was refused, and keeps it with the file. Takes no lock of the file (openers-O2).
+    /// Logs a refused opening and records it with the file. Takes no lock of the file (openers-O2).
     fn note_refusal(&self, ino: Ino, pid: u32, why: &str) {
         if let Some(node) = self.backlog.find(ino) {
             node.refused.store(pid, Relaxed);
@@ -137,7 +144,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         tracing::error!("{path}: process {pid} was refused to open it: {why}");
     }
 
-    /// Answers who waits, if he still does; which file it is, and who.
+    /// Answers an opening that still waits. Returns its file and process.
     fn answer_opener(&self, id: u64, may: bool) -> Option<(Ino, u32)> {
         let Waiting { opening, .. } = lock(&self.openers.queue).waiting.remove(&id)?;
         let who = (opening.ino, opening.pid);

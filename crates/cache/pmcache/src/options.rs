@@ -5,20 +5,20 @@ use std::str::FromStr;
 use std::time::Duration;
 use vfs::Timestamp;
 
-/// When a write has returned, what of it survives a crash (ext4's words).
+/// The guarantee for a write that has returned, after a crash (in ext4's terms).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It is in the cache; a file's existence is durable on fsync (Chell-Cache).
+    /// The data is in the cache; the existence of a file is durable on `fsync` (Chell-Cache).
     Writeback,
-    /// The data is persistent before the size is; never another file's bytes (PMAL-O).
+    /// The data is durable before the size is; a file never shows another file's bytes (PMAL-O).
     Ordered,
-    /// All of it, whole, and the file itself (PMAL).
+    /// The write is atomic and durable, and so is the existence of the file (PMAL).
     #[default]
     Journal,
 }
 
 impl Mode {
-    /// All of them, with their names.
+    /// All modes, with their names.
     pub const NAMES: [(Self, &str); 3] =
         [(Self::Writeback, "writeback"), (Self::Ordered, "ordered"), (Self::Journal, "journal")];
 }
@@ -43,45 +43,50 @@ impl fmt::Display for Mode {
 /// How a cache works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What a write promises.
+    /// The guarantee for writes.
     pub mode: Mode,
-    /// Refuse changes.
+    /// Whether changes are refused.
     pub read_only: bool,
-    /// A write returns when the backing file has it.
+    /// Whether a write returns only when the backing file has the data.
     pub write_through: bool,
-    /// Writing back begins where so many bytes are not below yet, and ends where so few are.
+    /// The number of bytes not written back at which writing back begins; it ends at
+    /// [`low`](Self::low).
     pub high: u64,
-    /// See [`high`](Self::high).
+    /// The number of bytes not written back at which writing back ends.
     pub low: u64,
-    /// There are never more: who would write them writes others back first.
+    /// The maximum number of bytes not written back. A write that would exceed it writes back other
+    /// data first.
     pub cap: u64,
-    /// Pinned files hold no more bytes (pins-P1).
+    /// The maximum number of bytes of all pinned files (pins-P1).
     pub pin_max: u64,
-    /// Those of one user other than root hold no more.
+    /// The maximum number of bytes of the pinned files of one user other than root.
     pub pin_user_max: u64,
-    /// Nothing waits longer for being written back, in nanoseconds.
+    /// The maximum time until data is written back, in nanoseconds.
     pub max_age_ns: i64,
-    /// For so long, in nanoseconds, a file is believed to be as it was found.
+    /// The time for which the cache relies on a comparison of a file with the backing store, in
+    /// nanoseconds.
     pub coherence_ns: i64,
-    /// Who opens a file behind the cache that is guarded waits no longer until it is written back; then it is refused.
+    /// The maximum time that a process waits when it opens a guarded file behind the cache; then
+    /// the opening is refused.
     pub opener_wait: Duration,
-    /// Who appends has as much space again allocated ahead below as the file has, up to so many bytes (Chell §4.1.2 always has
-    /// some): many small files do not take what they will not use.
+    /// The maximum number of bytes allocated ahead in the backing store for an append, which are at
+    /// most as many as the file has. Chell §4.1.2 always allocates some ahead; here many small
+    /// files do not take space that they will not use.
     pub reserve: u64,
-    /// A sequential reader has so many bytes read ahead.
+    /// The number of bytes read ahead for a sequential reader.
     pub read_ahead: u64,
-    /// A sequential reader of more bytes than this passes the cache by; 0: none does.
+    /// The number of bytes after which a sequential reader bypasses the cache; 0: never.
     pub bypass: u64,
-    /// Blocks are evicted where so few in a hundred are free, until twice as many are.
+    /// The percentage of free blocks below which blocks are evicted, until twice as many are free.
     pub free_percent: u64,
-    /// Which goes first.
+    /// The policy that chooses the files to evict.
     pub policy: eviction::Kind,
-    /// Where the time comes from.
+    /// The source of the time.
     pub clock: fn() -> Timestamp,
 }
 
 impl Options {
-    /// For a pool of so many bytes.
+    /// Returns the default options for a pool of `bytes` bytes.
     pub fn for_pool(bytes: u64) -> Self {
         Self {
             mode: Mode::default(),

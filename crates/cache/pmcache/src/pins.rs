@@ -1,12 +1,13 @@
-//! How much of the pool is pinned, and for whom.
+//! Accounting of pinned space in the pool, for all users and for each.
 //!
-//! - **pins-P1** Pins hold no more than [`Options::pin_max`](crate::Options::pin_max) bytes, and those of one user other than
-//!   root no more than [`Options::pin_user_max`](crate::Options::pin_user_max): so writes find room. A pin counts for the
-//!   owner of its file.
-//! - **pins-P2** A pinned file keeps as much as it had when it was pinned. Blocks that it has grown by since are evicted, if
-//!   nothing else can be.
+//! - **pins-P1** Pins hold at most [`Options::pin_max`](crate::Options::pin_max) bytes, and those
+//!   of one user other than root at most [`Options::pin_user_max`](crate::Options::pin_user_max),
+//!   so that writes find room. A pin counts for the owner of its file.
+//! - **pins-P2** A pinned file keeps as many blocks as it had when it was pinned. Blocks by which
+//!   it has grown since are evicted if nothing else can be.
 //!
-//! The owner of a pinned file's shadow is the user whom it counts for, so that a restart knows it.
+//! The owner of a pinned file's shadow is the user for whom the pin counts, so that it is known
+//! after a restart.
 
 use crate::record::{self, Flags, Record};
 use crate::{BLOCK, Cache, lock};
@@ -28,7 +29,7 @@ impl Pins {
     /// Counts a pin of `blocks` blocks for a user, in place of an earlier pin of the shadow.
     ///
     /// # Errors
-    /// `ENOSPC` beyond what all have together, `EDQUOT` beyond what the user has.
+    /// `ENOSPC` beyond the limit of all users together, `EDQUOT` beyond that of the user.
     fn set(&self, shadow: Ino, uid: u32, blocks: u64, most: (u64, u64)) -> Result<()> {
         let mut pins = lock(&self.0);
         let (all, own) = left(&pins, shadow, uid, most);
@@ -42,7 +43,7 @@ impl Pins {
         Ok(())
     }
 
-    /// The same for a pin from before, which holds no more than there may be now.
+    /// Counts a pin from an earlier attachment, reduced to the current limits.
     fn set_old(&self, shadow: Ino, uid: u32, blocks: u64, most: (u64, u64)) {
         let mut pins = lock(&self.0);
         let (all, own) = left(&pins, shadow, uid, most);
@@ -52,17 +53,17 @@ impl Pins {
         }
     }
 
-    /// A shadow is not pinned any more.
+    /// Removes the pin of a shadow.
     pub fn remove(&self, shadow: Ino) {
         lock(&self.0).remove(&shadow);
     }
 
-    /// Blocks of a shadow that are not evicted.
+    /// Returns the number of blocks of a shadow that are pinned.
     pub fn blocks(&self, shadow: Ino) -> u64 {
         lock(&self.0).get(&shadow).map_or(0, |pin| pin.blocks)
     }
 
-    /// Bytes that are not evicted.
+    /// Returns the number of pinned bytes.
     pub fn bytes(&self) -> u64 {
         lock(&self.0).values().map(|pin| pin.blocks * BLOCK).sum()
     }
@@ -72,7 +73,8 @@ impl Pins {
     }
 }
 
-/// Blocks that a pin of this shadow may have: of those of all users, and of this one.
+/// Returns the number of blocks that a pin of this shadow may have, by the limit of all users and
+/// by that of its user.
 fn left(pins: &HashMap<Ino, Pin>, shadow: Ino, uid: u32, most: (u64, u64)) -> (u64, u64) {
     let (mut all, mut own) = most;
     for (_, pin) in pins.iter().filter(|(pinned, _)| **pinned != shadow) {
@@ -88,13 +90,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.resident.pins.set(shadow, uid, size.div_ceil(BLOCK).max(1), self.most_pinned())
     }
 
-    /// Blocks that pins may hold, in all and of one user.
+    /// Returns the number of blocks that pins may hold, in all and of one user.
     fn most_pinned(&self) -> (u64, u64) {
         (self.options.pin_max / BLOCK, self.options.pin_user_max / BLOCK)
     }
 
-    /// Counts a shadow from before this cache was attached, if it is pinned. A file that has grown
-    /// since is pinned up to what there may be.
+    /// Counts the pin of a shadow from an earlier attachment. A file that has grown since is pinned
+    /// up to the limits.
     pub(crate) fn count_old_pin(&self, shadow: Ino) {
         let record = self.pool.getxattr(shadow, record::RECORD);
         let record = record.and_then(|bytes| Record::from_bytes(&bytes));

@@ -1,7 +1,8 @@
-//! Ranges of files that become zeros.
+//! Ranges of files that are replaced by zeros.
 //!
-//! - **punch-Z1** A range that is to be freed below is recorded first. From then on it is done, after a crash, too: nothing else
-//!   changes the file before the range is zeros in the shadow and below, durably, and the record is removed.
+//! - **punch-Z1** A range that is to be freed in the backing store is recorded first. From then on
+//!   the operation is completed, also after a crash. Nothing else changes the file before the range
+//!   is zeros in the shadow and in the backing file, durably, and the record is removed.
 
 use crate::content::{Stop, WriteOffset};
 use crate::node::{Cnode, Node, State};
@@ -11,14 +12,14 @@ use backing::Backing;
 use std::ops::Range;
 use vfs::{Errno, Fallocate, FileSystem, Result};
 
-/// Fewer bytes are stored as zeros instead of being freed below.
+/// The maximum number of bytes stored as zeros; longer ranges are freed in the backing store.
 const ZEROS_MAX: u64 = 256 << 10;
 
-/// Why a range is not zeros, durably.
+/// The reason why a range is not zeros, durably.
 pub(crate) enum Unpunched {
-    /// The backing store has refused it. Nothing has changed.
+    /// The backing store refused it. Nothing has changed.
     Refused(Errno),
-    /// It reads as zeros, and what is left to be done has failed.
+    /// The range reads as zeros, but a later step failed.
     Begun(Errno),
 }
 
@@ -31,8 +32,8 @@ impl From<Unpunched> for Errno {
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Makes a range read as zeros, as far as the file reaches: by zeros, or, if it is long or blocks are to be freed, by a hole
-    /// here and below.
+    /// Makes a range read as zeros, as far as the file reaches. Stores zeros, or, if the range is
+    /// long or blocks are to be freed, makes a hole in the shadow and the backing file.
     pub(crate) fn zero(&self, node: &Node, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
             let size = self.cnode_to_change(node, state)?.size;
@@ -60,7 +61,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.begin_dirty(node, cnode)?;
             self.keep_edges(node, cnode, &range)?;
             cnode.record.intent = Some(punch);
-            // This is the commit: from here on it is done, if need be by who attaches the pool after a crash.
+            // This is the commit: from here on the operation is completed, if need be when the pool
+            // is attached after a crash.
             if let Err(err) = self.store_record(cnode) {
                 cnode.record.intent = None;
                 return Err(err.into());
@@ -73,7 +75,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
-    /// Marks the blocks that a range cuts, so that what is beside it is the shadow's.
+    /// Marks the blocks that a range cuts, so that the shadow has the bytes next to the range.
     fn keep_edges(
         &self,
         node: &Node,
@@ -91,7 +93,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Does what the record says is to be done. If that fails after it was begun, it is still to be done.
+    /// Makes the hole that the record requests. If a step fails after it was begun, the rest is
+    /// still to be done.
     pub(crate) fn punch(
         &self,
         node: &Node,
@@ -120,7 +123,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             .map_err(Unpunched::Begun)
     }
 
-    /// Does what failed before, and is to be done before any other change of the file; with the lock of the backing file.
+    /// Completes a hole that failed before, which comes before any other change of the file. Call
+    /// it with the lock of the backing file.
     pub(crate) fn punch_again(&self, node: &Node, state: &mut State) -> Result<()> {
         if !state.has_intent() {
             return Ok(());
@@ -130,7 +134,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.punch(node, cnode).map_err(Errno::from)
     }
 
-    /// Nothing is to be done again for a file.
+    /// Removes the hole from the record of a file.
     pub(crate) fn drop_intent(&self, cnode: &mut Cnode) -> Result<()> {
         cnode.record.intent = None;
         self.store_record(cnode)
@@ -138,7 +142,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 }
 
 impl Punch {
-    /// Blocks that a hole frees. A last block is one even where the file, of this size, ends within it: the pool frees it, too.
+    /// Returns the blocks that a hole frees. The last block counts even if the file, of this size,
+    /// ends within it: the pool frees it, too.
     fn whole_blocks(self, size: u64) -> Range<u64> {
         let end = self.offset + self.len;
         let last = if end >= size { end.div_ceil(BLOCK) } else { end / BLOCK };

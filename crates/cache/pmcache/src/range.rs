@@ -1,22 +1,22 @@
-//! Sets of blocks, as they are on the media: bits of words.
+//! Sets of blocks, as words of bits like those on the media.
 
 use crate::BLOCK;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks of a word.
+/// The number of blocks of a word.
 const EACH: u64 = 64;
 
 /// A set of blocks of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
-    /// None of them 0.
+    /// The words that are not 0, by their numbers.
     words: BTreeMap<u64, u64>,
     count: u64,
 }
 
 impl Blocks {
-    /// From words of a bitmap and their numbers.
+    /// Makes a set from words of a bitmap and their numbers.
     pub fn from_words(words: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut blocks = Self::default();
         for (index, word) in words {
@@ -25,12 +25,12 @@ impl Blocks {
         blocks
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// A word of the bitmap.
+    /// Returns a word of the bitmap.
     pub fn word(&self, index: u64) -> u64 {
         self.words.get(&index).copied().unwrap_or(0)
     }
@@ -44,20 +44,21 @@ impl Blocks {
         self.count = self.count + u64::from(word.count_ones()) - u64::from(before.count_ones());
     }
 
-    /// Adds blocks; which words that changes.
+    /// Adds blocks. Returns the words that this changes.
     pub fn add(&mut self, blocks: &Range<u64>) -> Vec<u64> {
         let words = words_of(blocks);
         words.filter(|index| self.update(*index, |word| word | mask(*index, blocks))).collect()
     }
 
-    /// Removes blocks; which words that changes.
+    /// Removes blocks. Returns the words that this changes.
     pub fn remove(&mut self, blocks: &Range<u64>) -> Vec<u64> {
         let words: Vec<u64> = self.words.range(words_of(blocks)).map(|(index, _)| *index).collect();
         let changes = words.into_iter();
         changes.filter(|index| self.update(*index, |word| word & !mask(*index, blocks))).collect()
     }
 
-    /// Removes those that are in `these` and not in `but`; which words that changes.
+    /// Removes the blocks that are in `these` and not in `but`. Returns the words that this
+    /// changes.
     pub fn remove_all(&mut self, these: &Self, but: &Self) -> Vec<u64> {
         let words = these.words.iter();
         let changes = words.filter(|(index, mask)| {
@@ -73,7 +74,7 @@ impl Blocks {
         new != word
     }
 
-    /// How many of these it has not.
+    /// Returns the number of these blocks that are missing in the set.
     pub fn missing(&self, blocks: &Range<u64>) -> u64 {
         let mut copy = 0;
         let mut at = blocks.start;
@@ -84,10 +85,10 @@ impl Blocks {
         blocks.end - blocks.start - copy
     }
 
-    /// The first blocks behind each other at or after `from`.
+    /// Returns the first run of adjacent blocks at or after `from`.
     pub fn next(&self, from: u64) -> Option<Range<u64>> {
         let start = self.find(from)?;
-        // Where the next word is not there, it is 0.
+        // A word that is missing is 0.
         let mut end = start;
         loop {
             let word = self.word(end / EACH) >> (end % EACH);
@@ -109,18 +110,19 @@ impl Blocks {
         Some(next * EACH + u64::from(word.trailing_zeros()))
     }
 
-    /// All of them, by ranges.
+    /// Returns all blocks as ranges.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         std::iter::successors(self.next(0), |last| self.next(last.end))
     }
 }
 
-/// The words that have bits of these blocks.
+/// Returns the words that have bits of these blocks.
 fn words_of(blocks: &Range<u64>) -> Range<u64> {
     if blocks.is_empty() { 0..0 } else { blocks.start / EACH..blocks.end.div_ceil(EACH) }
 }
 
-/// The bits of a word that stand for some of these blocks, of which there are some.
+/// Returns the bits of a word that stand for some of these blocks. The word has at least one of
+/// them.
 fn mask(index: u64, blocks: &Range<u64>) -> u64 {
     let first = index * EACH;
     let start = blocks.start.max(first) - first;
@@ -128,12 +130,12 @@ fn mask(index: u64, blocks: &Range<u64>) -> u64 {
     u64::MAX >> (EACH - (end - start)) << start
 }
 
-/// Numbers in ascending order as ranges of those that follow each other.
+/// Joins ascending numbers to ranges of adjacent ones.
 pub fn joined(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
     numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1)
 }
 
-/// The blocks in which these bytes are.
+/// Returns the blocks that contain these bytes.
 pub fn blocks_of(bytes: &Range<u64>) -> Range<u64> {
     bytes.start / BLOCK..bytes.end.div_ceil(BLOCK)
 }

@@ -1,11 +1,11 @@
-//! What a cache keeps in its pool: `docs/format/pmcache.md` in Rust.
+//! The format of a cache in its pool: `docs/format/pmcache.md` in Rust.
 
 use serde::{Deserialize, Serialize};
 use vfs::{Attr, Errno, Result, SetAttr, Timestamp};
 use zerocopy::byteorder::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Name of the file that says that a pool is a cache, and of which directory.
+/// Name of the file that marks a pool as the cache of a directory.
 pub const MARK: &[u8] = b"cache";
 /// Name of the directory of shadow files.
 pub const NODES: &[u8] = b"nodes";
@@ -19,11 +19,11 @@ pub const BIRTH: &[u8] = b"user.keepstone.birth";
 pub const CTIME: &[u8] = b"user.keepstone.ctime";
 /// Version of this format.
 pub const VERSION: u32 = 1;
-/// A mark has at most so many bytes.
+/// The maximum size of a mark, in bytes.
 pub const MARK_MAX: u64 = 16 << 10;
-/// No file of the kernel's ends later.
+/// The maximum size of a kernel file, in bytes.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
-/// Bytes of a path that a record keeps at most; longer ones are not kept.
+/// The maximum length of a path in a record, in bytes; longer ones are not stored.
 pub const HINT_MAX: usize = 2048;
 
 /// The content of [`MARK`].
@@ -31,25 +31,25 @@ pub const HINT_MAX: usize = 2048;
 pub struct Mark {
     /// [`VERSION`].
     pub version: u32,
-    /// Path of the directory when the pool became its cache: for messages.
+    /// Path of the directory when the pool became its cache, for messages.
     pub directory: String,
     /// Identity of its root, in hexadecimal.
     pub root: String,
 }
 
-/// What a shadow file knows of its backing file: a *Cnode* (Chell §4.1.1) without the map of its pages, which is the shadow's
-/// own tree of blocks.
+/// The record of a backing file in its shadow file: a *Cnode* (Chell §4.1.1) without the map of its
+/// pages, which is the shadow's own tree of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What is under way.
+    /// The operations under way.
     pub state: Flags,
-    /// The backing file, as the cache left it.
+    /// The backing file as the cache left it.
     pub left: Fingerprint,
-    /// A change of the backing file that is to be done again after a crash.
+    /// A change of the backing file that has to be repeated after a crash.
     pub intent: Option<Punch>,
-    /// Which file it is.
+    /// The identity of the file.
     pub identity: Vec<u8>,
-    /// Where it was last, relative to the root.
+    /// Its last known path, relative to the root.
     pub hint: Vec<u8>,
 }
 
@@ -57,45 +57,47 @@ bitflags::bitflags! {
     /// States of a backing file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u32 {
-        /// The cache is changing it: the fingerprint may be of before or after.
+        /// The cache is changing it: the fingerprint may be from before or after the change.
         const BUSY = 1;
         /// Its last name is being removed through the cache.
         const ORPHAN = 2;
-        /// Somebody else has changed it while the cache had something for it.
+        /// Another process has changed it while the cache had data that was not written back.
         const CONFLICT = 4;
-        /// It is not evicted.
+        /// It is pinned.
         const PINNED = 8;
-        /// It is not known to be synced as the fingerprint says: a power failure may bring back what it was before.
+        /// It is not known to be synced as the fingerprint describes: a power failure may bring
+        /// back an earlier state.
         const UNSYNCED = 16;
     }
 }
 
-/// What shows that nobody else has changed a file.
+/// The attributes by which the cache detects that another process has changed a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Last change of content.
+    /// The time of the last change of the content.
     pub mtime: Timestamp,
-    /// Last change of the inode.
+    /// The time of the last change of the inode.
     pub ctime: Timestamp,
 }
 
-/// A range of a file that becomes zeros.
+/// A range of a file that is replaced by zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Punch {
     /// Its first byte.
     pub offset: u64,
-    /// How many; not 0.
+    /// The number of bytes; not 0.
     pub len: u64,
 }
 
-/// The time of the last change of a file, if writing it back moved that of the backing file.
+/// The time of the last change of a file, stored if writing it back changed the backing file's
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShownCtime {
-    /// What the backing file has. While it has another one, this says nothing.
+    /// The backing file's time. If that has another time, this value is invalid.
     pub left: Timestamp,
-    /// When the file changed last.
+    /// The time of the last change of the file.
     pub shown: Timestamp,
 }
 
@@ -108,7 +110,7 @@ impl ShownCtime {
         bytes
     }
 
-    /// From what was stored; `None` where that is none.
+    /// Parses stored bytes; `None` if they are invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (left, shown) = bytes.split_at_checked(8)?;
         let time = |bytes: &[u8]| Some(Timestamp(i64::from_le_bytes(bytes.try_into().ok()?)));
@@ -117,13 +119,13 @@ impl ShownCtime {
 }
 
 impl Fingerprint {
-    /// Of a file with these attributes.
+    /// Makes the fingerprint of a file with these attributes.
     pub fn of(attr: &Attr) -> Self {
         Self { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
     }
 
-    /// Whether the content may be another one. Only the inode has changed where just `ctime` differs; but who restores
-    /// `mtime` changes that as well.
+    /// Returns whether the content is the same. If only `ctime` differs, only the inode has
+    /// changed. But a program that restores `mtime` goes unnoticed.
     pub fn has_same_content(&self, other: &Self) -> bool {
         (self.size, self.mtime) == (other.size, other.mtime)
     }
@@ -144,8 +146,9 @@ struct Bytes {
 }
 
 impl Record {
-    /// Whether a backing file that is found so after a crash is as the cache has left it, now or since the last sync below. The
-    /// time of change tells older states from changes by others: it only grows, and programs cannot set it.
+    /// Returns whether a backing file that is found so after a crash is as the cache left it, at
+    /// the end or since the last sync of the backing store. The change time distinguishes older
+    /// states from changes by other processes: it only grows, and programs cannot set it.
     pub fn may_have_left(&self, found: &Fingerprint) -> bool {
         let is_older = || found.ctime <= self.left.ctime;
         self.state.contains(Flags::BUSY)
@@ -173,7 +176,7 @@ impl Record {
     /// From what was stored.
     ///
     /// # Errors
-    /// `EUCLEAN` where that is no record.
+    /// `EUCLEAN` if they are not a record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (bytes, rest) = Bytes::read_from_prefix(bytes).map_err(|_| Errno::UCLEAN)?;
         let parts =
@@ -212,7 +215,7 @@ pub struct Birth {
     pub parent: Vec<u8>,
     /// Name in it.
     pub name: Vec<u8>,
-    /// Identity of the file that was made again, which has all of the content; empty: none.
+    /// Identity of the file that was created again with all of the content; empty before that.
     pub again: Vec<u8>,
 }
 
@@ -230,18 +233,18 @@ struct BirthBytes {
 }
 
 impl Birth {
-    /// Whether a file has the permissions and the owner on record.
+    /// Returns whether a file has the recorded permissions and owner.
     pub fn is_of(&self, attr: &Attr) -> bool {
         (self.perm, self.uid, self.gid) == (attr.perm, attr.uid, attr.gid)
     }
 
-    /// The same creation, with the permissions and the owner that the file has now.
+    /// Returns the same creation with the current permissions and owner of the file.
     #[must_use]
     pub fn with(self, attr: &Attr) -> Self {
         Self { perm: attr.perm, uid: attr.uid, gid: attr.gid, ..self }
     }
 
-    /// The change that gives a file the permissions and the owner on record.
+    /// Returns the change that gives a file the recorded permissions and owner.
     pub fn to_set(&self) -> SetAttr {
         SetAttr {
             perm: Some(self.perm),
@@ -269,7 +272,7 @@ impl Birth {
     /// From what was stored.
     ///
     /// # Errors
-    /// `EUCLEAN` where that is no such thing.
+    /// `EUCLEAN` if they are not a birth.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let (bytes, rest) = BirthBytes::read_from_prefix(bytes).map_err(|_| Errno::UCLEAN)?;
         let split = |from: &'_ [u8], len: U32| {
@@ -293,8 +296,8 @@ impl Birth {
     }
 }
 
-/// The name of the shadow file, and of the bitmap, of a file with this identity: four letters for three bytes, so that 160 bytes
-/// are a name.
+/// Returns the name of the shadow file and of the bitmap for a file with this identity. It has four
+/// letters for three bytes, so that 160 bytes fit into a name.
 pub fn name_of(identity: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-";
     let mut name = Vec::with_capacity(identity.len().div_ceil(3) * 4);
@@ -307,7 +310,7 @@ pub fn name_of(identity: &[u8]) -> Vec<u8> {
     name
 }
 
-/// The identity that [`name_of`] has made a name of.
+/// Returns the identity from which [`name_of`] made a name.
 pub fn identity_of(name: &[u8]) -> Option<Vec<u8>> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(u32::from(digit - b'0')),
@@ -331,7 +334,7 @@ pub fn identity_of(name: &[u8]) -> Option<Vec<u8>> {
     (name_of(&identity) == name).then_some(identity)
 }
 
-/// A path or a name as it is shown: what a terminal would take for more than text is escaped.
+/// Returns a path or a name for display, with control characters escaped.
 pub fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let plain = |letter: char| match letter.is_control() {
@@ -341,7 +344,7 @@ pub fn shown(bytes: &[u8]) -> String {
     text.chars().map(plain).collect()
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -420,7 +423,7 @@ mod tests {
         let left = Fingerprint { size: OFFSET_MAX + 1, ..Fingerprint::default() };
         let wrong = Record { left, ..record };
         assert_eq!(Record::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
-        // Bytes of any kind are taken apart, or refused.
+        // Arbitrary bytes are parsed or refused.
         for seed in 0..2000u64 {
             let mut word = seed;
             let bytes: Vec<u8> = (0..seed as usize % 300)

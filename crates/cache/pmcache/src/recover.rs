@@ -1,4 +1,4 @@
-//! Attaching: a pool becomes the cache of a directory, or goes on being it.
+//! Attaching: a pool becomes the cache of a directory, or continues as that.
 
 use crate::cnode::CONFLICT;
 use crate::counters::{Counts, Trouble};
@@ -16,23 +16,23 @@ use vfs::{
     Caller, Durability, Errno, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, Result,
 };
 
-/// Why a pool cannot be attached.
+/// The reason why a pool cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It holds something else.
+    /// The pool holds other files.
     #[error(
         "the pool holds files and is no cache; a cache needs a pool of its own: format one with `keepstone mkfs`"
     )]
     Occupied,
-    /// It is the cache of another directory.
+    /// The pool is the cache of another directory.
     #[error(
         "the pool is the cache of {0}, which this directory is not; attach it there, or format a pool for this one"
     )]
     OtherDirectory(String),
-    /// What it says of itself cannot be.
+    /// The mark of the pool is invalid.
     #[error("the pool's file `cache` is no description of a cache that this program knows: {0}")]
     Mark(String),
-    /// Its engine promises too little.
+    /// The engine's guarantees are too weak.
     #[error(
         "a cache needs a pool in which every operation is durable on return: of the layout bpfs, on persistent memory or in \
          DRAM (/dev/shm), not in an ordinary file"
@@ -43,19 +43,20 @@ pub enum Error {
     Errno(#[from] Errno),
 }
 
-/// A file that the cache has something for, and that is not there.
+/// A file with data in the cache that the backing store lacks, and that cannot be found there.
 pub(crate) struct Lost {
-    /// Its shadow's name.
+    /// The name of its shadow.
     pub name: Vec<u8>,
     why: Errno,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Attaches a pool to a directory, called `directory` in messages. What the cache has for it from before is found: in time
-    /// that grows with the files that have something which is not below, and with nothing else.
+    /// Attaches a pool to a directory, which is called `directory` in messages. Recovers the state
+    /// from earlier attachments. The time for that grows only with the number of files with data
+    /// that is not written back.
     ///
     /// # Errors
-    /// As [`Error`] says. The pool is then as it was.
+    /// As [`Error`] describes. The pool is then unchanged.
     pub fn attach(
         pool: P,
         backing: B,
@@ -100,14 +101,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             records_births: false,
             watching: Mutex::default(),
         };
-        // By who served it before.
+        // The delegations were made by the previous server.
         cache.pool.recall(None)?;
         cache.recover()?;
         cache.records_births = cache.begin_births()?;
         Ok(cache)
     }
 
-    /// Finds the files that have something which is not below.
+    /// Finds the files with data that is not written back.
     fn recover(&self) -> Result<()> {
         let mut names = Vec::new();
         self.pool.readdir(self.dirty, 0, &mut |entry| {
@@ -116,11 +117,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             true
         })?;
-        // What is to be made again comes last: its name may be that of a file that is removed again.
+        // Files that have to be created again come last: their names may belong to files that are
+        // removed again.
         for is_last in [false, true] {
             names.retain(|name| match self.recover_file(name, is_last) {
                 Ok(is_done) => !is_done,
-                // It stays as it is, and is told of.
+                // It stays unchanged and is reported.
                 Err(why) => {
                     lock(&self.lost).push(Lost { name: name.clone(), why });
                     false
@@ -130,7 +132,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Whether it is done; files that are to be made again are left where others come after this.
+    /// Recovers a file. Returns whether it is done; files that have to be created again are left
+    /// for the last pass.
     fn recover_file(&self, name: &[u8], is_last: bool) -> Result<bool> {
         let identity = Identity(record::identity_of(name).ok_or(Errno::UCLEAN)?);
         let found = {
@@ -138,7 +141,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.find(name)?
         };
         let Some(cnode) = found else {
-            // Marks of blocks that there are not.
+            // The bitmap marks blocks of a shadow that does not exist.
             if !self.options.read_only {
                 self.pool.unlink(self.dirty, name)?;
             }
@@ -153,7 +156,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
                     removed.map(|_| self.note_removed(name.to_vec(), cnode.dirty_bytes()))
                 }
             },
-            // That it is gone is not durable yet.
+            // Its removal is not durable yet.
             Err(Errno::STALE) if cnode.record.state.contains(Flags::ORPHAN) => {
                 self.release(&cnode);
                 self.note_removed(name.to_vec(), cnode.dirty_bytes());
@@ -166,7 +169,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Err(Errno::STALE) if is_to_be_made => {
                 let made = self.make_again(&cnode);
                 self.release(&cnode);
-                // Its content is in the new file, durably; that it has a name is not yet.
+                // Its content is durable in the new file, but the name of that is not durable yet.
                 made.map(|()| self.note_removed(name.to_vec(), cnode.dirty_bytes()))
             }
             other => {
@@ -177,7 +180,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         done.map(|()| true)
     }
 
-    /// Takes up a file that could not be when the pool was attached, before anybody is told its size and times.
+    /// Recovers a file that could not be recovered when the pool was attached, before its size and
+    /// times are returned to a caller.
     pub(crate) fn find_lost(&self, ino: Ino) -> Result<()> {
         if lock(&self.lost).is_empty() {
             return Ok(());
@@ -202,7 +206,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// A file that has something which is not below, is there: with a reference.
+    /// Adds a found file with data that is not written back, and keeps a reference to it.
     fn take_up(&self, ino: Ino, mut cnode: Cnode) -> Result<()> {
         let node = self.table.keep(ino);
         let mut state = write(&node.state);
@@ -212,11 +216,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// Goes on with a shadow of before, which has something that is not below: finds out whether the backing file is as the
-    /// cache has left it (pmcache-C4), and does again what was under way.
+    /// Continues with a shadow from an earlier attachment that has data which is not written back.
+    /// Compares the backing file with the fingerprint (pmcache-C4), and completes operations that
+    /// were interrupted.
     ///
     /// # Errors
-    /// Of the backing store and the pool. All is as it was, and can be tried again.
+    /// Errors of the backing store and the pool. Nothing has changed, and the call can be repeated.
     pub(crate) fn resume(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let attr = self.backing.getattr(node.ino)?;
         let found = Fingerprint::of(&attr);
@@ -244,17 +249,18 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.restore_attributes(&attr, cnode)?;
         }
         match self.punch(node, cnode) {
-            // No call has returned that depends on it.
+            // No call that depends on it has returned.
             Err(Unpunched::Refused(err)) if err != Errno::IO => self.drop_intent(cnode),
             done => done.map_err(Errno::from),
         }
     }
 
-    /// Drops what the cache has for a file that others have changed or removed below, and that [`status`](Self::status) names so
-    /// (pmcache-C6); how many bytes. `None` where there is no such file.
+    /// Discards the data of a file that other processes have changed or removed in the backing
+    /// store, and that [`status`](Self::status) lists (pmcache-C6). Returns the number of bytes, or
+    /// `None` if there is no such file.
     ///
     /// # Errors
-    /// Of the pool.
+    /// Errors of the pool.
     pub fn discard(&self, path: &[u8]) -> Result<Option<u64>> {
         for (_, node) in self.backlog.files() {
             let mut state = write(&node.state);
@@ -282,7 +288,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(Some(known[index].dirty_bytes))
     }
 
-    /// Files that the cache has something for, and that are not there.
+    /// Returns the files with data in the cache that cannot be found in the backing store.
     pub(crate) fn lost(&self) -> Vec<Trouble> {
         let describe = |lost: &Lost| {
             let shadow = self.pool.peek(self.nodes, &lost.name);
@@ -310,14 +316,14 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 }
 
-/// The directory whose cache a pool is, if it is one.
+/// Returns the directory whose cache a pool is, if it is a cache.
 pub fn directory_of(pool: &dyn FileSystem) -> Option<String> {
     let has = |name| pool.peek(pool.root(), name).is_ok();
     let is_one = has(MARK) && has(record::NODES) && has(record::DIRTY);
     is_one.then(|| read_mark(pool)).and_then(|mark| mark.ok()?).map(|mark| mark.directory)
 }
 
-/// The mark of a pool; `None` where it is empty.
+/// Reads the mark of a pool; `None` if the pool is empty.
 fn read_mark(pool: &dyn FileSystem) -> std::result::Result<Option<Mark>, Error> {
     let mark = match pool.peek(pool.root(), MARK) {
         Ok(mark) => mark,
@@ -349,10 +355,10 @@ fn read_mark(pool: &dyn FileSystem) -> std::result::Result<Option<Mark>, Error> 
     Ok(Some(mark))
 }
 
-/// A mark that is not yet one.
+/// The name of a mark before it is committed.
 const NEW_MARK: &[u8] = b"cache.new";
 
-/// Makes a cache of an empty pool. The name of the mark is the commit.
+/// Makes a cache of an empty pool. The rename of the mark is the commit.
 fn make(pool: &impl FileSystem, mark: &Mark) -> std::result::Result<(), Error> {
     let dir = NewNode { kind: NewKind::Dir, mode: 0o700, umask: 0 };
     for name in [record::NODES, record::DIRTY] {

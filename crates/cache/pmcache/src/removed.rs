@@ -1,7 +1,7 @@
-//! Files that were removed while the cache had something for them.
+//! Files that were removed while the cache had data of them that was not written back.
 //!
-//! A removal that was not synced below may be taken back by a power failure; then the file has to have what was written to it.
-//! So that is discarded only when the removal is durable.
+//! A power failure may undo a removal that is not synced in the backing store; then the file must
+//! have the data written to it. So that data is discarded only when the removal is durable.
 
 use crate::node::{Cnode, Node};
 use crate::record::Flags;
@@ -9,19 +9,20 @@ use crate::{BLOCK, Cache, lock};
 use backing::Backing;
 use vfs::{Errno, FileSystem, Result, Timestamp};
 
-/// Files that are gone, which a power failure may bring back.
+/// Removed files that a power failure may bring back.
 #[derive(Default)]
 pub struct Removed {
-    /// Names in the pool.
+    /// Their names in the pool.
     names: Vec<Vec<u8>>,
-    /// When the first was removed.
+    /// The time of the first removal.
     since: Timestamp,
-    /// How much is kept for them.
+    /// The number of bytes kept for them.
     bytes: u64,
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// A file with a bitmap is gone, and nobody uses it: what the cache has of it stays until that is durable.
+    /// Keeps the data of a removed file with a bitmap, which no process uses any more, until its
+    /// removal is durable.
     pub(crate) fn keep_removed(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
         let bytes = cnode.dirty_bytes();
         self.resident.remove(cnode.shadow);
@@ -36,7 +37,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.set_state(cnode, orphan)
     }
 
-    /// The same for a file that is not in use. One that has a bitmap all the same was not found when the pool was attached.
+    /// Does the same for a file that is not in use. If it has a bitmap, it was not found when the
+    /// pool was attached.
     pub(crate) fn remove_unused(&self, name: Vec<u8>) -> Result<()> {
         if !self.has_bitmap(&name)? {
             return self.unlink_both(&name);
@@ -56,7 +58,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    /// This shadow is discarded when all is durable below.
+    /// Notes that this shadow is to be discarded when everything is durable in the backing store.
     pub(crate) fn note_removed(&self, name: Vec<u8>, bytes: u64) {
         let mut removed = lock(&self.removed);
         if removed.names.is_empty() {
@@ -70,7 +72,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         !lock(&self.removed).names.is_empty()
     }
 
-    /// Makes removals durable where they have waited for long, or for much.
+    /// Makes removals durable that have waited for long, or that keep many bytes.
     pub(crate) fn discard_removed_due(&self) -> Result<()> {
         let is_due = {
             let removed = lock(&self.removed);
@@ -81,7 +83,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         if is_due { self.sync() } else { Ok(()) }
     }
 
-    /// Makes all below durable, removals among it, and discards what the cache has of removed files.
+    /// Makes everything in the backing store durable, including removals, and discards the data of
+    /// removed files.
     pub(crate) fn discard_removed(&self) -> Result<()> {
         let removed = std::mem::take(&mut *lock(&self.removed));
         let synced = self.sync_below();
@@ -101,7 +104,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    /// Removes a shadow that nobody uses, and its bitmap: this first, as a shadow without one is nothing that is not below.
+    /// Removes a shadow that is not in use, and its bitmap. The bitmap goes first: a shadow without
+    /// one has no data that the backing file lacks.
     pub(crate) fn unlink_both(&self, name: &[u8]) -> Result<()> {
         let _shadows = lock(&self.shadows);
         for dir in [self.dirty, self.nodes] {

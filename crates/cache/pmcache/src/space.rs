@@ -1,4 +1,4 @@
-//! Space in the pool: which files leave it first.
+//! Space in the pool: eviction of files and blocks.
 
 use crate::counters::count;
 use crate::node::Cnode;
@@ -12,24 +12,24 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use vfs::{Errno, Fallocate, FileSystem, Ino, Result, Seek, SetAttr, SetTime};
 
-/// Larger files are not evicted as a whole, in blocks.
+/// The maximum size of files that are evicted as a whole, in blocks.
 const WHOLE_MAX: u64 = 1024;
-/// So many files are told to the policy at once, of those that were there when the pool was attached.
+/// The number of files from earlier attachments that are added to the policy at a time.
 const CRAWL: usize = 1024;
 
 /// The files in the pool.
 pub struct Resident {
     order: Mutex<Order>,
     marks: Arc<Marks>,
-    /// Shadows that are not evicted.
+    /// The pinned shadows.
     pub pins: Pins,
 }
 
 struct Order {
     policy: Box<dyn Policy>,
-    /// Files in use, by their shadows.
+    /// The files in use, by their shadows.
     used: HashMap<Ino, Ino>,
-    /// Where to go on telling the policy what was there before; `None`: it knows all.
+    /// The position in the listing of files to be added to the policy; `None` if all are added.
     crawled: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Resident {
         Self { order: Mutex::new(order), marks, pins: Pins::default() }
     }
 
-    /// A shadow is there, in use by this file.
+    /// Adds a shadow, which is in use by this file.
     pub fn insert(&self, shadow: Ino, blocks: u64, file: Option<Ino>) -> MarkSlot {
         let mut order = lock(&self.order);
         if let Some(file) = file {
@@ -49,12 +49,12 @@ impl Resident {
         order.policy.insert(shadow.0, blocks)
     }
 
-    /// A shadow is not in use any more.
+    /// Notes that a shadow is not in use any more.
     pub fn release(&self, shadow: Ino) {
         lock(&self.order).used.remove(&shadow);
     }
 
-    /// A shadow is gone.
+    /// Notes that a shadow was removed.
     pub fn remove(&self, shadow: Ino) {
         let mut order = lock(&self.order);
         order.used.remove(&shadow);
@@ -63,21 +63,22 @@ impl Resident {
         self.pins.remove(shadow);
     }
 
-    /// A file was found in the cache.
+    /// Notes a hit on a file.
     pub fn touch(&self, slot: Option<MarkSlot>) {
         if let Some(slot) = slot {
             self.marks.touch(slot);
         }
     }
 
-    /// Something of it was not.
+    /// Notes that part of a file was missing in the cache.
     pub fn enter(&self, shadow: Ino) {
         lock(&self.order).policy.entered(shadow.0);
     }
 }
 
 impl<P: FileSystem, B: Backing> Cache<P, B> {
-    /// Makes room for so many blocks after an operation that found none, and holds no lock; whether there may be some now.
+    /// Makes room for `blocks` blocks after an operation found none; the caller holds no lock.
+    /// Returns whether there may be room now.
     pub(crate) fn make_room(&self, blocks: u64) -> Result<bool> {
         if self.evict(blocks)? {
             return Ok(true);
@@ -86,7 +87,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             self.sync()?;
             return Ok(true);
         }
-        // The oldest first; a file that cannot be written back keeps no other from making room.
+        // The oldest files come first. If one cannot be written back, the others still make room.
         let mut failed = Ok(());
         for (_, node) in self.backlog.files() {
             match self.drain(std::slice::from_ref(&node)) {
@@ -98,8 +99,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         failed.map(|()| false)
     }
 
-    /// Evicts at least so many blocks, if there are as many that are below as well; whether any. May be called with the lock of
-    /// one file held, which then stays.
+    /// Evicts at least `blocks` blocks, if the backing store has that many as well. Returns whether
+    /// any were evicted. The caller may hold the lock of one file, which then stays.
     pub(crate) fn evict(&self, blocks: u64) -> Result<bool> {
         let mut freed = 0;
         let mut passed = HashSet::new();
@@ -128,7 +129,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         &self.resident.order
     }
 
-    /// Evicts a file, or so many blocks of a large one; how many it were.
+    /// Evicts a file, or `blocks` blocks of a large one. Returns the number of blocks evicted.
     fn evict_file(&self, shadow: Ino, blocks: u64) -> Result<u64> {
         let file = lock(self.order()).used.get(&shadow).copied();
         let Some(node) = file.and_then(|ino| self.table.find(ino)) else {
@@ -145,7 +146,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             return if is_kept { Ok(0) } else { self.evict_clean(cnode, blocks) };
         }
         if cnode.record.state.contains(Flags::PINNED) && self.resident.pins.blocks(shadow) > 0 {
-            // It comes back when it is unpinned, or attached anew.
+            // It is added again when it is unpinned, or when the pool is attached again.
             lock(self.order()).policy.remove(shadow.0);
             if let Some(cnode) = &mut state.cached {
                 cnode.slot = None;
@@ -163,7 +164,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(used.max(1))
     }
 
-    /// Evicts a file that nobody has used since the pool was attached.
+    /// Evicts a file that was not used since the pool was attached.
     fn evict_unused(&self, shadow: Ino) -> Result<u64> {
         let _shadows = lock(&self.shadows);
         let record = self.pool.getxattr(shadow, record::RECORD);
@@ -197,7 +198,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Evicts up to `blocks` blocks that pinned files have grown by since they were pinned (pins-P2); returns how many.
+    /// Evicts up to `blocks` blocks that pinned files have grown by since they were pinned
+    /// (pins-P2); returns how many.
     fn evict_beyond_pins(&self, blocks: u64) -> Result<u64> {
         let mut freed = 0;
         for shadow in self.resident.pins.shadows() {
@@ -206,7 +208,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             }
             let Ok(attr) = self.pool.getattr(shadow) else { continue };
             let pinned = self.resident.pins.blocks(shadow);
-            // Nodes of its tree count as blocks, too.
+            // The nodes of its tree count as blocks, too.
             let kept = pinned + pinned / 128 + 16;
             let beyond = (attr.blocks / (BLOCK / 512)).saturating_sub(kept);
             if beyond == 0 {
@@ -242,12 +244,13 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Evicts the first blocks of a file that there are.
+    /// Evicts the first existing blocks of a file.
     fn evict_part(&self, shadow: Ino, blocks: u64) -> Result<u64> {
         self.punch_unmarked(shadow, &Blocks::default(), blocks)
     }
 
-    /// Evicts up to `blocks` blocks of a dirty file that the backing file has as well (pmcache-C2); returns how many.
+    /// Evicts up to `blocks` blocks of a dirty file that the backing file has as well (pmcache-C2);
+    /// returns how many.
     pub(crate) fn evict_clean(&self, cnode: &Cnode, blocks: u64) -> Result<u64> {
         let Some(dirty) = &cnode.dirty else { return Ok(0) };
         let differs = cnode.record.state.intersects(Flags::CONFLICT | Flags::ORPHAN);
@@ -256,13 +259,15 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
         let before = self.pool.getattr(cnode.shadow)?;
         let freed = self.punch_unmarked(cnode.shadow, &dirty.blocks, blocks);
-        // The times are the file's (pmcache-C3), and its content does not change.
+        // The shadow has the file's times (pmcache-C3), and the content of the file does not
+        // change.
         let (mtime, ctime) = (Some(SetTime::At(before.mtime)), Some(before.ctime));
         self.set_shadow(cnode, &SetAttr { mtime, ctime, ..SetAttr::default() })?;
         freed
     }
 
-    /// Frees up to `blocks` blocks of a shadow that are not `marked`, from its beginning on; returns how many.
+    /// Frees up to `blocks` blocks of a shadow that are not `marked`, from its beginning on;
+    /// returns how many.
     fn punch_unmarked(&self, shadow: Ino, marked: &Blocks, blocks: u64) -> Result<u64> {
         let mut freed = 0;
         let mut at = 0;
@@ -286,8 +291,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(freed)
     }
 
-    /// Tells the policy of some more files that were in the pool when it was attached; whether there were any. One
-    /// call takes a bounded time. All calls together take time in proportion to the files, after the cache has been attached.
+    /// Adds some more files from earlier attachments to the policy. Returns whether there were any.
+    /// One call takes a bounded time. All calls together, which follow after the cache was
+    /// attached, take time in proportion to the number of files.
     pub(crate) fn crawl(&self) -> Result<bool> {
         let Some(from) = lock(self.order()).crawled else { return Ok(false) };
         let mut found = Vec::new();
@@ -310,7 +316,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(next.is_some())
     }
 
-    /// Evicts where little is free; whether there is more to be done.
+    /// Evicts files if little space is free. Returns whether more is to be done.
     pub(crate) fn evict_due(&self) -> Result<bool> {
         let space = self.pool.statfs();
         let wanted = space.blocks * self.options.free_percent / 100;

@@ -14,9 +14,10 @@ pub struct Table {
 
 struct Held {
     node: Arc<Node>,
-    /// References of front ends.
+    /// The number of references of front ends.
     refs: u64,
-    /// References to the backing file that were not given back when these were.
+    /// The number of references to the backing file that the table has kept after front ends gave
+    /// theirs back.
     kept: u64,
 }
 
@@ -27,18 +28,19 @@ impl Table {
         files.entry(ino).or_insert_with(|| Held::new(ino)).refs += 1;
     }
 
-    /// A file, whether or not it was in use.
+    /// Returns a file, and adds it to the table if it was not in use.
     pub fn get(&self, ino: Ino) -> Arc<Node> {
         let mut files = lock(&self.files);
         files.entry(ino).or_insert_with(|| Held::new(ino)).node.clone()
     }
 
-    /// A file, if it is in use.
+    /// Returns a file if it is in use.
     pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
         lock(&self.files).get(&ino).map(|held| held.node.clone())
     }
 
-    /// Takes over a reference to a backing file until it is [removed](Self::remove).
+    /// Takes over a reference to a backing file until the file is [removed](Self::remove) from the
+    /// table.
     pub fn keep(&self, ino: Ino) -> Arc<Node> {
         let mut files = lock(&self.files);
         let held = files.entry(ino).or_insert_with(|| Held::new(ino));
@@ -46,8 +48,8 @@ impl Table {
         held.node.clone()
     }
 
-    /// Gives back references of a front end. `Some`: there are none left; what was `kept` of those to the backing file is
-    /// noted when the file is not removed.
+    /// Gives back references of a front end. Returns the file if no references of front ends are
+    /// left; the caller then removes it or keeps a reference to its backing file.
     pub fn forget(&self, ino: Ino, refs: u64) -> Option<Arc<Node>> {
         let mut files = lock(&self.files);
         let held = files.get_mut(&ino)?;
@@ -55,8 +57,8 @@ impl Table {
         (held.refs == 0).then(|| held.node.clone())
     }
 
-    /// Removes a file that no front end holds; how many references to the backing file were kept. To be called with its state
-    /// locked.
+    /// Removes a file that no front end holds. Returns the number of references to its backing file
+    /// that were kept. Call it with the file's state locked.
     pub fn remove(&self, ino: Ino) -> Option<u64> {
         let mut files = lock(&self.files);
         if files.get(&ino)?.refs > 0 {

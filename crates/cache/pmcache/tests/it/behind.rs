@@ -1,4 +1,4 @@
-//! What others do behind a cache, and what is told of it.
+//! Tests of changes by other processes behind a cache, and of their reports.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, options};
 use backing::model::Call;
@@ -11,14 +11,14 @@ use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetTime, SetXattr};
 
 const HOUR: i64 = 3_600_000_000_000;
 
-/// A cache that believes what it has found for an hour, and is told of changes.
+/// Makes a cache that relies on a comparison for an hour, and gets reports of changes.
 fn told(how: Watch) -> (Tested, Below) {
     let (cache, below) = fresh(Options { coherence_ns: HOUR, ..options() });
     cache.watch(how).unwrap();
     (cache, below)
 }
 
-/// A file that is below, and believed to be as it is.
+/// Creates a file that is written back and was just compared.
 fn written(cache: &Tested, name: &[u8], data: &[u8]) -> Ino {
     let ino = file(cache, name);
     cache.write(ino, 0, data).unwrap();
@@ -27,7 +27,7 @@ fn written(cache: &Tested, name: &[u8], data: &[u8]) -> Ino {
     ino
 }
 
-/// What the front end is to forget when the cache has followed what was told.
+/// Follows the reports, and returns the changes that the front end has to forget.
 fn follow(cache: &Tested) -> Vec<Change> {
     let forgotten: RefCell<Vec<Change>> = RefCell::default();
     let forget = |change: &Change| forgotten.borrow_mut().push(change.clone());
@@ -35,7 +35,7 @@ fn follow(cache: &Tested) -> Vec<Change> {
     forgotten.into_inner()
 }
 
-/// Changes content by others, and leaves size and times.
+/// Changes content as another process, without a change of size and times.
 fn change_unseen(below: &Below, ino: Ino, data: &[u8]) {
     let before = below.getattr(ino).unwrap();
     below.write(ino, 0, data).unwrap();
@@ -55,10 +55,10 @@ fn what_is_told_is_believed_no_more() {
     below.tell(Change::Name(ROOT, b"g".to_vec()));
     assert_eq!(follow(&cache), [Change::Content(ino), Change::Name(ROOT, b"g".to_vec())]);
     assert_eq!(content(&cache, ino).unwrap(), b"ours");
-    // It is believed again.
+    // The cache relies on it again.
     change_unseen(&below, ino, b"more");
     assert_eq!(content(&cache, ino).unwrap(), b"ours");
-    // Whatever was changed shows in the times.
+    // After a lost report, changes are found by their times.
     below.write(ino, 0, b"longer").unwrap();
     below.tell(Change::Lost);
     below.tell(Change::Attributes(ino));
@@ -68,7 +68,7 @@ fn what_is_told_is_believed_no_more() {
     assert_eq!((counters.changes_told, counters.changes_lost), (3, 1));
 }
 
-/// Before that is told: what was cut off never reads as zeros.
+/// Tests a truncation that is not reported yet: the bytes that were cut off never read as zeros.
 #[test]
 fn what_was_cut_off_is_not_zeros() {
     let (cache, below) = fresh(Options { coherence_ns: HOUR, read_ahead: 0, ..options() });
@@ -131,7 +131,8 @@ fn a_conflict_is_found_when_it_is_told() {
     assert_eq!(content(&below, ino).unwrap(), b"theirs");
 }
 
-/// What is told late has been seen already, and is in conflict with nothing (behind-B2).
+/// A late report concerns a state that the cache has seen already, and causes no conflict
+/// (behind-B2).
 #[test]
 fn what_is_told_late_is_no_conflict() {
     let (cache, below) = told(Watch::Notify);
@@ -190,7 +191,7 @@ fn what_cannot_be_written_back_is_not_opened() {
     below.heal();
     assert_eq!(open(4711), Ok(true));
     assert!(cache.status().troubles.is_empty());
-    // In conflict.
+    // The file is in conflict now.
     cache.write(ino, 0, b"M").unwrap();
     below.write(ino, 0, b"theirs").unwrap();
     assert_eq!(open(4712), Ok(false));
@@ -215,7 +216,7 @@ fn nobody_waits_for_ever() {
     assert!(cache.status().troubles.is_empty());
     assert_eq!(cache.status().counters.openers_refused, 1);
     assert_eq!(content(&below, ino).unwrap(), b"mine", "it is written back all the same");
-    // Who is in the queue of a cache that goes is let in.
+    // Openings in the queue of a cache that is dropped are permitted.
     cache.write(ino, 0, b"ours").unwrap();
     let answer = below.open_by_other(ino, 7);
     let slow = attach(copy(&cache), &below, options()).unwrap();
@@ -224,7 +225,8 @@ fn nobody_waits_for_ever() {
     assert_eq!(answer.try_recv(), Ok(true));
 }
 
-/// What was not below when the cache was detached is guarded when it is attached again.
+/// Files with data that was not written back when the cache was detached are guarded when it is
+/// attached again.
 #[test]
 fn what_was_left_is_guarded() {
     let (cache, below) = told(Watch::Permission);
@@ -242,7 +244,7 @@ fn what_was_left_is_guarded() {
     assert!(!below.is_guarded(ino));
 }
 
-/// Nothing is written back that may not be changed, so nobody waits for it.
+/// A read-only cache writes nothing back, so no process waits for it.
 #[test]
 fn nobody_waits_for_a_cache_that_changes_nothing() {
     let (cache, below) = fresh(options());

@@ -1,4 +1,4 @@
-//! The contract's suite on caches over the model.
+//! Runs the contract's suite on caches over the model.
 
 use crate::common::{Below, attach, fresh, options, region};
 use pmcache::Options;
@@ -23,7 +23,7 @@ fn it_is_kept_where_each_write_goes_below() {
     run_generated(|| make(through()), 10, 300);
 }
 
-/// Where hardly anything may be only in the cache, and hardly anything fits into it.
+/// Uses a cache in which hardly any data may be unwritten, and into which hardly any fits.
 #[test]
 fn it_is_kept_by_a_small_cache() {
     let small = || {

@@ -1,4 +1,5 @@
-//! What is asked for single files: warming, pins, writing back, forgetting, and modes of their own.
+//! Tests commands for single files: warming, pins, writing back, invalidation, and modes of their
+//! own.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, options};
 use backing::model::Call;
@@ -16,7 +17,7 @@ fn ask(cache: &Tested, ino: Ino, command: Command) -> vfs::Result<()> {
     cache.setxattr(ino, command.attribute().as_bytes(), b"", SetXattr::Any)
 }
 
-/// A file that was there before, as the cache sees it.
+/// Creates a file in the backing store, and returns it as the cache sees it.
 fn old_file(cache: &Tested, below: &Below, name: &str, len: usize) -> Ino {
     let ino = file(below, name.as_bytes());
     below.write(ino, 0, &vec![name.as_bytes()[0]; len]).unwrap();
@@ -24,7 +25,7 @@ fn old_file(cache: &Tested, below: &Below, name: &str, len: usize) -> Ino {
     cache.lookup(ROOT, name.as_bytes()).unwrap().ino
 }
 
-/// Reads more than the pool holds.
+/// Reads more data than the pool holds.
 fn read_much(cache: &Tested, below: &Below, prefix: &str) {
     for i in 0..48 {
         let ino = old_file(cache, below, &format!("{prefix}{i}"), MIB);
@@ -45,7 +46,7 @@ fn what_is_warm_is_read_without_what_is_below() {
     below.fail(&[Call::Read], Errno::IO);
     assert_eq!(content(&cache, ino).unwrap(), vec![b'f'; 3 * MIB + 5]);
     below.heal();
-    // No pool holds this.
+    // This is too large for any pool.
     let large = old_file(&cache, &below, "g", 40 * MIB);
     assert_eq!(ask(&cache, large, Command::Warm), Err(Errno::NOSPC));
     assert_eq!(content(&cache, large).unwrap(), vec![b'g'; 40 * MIB]);
@@ -60,7 +61,7 @@ fn a_pin_holds_over_eviction_and_restart() {
     assert!(cache.status().counters.evicted_blocks > 0);
     let told = status(&cache, ino);
     assert!(told.is_pinned && told.cached_bytes >= told.size_bytes, "{told:?}");
-    // Not in use, and after a restart.
+    // The pin holds also for a file that is not in use, and after a restart.
     cache.forget(ino, 1);
     let again = attach(copy(&cache), &below, options()).unwrap();
     read_much(&again, &below, "b");
@@ -69,7 +70,7 @@ fn a_pin_holds_over_eviction_and_restart() {
     let told = status(&again, ino);
     assert!(told.is_pinned && told.cached_bytes >= told.size_bytes, "{told:?}");
     ask(&again, ino, Command::Unpin).unwrap();
-    // Who was used of late gets another round.
+    // The policy spares recently used files for another round.
     for prefix in ["c", "d", "e"] {
         read_much(&again, &below, prefix);
     }
@@ -78,7 +79,7 @@ fn a_pin_holds_over_eviction_and_restart() {
     assert_eq!(content(&again, ino).unwrap(), vec![b'p'; 3 * MIB]);
 }
 
-/// pins-P1 and pins-P2: what is pinned leaves room for all others to write.
+/// pins-P1 and pins-P2: pinned files leave room for other writes.
 #[test]
 fn pins_are_bounded() {
     let bounds = |options: Options| Options {
@@ -102,7 +103,7 @@ fn pins_are_bounded() {
     assert_eq!(ask(&cache, owned("e", 2), Command::Pin), Err(Errno::NOSPC));
     let told = cache.status();
     assert_eq!((told.pinned_bytes, told.pinned_bytes_max), (12 << 20, 12 << 20));
-    // A pinned file grows to more than the pool holds, and others are written all the same.
+    // A pinned file grows beyond the pool, and others can still be written.
     for i in 0..48 {
         cache.write(a, (4 + i) << 20, &vec![1; MIB]).unwrap();
     }
@@ -112,7 +113,7 @@ fn pins_are_bounded() {
     }
     assert!(status(&cache, a).cached_bytes < 40 << 20);
     assert_eq!(cache.status().pinned_bytes, 12 << 20);
-    // They are known again after a restart.
+    // The pins are known again after a restart.
     cache.drain_all(&|_| {}).unwrap();
     let again = attach(copy(&cache), &below, bounds(options())).unwrap();
     let b = again.lookup(ROOT, b"b").unwrap().ino;
@@ -141,7 +142,7 @@ fn what_is_asked_for_is_written_back_and_forgotten() {
     cache.write(one, 0, &[8; 10]).unwrap();
     ask(&cache, ROOT, Command::Flush).unwrap();
     assert_eq!(cache.status().dirty_bytes, 0);
-    // What cannot be written back is not forgotten.
+    // Data that cannot be written back is not dropped.
     cache.write(one, 0, &[9; 10]).unwrap();
     below.fail(&[Call::Write], Errno::NOSPC);
     assert_eq!(ask(&cache, one, Command::Flush), Err(Errno::NOSPC));
@@ -156,7 +157,7 @@ fn what_is_no_command_is_refused() {
     let unknown = b"keepstone.cache.burn";
     assert_eq!(cache.setxattr(ino, unknown, b"", SetXattr::Any), Err(Errno::OPNOTSUPP));
     assert_eq!(cache.getxattr(ino, unknown), Err(Errno::OPNOTSUPP));
-    // Who may only read a file may not change what becomes of it.
+    // A user who may only read a file may not change its treatment.
     assert_eq!(cache.getxattr(ino, Command::Pin.attribute().as_bytes()), Err(Errno::PERM));
     assert_eq!(ask(&cache, ROOT, Command::Pin), Err(Errno::ISDIR));
     assert!(cache.listxattr(ino).unwrap().is_empty());
@@ -183,7 +184,8 @@ fn a_file_has_a_mode_of_its_own() {
         assert_eq!(status(&cache, ino).mode, own);
         let root = cache.setxattr(ROOT, DATA.as_bytes(), own.as_bytes(), SetXattr::Any);
         assert_eq!(root, Err(Errno::INVAL));
-        // It is the file's, not this cache's; and a write waits for its name as it says.
+        // The mode is stored with the file, not with this cache, and each write then makes the name
+        // durable as the mode demands.
         let cache = attach(copy(&cache), &below, Options { mode, ..options() }).unwrap();
         let ino = cache.lookup(ROOT, b"f").unwrap().ino;
         below.fail(&[Call::Fsync, Call::Sync, Call::SyncMetadata], Errno::IO);

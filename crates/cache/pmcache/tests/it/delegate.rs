@@ -1,4 +1,4 @@
-//! Files that programs read and write in the pool themselves.
+//! Tests of files that programs read and write in the pool themselves.
 
 use crate::common::{Below, content, file, options};
 use backing::Backing;
@@ -23,7 +23,7 @@ type Tested = Cache<Bpfs<Region>, Below>;
 
 const BLOCK: u64 = 4096;
 
-/// A pool's file, removed with it.
+/// A pool's file, removed when dropped.
 struct Pool(PathBuf);
 
 impl Pool {
@@ -36,7 +36,7 @@ impl Pool {
         pool
     }
 
-    /// As who shares it with programs.
+    /// Opens the pool such that programs can share it.
     fn open(&self) -> Bpfs<Region> {
         let lock = Some(Lock::Shared);
         let options = OpenOptions { lock, ..OpenOptions::default() };
@@ -53,18 +53,18 @@ impl Drop for Pool {
     }
 }
 
-/// A cache that delegates, and a front end that forgets at once.
+/// A cache that delegates files, with a front end that forgets at once.
 struct Programs {
     cache: Tested,
     below: Below,
-    /// Which calls are made by a delegation.
+    /// Decides which calls are made by a delegation.
     draw: Mutex<Rng>,
-    /// What is left of it, by delegation.
+    /// The credit that is left, by delegation.
     credits: Mutex<HashMap<u64, Credit>>,
     pool: Pool,
 }
 
-/// By which number a file is delegated, and its shadow.
+/// Requests a delegation of a file. Returns its number and the shadow.
 fn delegation(cache: &dyn FileSystem, ino: Ino) -> vfs::Result<(Delegation, Ino)> {
     let told = String::from_utf8(cache.getxattr(ino, DELEGATION.as_bytes())?).unwrap();
     let mut words = told.split(' ');
@@ -74,7 +74,7 @@ fn delegation(cache: &dyn FileSystem, ino: Ino) -> vfs::Result<(Delegation, Ino)
     Ok(found)
 }
 
-/// What the file of this name has.
+/// Returns the content of the file of this name.
 fn named(fs: &dyn FileSystem, name: &[u8]) -> Vec<u8> {
     let ino = fs.lookup(ROOT, name).unwrap().ino;
     let found = content(fs, ino).unwrap();
@@ -113,7 +113,7 @@ impl Programs {
         self.cache.pool().write_delegated(by, shadow, offset, data)
     }
 
-    /// By the credit that there is, if there is enough.
+    /// Marks blocks by the credit, if that is sufficient. Returns whether it was.
     fn mark(&self, by: Delegation, blocks: Range<u64>) -> vfs::Result<bool> {
         let mut credits = self.credits.lock().unwrap();
         let Some(credit) = credits.get_mut(&by.0) else { return Ok(false) };
@@ -124,7 +124,8 @@ impl Programs {
         Ok(true)
     }
 
-    /// At the first attempt as who knows an older end of the file, and was told of other blocks.
+    /// Appends by a delegation. The first attempts use ranges of a program that knows an older end
+    /// of the file, or that announced other blocks.
     fn append_by_delegation(&self, ino: Ino, data: &[u8]) -> vfs::Result<u64> {
         let (by, shadow) = self.delegation(ino)?;
         let pool = self.cache.pool();
@@ -144,7 +145,7 @@ impl Programs {
         self.cache.pool().read_delegated(by, shadow, offset, buf)
     }
 
-    /// Three times out of four.
+    /// Returns `true` three times out of four.
     fn draws(&self) -> bool {
         self.draw.lock().unwrap().below(4) > 0
     }
@@ -193,14 +194,14 @@ impl Openings for Programs {}
 
 impl Delegations for Programs {}
 
-/// Whatever is done by delegations, and whatever in between by others, it is as if all had gone through the cache; and below is
-/// the same when it was written back.
+/// Tests that calls by delegations, mixed with others, have the same results as calls through the
+/// cache, and that the backing file is the same after writing back.
 #[test]
 fn it_is_as_if_all_calls_went_through_the_cache() {
     let make = || Box::new(Programs::new(16 << 20, believing())) as Box<dyn FileSystem>;
     run_all(make);
     run_generated(make, 20, 300);
-    // Where it is recalled for being written back all the time.
+    // Here files are recalled all the time to be written back.
     let tight = || Options { cap: 256 << 10, high: 128 << 10, low: 32 << 10, ..believing() };
     run_generated(|| Box::new(Programs::new(16 << 20, tight())), 10, 300);
 }
@@ -213,11 +214,11 @@ fn a_delegation_ends_when_somebody_else_uses_the_file() {
     cache.write(ino, 0, b"through the cache").unwrap();
     assert_eq!(cache.getxattr(ino, JOIN.as_bytes()), Err(Errno::NODATA));
     let (by, shadow) = programs.delegation(ino).unwrap();
-    // Others join.
+    // Other programs join the delegation.
     assert_eq!(programs.delegation(ino), Ok((by, shadow)));
     assert!(cache.getxattr(ino, JOIN.as_bytes()).is_ok() && cache.is_delegated(ino));
 
-    // What was announced only is not there.
+    // Blocks that were only announced do not count as content.
     programs.announce(ino, by, 0, 100 * BLOCK).unwrap();
     let write = |offset, data: &[u8]| cache.pool().write_delegated(by, shadow, offset, data);
     write(0, b"by a program").unwrap();
@@ -261,7 +262,8 @@ fn a_delegation_ends_when_somebody_else_uses_the_file() {
     assert_eq!(cache.status().counters.delegated, cache.status().counters.recalled);
 }
 
-/// What programs have marked themselves is written back, whoever marks the blocks beside it; and status counts it.
+/// Blocks that programs have marked themselves are written back, whichever process marks the blocks
+/// next to them, and the status counts them.
 #[test]
 fn programs_mark_by_their_credit() {
     let programs = Programs::new(16 << 20, believing());
@@ -269,7 +271,7 @@ fn programs_mark_by_their_credit() {
     let ino = file(cache, b"file");
     cache.write(ino, 0, &vec![1; 100 * BLOCK as usize]).unwrap();
     let (by, shadow) = programs.delegation(ino).unwrap();
-    // Nothing of it is below, but space for it.
+    // The backing file has no data yet, but space for it.
     let credit = programs.announce(ino, by, 0, 1).unwrap();
     assert_eq!(credit.end, 100);
     pool.set_bits_delegated(by, credit.bitmap, 30..31).unwrap();
@@ -288,7 +290,7 @@ fn programs_mark_by_their_credit() {
     pool.set_bits_delegated(by, credit.bitmap, 60..70).unwrap();
     (60..70).for_each(|block| write(block, 60));
     assert_eq!(cache.status().dirty_bytes, 12 * BLOCK);
-    // Of the same words.
+    // These blocks share words of the bitmap with the others.
     assert!(programs.announce(ino, by, 7 * BLOCK, 8 * BLOCK).is_ok());
     write(7, 7);
     assert_eq!(cache.status().dirty_bytes, 13 * BLOCK);
@@ -302,7 +304,7 @@ fn programs_mark_by_their_credit() {
     assert_eq!(pool.set_bits_delegated(by, credit.bitmap, 0..1), Err(Errno::STALE));
 }
 
-/// As often as a file is delegated: no more is lost of what may wait than there is.
+/// Repeated delegations of a file do not use up the limit of unwritten data.
 #[test]
 fn credit_is_given_back() {
     let programs = Programs::new(16 << 20, believing());
@@ -319,7 +321,7 @@ fn credit_is_given_back() {
         cache.drain_all(&|_| {}).unwrap();
     }
     assert_eq!(cache.status().counters.throttled, 0);
-    // Who does not give it back waits for others, and then for what he has himself.
+    // A program that does not give credit back waits for others, and then for its own data.
     let (by, _) = programs.delegation(ino).unwrap();
     let asks = || programs.announce(ino, by, 0, 1);
     let refused = (0..2 * options().cap / BLOCK).find_map(|_| asks().err());
@@ -327,7 +329,7 @@ fn credit_is_given_back() {
     assert!(cache.status().counters.throttled > 0);
 }
 
-/// What goes beyond what is below is announced.
+/// Blocks beyond the end of the backing file have to be announced.
 #[test]
 fn there_is_no_credit_for_what_has_to_be_prepared() {
     let programs = Programs::new(16 << 20, believing());
@@ -347,7 +349,7 @@ fn there_is_no_credit_for_what_has_to_be_prepared() {
     assert_eq!(credit.end, 5);
 }
 
-/// A backing that calls somebody before it syncs a file.
+/// A backing that calls a function before it syncs a file.
 #[derive(Clone)]
 struct Interrupted(Below, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 
@@ -375,7 +377,7 @@ impl Backing for Interrupted {
     backing::forward!(self => self.0);
 }
 
-/// A program writes to a block while what it was before is being written back.
+/// A program writes to a block while its former content is being written back.
 #[test]
 fn what_is_marked_while_it_is_written_back_stays_so() {
     let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
@@ -396,7 +398,7 @@ fn what_is_marked_while_it_is_written_back_stays_so() {
         };
         let (by, shadow) = delegation(&*cache, ino).unwrap();
         let credit = cache.announce(ino, &Announcement { by, blocks: 1..2 }).unwrap();
-        // Whoever has credit uses it.
+        // The program uses its credit, if it has any.
         let block = if credit.blocks > 0 { 0 } else { 1 };
         if credit.blocks > 0 {
             cache.pool().set_bits_delegated(by, credit.bitmap, block..block + 1).unwrap();
@@ -433,7 +435,7 @@ fn a_write_back_that_is_under_way_is_waited_for() {
     });
 }
 
-/// A backing that notes what is allocated.
+/// A backing that notes allocations.
 #[derive(Clone)]
 struct Allocating(Below, Arc<Mutex<Vec<Range<u64>>>>);
 
@@ -459,7 +461,7 @@ impl Backing for Allocating {
     backing::forward!(self => self.0);
 }
 
-/// What was skipped by a write far behind the end is allocated when it is written to.
+/// A range that was skipped by a write far behind the end is allocated when it is written to.
 #[test]
 fn space_is_reserved_for_what_was_skipped() {
     let (pool, allocated) = (Pool::new(16 << 20), Arc::default());
@@ -501,7 +503,7 @@ fn what_cannot_be_delegated_is_not() {
     assert_eq!(through.delegation(ino), Err(Errno::NODATA));
 }
 
-/// The front end keeps nothing that it has asked for while it was forgetting.
+/// Tests that a file is not delegated if it is used while the front end forgets it.
 #[test]
 fn a_use_while_the_front_end_forgets_is_noticed() {
     let (pool, below) = (Pool::new(16 << 20), Below(Arc::default()));
@@ -524,7 +526,8 @@ fn a_use_while_the_front_end_forgets_is_noticed() {
     assert!(cache.getxattr(ino, DELEGATION.as_bytes()).is_ok());
 }
 
-/// Others have changed the file below: what programs have written is kept, and they write no more.
+/// Another process has changed the backing file: data written by programs is kept, and they can
+/// write no more.
 #[test]
 fn a_conflict_recalls_a_file() {
     let programs = Programs::new(16 << 20, believing());
@@ -541,7 +544,8 @@ fn a_conflict_recalls_a_file() {
     assert_eq!(cache.status().troubles[0].dirty_bytes, BLOCK);
 }
 
-/// Whatever was returned is there after a crash, and who serves the pool next has it alone, although programs go on.
+/// Data of writes that returned is there after a crash. The next server has the pool to itself,
+/// although programs go on.
 #[test]
 fn what_programs_wrote_survives_who_served_it() {
     let Programs { cache, below, pool, .. } = Programs::new(16 << 20, believing());
@@ -554,7 +558,7 @@ fn what_programs_wrote_survives_who_served_it() {
     let program = pool.open();
     program.set_bits_delegated(by, credit.bitmap, 1..7).unwrap();
     program.write_delegated(by, shadow, 5_000, &[2; 20_000]).unwrap();
-    // It is killed: nothing is closed.
+    // The server is killed, so nothing is closed.
     std::mem::forget(cache);
     program.write_delegated(by, shadow, 60_000, b"after its death").unwrap();
 

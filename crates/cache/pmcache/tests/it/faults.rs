@@ -1,4 +1,4 @@
-//! Failures and changes below, and pools that hold nonsense.
+//! Tests of failures and changes in the backing store, and of pools with invalid data.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, mount, options};
 use backing::model::{Call, ModelBacking};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::model::Model;
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr, Timestamp};
 
-/// How many names a directory of a pool has.
+/// Returns the names in a directory of a pool.
 fn names(cache: &Tested, dir: &[u8]) -> Vec<Vec<u8>> {
     let pool = cache.pool();
     let dir = pool.peek(pool.root(), dir).unwrap().ino;
@@ -52,7 +52,8 @@ fn a_failure_is_told_once_and_nothing_is_lost() {
     }
 }
 
-/// An outage below ends, and no file waits for its age.
+/// Tests that files are written back soon after an outage of the backing store, before they reach
+/// the maximum age.
 #[test]
 fn what_failed_is_tried_again_soon() {
     static NOW: AtomicI64 = AtomicI64::new(1 << 40);
@@ -86,7 +87,8 @@ fn what_cannot_be_found_is_kept() {
     assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
 }
 
-/// What was not found when the pool was attached is there all the same: its removal may be taken back, too.
+/// A file that was not found when the pool was attached may appear again, as its removal may be
+/// undone.
 #[test]
 fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
     let (cache, below) = fresh(options());
@@ -112,11 +114,11 @@ fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
 
 #[test]
 fn what_others_removed_is_kept_and_what_was_removed_here_is_not() {
-    // No creation is on record that nobody has synced.
+    // No creation is recorded, as the file was not synced.
     let (cache, below) = fresh(Options { mode: Mode::Writeback, ..options() });
     let ino = dirty(&cache, b"f", &[7; 9000]);
     let left = copy(&cache);
-    // Through the cache, and killed before it was durable.
+    // The file is removed through the cache, which is killed before the removal is durable.
     cache.unlink(ROOT, b"f").unwrap();
     cache.forget(ino, 1);
     let removed = copy(&cache);
@@ -140,7 +142,7 @@ fn changes_by_others_are_seen_or_refused() {
     let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
     below.setattr(&Caller::ROOT, ino, &set).unwrap();
     assert_eq!(content(&cache, ino).unwrap(), b"Mheirs");
-    // Of another length: the clock may stand still for so short a time.
+    // The length differs, as the clock may not advance in so short a time.
     below.write(ino, 0, b"others!").unwrap();
     assert_eq!(content(&cache, ino), Err(Errno::STALE));
     assert_eq!(cache.drain_all(&|_| {}), Err(Errno::STALE));
@@ -184,7 +186,8 @@ fn more_than_the_pool_goes_through() {
     }
 }
 
-/// A few bytes of each file are dirty, and all else of it is read: what is clean of a dirty file leaves the pool.
+/// A few bytes of each file are dirty, and the rest was only read: clean blocks of a dirty file can
+/// be evicted.
 #[test]
 fn a_pool_full_of_dirty_files_is_written_back() {
     let below = Below(Arc::default());
@@ -262,7 +265,7 @@ fn nonsense_in_a_pool_is_told() {
     assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
 }
 
-/// How often something was made durable below.
+/// Returns the number of syncs of the backing store.
 fn syncs(below: &Below) -> u64 {
     [Call::Fsync, Call::Sync, Call::SyncMetadata].map(|call| below.count(call)).iter().sum()
 }
@@ -293,7 +296,7 @@ fn a_new_file_is_synced_without_the_file_system_below() {
         assert_eq!(again.lookup(ROOT, b"empty").unwrap().size, 0);
         assert_eq!(again.lookup(ROOT, b"gone").map(drop), Err(Errno::NOENT));
         assert!(names(&again, DIRTY).is_empty());
-        // It is durable below now.
+        // The file is durable in the backing store now.
         drop(again);
         below.crash();
         let ino = below.lookup(ROOT, b"a").unwrap().ino;
@@ -301,7 +304,8 @@ fn a_new_file_is_synced_without_the_file_system_below() {
     }
 }
 
-/// Below, its creation was stored and its removal was not. Its name may have been given to a new file meanwhile.
+/// In the backing store its creation is durable and its removal is not. A new file may have its
+/// name meanwhile.
 #[test]
 fn a_file_whose_removal_is_taken_back_is_removed_again() {
     for is_replaced in [false, true] {
@@ -325,7 +329,7 @@ fn a_file_whose_removal_is_taken_back_is_removed_again() {
     }
 }
 
-/// A creation that is on record, and is gone below.
+/// Makes a file whose creation is recorded and lost in the backing store.
 fn lost_file() -> (Tested, Below) {
     let (cache, below) = fresh(options());
     dirty(&cache, b"f", &[7; 9000]);
@@ -346,7 +350,7 @@ fn a_name_that_another_file_has_is_kept_for_it() {
     assert_eq!(content(&again, ino).unwrap(), [7; 9000]);
 }
 
-/// Whatever call fails: the next attach makes the file again.
+/// Whichever call fails, the next attachment creates the file again.
 #[test]
 fn a_file_is_made_again_however_often_that_is_cut_short() {
     for power_fails in [false, true] {
@@ -359,7 +363,8 @@ fn a_file_is_made_again_however_often_that_is_cut_short() {
             });
             let left = match attach(copy(&cache), &below, options()) {
                 Ok(again) => copy(&again),
-                // Its pool is gone with it: as if that had failed with the power before anything was recorded.
+                // The failed attachment has dropped the pool. This is as if the power had failed
+                // before anything was recorded.
                 Err(_) if power_fails => copy(&cache),
                 Err(_) => continue,
             };

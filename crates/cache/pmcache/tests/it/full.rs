@@ -1,4 +1,5 @@
-//! A pool without free blocks, of which nothing can be written back: changes of names and attributes need none.
+//! Tests a pool without free blocks whose data cannot be written back: changes of names and
+//! attributes need no blocks.
 
 use crate::common::{Below, Tested, attach, content, copy, file, options, region};
 use backing::model::Call;
@@ -6,10 +7,11 @@ use pmcache::{Mode, Options};
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr};
 
 const POOL: u64 = 2 << 20;
-/// Files: only in the directory, pinned in the pool, changed, new, and the one that fills the pool.
+/// The files: one only in the directory, one pinned in the pool, one changed, one new, and the one
+/// that fills the pool.
 const FILES: [&str; 5] = ["cold", "pinned", "changed", "new", "full"];
 
-/// A cache whose pool is full, and which cannot write anything back.
+/// Makes a cache whose pool is full, and which cannot write anything back.
 fn full(mode: Mode) -> (Tested, Below) {
     let below = Below(std::sync::Arc::default());
     for name in ["cold", "pinned", "changed"] {
@@ -34,7 +36,8 @@ fn full(mode: Mode) -> (Tested, Below) {
     (cache, below)
 }
 
-/// Changes names and attributes of a file so that it has its name again. A change that is refused must not be made.
+/// Changes names and attributes of a file, and finally restores its name. A change must be made if
+/// and only if it succeeds.
 fn change(cache: &Tested, below: &Below, name: &str) {
     let [old, new, second] = [name.to_owned(), format!("{name}-moved"), format!("{name}-second")]
         .map(String::into_bytes);
@@ -80,7 +83,7 @@ fn a_full_pool_refuses_no_change_of_names_and_attributes() {
             change(&cache, &below, name);
         }
         assert!(contents(&cache) == before, "{mode}");
-        // After a kill all is as before.
+        // After a kill the contents are as before.
         let again = attach(copy(&cache), &below, Options { mode, ..options() }).unwrap();
         assert!(contents(&again) == before, "{mode}");
         drop(again);

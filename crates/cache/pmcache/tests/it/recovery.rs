@@ -1,4 +1,5 @@
-//! A cache is attached again after its server was killed, or after a power failure: it tells changes by others from its own.
+//! Tests attaching a cache again after its server was killed, or after a power failure: it
+//! distinguishes changes by other processes from its own.
 
 use crate::common::{Below, POOL, Tested, attach, content, copy, file, fresh, mount, options};
 use backing::Backing;
@@ -11,14 +12,14 @@ use vfs::{
     Timestamp,
 };
 
-/// The file before it is changed, and what is added to it.
+/// The content of the file before the change, and the added data.
 const OLD: &[u8] = &[1; 9000];
 const ADDED: &[u8] = &[2; 20_000];
 
-/// A change of a file through the cache, or below.
+/// A function that changes a file through the cache, or in the backing store.
 type Change = fn(&Tested, &Below, Ino);
 
-/// Changes by the cache that are not synced below.
+/// Changes by the cache that are not synced in the backing store.
 const CHANGES: [(&str, Change); 5] = [
     ("append", |cache, _, ino| {
         cache.append(ino, ADDED).unwrap();
@@ -47,7 +48,7 @@ const CHANGES: [(&str, Change); 5] = [
     }),
 ];
 
-/// Waits until the clock below shows another time.
+/// Waits until the clock of the backing store shows another time.
 fn tick() {
     let now = Timestamp::now();
     while Timestamp::now() == now {
@@ -55,7 +56,7 @@ fn tick() {
     }
 }
 
-/// A file that is below, and a change of it that is not.
+/// Makes a file that is written back, and a change of it that is not.
 fn changed(mode: Mode, change: fn(&Tested, &Below, Ino)) -> (Tested, Below, Ino) {
     let (cache, below) = fresh(pmcache::Options { mode, ..options() });
     let ino = file(&cache, b"f");
@@ -90,7 +91,8 @@ fn what_others_changed_while_no_server_ran_is_in_conflict() {
     }
 }
 
-/// Neither the cache's own changes nor changes of attributes by others are taken for changes of the content.
+/// The cache's own changes, and changes of attributes by other processes, do not count as changes
+/// of the content.
 #[test]
 fn what_only_the_cache_changed_is_in_no_conflict() {
     let expected = [OLD, ADDED].concat();
@@ -119,7 +121,7 @@ fn what_only_the_cache_changed_is_in_no_conflict() {
     }
 }
 
-/// A power failure also takes back what others wrote and did not sync, which is no change by them.
+/// A power failure may undo unsynced writes of other processes, which is not a change by them.
 #[test]
 fn what_others_did_not_sync_is_in_no_conflict() {
     for is_cached in [false, true] {
@@ -147,7 +149,7 @@ fn what_others_did_not_sync_is_in_no_conflict() {
     }
 }
 
-/// A backing store that calls a function once when it has synced a file.
+/// A backing store that calls a function once after it has synced a file.
 struct AfterSync {
     below: Below,
     then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -177,7 +179,8 @@ impl Backing for AfterSync {
     backing::forward!(self => self.below);
 }
 
-/// Space that is allocated below for an append, after a file was synced there and before its record says so, is not synced.
+/// Space that is allocated in the backing file for an append is not durable if that happens after
+/// the file was synced and before its record is updated.
 #[test]
 fn an_append_beside_writing_back_is_in_no_conflict_after_a_power_failure() {
     let below = Below(Arc::new(ModelBacking::new()));
@@ -212,7 +215,8 @@ fn resize(cache: &Tested, ino: Ino, size: u64) -> vfs::Result<()> {
     cache.setattr(&Caller::ROOT, ino, &set).map(drop)
 }
 
-/// What was cut off does not come back where the cut could not be synced below at first (pmcache-C3).
+/// Bytes that were cut off do not return if the first sync of the truncated backing file fails
+/// (pmcache-C3).
 #[test]
 fn what_was_cut_off_stays_so_where_a_sync_fails() {
     let (cache, below) = fresh(options());
@@ -233,7 +237,8 @@ fn what_was_cut_off_stays_so_where_a_sync_fails() {
     assert!(content(&again, ino).unwrap() == expected);
 }
 
-/// A hole that could not be synced below is made again before the file changes, and not after (punch-Z1).
+/// A hole that could not be synced in the backing file is made again before the file changes, and
+/// not after (punch-Z1).
 #[test]
 fn a_hole_is_made_once_where_a_sync_fails() {
     let (cache, below) = fresh(options());
@@ -257,7 +262,7 @@ fn a_hole_is_made_once_where_a_sync_fails() {
     assert!(content(&again, ino).unwrap() == expected);
 }
 
-/// A file that is removed stays so where the store does not answer after the removal.
+/// A removed file stays removed if the store does not answer after the removal.
 #[test]
 fn a_removal_is_kept_where_the_store_fails_after_it() {
     let (cache, below) = fresh(options());
@@ -273,7 +278,7 @@ fn a_removal_is_kept_where_the_store_fails_after_it() {
     below.heal();
     cache.forget(ino, 1);
     assert_eq!(below.peek(ROOT, b"f").map(drop), Err(Errno::NOENT));
-    // Its references end with the server.
+    // The references to the file end with the server.
     let killed = Below(Arc::new(ModelBacking::over(below.model().after_kill())));
     let again = attach(copy(&cache), &killed, options()).unwrap();
     assert_eq!(again.lookup(ROOT, b"f").map(drop), Err(Errno::NOENT));

@@ -12,7 +12,7 @@ use vfs::{
     Caller, Delegations, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT,
 };
 
-/// A backing that a test keeps hold of.
+/// A backing to which a test keeps a reference.
 #[derive(Clone)]
 pub struct Below(pub Arc<ModelBacking>);
 
@@ -56,7 +56,8 @@ pub fn mount(region: Region) -> Bpfs<Region> {
     Bpfs::mount(region, &options).unwrap()
 }
 
-/// Compares with what is below each time, and writes back only when told to.
+/// Returns options under which a cache compares with the backing store at each use, and writes back
+/// only on request.
 pub fn options() -> Options {
     Options { coherence_ns: 0, max_age_ns: i64::MAX, ..Options::for_pool(POOL) }
 }
@@ -70,7 +71,7 @@ pub fn fresh(options: Options) -> (Tested, Below) {
     (attach(region(POOL), &below, options).unwrap(), below)
 }
 
-/// What a power failure now would leave of a pool.
+/// Copies the state of a pool that a power failure would leave now.
 pub fn copy<B: Backing>(cache: &Cache<Bpfs<Region>, B>) -> Region {
     let medium = cache.pool().medium();
     let mut bytes = vec![0; medium.len() as usize];
@@ -85,7 +86,7 @@ pub fn file(fs: &dyn FileSystem, name: &[u8]) -> Ino {
     fs.create(&Caller::ROOT, ROOT, name, &node).unwrap().ino
 }
 
-/// All of a file's bytes.
+/// Reads all bytes of a file.
 pub fn content(fs: &dyn FileSystem, ino: Ino) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; fs.getattr(ino)?.size as usize];
     let len = fs.read(ino, 0, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! What is known of files while a cache is used, and whether what a crash left of them is that.
+//! The known state of files while a cache is used, and its comparison with the state after a crash.
 
 use super::states::{names_of, reattach};
 use crate::common::content;
@@ -6,7 +6,7 @@ use pmcache::Mode;
 use vfs::model::Model;
 use vfs::{Caller, FileSystem, Ino, SetAttr};
 
-/// Permissions, owner, and an extended attribute.
+/// The permissions, the owner, and an extended attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
     pub perm: u32,
@@ -14,7 +14,7 @@ pub struct Meta {
     pub user: Option<Vec<u8>>,
 }
 
-/// The extended attribute.
+/// The name of the extended attribute.
 pub const USER: &[u8] = b"user.x";
 
 impl Meta {
@@ -28,23 +28,23 @@ impl Meta {
     }
 }
 
-/// What is known of a file.
+/// The known state of a file.
 #[derive(Clone)]
 pub struct File {
     pub identity: Vec<u8>,
-    /// The attributes that it may have: those it has had since it was synced, and is to get.
+    /// The attributes that it may have: those since its last sync, and those that it is getting.
     pub metas: Vec<Meta>,
-    /// What it has been told to have.
+    /// The content after the calls that have returned.
     pub now: Vec<u8>,
-    /// What it has when what is under way is done.
+    /// The content after the call under way.
     pub then: Option<Vec<u8>>,
-    /// Whether it has to be there after a power failure.
+    /// Whether it must exist after a power failure.
     pub is_durable: bool,
-    /// Whether its last name is gone, or going.
+    /// Whether its last name was removed, or is being removed.
     pub is_gone: bool,
-    /// Whether that is durable.
+    /// Whether that removal is durable.
     pub is_gone_for_good: bool,
-    /// The name that it durably has.
+    /// Its durable name.
     pub durable_name: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ impl File {
         }
     }
 
-    /// Whether it has one of the contents that it may have.
+    /// Checks that the file has one of the contents that it may have.
     pub fn compare(&self, name: &str, got: &[u8]) -> Result<(), String> {
         if got == self.now || self.then.as_ref().is_some_and(|then| got == *then) {
             return Ok(());
@@ -80,22 +80,23 @@ impl File {
 #[derive(Default)]
 pub struct Known {
     pub files: Vec<File>,
-    /// Which of them has which name.
+    /// The file of each name.
     pub names: Vec<Option<usize>>,
-    /// References to files, new ones above all.
+    /// References to files, mostly new ones.
     pub held: Vec<Ino>,
-    /// What is being done.
+    /// The operations so far, for messages.
     pub step: String,
 }
 
 impl Known {
-    /// The file that is found with this identity and name. One that was made again has another identity, and its name.
+    /// Returns the file with this identity or name. A file that was created again has another
+    /// identity, but its name.
     pub fn file_of(&self, identity: &[u8], name: &[u8]) -> Option<usize> {
         let by_identity = self.files.iter().position(|file| file.identity == identity);
         by_identity.or(self.names[usize::from(name[0] - b'a')])
     }
 
-    /// Attaches what is left, and judges it.
+    /// Attaches a state after a crash, and judges it.
     pub fn judge(&self, pool: &[u8], model: Model, mode: Mode) -> Result<(), String> {
         let (cache, below) = reattach(pool, model, mode);
         let mut seen = Vec::new();
@@ -147,7 +148,7 @@ impl Known {
             }
         }
         let troubles = cache.status().troubles;
-        // In the other modes what nobody has synced may be lost, and is told of.
+        // In the other modes, unsynced files may be lost, and are reported.
         if mode == Mode::Journal && !troubles.is_empty() {
             return Err(format!("{troubles:?}"));
         }

@@ -1,9 +1,11 @@
-//! Power failures and killed processes at every boundary: before each change of the pool, which is atomic and durable on return,
-//! and before each call to the file system below. What is attached there has what was acknowledged, and nothing else.
+//! Tests power failures and killed processes at every boundary: before each change of the pool,
+//! which is atomic and durable on return, and before each call to the backing store. An attachment
+//! of the state must have the acknowledged data, and no other.
 //!
-//! A power failure leaves below what was last synced, or that and some of what was done since: the first so many calls. Now and
-//! then a second one comes while what the first has left is attached, and a third; or the store fails at one call of that. In
-//! some runs calls to the store also fail while the cache is used.
+//! A power failure leaves the backing store as it was last synced, or with the first calls since
+//! then. Sometimes a second failure occurs while the state of the first is attached, and a third,
+//! or one call to the store fails meanwhile. In some runs calls to the store also fail while the
+//! cache is used.
 
 mod known;
 mod states;
@@ -31,20 +33,21 @@ use vfs::{
 
 const POOL: u64 = 4 << 20;
 const NAMES: u64 = 5;
-/// At one boundary of so many a second crash follows.
+/// A second crash follows at every boundary with a multiple of this number.
 const SECOND_EVERY: u64 = 73;
-/// At one of so many a third one follows, at some steps.
+/// A third crash follows at every boundary with a multiple of this number, at some steps.
 const THIRD_EVERY: u64 = 4 * SECOND_EVERY;
-/// After one state of so many that two crashes leave, and then at one step of so many.
+/// The third crash takes every state of this step width that two crashes leave, and likewise of its
+/// own steps.
 const THIRD_STEP: usize = 17;
-/// At one boundary of so many the store fails while what a crash has left is attached.
+/// The store fails while a state is attached, at every boundary with a multiple of this number.
 const FAILURE_EVERY: u64 = 31;
-/// Calls of an attach that fail, one in each.
+/// The number of calls of an attachment that fail, one in each.
 const FAILING_CALLS: u64 = 24;
-/// In a run with failures, one step of so many meets one.
+/// In a run with failures, one of this number of steps may meet one.
 const STEP_FAILS: u64 = 4;
 
-/// Tells before each change of the pool.
+/// A pool that calls a function before each change.
 struct Watched {
     pool: Arc<Bpfs<Region>>,
     tell: Arc<dyn Fn() + Send + Sync>,
@@ -71,10 +74,10 @@ impl Openings for Watched {}
 
 impl Delegations for Watched {}
 
-/// Which calls to the store fail.
+/// The choice of the calls to the store that fail.
 #[derive(Default)]
 struct Failures {
-    /// So many calls succeed before; negative: none fails.
+    /// The number of calls that succeed before the failure; negative: no call fails.
     calls_before: AtomicI64,
     /// Whether all calls after that fail, too.
     is_outage: AtomicBool,
@@ -97,7 +100,7 @@ impl Failures {
         Some(Errno::IO)
     }
 
-    /// Lets one of the next calls fail, now and then.
+    /// Sometimes makes one of the next calls fail.
     fn begin(&self, rng: &mut Rng) {
         if rng.below(STEP_FAILS) == 0 {
             self.is_outage.store(rng.below(2) == 0, Relaxed);
@@ -114,7 +117,7 @@ fn letter(name: usize) -> [u8; 1] {
     [b'a' + name as u8]
 }
 
-/// One run: a cache and what it should have.
+/// One run: a cache and its expected state.
 struct Run {
     cache: Cache<Watched, Below>,
     below: Below,
@@ -122,12 +125,12 @@ struct Run {
     is_watching: Arc<AtomicBool>,
     points: Arc<AtomicU64>,
     failures: Arc<Failures>,
-    /// Decides which steps meet a failure; `None`: no step does.
+    /// Decides which steps may meet a failure; `None`: no step does.
     failing: Option<Mutex<Rng>>,
     mode: Mode,
 }
 
-/// What is left after one crash more, and after two, and where the store fails meanwhile.
+/// Returns the states after one more crash, after two, and after a failure of the store meanwhile.
 fn further(first: &Left, point: u64, known: &Known, mode: Mode) -> Vec<(String, Left)> {
     let mut left = Vec::new();
     if point.is_multiple_of(SECOND_EVERY) {
@@ -164,7 +167,7 @@ impl Run {
         let points = Arc::new(AtomicU64::new(0));
         let tell: Arc<dyn Fn() + Send + Sync> = {
             let (pool, known) = (pool.clone(), known.clone());
-            // Not the whole backing, which holds this.
+            // A weak reference, as the backing holds this function.
             let model = Arc::downgrade(&below.0);
             let (is_watching, points) = (is_watching.clone(), points.clone());
             let history = Mutex::<states::History>::default();
@@ -194,7 +197,8 @@ impl Run {
                             .extend(more.map(|(what, (pool, model))| (what, Rc::new(pool), model)));
                     }
                 }
-                // Many are the same, above all where nothing was done below since it was synced.
+                // Many states are equal, above all if the backing store was not changed since its
+                // last sync.
                 let mut judged = HashSet::new();
                 for (what, pool, model) in states {
                     let mut hasher = DefaultHasher::new();
@@ -236,7 +240,7 @@ impl Run {
         Self { cache, below, known, is_watching, points, failures, failing, mode }
     }
 
-    /// Notes what will be, does it, and notes that it is.
+    /// Notes the expected state, runs the call, and notes that it has returned.
     fn step(
         &self,
         step: String,
@@ -269,7 +273,7 @@ impl Run {
         }
     }
 
-    /// Finds out what a call that has failed has done.
+    /// Finds out what a failed call has done.
     fn look_again(&self) {
         let mut known = self.known.lock().unwrap();
         known.step += " (failed)";
@@ -326,7 +330,7 @@ impl Run {
         self.cache.forget(ino, 1);
     }
 
-    /// The file that has a name.
+    /// Returns the file of a name.
     fn file(&self, name: usize) -> Option<usize> {
         self.known.lock().unwrap().names[name]
     }
@@ -345,7 +349,7 @@ impl Run {
             let meta = Meta { perm: 0o644, uid: 0, user: None };
             known.names[name] = Some(known.files.len());
             known.files.push(File::new(identity, meta, vec![]));
-            // Who is not referenced is not known to be new.
+            // A file without a reference is not known to be new.
             if name > 0 {
                 known.held.push(ino);
             } else {
@@ -373,7 +377,8 @@ impl Run {
         self.step(format!("unlink {name}"), going, call, done);
     }
 
-    /// Renames; the file that had the new name is gone then, or with `EXCHANGE` has the old one.
+    /// Renames a file. The file that had the new name is removed then, or gets the old name with
+    /// `EXCHANGE`.
     fn rename(&self, name: usize, to: usize, flags: RenameFlags) {
         let (moved, other) = (self.file(name).unwrap(), self.file(to));
         let swaps = flags.contains(RenameFlags::EXCHANGE);
@@ -420,8 +425,9 @@ impl Run {
         self.step("fsync of the directory".to_owned(), |_| (), call, durable);
     }
 
-    /// A name is given to other files, in the ways that programs have: saving a file by a new one, swapping two, removing one and
-    /// giving its name to another, or to a new one. With syncs in between, or without.
+    /// Gives a name to another file, as programs do: saves a file by a new one, swaps two files, or
+    /// removes a file and gives its name to another or a new one. With syncs in between, or
+    /// without.
     fn give_name_away(&self, rng: &mut Rng, name: usize) {
         let others = |is_free: bool| {
             let other = |other: &usize| *other != name && self.file(*other).is_none() == is_free;
@@ -477,7 +483,7 @@ impl Run {
         let Some(file) = self.file(name) else { return self.create(name) };
         let size = self.known.lock().unwrap().files[file].now.len() as u64;
         let cache = &self.cache;
-        // Removals, and syncs of names, oftener, and changes of attributes.
+        // Makes removals, syncs of names, and changes of attributes more frequent.
         let kind = match rng.below(28) {
             18 | 19 => 11,
             20 => 14,
@@ -583,7 +589,7 @@ impl Run {
     }
 }
 
-/// Runs from `first` on, as many as the environment wants times `count`.
+/// Runs `count` seeds from `first` on, times the factor in the environment.
 fn run(
     first: u64,
     count: u64,
@@ -615,7 +621,7 @@ fn what_was_synced_is_there_in_every_mode() {
     run(300, 2, 40, (Mode::Ordered, false), |options| options);
 }
 
-/// Where hardly anything may be only in the cache.
+/// Hardly any data may be unwritten here.
 #[test]
 fn it_is_there_where_much_is_written_back() {
     run(400, 2, 40, (Mode::Journal, false), |options| Options {

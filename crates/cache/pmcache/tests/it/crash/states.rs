@@ -1,4 +1,4 @@
-//! What crashes leave in the pool and below.
+//! The states that crashes leave in the pool and in the backing store.
 
 use super::Watched;
 use super::known::Known;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use vfs::model::Model;
 use vfs::{Caller, Errno, FileSystem, ROOT, SetAttr, SetTime, Timestamp};
 
-/// A pool and what is below.
+/// The bytes of a pool, and the backing store.
 pub type Left = (Vec<u8>, Model);
 
 pub fn bytes_of(pool: &Bpfs<Region>) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn over(model: Model) -> Below {
     Below(Arc::new(ModelBacking::over(model)))
 }
 
-/// States of the file system below since it was last synced.
+/// The states of the backing store since its last sync.
 #[derive(Default)]
 pub struct History {
     durable: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct History {
 }
 
 impl History {
-    /// Notes how it is now, and gives one of them.
+    /// Adds the current state, and returns a state chosen by `number`.
     pub fn note(&mut self, model: &Model, number: u64) -> Model {
         let (now, durable) = (model.save(), model.after_crash().save());
         if durable != self.durable {
@@ -55,7 +55,7 @@ impl History {
     }
 }
 
-/// These names and files, but with the content that was synced last.
+/// Returns a model with these names and files, but with the content that was synced last.
 pub fn with_old_data(model: Model, synced: Model) -> Model {
     let (now, synced) = (over(model), over(synced));
     for name in names_of(&now) {
@@ -73,13 +73,14 @@ pub fn with_old_data(model: Model, synced: Model) -> Model {
     load(&saved)
 }
 
-/// As it was when it was saved, all of it durable.
+/// Loads a saved model, with everything durable.
 fn load(saved: &[u8]) -> Model {
     let model = Model::load(saved, Timestamp::now).unwrap();
     model.after_crash()
 }
 
-/// What a further crash leaves at each step of attaching what a crash has left.
+/// Returns the states that a further crash leaves at each step of attaching the state of an earlier
+/// crash.
 pub fn crashes_while_attaching((pool, model): &Left, mode: Mode) -> Vec<Left> {
     let pool = Arc::new(mount(region_of(pool)));
     let below = over(model.after_kill());
@@ -105,8 +106,8 @@ pub fn crashes_while_attaching((pool, model): &Left, mode: Mode) -> Vec<Left> {
     std::mem::take(&mut *states.lock().unwrap())
 }
 
-/// Attaches what a crash has left while one call to the store fails; then the store works, and all files are read. What is left
-/// when that server is killed, and when the power fails.
+/// Attaches the state of a crash while one call to the store fails. Then the store works again, and
+/// all files are read. Returns the states when that server is killed, and when the power fails.
 pub fn attach_with_failure(
     (pool, model): &Left,
     known: &Known,
@@ -130,7 +131,7 @@ pub fn attach_with_failure(
         let identity = below.identity(ino).unwrap().0;
         let Some(file) = known.file_of(&identity, &name) else { continue };
         match content(cache, ino) {
-            // The next attach removes it again.
+            // The next attachment removes it again.
             Err(Errno::STALE) if known.files[file].is_gone => {}
             got => known.files[file]
                 .compare(&shown, &got.map_err(|err| format!("{shown}: read: {err}"))?)?,
