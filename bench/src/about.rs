@@ -1,4 +1,4 @@
-//! What documents of docs/measurements say about their tables: name, title and note by subcommand.
+//! Name, title and note of each document of docs/measurements, by subcommand.
 
 use crate::report::Section;
 

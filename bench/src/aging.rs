@@ -1,17 +1,19 @@
-//! Aging: what becomes of free space and of files when a pool is held full while its files come and go (SCMFS §5 leaves the
-//! question open).
+//! Aging: the layout of free space and files after a pool was held full while its files came and
+//! went (SCMFS §5 leaves the question open).
 //!
-//! A pool is filled to a level with files of real sizes ([`sizes`](crate::sizes)), then churned: files at random are removed,
-//! others created, so that the level holds; one of eight steps makes a file grow in the midst of the others instead. What is
-//! churned is *allocated* ([`fallocate`](vfs::FileSystem::fallocate)), which takes space as writing does; contents are
-//! written where time is measured. Sizes are at most [`Scale::most`].
+//! A pool is filled to a level with files of real sizes ([`sizes`](crate::sizes)), then churned:
+//! files at random are removed, others created, so that the level holds; one of eight steps makes a
+//! file grow in the midst of the others instead. The churn *allocates* space
+//! ([`fallocate`](vfs::FileSystem::fallocate)), which takes it as writing does. Contents are
+//! written only for the timed cases. Sizes are at most [`Scale::most`].
 //!
-//! Meanwhile the server's background work is done as a server does it ([`Engine::maintain`](pool::Engine::maintain)): once a
-//! second, and again at once as long as there is more. A second is so many steps ([`STEPS_A_SECOND`]): the clock of the pool goes
-//! by them.
+//! Meanwhile the server's background work is done as a server does it
+//! ([`Engine::maintain`](pool::Engine::maintain)): once a second, and again at once as long as
+//! there is more. The clock of the pool advances a second in [`STEPS_A_SECOND`] steps.
 //!
-//! *Fresh* is a new pool of the same size with the same files of the same sizes in the same directories, allocated one after
-//! the other. Both are measured in turn, in the same rounds; above 0.9 of its speed, the aged pool is good enough.
+//! *Fresh* is a new pool of the same size with the same files of the same sizes in the same
+//! directories, allocated one after the other. Both are measured in the same rounds, one after the
+//! other. The aged pool should reach 0.9 of its speed.
 
 use crate::inprocess::Pool;
 use crate::rounds::{Case, Contender, Outcome, Plan, progress};
@@ -47,91 +49,91 @@ fn clock() -> Timestamp {
     Timestamp(Timestamp::now().0 + SECONDS.load(Relaxed) as i64 * 1_000_000_000)
 }
 
-/// How much is churned and measured.
+/// Amounts that are churned and measured.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// Bytes of the pools.
     pub pool: u64,
-    /// How many times its size a pool is churned.
+    /// The number of times its size that a pool is churned.
     pub churn: u64,
     /// Bytes of the longest file; never more than a quarter of a pool.
     pub most: u64,
-    /// How full it is held, in percent.
+    /// Levels that it is held at, in percent full.
     pub levels: Vec<u32>,
     /// Files whose contents are read and written.
     pub sample: usize,
 }
 
 impl Scale {
-    /// The whole of it.
+    /// Returns the full scale.
     pub fn full() -> Self {
         Self { pool: 4 << 30, churn: 100, most: 1 << 30, levels: vec![60, 75, 90], sample: 200 }
     }
 
-    /// For a first look.
+    /// Returns the scale for a first look.
     pub fn quick() -> Self {
         Self { pool: 512 << 20, churn: 10, most: 32 << 20, ..Self::full() }
     }
 
-    /// To see that it works.
+    /// Returns the scale for tests.
     pub fn tiny() -> Self {
         Self { pool: 64 << 20, churn: 1, most: 4 << 20, levels: vec![75], sample: 10 }
     }
 }
 
-/// How a pool lies.
+/// The layout of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Shape {
     /// Bytes free.
     pub free_bytes: u64,
-    /// The share of them in aligned units of 2 MiB that are free as a whole.
+    /// The share of them in free aligned units of 2 MiB.
     pub free_huge_share: f64,
-    /// Runs that free space is in, and bytes of the longest.
+    /// Runs of free space.
     pub free_runs: u64,
-    /// Bytes of the longest of them.
+    /// Bytes of the longest run.
     pub free_longest_bytes: u64,
     /// Files.
     pub files: u64,
     /// Bytes in them.
     pub file_bytes: u64,
-    /// Runs of bytes that files lie in, all together: mappings that the kernel would need to map all files.
+    /// Runs of bytes of all files: mappings that the kernel would need to map them.
     pub runs: u64,
-    /// Those of the file that has most.
+    /// Runs of the file with the most.
     pub runs_max: u64,
     /// Files that are in one run.
     pub contiguous_files: u64,
 }
 
 impl Shape {
-    /// Runs of a file, the mean.
+    /// Returns the mean runs of a file.
     pub fn runs_per_file(&self) -> f64 {
         self.runs as f64 / self.files.max(1) as f64
     }
 
-    /// Bytes of a mapping, the mean.
+    /// Returns the mean bytes of a mapping.
     pub fn bytes_per_mapping(&self) -> f64 {
         self.file_bytes as f64 / self.runs.max(1) as f64
     }
 }
 
-/// What became of a pool.
+/// The result of one pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Which configuration of an engine.
+    /// The name of the configuration of an engine.
     pub subject: String,
-    /// How full it was held, in percent.
+    /// The level that it was held at, in percent full.
     pub level: u32,
     /// Bytes of the pool.
     pub pool_bytes: u64,
     /// Bytes that were allocated after it was full, by its size.
     pub churned: f64,
-    /// Steps that could not be made for want of space, and were made after another removal.
+    /// Steps that found no space and succeeded after another removal.
     pub retries: u64,
-    /// How it lies then.
+    /// Its layout after the churn.
     pub aged: Shape,
-    /// How the same files lie in a new pool.
+    /// The layout of the same files in a new pool.
     pub fresh: Shape,
-    /// Aged against fresh.
+    /// Speed of the aged pool against the fresh one.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -196,13 +198,13 @@ fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) ->
 struct Files {
     pool: Pool,
     dirs: Vec<i32>,
-    /// Bytes of each; `None`: there is none.
+    /// Bytes of each; `None`: the file was removed.
     sizes: Vec<Option<u64>>,
-    /// Numbers of those that are there.
+    /// Numbers of files that exist.
     live: Vec<usize>,
-    /// Numbers that were used and are not.
+    /// Numbers of removed files.
     free: Vec<usize>,
-    /// Bytes of whole blocks.
+    /// Bytes that the files take, in whole blocks.
     allocated: u64,
 }
 
@@ -214,7 +216,7 @@ impl Files {
         Ok(Self { pool, dirs, sizes: vec![], live: vec![], free: vec![], allocated: 0 })
     }
 
-    /// A second of the background work.
+    /// Does the background work of one second.
     fn maintain(&self) -> Result<()> {
         for _ in 0..MAINTAIN_MOST {
             if !self.pool.engine().maintain()? {
@@ -228,7 +230,7 @@ impl Files {
         &self.dirs[file % DIRS]
     }
 
-    /// A new file of so many bytes.
+    /// Creates a file of `size` bytes.
     fn create(&mut self, size: u64) -> vfs::Result<()> {
         let file = self.free.pop().unwrap_or_else(|| {
             self.sizes.push(None);
@@ -258,7 +260,7 @@ impl Files {
         made
     }
 
-    /// Lets a file grow to so many bytes.
+    /// Lets a file grow to `size` bytes.
     fn grow(&mut self, file: usize, size: u64) -> vfs::Result<()> {
         let old = self.sizes[file].unwrap_or(0);
         let open = self.pool.open(self.dir(file), &numbered(file))?;
@@ -270,7 +272,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes any file, if there is one.
+    /// Removes a file at random, if any exists.
     fn remove(&mut self, rng: &mut Rng) -> vfs::Result<()> {
         if self.live.is_empty() {
             return Ok(());
@@ -282,7 +284,7 @@ impl Files {
         Ok(())
     }
 
-    /// The same files in another pool, which is new.
+    /// Creates the same files in a new pool.
     fn again(&self, pool: Pool) -> Result<Self> {
         let mut new = Self::new(pool)?;
         new.sizes.clone_from(&self.sizes);
@@ -321,7 +323,7 @@ impl Files {
         Ok(shape)
     }
 
-    /// In how many runs of memory a file lies.
+    /// Counts the runs of memory that a file lies in.
     fn runs(&self, file: usize, size: u64) -> Result<u64> {
         let engine = self.pool.engine();
         let open = self.pool.open(self.dir(file), &numbered(file))?;
@@ -349,7 +351,7 @@ impl Files {
     }
 }
 
-/// What comes and goes.
+/// The churn: files that come and go.
 struct Churn {
     rng: Rng,
     sizes: Sizes,
@@ -357,7 +359,7 @@ struct Churn {
 }
 
 impl Churn {
-    /// A file more, after others have made room for it. Returns its bytes.
+    /// Adds a file after removing others to make room. Returns its bytes.
     fn add(&mut self, files: &mut Files, room: u64) -> Result<u64> {
         let size = self.sizes.draw(&mut self.rng);
         while files.allocated > 0 && files.allocated + size > room {
@@ -370,7 +372,7 @@ impl Churn {
         Ok(size)
     }
 
-    /// A file more, or one that has grown. Returns the bytes that this took.
+    /// Adds a file or lets one grow. Returns the bytes that this took.
     fn step(&mut self, files: &mut Files, room: u64) -> Result<u64> {
         if self.rng.below_fast(8) > 0 || files.live.is_empty() {
             return self.add(files, room);
@@ -381,7 +383,7 @@ impl Churn {
         while files.allocated + more > room && files.live.len() > 1 {
             files.remove(&mut self.rng)?;
         }
-        // It may have gone itself.
+        // Making room may have removed this file.
         if files.sizes[file] != Some(old) {
             return Ok(0);
         }
@@ -396,7 +398,7 @@ impl Churn {
         }
     }
 
-    /// Does something, and removes a file each time that there is no space for it.
+    /// Retries `body` after removing a file as long as there is no space for it.
     fn retrying(
         &mut self,
         files: &mut Files,
@@ -414,7 +416,7 @@ impl Churn {
     }
 }
 
-/// Times reading, overwriting and creating in both pools, in turn.
+/// Times reading, overwriting and creating in both pools, one after the other.
 fn measure(
     plan: &Plan,
     subject: &str,
@@ -424,7 +426,7 @@ fn measure(
     fresh: &Files,
 ) -> Result<Vec<Outcome>> {
     let mut rng = Rng::new(23);
-    // Evenly over the files, and not more than the caches hold many times.
+    // Evenly over the files, and several times more than the caches hold.
     let step = aged.live.len().div_ceil(scale.sample).max(1);
     let mut left: u64 = scale.pool / 4;
     let mut sample = Vec::new();
@@ -519,7 +521,7 @@ fn writes<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Contender<'a
     })
 }
 
-/// Creates files in a directory of its own, which is empty when a round starts.
+/// Returns a contender that creates files in its own directory, which is empty when a round starts.
 fn creations<'a>(name: &str, pool: &'a Pool, sizes: Vec<u64>) -> Result<Contender<'a>> {
     let dir = pool.mkdir(&pool.root()?, c"created")?;
     let buf = Buffer::new(CALL);

@@ -1,9 +1,9 @@
-//! Block devices, called directly: what protecting PM costs, and how bytes had best be stored (PMBD, Figures 3,
-//! 8, 9 and 11).
+//! Block devices, called directly: the cost of protecting PM, and the best way to store bytes
+//! (PMBD, Figures 3, 8, 9 and 11).
 //!
-//! Every contender has a file of its own, filled before it is measured, so that all page tables are as after
-//! some use. More requests in flight than threads would change nothing here: a device serves a request where
-//! it is called.
+//! Every contender has a file of its own, filled before it is measured, so that all page tables are
+//! as after some use. More requests in flight than threads would change nothing here: a device
+//! serves a request in the thread that calls it.
 
 use crate::engine::size;
 use crate::raw;
@@ -27,9 +27,9 @@ const BARRIER_EVERY: u64 = 32;
 struct Device {
     name: String,
     device: Arc<dyn BlockDevice>,
-    /// How often a writer asks for a barrier; 0: never.
+    /// Requests between two barriers of a writer; 0: no barriers.
     barrier_every: u64,
-    /// How many sequential requests there were.
+    /// The number of sequential requests so far.
     next: AtomicU64,
 }
 
@@ -41,15 +41,15 @@ enum Pattern {
 
 impl Device {
     fn new(dir: &Path, name: &str, options: Options) -> Result<Self> {
-        // Each in a place of its own: a name may come in several kinds of case.
+        // Each device has its own file: several kinds of case may use the same name.
         let path = tempfile::Builder::new().tempfile_in(dir)?.into_temp_path().keep()?;
         std::fs::remove_file(&path)?;
         pmbd::create(&path, FILE_BYTES, options.atomic)?;
         let device = pmbd::open(&path, &options).with_context(|| name.to_owned())?;
-        // Mapped, it needs no name; nothing stays behind however the process ends.
+        // The mapping needs no name, and no file stays behind however the process ends.
         std::fs::remove_file(&path)?;
         let data = Buffer::new(1 << 20);
-        // Twice, so that with atomic blocks the spare ones have been used, too.
+        // Twice, so that with atomic blocks the spare blocks have been used, too.
         for off in (0..2 * FILE_BYTES).step_by(1 << 20) {
             device.write(off % FILE_BYTES, data.get(), Durability::AtBarrier)?;
         }
@@ -107,12 +107,12 @@ impl Device {
     }
 }
 
-/// The kinds of error do not matter to who measures.
+/// Maps every error to one, since their kinds do not matter to a measurement.
 fn failed(_: pmbd::Error) -> vfs::Errno {
     vfs::Errno::IO
 }
 
-/// What a case does.
+/// The load of a case.
 #[derive(Clone, Copy)]
 struct Load {
     write: bool,
@@ -159,7 +159,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// The default protection against none and against the others.
+/// Measures the default protection against an unprotected device and the other protections.
 fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let of = |name: &str, protection| {
         Device::new(dir, name, Options { protection, ..Options::default() })
@@ -184,7 +184,7 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
         };
         case = case.target(BARE, at_least);
         for other in &others {
-            // Only private mappings and the subject do anything for a read.
+            // For a read, only private mappings and the subject do any work.
             if load.write || other.name == Protection::Window.name() {
                 case = case.with(other.contender(load));
             }
@@ -200,8 +200,8 @@ fn protections(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<(
     Ok(())
 }
 
-/// Page protection with the paper's optimisations (Figures 5 and 6). A round ends in the buffers, so that one is
-/// little more than the stores into DRAM unless it is long enough to fill them many times.
+/// Measures page protection with the paper's optimisations (Figures 5 and 6). The last writes of a
+/// round stay in the buffers, so a round has to be long enough to fill them many times.
 fn buffers(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let options = Options { protection: Protection::Pages, ..Options::default() };
     let one = Buffering { buffers: 1, bytes: 1 << 20, ..Buffering::default() };
@@ -219,7 +219,7 @@ fn buffers(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     Ok(())
 }
 
-/// The write schemes, unprotected.
+/// Measures the write schemes, unprotected.
 fn schemes(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let of = |scheme: Scheme| {
         let name = match scheme {
@@ -240,7 +240,7 @@ fn with_all<'a>(case: Case<'a>, devices: &'a [Device], load: Load) -> Case<'a> {
     devices.iter().fold(case, |case, device| case.with(device.contender(load)))
 }
 
-/// Blocks that are never torn, and checksums.
+/// Measures blocks that are never torn, and checksums.
 fn atomic_blocks(plan: &Plan, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let of = |name: &str, atomic, checksums| {
         Device::new(dir, name, Options { atomic, checksums, ..Options::default() })

@@ -1,9 +1,11 @@
-//! A cache over a directory (`keepstone attach`): its files under `keepstone run` against the same calls of the kernel's on the
-//! directory itself, of which all is in the page cache (Chell §5, Figures 7, 9 and 10).
+//! A cache over a directory (`keepstone attach`): its files under `keepstone run` against the same
+//! calls of the kernel's on the directory itself, of which all is in the page cache (Chell §5,
+//! Figures 7, 9 and 10).
 //!
-//! As in [`crate::direct`], two processes take part; the inner one has the mount of the cache. The same calls of the kernel's on
-//! the mount are shown beside, and bare copies, to and from memory that the pool could lie in: no more than that is to be had.
-//! Bandwidths of the paper's are ratios of times here.
+//! As in [`crate::direct`], two processes take part; the inner one has the mount of the cache. The
+//! same calls of the kernel's on the mount are shown as well, and bare copies to and from memory
+//! that the pool could lie in, which are the limit. The paper's bandwidths are ratios of times
+//! here.
 
 #![allow(unsafe_code)]
 
@@ -30,10 +32,11 @@ const THROUGH_MOUNT: &str = "mount";
 const FILE: usize = 64 << 20;
 /// Bytes of the files that are written.
 const WRITTEN: usize = 16 << 20;
-/// Of the mount, a file that was there before.
+/// The file of the mount that was there before.
 const NAME: &str = "read";
 
-/// Runs the cases with the arguments of this program: the pool in `dir`, the directories below on the disk of `below`.
+/// Runs the cases with the arguments of this program: the pool in `dir`, the directories below on
+/// the disk of `below`.
 pub fn run(plan: &Plan, programs: &Programs, dir: &Path, below: &Path) -> Result<Vec<Outcome>> {
     let disk = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(below)?;
     std::fs::write(disk.path().join(NAME), vec![7; FILE])?;
@@ -49,7 +52,7 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, below: &Path) -> Result
     }
 }
 
-/// What is copied to and from by [`BARE`].
+/// The memory that [`BARE`] copies to and from.
 static MEMORY: OnceLock<Region> = OnceLock::new();
 
 fn memory() -> &'static Region {
@@ -60,15 +63,15 @@ fn memory() -> &'static Region {
     })
 }
 
-/// Bare copies, whatever the file is.
+/// Bare copies, which ignore the file.
 const BARE: Calls = Calls {
     name: "copy",
     read: |_, _| Err(vfs::Errno::NOSYS),
     rewind: |_| {},
     pread: |_, buf, at| {
         let from = memory().read_ptr(at, buf.len() as u64);
-        // SAFETY: `read_ptr` has checked that so many bytes are mapped, and nobody looks at what comes of it where another
-        // thread writes them meanwhile.
+        // SAFETY: `read_ptr` has checked that `buf.len()` bytes are mapped. Another thread may
+        // write them meanwhile, and no caller looks at the copied bytes.
         unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
         std::hint::black_box(buf.as_ptr());
         Ok(buf.len())
@@ -80,23 +83,23 @@ const BARE: Calls = Calls {
     },
 };
 
-/// A contender: what it is called, its calls, and the file that it writes to.
+/// A contender: its name, its calls, and the file that it writes to.
 type Place = (&'static str, Calls, PathBuf);
 
-/// How calls follow each other: the names are those of IOzone.
+/// The order of the places of calls, by the names of IOzone.
 #[derive(Clone, Copy)]
 enum Pattern {
     Random,
     Sequential,
     Backward,
-    /// Every seventeenth.
+    /// Every seventeenth place.
     Strided,
-    /// The same one.
+    /// The same place each time.
     Same,
 }
 
 impl Pattern {
-    /// Which of so many places comes `i`th.
+    /// Returns the `i`th place of `places`.
     fn place(self, i: u64, places: u64, rng: &mut Rng) -> u64 {
         match self {
             Self::Random => rng.below_fast(places),
@@ -128,7 +131,7 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
         }
         plan.run(case, &mut outcomes)?;
     }
-    // Figure 9, with the gains that the paper tells: of random reads, the least, and of random writes, the most.
+    // Figure 9, with the paper's gains: the least for random reads, the most for random writes.
     let patterns = [
         ("read", Pattern::Sequential, 1.29),
         ("backward", Pattern::Backward, 1.29),
@@ -158,15 +161,16 @@ fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// Makes a file that is written to, a page by a call: what is written by large calls, ext4 keeps in large folios, and looks through
-/// all blocks of one when a page of it is overwritten.
+/// Makes a file to write to, one page a call. After large calls, ext4 would keep it in large folios
+/// and search all blocks of a folio when one of its pages is overwritten.
 fn in_small_pieces(path: &Path) -> Result<()> {
     let mut file = std::fs::File::create(path)?;
     (0..WRITTEN / 4096).try_for_each(|_| file.write_all(&[7; 4096]))?;
     Ok(())
 }
 
-/// Overwrites of what is in the cache, each contender's in a file of its own; `sync`ed ones wait for the disk, or the pool.
+/// Measures overwrites of cached contents, each contender's in a file of its own. `sync`ed
+/// overwrites wait for the disk or the pool.
 fn writes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     let cases = [
         ("pwrite", 512, Pattern::Random, None),
@@ -190,7 +194,7 @@ fn writes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<
     Ok(())
 }
 
-/// Figure 7, xdd's mixes: threads in one file, of whose calls so many in a hundred are reads.
+/// Measures xdd's mixes (Figure 7): threads in one file, and a percentage of their calls are reads.
 fn mixes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     for (order, pattern) in [("random", Pattern::Random), ("sequential", Pattern::Sequential)] {
         for reads in [100, 50, 1] {
@@ -215,7 +219,8 @@ fn mixes(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<(
     Ok(())
 }
 
-/// Threads that read and write a file, each from a place of its own on where they do so in order.
+/// Returns a contender whose threads read and write a file. In order, each starts at a place of its
+/// own.
 fn mixed(
     name: &'static str,
     calls: Calls,
@@ -246,8 +251,9 @@ fn mixed(
     }))
 }
 
-/// IOzone's *write*, and Figure 10: a file that was emptied grows, for which a cache allocates space below. What that and the
-/// same writes cost below by themselves is shown beside.
+/// Measures IOzone's *write*, and Figure 10: a file that was emptied grows, and a cache allocates
+/// space for it in the backing store. The allocation and the same writes to the backing store alone
+/// are shown as well.
 fn appends(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result<()> {
     for len in [4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20] {
         let target = if len == 4 << 10 { Some(1.29) } else { None };
@@ -304,7 +310,7 @@ fn overwrites(
             done += 1;
             whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
             if syncs {
-                // Where it is not served, the kernel's.
+                // The kernel's call if the library does not serve it.
                 // SAFETY: no memory is involved.
                 if unsafe { libc::fdatasync(file.as_raw_fd()) } != 0 {
                     return Err(vfs::Errno::IO);
@@ -315,7 +321,7 @@ fn overwrites(
     }))
 }
 
-/// Reads a file that is read through before.
+/// Returns a contender that reads a file after reading it once to the end.
 fn reads(
     name: &'static str,
     calls: Calls,

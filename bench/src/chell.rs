@@ -1,8 +1,9 @@
 //! Chell-Direct: files of tmpfs, read and written by copies under `keepstone run --direct`, against
 //! the same calls made by the kernel.
 //!
-//! As in [`crate::direct`], two processes take part; the inner one has a directory that is served. Its
-//! peer is another directory of the same tmpfs, used by libc's own functions, as without the library.
+//! As in [`crate::direct`], two processes take part; the inner one has a directory that is served.
+//! Its peer is another directory of the same tmpfs, used by libc's own functions, as without the
+//! library.
 
 #![allow(unsafe_code)]
 
@@ -26,9 +27,9 @@ const SUBJECT: &str = "keepstone";
 const PEER: &str = "kernel";
 const PAGE: usize = 4096;
 const CHUNK: usize = 2 << 20;
-/// What the caches of the processor hold: the paper measures in a file of 2 MB.
+/// Bytes that the caches of the processor hold; the paper measures in a file of 2 MB.
 const NEAR: usize = 1 << 20;
-/// What they do not hold.
+/// Bytes that they do not hold.
 const FAR: usize = FILE_BYTES as usize;
 
 /// Sizes of the figures over request size, in bytes, with the targets for reading and writing.
@@ -142,11 +143,11 @@ fn case<'a>(name: String, what: &str, len: usize, target: Option<f64>) -> Case<'
 /// The calls of a contender.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub name: &'static str,
     /// `read`.
     pub read: fn(&OwnedFd, &mut [u8]) -> vfs::Result<usize>,
-    /// Back to the beginning.
+    /// `lseek` to the beginning.
     pub rewind: fn(&OwnedFd),
     /// `pread`.
     pub pread: fn(&OwnedFd, &mut [u8], u64) -> vfs::Result<usize>,
@@ -158,7 +159,7 @@ fn done(n: isize) -> vfs::Result<usize> {
     usize::try_from(n).map_err(|_| vfs::Errno::IO)
 }
 
-/// By libc, as programs do.
+/// Calls through libc, as programs make them.
 pub const LIBC: Calls = Calls {
     name: SUBJECT,
     read: |file, buf| {
@@ -215,7 +216,7 @@ fn own() -> &'static Own {
     })
 }
 
-/// By libc's own functions.
+/// Calls of libc's own functions.
 pub const KERNEL: Calls = Calls {
     name: PEER,
     read: |file, buf| {
@@ -253,13 +254,13 @@ fn growing(dir: &Path, calls: Calls) -> Result<Contender<'static>> {
     Ok(Contender::new(calls.name, run).prepared(move |_| rustix::fs::ftruncate(&again, 0)))
 }
 
-/// Opens a file to be read and written, by the standard library.
+/// Opens a file for reading and writing through the standard library.
 pub fn libc_open(path: &Path) -> Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open(path)?.into())
 }
 
-/// Reads or writes at random multiples of the length in the first bytes of a file, as many as its
-/// processor keeps near.
+/// Reads or writes at random multiples of the length, in the first bytes of a file that the
+/// processor's caches hold.
 fn at_random(file: OwnedFd, calls: Calls, len: usize, writes: bool) -> Contender<'static> {
     let mut buf = Buffer::new(len);
     let mut rng = Rng::new(6);
@@ -327,8 +328,8 @@ fn in_order(file: OwnedFd, calls: Calls, span: usize) -> Contender<'static> {
     })
 }
 
-/// The first access to pages of a chunk (Figure 3): by the kernel, and by a mapping that is made for
-/// it, populated or not. An operation is one page.
+/// Measures the first access to pages of a chunk (Figure 3): by the kernel, and by a new mapping,
+/// populated or not. An operation reads a page.
 fn first_touch(plan: &Plan, path: &Path, pages: usize, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty())?;
     let file = &file;
@@ -363,7 +364,7 @@ fn first_touch(plan: &Plan, path: &Path, pages: usize, outcomes: &mut Vec<Outcom
     plan.run(case, outcomes)
 }
 
-/// So many pages of a chunk: all in order, or some at random.
+/// Chooses pages of a chunk: all in order, or `pages` at random.
 fn chosen(pages: usize, rng: &mut Rng) -> Vec<usize> {
     if pages == CHUNK / PAGE {
         return (0..pages).collect();
@@ -382,7 +383,7 @@ fn touch_mapped(
     let flags = if populate { MapFlags::POPULATE } else { MapFlags::empty() };
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, flags | MapFlags::SHARED);
     let offset = rng.below_fast(FILE_BYTES / CHUNK as u64) * CHUNK as u64;
-    // SAFETY: a new mapping of a file that stays as it is; copies lie within it; nobody uses it
+    // SAFETY: a new mapping of a file that stays as it is; copies lie within it; no code uses it
     // afterwards.
     unsafe {
         let base = mmap(std::ptr::null_mut(), CHUNK, prot, flags, file, offset)?;

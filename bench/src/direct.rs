@@ -2,7 +2,7 @@
 //!
 //! Two processes take part. The outer one mounts a pool and starts the inner one, which is this
 //! program under `keepstone run`: there every call of libc that concerns the pool is served in user
-//! space, and every other one pays for being looked at.
+//! space, and every other call pays for the check.
 
 use crate::engine::size;
 use crate::fuse::{Programs, Servers};
@@ -49,8 +49,8 @@ pub fn inner_dir() -> Option<PathBuf> {
     std::env::var_os(INSIDE).map(PathBuf::from)
 }
 
-/// Runs this program once more, with the same arguments, under `keepstone run` with `options`; it is
-/// told of `inside`. Returns its results.
+/// Runs this program again with the same arguments under `keepstone run` with `options`, and passes
+/// `inside` to it. Returns its results.
 pub fn again(
     programs: &Programs,
     tmp: &Path,
@@ -186,15 +186,15 @@ fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// What the pool gives without a copy, to whoever asks for it (Chell §6): the address of the bytes, which
-/// are not looked at. Before files are overwritten at random, and lie in pieces.
+/// Measures reads without a copy (Chell §6), which return the address of the bytes and do not touch
+/// them. Runs before files are overwritten at random and lie in pieces.
 fn without_copy(
     plan: &Plan,
     mount: &Path,
     beds: &Beds<'_>,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
-    // Beside the mount point: see `Servers::keepstone`.
+    // Next to the mount point: see `Servers::keepstone`.
     let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
     let region = options.open(mount.with_file_name("pool"), Access::ReadWrite)?;
     let fs = engines::attach(region, &MountOptions::default())?;
@@ -224,7 +224,7 @@ fn without_copy(
     Ok(())
 }
 
-/// Two processes against one.
+/// Compares two processes with one.
 fn by_processes(
     plan: &Plan,
     (mount, tmp): (&Path, &Path),
@@ -256,7 +256,7 @@ fn by_processes(
     plan.run(writing, outcomes)
 }
 
-/// What an application that wants its data safe does.
+/// Measures writes with `fsync`, as an application makes them to keep its data safe.
 fn synced(
     plan: &Plan,
     direct: &Libc,
@@ -303,7 +303,7 @@ impl<'s> Beds<'s> {
         if self.ext4.is_some() { case.target("ext4", 2.0) } else { case }
     }
 
-    /// A case in which all take part.
+    /// Returns a case in which all systems take part.
     fn each<'a>(
         &'a self,
         case: Case<'a>,

@@ -1,5 +1,5 @@
-//! Memory seen as a store of files: bare copies in the pattern of any workload, with no file system in between. Of a mapped
-//! file, these are the loads and stores of a program that maps it.
+//! Memory seen as a store of files: bare copies in the pattern of any workload, with no file system
+//! in between. Of a mapped file, these are the loads and stores of a program that maps it.
 
 #![allow(unsafe_code)]
 
@@ -19,10 +19,10 @@ use vfs::{Errno, Ino};
 pub enum Stores {
     /// By `memcpy`, into the cache.
     Cached,
-    /// Past the cache, with a fence: durable where memory is.
+    /// Bypassing the cache, with a fence: durable if the memory is.
     Fenced,
-    /// The same, then a word elsewhere, its line flushed, and another fence: what a durable append needs, whose length must
-    /// not come before its bytes.
+    /// The same, then a word elsewhere, its line flushed, and another fence. A durable append needs
+    /// that: its length must not become durable before its bytes.
     Sized,
 }
 
@@ -38,14 +38,15 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// `files` of so many bytes, in memory like a pool's: a file in `dir`, which has lost its name.
+    /// Makes `files` of `file_bytes` in memory like a pool's: an unlinked file in `dir`.
     pub fn like_a_pool(dir: &Path, files: u64, file_bytes: u64, stores: Stores) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
         let region = Region::create(home.path().join("flat"), files * file_bytes + WORD_BYTES)?;
         Ok(Self { region, stores, file_bytes, next: AtomicU64::new(0) })
     }
 
-    /// The same in a file of another file system, below an open directory: mapped as any program maps it.
+    /// Makes the same in a file of another file system, in an open directory, mapped as any program
+    /// maps it.
     pub fn mapped(root: BorrowedFd<'_>, files: u64, file_bytes: u64) -> Result<Self> {
         let path = format!("/proc/self/fd/{}/mapped", root.as_raw_fd());
         let file = std::fs::File::create_new(&path).with_context(|| path.clone())?;
@@ -60,14 +61,14 @@ impl Flat {
         Ok(Self { region, stores: Stores::Cached, file_bytes, next: AtomicU64::new(0) })
     }
 
-    /// Where `len` bytes of a file lie; `EFBIG` beyond its end.
+    /// Returns the offset of `len` bytes of a file, or `EFBIG` beyond its end.
     fn at(&self, file: u64, offset: u64, len: usize) -> vfs::Result<u64> {
         let fits = offset + len as u64 <= self.file_bytes;
         if fits { Ok(file * self.file_bytes + offset) } else { Err(Errno::FBIG) }
     }
 }
 
-/// Files are numbers; names mean nothing, and what is only about names is not there.
+/// Files are numbers. Names are ignored, and calls on names are missing.
 impl Store for Flat {
     type File = u64;
     type Dir = ();
@@ -86,8 +87,8 @@ impl Store for Flat {
     fn read(&self, file: &u64, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let at = self.at(*file, offset, buf.len())?;
         let from = self.region.read_ptr(at, buf.len() as u64);
-        // SAFETY: `read_ptr` has checked that so many bytes are mapped, and workloads read no file that another thread
-        // writes meanwhile.
+        // SAFETY: `read_ptr` has checked that `buf.len()` bytes are mapped, and workloads read no
+        // file that another thread writes meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
         std::hint::black_box(buf);
         Ok(())
@@ -116,11 +117,11 @@ impl Store for Flat {
     }
 }
 
-/// The files of a pool, read by copies from where their bytes lie ([`pool::Engine::get_read_buf`]): what a program gets that
-/// asks for them without a copy, and looks at all of them.
+/// The files of a pool, read by copies from the addresses of their bytes
+/// ([`pool::Engine::get_read_buf`]), as a program does that borrows them and looks at all of them.
 pub struct Lent<'p>(pub &'p Pool);
 
-/// Files are inodes, which the pool holds open; only reading is there.
+/// Files are inodes that the pool holds open. Only reading is implemented.
 impl Store for Lent<'_> {
     type File = Ino;
     type Dir = ();
@@ -137,8 +138,8 @@ impl Store for Lent<'_> {
             if piece.is_empty() {
                 return Err(Errno::IO);
             }
-            // SAFETY: the piece is lent until it is dropped, is no longer than what was asked for, and workloads write no
-            // file that another thread reads.
+            // SAFETY: the piece is lent until it is dropped, is no longer than what was asked for,
+            // and workloads write no file that another thread reads.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     piece.as_ptr().cast(),

@@ -3,9 +3,9 @@
 //! Every server is a child in the foreground that ends with this process.
 //!
 //! A request to a FUSE server is two changes of task. If the scheduler moves server and client to
-//! different CPUs, each change wakes an idle CPU, which takes a virtual machine tens of microseconds,
-//! or none at all while somebody else keeps that CPU busy. To compare servers rather than
-//! luck, all of them and the client are bound to one CPU unless asked otherwise.
+//! different CPUs, each change wakes an idle CPU, which takes a virtual machine tens of
+//! microseconds, or no time while another process keeps that CPU busy. To compare servers rather
+//! than luck, all of them and the client are bound to one CPU unless asked otherwise.
 
 use crate::engine::size;
 use crate::peer;
@@ -26,11 +26,11 @@ use tempfile::TempDir;
 /// "Within 10%".
 const TARGET: f64 = 0.9;
 
-/// Where the programs are.
+/// Paths of the programs.
 pub struct Programs {
     /// `keepstone`.
     pub keepstone: PathBuf,
-    /// What pools are laid out for.
+    /// The layout of pools.
     pub layout: String,
     /// The directory with `passthrough_ll` and `passthrough_hp` (`scripts/lib/peers.sh`).
     pub peers: PathBuf,
@@ -60,21 +60,22 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, bound: bool) -> Result<
     Ok(outcomes)
 }
 
-/// passthrough_ll keeps a descriptor for each inode that the kernel knows; servers inherit the limit.
+/// passthrough_ll keeps a descriptor for each inode that the kernel knows; servers inherit the
+/// limit.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
     Ok(rustix::process::setrlimit(Resource::Nofile, most)?)
 }
 
-/// Binds this process, and so its children.
+/// Binds this process and its children to one CPU.
 fn bind_to_one_cpu() -> Result<()> {
     let mut one = CpuSet::new();
     one.set(rustix::thread::sched_getcpu());
     Ok(rustix::thread::sched_setaffinity(None, &one)?)
 }
 
-/// The first server against the second, the others and the tmpfs below for orientation.
+/// Compares the first server with the second; the others and the tmpfs below are for orientation.
 fn compare(
     plan: &Plan,
     group: &str,
@@ -126,7 +127,8 @@ fn compare(
     }
     drop(beds);
 
-    // What an application that wants its data safe does. Keepstone has nothing left to do then.
+    // Writes with `fdatasync`, as an application makes them to keep its data safe. Keepstone has
+    // written it already.
     let mut stores = Vec::new();
     for server in servers {
         let fresh = server.store(Durable::Each)?;
@@ -151,12 +153,12 @@ pub struct Servers<'a> {
 }
 
 impl<'a> Servers<'a> {
-    /// With files in `tmp`.
+    /// Makes servers whose files are in `tmp`.
     pub fn new(programs: &'a Programs, tmp: &'a Path) -> Self {
         Self { programs, tmp }
     }
 
-    /// A new pool of `size`, mounted with `options`.
+    /// Makes a pool of `size` and mounts it with `options`.
     pub fn keepstone(&self, name: &str, size: &str, options: &[&str]) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
@@ -172,8 +174,8 @@ impl<'a> Servers<'a> {
         })
     }
 
-    /// A new pool of `size`, the cache of the directory `below`. The kernel does not tell it of what others do on that file system:
-    /// they would pay for that, and one of them is the peer.
+    /// Makes a pool of `size`, the cache of the directory `below`. The kernel sends it no events of
+    /// that file system, because each event would cost its cause, which is the peer.
     pub fn attached(&self, name: &str, size: &str, below: &Path) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
@@ -247,12 +249,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its mount, in a directory of the given kind of use.
+    /// Makes a directory in its mount for the given kind of use.
     fn store(&self, durable: Durable) -> Result<Kernel> {
         let dir = self.dir.join(format!("{durable:?}"));
         std::fs::create_dir(&dir)?;

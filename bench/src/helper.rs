@@ -1,4 +1,5 @@
-//! A second process that works beside this one: this program again, told over a pipe what to do.
+//! A second process that works at the same time: this program again, which receives its work over a
+//! pipe.
 
 use crate::posix::Libc;
 use crate::store::Store;
@@ -10,10 +11,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vfs::Errno;
 
-/// Tells a helper in which directory its file is.
+/// The environment variable that names the directory of a helper's file.
 const DIR: &str = "KEEPSTONE_BENCH_HELPER";
 
-/// What a helper does with random blocks of its file.
+/// The work of a helper on random blocks of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Reads them.
@@ -30,7 +31,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts one for the second file of a [`Bed`](crate::workload::Bed) in `dir`.
+    /// Starts a helper for the second file of a [`Bed`](crate::workload::Bed) in `dir`.
     pub fn start(dir: &Path) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(std::env::args_os().skip(1))
@@ -69,7 +70,7 @@ impl Drop for Helper {
     }
 }
 
-/// If this process is a helper, does what it is told until nobody tells it any more.
+/// If this process is a helper, serves requests until the pipe ends. Returns whether it was.
 pub fn serve_if_asked() -> Result<bool> {
     let Some(dir) = std::env::var_os(DIR) else { return Ok(false) };
     let store = Libc::new(Path::new(&dir), false)?;

@@ -1,6 +1,6 @@
-//! Pools used from this process through the process layer, as a program under `keepstone run` uses them: paths,
-//! descriptors and permissions are served, and no kernel is in the path. What the preloaded library adds is one
-//! look at the descriptor for each call.
+//! Pools used from this process through the process layer, as a program under `keepstone run` uses
+//! them: paths, descriptors and permissions are served, and no kernel is in the path. The preloaded
+//! library adds only one lookup of the descriptor for each call.
 
 use crate::store::{Store, whole};
 use crate::subjects::{Atime, Pages, Subject};
@@ -50,23 +50,23 @@ impl Pool {
         Ok(Self { process, engine, home })
     }
 
-    /// The engine itself.
+    /// Returns the engine.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
 
-    /// The inode of an open file.
+    /// Returns the inode of an open file.
     pub fn ino(&self, file: i32) -> vfs::Result<Ino> {
         Ok(Ino(done(self.process.fstat(file))?.st_ino))
     }
 
-    /// Maps the first `len` bytes of a file, where they lie: the address.
+    /// Maps the first `len` bytes of a file in place. Returns the address.
     pub fn map(&self, file: i32, len: usize) -> vfs::Result<usize> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         done(self.process.mmap(0, len, prot, libc::MAP_SHARED, file, 0))
     }
 
-    /// Takes such a mapping back.
+    /// Removes such a mapping.
     pub fn unmap(&self, at: usize, len: usize) {
         let _ = done(self.process.munmap(at, len));
     }
@@ -77,7 +77,7 @@ impl Pool {
     }
 }
 
-/// A region in the pages that tmpfs gives a file by itself: of 4 KiB nearly everywhere.
+/// Makes a region in the pages that tmpfs gives a file by default, nearly everywhere of 4 KiB.
 fn in_small_pages(path: &Path, bytes: u64) -> Result<Region> {
     let file = std::fs::File::create_new(path)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
@@ -104,7 +104,7 @@ fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
     })
 }
 
-/// What files are mapped from, as the preloaded library has it.
+/// Returns the file that mappings come from, as the preloaded library opens it.
 fn lies_in(engine: &dyn Engine) -> Option<PoolFile> {
     let region = engine.region();
     let fd = region.descriptor()?.as_raw_fd();
@@ -112,7 +112,7 @@ fn lies_in(engine: &dyn Engine) -> Option<PoolFile> {
     Some(PoolFile { fd, flags: region.map_flags(), is_persistent })
 }
 
-/// What a call returned; `ENOSYS` where it would be the kernel's.
+/// Returns the result of a served call, or `ENOSYS` for a call that the kernel would make.
 fn done<T>(served: Served<T>) -> vfs::Result<T> {
     match served {
         Served::Done(result) => result,
@@ -122,7 +122,8 @@ fn done<T>(served: Served<T>) -> vfs::Result<T> {
 
 const DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 
-/// Descriptors are numbers of the process layer. Those of directories stay open as long as the pool.
+/// Descriptors are numbers of the process layer. Those of directories stay open as long as the
+/// pool.
 impl Store for Pool {
     type File = i32;
     type Dir = i32;

@@ -1,8 +1,10 @@
-//! IOzone's matrix (SCMFS §4.2, Figures 6 and 7): records of 4 KiB to 8 MiB by eight workloads on one open file, of the
-//! engines through the process layer, the kernel's file systems by system calls, and bare copies.
+//! IOzone's matrix (SCMFS §4.2, Figures 6 and 7): records of 4 KiB to 8 MiB by eight workloads on
+//! one open file, of the engines through the process layer, the kernel's file systems by system
+//! calls, and bare copies.
 //!
-//! The workloads are those of IOzone by their published description. *re-read* reads what was just read; *strided read*
-//! reads every 17th record, as IOzone does by default. No contender syncs: what each promises without that, differs.
+//! The workloads are those of IOzone by their published description. *re-read* reads what was just
+//! read; *strided read* reads every 17th record, as IOzone does by default. No contender syncs;
+//! without it, their promises differ.
 
 use crate::engine::size;
 use crate::flat::{Flat, Stores};
@@ -18,7 +20,7 @@ use std::path::Path;
 
 const COPY: &str = "raw memcpy";
 const NT_COPY: &str = "raw NT copy + fence";
-/// What a durable append needs: its length must not come before its bytes.
+/// The least for a durable append: its length must not become durable before its bytes.
 const NT_COPY_SIZED: &str = "raw NT copy + size word, 2 fences";
 
 /// Records between those that a strided read reads, and one.
@@ -33,7 +35,7 @@ pub enum Workload {
     Rewrite,
     /// A file is read from start to end.
     Read,
-    /// What was just read is read again.
+    /// A file that was just read is read again.
     Reread,
     /// Records anywhere are read.
     RandomRead,
@@ -52,7 +54,7 @@ impl Workload {
     pub const ALL: [Self; 8] =
         [Write, Rewrite, Read, Reread, RandomRead, RandomWrite, BackwardRead, StridedRead];
 
-    /// As cases and tables call it.
+    /// Returns its name in cases and tables.
     pub fn name(self) -> &'static str {
         match self {
             Write => "write",
@@ -66,12 +68,12 @@ impl Workload {
         }
     }
 
-    /// Whether it stores.
+    /// Returns whether it stores.
     pub fn writes(self) -> bool {
         matches!(self, Write | Rewrite | RandomWrite)
     }
 
-    /// The number of the record that the `i`th request is for, of `records`; any of them where it is random.
+    /// Returns the record of the `i`th request, of `records`; random workloads choose any.
     pub fn record(self, i: u64, records: u64, rng: &mut Rng) -> u64 {
         match self {
             Write | Rewrite | Read | Reread => i % records,
@@ -125,7 +127,7 @@ struct Bench<'s, S: Store> {
     store: &'s S,
     /// Written once, before everything else.
     file: S::File,
-    /// What is written anew.
+    /// The file of [`Workload::Write`], which is empty at the start.
     fresh: S::File,
     bytes: u64,
 }
@@ -141,7 +143,7 @@ impl<'s, S: Store> Bench<'s, S> {
         Ok(Self { name: name.to_owned(), store, file, fresh, bytes })
     }
 
-    /// One system under one workload.
+    /// Returns one system under one workload.
     fn under(&self, workload: Workload, len: usize) -> Contender<'_> {
         let records = self.bytes / len as u64;
         let mut buf = Buffer::new(len);
@@ -184,7 +186,8 @@ impl<'s, S: Store> Bench<'s, S> {
     }
 }
 
-/// Runs the matrix: the first subject against all others. Pools and files are made in `dir`, which should be a tmpfs.
+/// Runs the matrix: the first subject against all others. Pools and files are made in `dir`, which
+/// should be a tmpfs.
 pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Outcome>> {
     let room = (4 * scale.file).max(64 << 20);
     let small = [in_small_pages()];
@@ -229,7 +232,8 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Resul
             if workload == Write {
                 case = case.with(sized.under(workload, len));
             }
-            // What is asked of each engine from 64 KiB to 1 MiB: as fast as the copies that it has to make.
+            // From 64 KiB to 1 MiB, the target of each engine is the speed of the copies that it
+            // has to make.
             if (64 * K..=M).contains(&len) {
                 let copies = match workload {
                     Write => NT_COPY_SIZED,
@@ -252,7 +256,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Resul
     Ok(outcomes)
 }
 
-/// What a case of this program is of: its workload, and bytes of its records.
+/// Returns the workload of a case, and bytes of its records.
 pub fn cell(outcome: &Outcome) -> Option<(Workload, u64)> {
     let name = outcome.name.strip_prefix("iozone/")?.split_once('/')?.0;
     let workload = Workload::ALL.into_iter().find(|workload| workload.name() == name)?;

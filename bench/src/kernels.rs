@@ -1,4 +1,5 @@
-//! The kernel's file systems that engines are compared with, by system calls: those of the paper on SCMFS (§4.1) and ext4.
+//! The kernel's file systems that engines are compared with, by system calls: those of the paper on
+//! SCMFS (§4.1) and ext4.
 
 use crate::ramdisk;
 use crate::store::{Durable, Kernel, open_dir};
@@ -9,14 +10,14 @@ use tempfile::TempDir;
 
 /// File systems with their names, in the order of tables.
 pub struct Kernels {
-    /// A name, the calls, and the directory again, for who needs its path.
+    /// Name, calls, and the directory again for a caller that needs its path.
     pub each: Vec<(&'static str, Kernel, OwnedFd)>,
     _tmpfs: TempDir,
 }
 
 impl Kernels {
-    /// tmpfs (`dir` should be one), and as root ramfs, ext2 and ext4 on RAM disks of `bytes`. What cannot be mounted is
-    /// left out, with a word on stderr.
+    /// Opens tmpfs (`dir` should be on it), and as root mounts ramfs, and ext2 and ext4 on RAM
+    /// disks of `bytes`. Leaves out a file system that cannot be mounted, with a message on stderr.
     pub fn mounted(dir: &Path, bytes: u64) -> Result<Self> {
         let tmpfs = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
         let mut found = vec![("tmpfs", open_dir(tmpfs.path())?)];

@@ -14,14 +14,14 @@ use tempfile::TempDir;
 /// Bytes of a block of its file systems.
 pub const BLOCK: usize = 4 << 10;
 
-/// A loop device, let go at the end.
+/// A loop device, detached when it is dropped.
 pub struct Loop {
     device: PathBuf,
     detach: Command,
 }
 
 impl Loop {
-    /// One of `bdev loop` with `options`, on a file of `bytes` in `dir`.
+    /// Attaches a device of `bdev loop` with `options`, on a file of `bytes` in `dir`.
     pub fn keepstone(keepstone: &Path, dir: &Path, bytes: u64, options: &[&str]) -> Result<Self> {
         let file = written(dir, bytes)?;
         let mut attach = Command::new(keepstone);
@@ -33,7 +33,7 @@ impl Loop {
         Ok(Self { device, detach })
     }
 
-    /// One of the kernel's own, on a file of `bytes` in `dir`.
+    /// Attaches one of the kernel's own, on a file of `bytes` in `dir`.
     pub fn bare(dir: &Path, bytes: u64) -> Result<Self> {
         let mut attach = Command::new("losetup");
         attach.args(["--find", "--show", "--direct-io=on"]).arg(written(dir, bytes)?);
@@ -43,13 +43,13 @@ impl Loop {
         Ok(Self { device, detach })
     }
 
-    /// The device, for direct I/O.
+    /// Opens the device for direct I/O.
     pub fn open(&self) -> Result<File> {
         let direct = OFlags::DIRECT.bits() as i32;
         Ok(File::options().read(true).write(true).custom_flags(direct).open(&self.device)?)
     }
 
-    /// A file of 4 MiB on an ext4 on it, whose mount has lost its name and goes with the file.
+    /// Makes a file of 4 MiB on an ext4 on it. The mount has no name and ends with the file.
     pub fn ext4_file(&self) -> Result<OwnedFd> {
         let point = self.ext4()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -62,7 +62,7 @@ impl Loop {
         Ok(file)
     }
 
-    /// An ext4 on it.
+    /// Makes and mounts an ext4 on it.
     pub fn ext4(&self) -> Result<Mount> {
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&self.device))?;
         let point = tempfile::tempdir()?;
@@ -79,11 +79,11 @@ impl Drop for Loop {
     }
 }
 
-/// A mounted file system, which loses its name at the end; it goes when nobody uses it any more.
+/// A mounted file system. It is detached when this is dropped, and ends with its last user.
 pub struct Mount(TempDir);
 
 impl Mount {
-    /// Where it is.
+    /// Returns its mount point.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -95,7 +95,7 @@ impl Drop for Mount {
     }
 }
 
-/// A file of which every byte was written.
+/// Makes a file of which every byte was written.
 fn written(dir: &Path, bytes: u64) -> Result<PathBuf> {
     let path =
         tempfile::Builder::new().prefix("disk-").tempfile_in(dir)?.into_temp_path().keep()?;

@@ -39,8 +39,8 @@ impl Origin {
         }
     }
 
-    /// The first line of a file of docs/measurements, which a test of the workspace parses. The file
-    /// has measurements of the formats `measured`.
+    /// The first line of a file of docs/measurements, which a test of the workspace parses. The
+    /// file has measurements of the formats `measured`.
     pub fn head(&self, measured: &[&str]) -> String {
         let (date, commit, command) = (&self.date, &self.commit, &self.command);
         let fact = |name: &str| {

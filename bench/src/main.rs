@@ -1,10 +1,12 @@
 //! `keepstone-bench`: measures Keepstone against its peers, in one run.
 //!
-//! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (who does what), [`engine`],
-//! [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`], [`nbd`], [`sensitivity`] (what is measured);
-//! of the paper on SCMFS, [`aging`], [`iozone`], [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the
-//! engines that [`subjects`] lists; [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`], [`inprocess`], [`kernels`],
-//! [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`] make and use what is compared.
+//! Reading order: [`rounds`] (the method), [`store`] and [`workload`] (systems and loads),
+//! [`engine`], [`traffic`], [`scan`], [`fuse`], [`direct`], [`chell`], [`cached`], [`bdev`],
+//! [`nbd`], [`sensitivity`] (measurements); of the paper on SCMFS, [`aging`], [`iozone`],
+//! [`postmark`], [`scaling`], [`ratios`], [`misses`] and [`tlb`], on the engines that [`subjects`]
+//! lists; [`text`], [`tables`], [`report`], [`about`] and [`plot`] (results). [`pool`],
+//! [`inprocess`], [`kernels`], [`ramdisk`], [`looped`], [`peer`], [`flat`], [`mapped`] and [`raw`]
+//! make and use the contenders.
 
 mod about;
 mod aging;
@@ -77,14 +79,15 @@ struct Cli {
     /// Measure less: 15 rounds, shorter ones, smaller pools.
     #[arg(long, global = true)]
     quick: bool,
-    /// Measure next to nothing, to see that it works: of aging, iozone, postmark, ratios, scaling and misses.
+    /// Measure next to nothing, to see that it works: of aging, iozone, postmark, ratios, scaling
+    /// and misses.
     #[arg(long, global = true, hide = true)]
     tiny: bool,
     /// Exit with status 1 where a target is missed.
     #[arg(long, global = true)]
     strict: bool,
-    /// Measure pools in DRAM as what they are: nothing is flushed, and up to a page goes through the caches. Default: as if
-    /// DRAM were persistent memory.
+    /// Measure pools in DRAM without flushes; writes of up to a page go through the caches.
+    /// Default: as if DRAM were persistent memory.
     #[arg(long, global = true)]
     dram: bool,
     #[command(subcommand)]
@@ -97,7 +100,7 @@ enum Command {
     Engine {
         #[command(flatten)]
         cases: Cases,
-        /// What stands in for persistent memory.
+        /// Memory that stands in for persistent memory.
         #[arg(long, value_enum, default_value_t = Backing::Anonymous)]
         backing: Backing,
     },
@@ -109,10 +112,10 @@ enum Command {
     Fuse {
         #[command(flatten)]
         cases: Cases,
-        /// The keepstone program. Default: the one beside this program.
+        /// The keepstone program. Default: the one in the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
-        /// Where scripts/lib/peers.sh has put passthrough_ll and passthrough_hp.
+        /// Directory in which scripts/lib/peers.sh has put passthrough_ll and passthrough_hp.
         #[arg(long, default_value = ".work/peers")]
         peers: PathBuf,
         /// Let the scheduler place client and servers. Default: all on one CPU.
@@ -123,11 +126,11 @@ enum Command {
     Direct {
         #[command(flatten)]
         cases: Cases,
-        /// What the pool is laid out for, as `keepstone mkfs` has it.
+        /// Layout of the pool, as for `keepstone mkfs`.
         #[arg(long, default_value = "bpfs")]
         layout: String,
-        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
-        /// program.
+        /// The keepstone program, with libkeepstone.so in the same directory. Default: the one in
+        /// the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
@@ -135,20 +138,21 @@ enum Command {
     Chell {
         #[command(flatten)]
         cases: Cases,
-        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
-        /// program.
+        /// The keepstone program, with libkeepstone.so in the same directory. Default: the one in
+        /// the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
-    /// Files of a cache over a directory under `keepstone run` against the page cache of the directory's file system.
+    /// Files of a cache over a directory under `keepstone run` against the page cache of the
+    /// directory's file system.
     Cached {
         #[command(flatten)]
         cases: Cases,
-        /// Where the directory is made: on the file system that is cached.
+        /// Place of the directory: on the file system that is cached.
         #[arg(long, default_value = "/var/tmp")]
         below: PathBuf,
-        /// The keepstone program, with libkeepstone.so beside it. Default: the one beside this
-        /// program.
+        /// The keepstone program, with libkeepstone.so in the same directory. Default: the one in
+        /// the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
@@ -157,44 +161,46 @@ enum Command {
         #[command(flatten)]
         cases: Cases,
     },
-    /// Block devices through their servers: NBD against nbdkit and qemu-nbd, loop devices (as root).
+    /// Block devices through their servers: NBD against nbdkit and qemu-nbd, loop devices (as
+    /// root).
     Nbd {
         #[command(flatten)]
         cases: Cases,
-        /// The keepstone program. Default: the one beside this program.
+        /// The keepstone program. Default: the one in the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
-    /// Applications on block devices of memory that is 1 to 10 times slower for reading, 1 to 50 times for writing
-    /// (as root).
+    /// Applications on block devices of memory that is 1 to 10 times slower for reading, 1 to 50
+    /// times for writing (as root).
     Sensitivity {
         #[command(flatten)]
         cases: Cases,
-        /// The keepstone program. Default: the one beside this program.
+        /// The keepstone program. Default: the one in the directory of this program.
         #[arg(long)]
         keepstone: Option<PathBuf>,
     },
-    /// What churning does to full pools: free space in huge pages, runs of files, speed against new pools.
+    /// Full pools after churning: free space in huge pages, runs of files, speed against new pools.
     #[command(after_help = "Example: keepstone-bench aging scmfs/90 --churn 20 --quick
 
 Cases are aging/ENGINE/LEVEL. Space is churned by fallocate, which takes it as writing does.")]
     Aging {
         #[command(flatten)]
         cases: Cases,
-        /// What time is taken of; `cpu` for busy machines.
+        /// Clock of the measurements; `cpu` for busy machines.
         #[arg(long, value_enum, default_value_t = Clock::Wall)]
         clock: Clock,
         /// Only engines of this layout: scmfs, bpfs. Default: all.
         #[arg(long)]
         layout: Option<String>,
-        /// How many times its size a pool is churned. Default: 100, with --quick 10.
+        /// Multiple of its size that a pool is churned. Default: 100, with --quick 10.
         #[arg(long, value_name = "TIMES")]
         churn: Option<u64>,
         /// Size of pools in MiB. Default: 4096, with --quick 512.
         #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
         pool: Option<u64>,
     },
-    /// IOzone's workloads by records of 4 KiB to 8 MiB, against tmpfs, ramfs, ext2 and ext4 (as root) and bare copies.
+    /// IOzone's workloads by records of 4 KiB to 8 MiB, against tmpfs, ramfs, ext2 and ext4 (as
+    /// root) and bare copies.
     #[command(after_help = "Example: keepstone-bench iozone 'random read' /4K --quick
 
 Cases are iozone/WORKLOAD/RECORD; WORKLOAD is write, re-write, read, re-read, random read,
@@ -202,14 +208,15 @@ random write, backward read or strided read.")]
     Iozone {
         #[command(flatten)]
         cases: Cases,
-        /// What time is taken of; `cpu` for busy machines.
+        /// Clock of the measurements; `cpu` for busy machines.
         #[arg(long, value_enum, default_value_t = Clock::Wall)]
         clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
         #[arg(long, default_value = "scmfs")]
         layout: String,
     },
-    /// PostMark: 400 000 transactions on 10 000 files, read- and write-intensive, against the same systems.
+    /// PostMark: 400 000 transactions on 10 000 files, read- and write-intensive, against the same
+    /// systems.
     #[command(after_help = "Example: keepstone-bench postmark write-intensive --quick
 
 Cases are postmark/LOAD/PHASE; LOAD is read-intensive or write-intensive, PHASE create,
@@ -217,21 +224,22 @@ transactions or remove. The number of rounds is fixed.")]
     Postmark {
         #[command(flatten)]
         cases: Cases,
-        /// What time is taken of; `cpu` for busy machines.
+        /// Clock of the measurements; `cpu` for busy machines.
         #[arg(long, value_enum, default_value_t = Clock::Wall)]
         clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
         #[arg(long, default_value = "scmfs")]
         layout: String,
     },
-    /// Threads that read and write by calls and through mapped memory, as shares of what bare copies move.
+    /// Threads that read and write by calls and through mapped memory, as shares of what bare
+    /// copies move.
     #[command(after_help = "Example: keepstone-bench scaling read/4K --threads 4 --quick
 
 Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where all write to one file.")]
     Scaling {
         #[command(flatten)]
         cases: Cases,
-        /// What time is taken of; `cpu` for busy machines.
+        /// Clock of the measurements; `cpu` for busy machines.
         #[arg(long, value_enum, default_value_t = Clock::Wall)]
         clock: Clock,
         /// The engine that the others are compared with: scmfs or bpfs.
@@ -241,14 +249,15 @@ Cases are scaling/KIND/RECORD/THREADS; KIND is read, write, or write-one, where 
         #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
         threads: u8,
     },
-    /// Overwriting, appending, creating, and mapped memory of SCMFS beside tmpfs, and beside SCMFS without pre-allocation.
+    /// Overwriting, appending, creating, and mapped memory of SCMFS against tmpfs, and against
+    /// SCMFS without pre-allocation.
     #[command(after_help = "Example: keepstone-bench ratios append --quick
 
 Cases are ratios/overwrite/4K, ratios/mapped/KIND, ratios/append/FILES and ratios/create/SIZE.")]
     Ratios {
         #[command(flatten)]
         cases: Cases,
-        /// What time is taken of; `cpu` for busy machines.
+        /// Clock of the measurements; `cpu` for busy machines.
         #[arg(long, value_enum, default_value_t = Clock::Wall)]
         clock: Clock,
     },
@@ -269,16 +278,16 @@ Cases are calls by their names in the table, and tlb.")]
     /// The loop that `misses` runs under valgrind.
     #[command(hide = true)]
     MissLoop {
-        /// Which configuration.
+        /// Name of the configuration.
         subject: String,
-        /// What to do.
+        /// Operation of the loop.
         operation: misses::Operation,
-        /// How often.
+        /// Number of calls.
         calls: u64,
         /// Bytes of the records that are read or written.
         #[arg(long, default_value_t = 4096)]
         record: usize,
-        /// Where the pool is made.
+        /// Directory of the pool.
         #[arg(long)]
         dir: PathBuf,
     },
@@ -294,7 +303,7 @@ Cases are calls by their names in the table, and tlb.")]
     },
 }
 
-/// What cases to run, and where.
+/// The cases to run, and the place of files.
 #[derive(Args)]
 struct Cases {
     /// Parts of the names of cases to run. Default: all.
@@ -311,8 +320,8 @@ struct Cases {
 }
 
 impl Cases {
-    /// Slices are short, so that most rounds escape the scheduler on a busy machine; but not so short that
-    /// mostly what the contender before has driven from the caches is measured.
+    /// Makes the plan. Slices are short, so that most rounds escape the scheduler on a busy
+    /// machine, but not so short that refilling the caches after another contender dominates.
     fn plan(&self, quick: bool) -> Plan {
         let (rounds, slice_ms) = if quick { (15, 3) } else { (31, 20) };
         Plan {
@@ -327,7 +336,7 @@ impl Cases {
 }
 
 impl Cli {
-    /// One of three scales.
+    /// Chooses one of three scales.
     fn scale<T>(&self, full: T, quick: T, tiny: T) -> T {
         match (self.tiny, self.quick) {
             (true, _) => tiny,
@@ -336,7 +345,7 @@ impl Cli {
         }
     }
 
-    /// As [`Cases::plan`], with fewer rounds where there are many cases and contenders.
+    /// Makes a plan as [`Cases::plan`], with fewer rounds for many cases and contenders.
     fn plan(&self, cases: &Cases, clock: Clock) -> Plan {
         let (rounds, slice_ms) = self.scale((11, 15), (7, 4), (1, 1));
         Plan {
@@ -347,7 +356,7 @@ impl Cli {
         }
     }
 
-    /// The measurements of the paper on SCMFS; `None` for other commands.
+    /// Runs a measurement of the paper on SCMFS; `None` for other commands.
     fn scmfs(&self) -> Result<Option<Section>> {
         Ok(Some(match &self.command {
             Command::Aging { cases, clock, layout, churn, pool } => {
@@ -426,7 +435,7 @@ fn programs(keepstone: Option<&Path>, peers: &Path) -> Result<fuse::Programs> {
 #[allow(unsafe_code)]
 fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
-    // In what this program starts, too.
+    // Children of this program inherit it.
     let as_pm = if cli.dram { "" } else { "1" };
     // SAFETY: there is no other thread yet.
     unsafe { std::env::set_var("KEEPSTONE_DRAM_AS_PM", as_pm) };

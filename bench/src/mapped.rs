@@ -1,4 +1,5 @@
-//! Files as memory of this program: mapped where they lie in a pool, from a file system of the kernel, or memory of no file.
+//! Files as memory of this program: mapped where they lie in a pool, from a file system of the
+//! kernel, or memory of no file.
 
 #![allow(unsafe_code)]
 
@@ -20,37 +21,37 @@ const HUGE_PAGE: usize = 2 << 20;
 pub struct Mapping<'p> {
     at: *mut u8,
     len: usize,
-    /// Who takes it back; the kernel where it is none.
+    /// The pool that the mapping is of; `None`: the kernel's.
     pool: Option<&'p Pool>,
 }
 
-// SAFETY: a mapping is of the process, not of a thread; those who use it from several neither store where others load, nor
-// give out references.
+// SAFETY: a mapping belongs to the process, not to a thread. Threads that share it do not store
+// where others load, nor give out references.
 unsafe impl Send for Mapping<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping<'_> {}
 
 impl<'p> Mapping<'p> {
-    /// The first `len` bytes of a file of a pool, where they lie.
+    /// Maps the first `len` bytes of a file of a pool in place.
     pub fn of_pool(pool: &'p Pool, file: i32, len: usize) -> vfs::Result<Self> {
         Ok(Self { at: pool.map(file, len)? as *mut u8, len, pool: Some(pool) })
     }
 
-    /// The first `len` bytes of a file of the kernel's.
+    /// Maps the first `len` bytes of a file of a kernel's file system.
     pub fn of_file(file: BorrowedFd<'_>, len: usize) -> vfs::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, which replaces none.
+        // SAFETY: a new mapping, which replaces no other.
         let at = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0)?
         };
         Ok(Self { at: at.cast(), len, pool: None })
     }
 
-    /// `len` bytes of no file, in huge pages where the kernel grants them.
+    /// Maps `len` bytes of anonymous memory, in huge pages where the kernel grants them.
     pub fn anonymous(len: usize) -> vfs::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let len = len.next_multiple_of(HUGE_PAGE);
-        // SAFETY: a new mapping, which replaces none.
+        // SAFETY: a new mapping, which replaces no other.
         let at = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)?
         };
@@ -59,13 +60,13 @@ impl<'p> Mapping<'p> {
         Ok(Self { at: at.cast(), len, pool: None })
     }
 
-    /// Where `len` bytes are; `EFBIG` beyond the end.
+    /// Returns the address of `len` bytes, or `EFBIG` beyond the end.
     fn at(&self, offset: u64, len: usize) -> vfs::Result<*mut u8> {
         let is_within = offset as usize + len <= self.len;
         if is_within { Ok(self.at.wrapping_add(offset as usize)) } else { Err(Errno::FBIG) }
     }
 
-    /// One load or store of a word.
+    /// Loads or stores a word.
     fn access(&self, offset: u64, stores: bool) -> vfs::Result<()> {
         let at = self.at(offset, 8)?.cast::<u64>();
         // SAFETY: `at` has checked that the word is mapped, and offsets are multiples of eight.
@@ -83,7 +84,7 @@ impl Drop for Mapping<'_> {
     fn drop(&mut self) {
         match self.pool {
             Some(pool) => pool.unmap(self.at.addr(), self.len),
-            // SAFETY: nobody has pointers into it when it is dropped.
+            // SAFETY: no pointers into it exist when it is dropped.
             None => drop(unsafe { rustix::mm::munmap(self.at.cast(), self.len) }),
         }
     }
@@ -101,7 +102,8 @@ impl<'p> Store for Mapped<'p> {
     }
     fn read(&self, file: &Mapping<'p>, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
         let from = file.at(offset, buf.len())?;
-        // SAFETY: `at` has checked that so many bytes are mapped, and workloads read no file that another thread writes.
+        // SAFETY: `at` has checked that these bytes are mapped, and workloads read no file that
+        // another thread writes.
         unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
         std::hint::black_box(buf);
         Ok(())
@@ -114,7 +116,8 @@ impl<'p> Store for Mapped<'p> {
     }
 }
 
-/// A word of each page, in order, of a mapping that is new in each round.
+/// Returns a contender that touches a word of each page, in order, of a mapping that is new in each
+/// round.
 pub fn touches<'a>(
     name: &str,
     map: impl Fn() -> vfs::Result<Mapping<'a>> + 'a,
@@ -128,14 +131,14 @@ pub fn touches<'a>(
         (0..ops).try_for_each(|page| mapping.access(page * PAGE as u64, stores))
     })
     .prepared(move |_| {
-        // The one before goes first.
+        // The previous mapping goes first.
         again.borrow_mut().take();
         *again.borrow_mut() = Some(map()?);
         Ok(())
     })
 }
 
-/// Words at random, of pages that have been touched.
+/// Returns a contender that accesses random words of pages that have been touched.
 pub fn accesses<'a>(name: &str, mapping: Mapping<'a>, stores: bool) -> Result<Contender<'a>> {
     for page in (0..mapping.len as u64).step_by(PAGE) {
         mapping.access(page, true)?;

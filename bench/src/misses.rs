@@ -1,11 +1,13 @@
-//! Cache misses of calls (SCMFS §4.2, Figures 6 and 7 c–h): instructions, and misses of the first and the last level of
-//! caches, as valgrind's cachegrind simulates them with the caches of the paper's machine.
+//! Cache misses of calls (SCMFS §4.2, Figures 6 and 7 c–h): instructions, and misses of the first
+//! and the last level of caches, as valgrind's cachegrind simulates them with the caches of the
+//! paper's machine.
 //!
-//! Each loop runs twice under valgrind, in a process of its own, with different numbers of calls: the difference is what the
-//! calls cost, without what comes before. Engines are called through the process layer. What the kernel executes is not seen by
-//! valgrind, so there are no rows of kernel file systems; nor has its CPU CLWB or MOVDIR64B, so lines are flushed by
-//! CLFLUSH. In the paper, random reads of 4 KiB miss the instruction cache 0.000042 times an instruction in SCMFS and 0.0134
-//! times in ext2 (Figure 6 c).
+//! Each loop runs twice under valgrind, in a process of its own, with different numbers of calls:
+//! the difference is what the calls cost, without the start. Engines are called through the process
+//! layer. Valgrind does not see the kernel's code, so there are no rows of kernel file systems. Its
+//! CPU has neither CLWB nor MOVDIR64B, so lines are flushed by CLFLUSH. In the paper, random reads
+//! of 4 KiB miss the instruction cache 0.000042 times an instruction in SCMFS and 0.0134 times in
+//! ext2 (Figure 6 c).
 
 use crate::engine::size;
 use crate::postmark::{self, Postmark};
@@ -20,24 +22,24 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Bytes of the file that loops read and write: more than caches have.
+/// Bytes of the file that loops read and write: more than the caches hold.
 const FILE: u64 = 16 << 20;
 
-/// Bytes, ways and line of the caches for instructions, for data, and of the last level: a core's share of a Core 2 Quad
-/// Q8200, whatever this machine has.
+/// Bytes, ways and line of the caches for instructions, for data, and of the last level: a core's
+/// share of a Core 2 Quad Q8200, whatever this machine has.
 const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=2097152,8,64"];
 
 const K: usize = 1 << 10;
 const M: usize = 1 << 20;
 
-/// What a loop does again and again.
+/// The operation of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operation {
-    /// Reads a record behind the last.
+    /// Reads the record after the previous one.
     SequentialRead,
     /// Reads a record anywhere.
     RandomRead,
-    /// Overwrites a record behind the last.
+    /// Overwrites the record after the previous one.
     SequentialWrite,
     /// Overwrites a record anywhere.
     RandomWrite,
@@ -53,12 +55,12 @@ impl Operation {
     const ALL: [Self; 6] =
         [SequentialRead, RandomRead, SequentialWrite, RandomWrite, CreateUnlink, Postmark];
 
-    /// Whether it is by records, of several sizes.
+    /// Returns whether it works by records, of several sizes.
     fn has_records(self) -> bool {
         matches!(self, SequentialRead | RandomRead | SequentialWrite | RandomWrite)
     }
 
-    /// As tables call it.
+    /// Returns its name in tables.
     fn name(self, record: usize) -> String {
         let what = match self {
             SequentialRead => "sequential read",
@@ -71,19 +73,19 @@ impl Operation {
         if self.has_records() { format!("{what} {}", size(record)) } else { what.to_owned() }
     }
 
-    /// As the command line has it.
+    /// Returns its name on the command line.
     fn word(self) -> String {
         clap::ValueEnum::to_possible_value(&self)
             .map_or_else(String::new, |v| v.get_name().to_owned())
     }
 }
 
-/// What one call costs.
+/// Misses of one kind of call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Which configuration of an engine.
+    /// The name of the configuration of an engine.
     pub subject: String,
-    /// Which loop.
+    /// The name of the loop.
     pub operation: String,
     /// Calls that the counts are means of.
     pub calls: u64,
@@ -91,20 +93,20 @@ pub struct Row {
     pub per_call: Counts<f64>,
 }
 
-/// What cachegrind counts.
+/// Counts of cachegrind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts<T> {
     /// Instructions executed.
     pub instructions: T,
     /// Instruction fetches that the first level missed.
     pub l1_instruction_misses: T,
-    /// And the last level.
+    /// Those that the last level missed, too.
     pub ll_instruction_misses: T,
     /// Loads and stores.
     pub data: T,
     /// Those that the first level missed.
     pub l1_data_misses: T,
-    /// And the last level.
+    /// Those that the last level missed, too.
     pub ll_data_misses: T,
 }
 
@@ -115,7 +117,7 @@ impl Counts<f64> {
     }
 }
 
-/// All that is known of misses.
+/// Misses of caches and of TLBs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Of caches, simulated.
@@ -124,25 +126,26 @@ pub struct Report {
     pub tlb: Vec<tlb::Row>,
 }
 
-/// How much is simulated.
+/// The amount that is simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Calls of the longer run, less those of the shorter one.
     pub calls: u64,
-    /// Bytes of records, for the first configuration of each engine; the others have the first of them.
+    /// Bytes of records, for the first configuration of each engine; the others have the first of
+    /// them.
     pub records: &'static [usize],
-    /// What the model of TLBs traces.
+    /// The amount that the model of TLBs traces.
     pub tlb: tlb::Scale,
 }
 
 impl Scale {
-    /// Enough for means.
+    /// The full scale.
     pub const FULL: Self =
         Self { calls: 20_000, records: &[4 * K, 64 * K, 512 * K, 8 * M], tlb: tlb::Scale::FULL };
-    /// For a first look.
+    /// The scale for a first look.
     pub const QUICK: Self =
         Self { calls: 2_000, records: &[4 * K, 512 * K], tlb: tlb::Scale::FULL };
-    /// To see that it works.
+    /// The scale for tests.
     pub const TINY: Self = Self { calls: 50, records: &[4 * K], tlb: tlb::Scale::TINY };
 }
 
@@ -165,7 +168,7 @@ pub fn run(subjects: &[Subject], filter: &[String], scale: Scale, dir: &Path) ->
     let bar = progress("under valgrind", loops.len() as u64);
     let mut caches = Vec::new();
     for (subject, operation, record) in loops {
-        // As many bytes as by records of 4 KiB.
+        // The same bytes as with records of 4 KiB.
         let calls = (scale.calls * 4 * K as u64 / record as u64).max(10);
         caches.push(simulate(subject, operation, record, calls, dir)?);
         bar.inc(1);
@@ -234,7 +237,7 @@ fn under_valgrind(
     parse(&text).with_context(|| format!("{shown} counted nothing that is understood"))
 }
 
-/// The totals of a file of cachegrind's: its lines `events:` and `summary:`.
+/// Returns the totals of a file of cachegrind: its lines `events:` and `summary:`.
 fn parse(text: &str) -> Option<Counts<u64>> {
     let line = |key: &str| text.lines().rev().find_map(|line| line.strip_prefix(key));
     let names: Vec<&str> = line("events:")?.split_whitespace().collect();
@@ -255,7 +258,7 @@ fn parse(text: &str) -> Option<Counts<u64>> {
     })
 }
 
-/// The loop that runs under valgrind.
+/// Runs the loop; called under valgrind.
 pub fn work(name: &str, operation: Operation, calls: u64, record: usize, dir: &Path) -> Result<()> {
     let subject = subjects::all().into_iter().find(|subject| subject.name == name);
     let subject = subject.with_context(|| format!("{name}: not a configuration"))?;

@@ -1,8 +1,9 @@
-//! Block devices through their servers: over NBD against nbdkit and qemu-nbd, by the same client; by workers against
-//! threads; and as a loop device against one on a file of tmpfs.
+//! Block devices through their servers: over NBD against nbdkit and qemu-nbd, by the same client;
+//! by workers against threads; and as a loop device against one on a file of tmpfs.
 //!
-//! Every NBD server runs in the foreground as a child that ends with this process. All serve memory:
-//! nbdkit its own, qemu-nbd and Keepstone a file of tmpfs. Everything has been written before.
+//! Every NBD server runs in the foreground as a child that ends with this process. All serve
+//! memory: nbdkit its own, qemu-nbd and Keepstone a file of tmpfs. Everything has been written
+//! before.
 
 use crate::looped::{BLOCK, Loop};
 use crate::nbd_client::{Client, Kind};
@@ -26,7 +27,7 @@ const NBDKIT: &str = "nbdkit memory";
 const QEMU: &str = "qemu-nbd";
 const TMPFS: &str = "loop on tmpfs";
 
-/// Times the speed of the peers that is asked for.
+/// Targets, as multiples of the speed of the peers.
 const OF_NBDKIT: f64 = 1.3;
 const OF_QEMU: f64 = 1.5;
 /// "Within 10%", and "within twice the latency".
@@ -43,7 +44,7 @@ pub fn run(plan: &Plan, keepstone: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// Over NBD.
+/// Measures requests over NBD.
 fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     let mut servers = vec![Server::keepstone(SUBJECT, keepstone, dir, &[])?];
     if !plan.solo {
@@ -88,11 +89,11 @@ fn nbd(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -
     Ok(())
 }
 
-/// Two clients at once, served by two processes or by two threads of one, which share an address space and the lock
-/// that changes of its mappings take.
+/// Measures two clients at once, served by two processes or by two threads of one. The threads
+/// share an address space and the lock that changes of its mappings take.
 fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     const DEPTH: u64 = 8;
-    // Beside which the start of the second client's thread takes no time.
+    // Long enough that the start of the second client's thread does not count.
     const BATCH: u64 = 256;
     let name = |protection: Protection| format!("nbd/workers/{protection}/randwrite/4K/qd{DEPTH}");
     let protections = [
@@ -134,7 +135,7 @@ fn workers(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome
     Ok(())
 }
 
-/// As a device of the kernel (as root).
+/// Measures loop devices (as root).
 fn looped(plan: &Plan, keepstone: &Path, dir: &Path, outcomes: &mut Vec<Outcome>) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "loop devices are for root; run as root");
     let mut devices = Vec::new();
@@ -188,12 +189,12 @@ struct Server {
     name: &'static str,
     child: Child,
     socket: PathBuf,
-    /// Holds the socket and what is served.
+    /// Holds the socket and the served file.
     _home: TempDir,
 }
 
 impl Server {
-    /// `bdev serve` with `options`.
+    /// Starts `bdev serve` with `options`.
     fn keepstone(
         name: &'static str,
         keepstone: &Path,
@@ -210,8 +211,8 @@ impl Server {
         })
     }
 
-    /// Starts the program that `words` names for a socket and a file, waits until it serves, and writes
-    /// everything once.
+    /// Starts the program that `words` names for a socket and a file, waits until it serves, and
+    /// writes everything once.
     fn start(
         name: &'static str,
         dir: &Path,
@@ -239,7 +240,7 @@ impl Server {
     }
 }
 
-/// Writes everything once, so that whoever serves the client has it mapped.
+/// Writes everything once, so that the server has it mapped.
 fn fill(client: &mut Client) -> std::io::Result<()> {
     let mut next = 0;
     let forward = || (next, next += 1 << 20).0;

@@ -1,8 +1,8 @@
-//! An NBD client that does nothing but keep requests in flight: what it adds to the time of a server is
-//! two system calls for as many requests as fit.
+//! An NBD client that only keeps requests in flight. To the time of a server it adds two system
+//! calls for as many requests as fit into a buffer.
 //!
-//! `libnbd` (and so fio's engine) takes longer for a request than the servers under test; a comparison by
-//! it would be one of itself.
+//! `libnbd` (and so fio's engine) takes longer for a request than the servers under test, so it
+//! would measure itself.
 
 use ::nbd::wire::{CompactRequest, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, SimpleReply, command};
 use anyhow::{Context as _, Result, ensure};
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 /// Bytes of a reply without content.
 const REPLY_BYTES: usize = size_of::<SimpleReply>();
 
-/// What a request does.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `NBD_CMD_READ`
@@ -50,8 +50,8 @@ impl Client {
         self.size
     }
 
-    /// Does `count` requests of `len` bytes at what `off` says, `depth` of them in flight: as many are
-    /// sent as were answered.
+    /// Does `count` requests of `len` bytes at the offsets that `off` returns, `depth` of them in
+    /// flight. Each answered request is followed by a new one.
     pub fn run(
         &mut self,
         kind: Kind,

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Starts a program that is told to end when this process does, however that ends.
+/// Starts a program that receives a signal to end when this process ends for any reason.
 pub fn start(words: &[PathBuf]) -> Result<Child> {
     Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--"])

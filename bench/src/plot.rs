@@ -1,6 +1,6 @@
-//! Plots: latency over request size, as Figures 2 and 14 of Chell's paper; of SCMFS's, bandwidth by record, as Figures 6 and 7;
-//! of PMBD's, bandwidth by load and
-//! protection or scheme, as Figures 3, 5, 6, 8, 9 and 11, and sensitivity to the speed of memory, as Figure 15.
+//! Plots: latency over request size (Chell, Figures 2 and 14); bandwidth by record (SCMFS, Figures
+//! 6 and 7); bandwidth by load and protection or scheme (PMBD, Figures 3, 5, 6, 8, 9 and 11), and
+//! sensitivity to the speed of memory (Figure 15).
 
 use crate::iozone::Workload;
 use crate::rounds::{Outcome, Timing};
@@ -12,7 +12,7 @@ use std::path::Path;
 /// A line of a plot: its name, and points.
 type Line = (String, Vec<(f64, f64)>);
 
-/// What a plot says beside its lines.
+/// Title and axes of a plot.
 struct Legend<'a> {
     title: &'a str,
     x: &'a str,
@@ -73,8 +73,8 @@ pub fn bandwidths(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
     Ok(drawn)
 }
 
-/// Writes `pmbd-slower-read.svg` and `pmbd-slower-write.svg` into a directory: how many times as long each load
-/// takes.
+/// Writes `pmbd-slower-read.svg` and `pmbd-slower-write.svg` into a directory: how many times as
+/// long each load takes.
 pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
     let mut drawn = Vec::new();
     for slowed in Slowed::ALL {
@@ -100,7 +100,8 @@ pub fn sensitivities(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
     Ok(drawn)
 }
 
-/// Writes `scmfs-*.svg` into a directory: bandwidth over the size of records, as Figures 6 and 7 (a, b).
+/// Writes `scmfs-*.svg` into a directory: bandwidth over the size of records, as Figures 6 and 7
+/// (a, b).
 pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
     let mut drawn = Vec::new();
     for workload in [Workload::Write, Workload::Read, Workload::RandomWrite, Workload::RandomRead] {
@@ -119,13 +120,13 @@ pub fn iozone(outcomes: &[Outcome], dir: &Path) -> Result<Vec<String>> {
     Ok(drawn)
 }
 
-/// A reference to a plot, as Markdown.
+/// Returns a reference to a plot, as Markdown.
 fn image(title: &str, file: &str) -> String {
     format!("![{title}]({file})")
 }
 
-/// The contenders of all cases whose names begin with `prefix`, with a point for each case, which comes with
-/// its number.
+/// Returns a line for each contender of the cases whose names begin with `prefix`. `point` makes a
+/// point of a case and its number.
 fn lines(
     outcomes: &[Outcome],
     prefix: &str,
@@ -145,12 +146,12 @@ fn lines(
     lines
 }
 
-/// A number as short as it can be.
+/// Formats a number as short as possible.
 fn label(value: &f64) -> String {
     if *value < 10.0 { format!("{}", (value * 10.0).round() / 10.0) } else { format!("{value:.0}") }
 }
 
-/// Draws the box with the names of what is drawn.
+/// Draws the box with the names of the lines.
 fn name_series<'a, C: CoordTranslate>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
     position: SeriesLabelPosition,
@@ -164,7 +165,7 @@ fn name_series<'a, C: CoordTranslate>(
     Ok(())
 }
 
-/// Groups of bars, each group named in `groups`; points are the number of a group and a value.
+/// Draws groups of bars, named by `groups`. A point is the number of a group and a value.
 fn plot_bars(
     legend: &Legend<'_>,
     groups: &[&str],
@@ -174,7 +175,7 @@ fn plot_bars(
     let values = || bars.iter().flat_map(|(_, values)| values).map(|(_, value)| *value);
     let (least, most) = values().fold((f64::MAX, 0f64), |(a, b), v| (a.min(v), b.max(v)));
     let (floor, top) = (least / 1.5, most * 2.0);
-    // Room for the legend beside the bars.
+    // Room for the legend next to the bars.
     let across = groups.len() as f64 * 1.25;
     let area = SVGBackend::new(path, (960, 440)).into_drawing_area();
     area.fill(&WHITE)?;

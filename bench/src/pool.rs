@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use pmem::{Access, Medium as _, OpenOptions, Region};
 use std::path::Path;
 
-/// What stands in for persistent memory.
+/// The memory that stands in for persistent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backing {
     /// Anonymous memory: 2 MiB pages where the kernel grants them, as fsdax and devdax have.

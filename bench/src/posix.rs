@@ -1,5 +1,5 @@
-//! File systems seen through libc, as programs see them: what stands in for libc's functions
-//! stands in here too.
+//! File systems seen through libc, as programs see them. A preloaded library serves these calls,
+//! too.
 
 #![allow(unsafe_code)]
 
@@ -23,12 +23,12 @@ impl Libc {
         Ok(Self { root: open(libc::AT_FDCWD, &path, DIR, 0)?, sync })
     }
 
-    /// The same directory, with `fsync` after every write.
+    /// Returns the same directory, with `fsync` after every write.
     pub fn synced(self) -> Self {
         Self { sync: true, ..self }
     }
 
-    /// Works in a directory that is open, and which libc's stand-ins need not know.
+    /// Works in an open directory, which a preloaded library need not know.
     pub fn of(root: OwnedFd, sync: bool) -> Self {
         Self { root, sync }
     }
@@ -36,7 +36,7 @@ impl Libc {
 
 const DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 
-/// The errno of a call that returned a negative number.
+/// Returns the errno of a call that returned a negative number.
 fn check(n: isize) -> Result<usize> {
     usize::try_from(n).map_err(|_| {
         let last = io::Error::last_os_error();
@@ -45,7 +45,7 @@ fn check(n: isize) -> Result<usize> {
 }
 
 fn open(dir: i32, path: &CStr, flags: i32, mode: u32) -> Result<OwnedFd> {
-    // SAFETY: `path` is a string; the descriptor that comes back is nobody else's.
+    // SAFETY: `path` is a string; no other owner has the returned descriptor.
     unsafe {
         let fd = check(libc::openat(dir, path.as_ptr(), flags, mode) as isize)?;
         Ok(OwnedFd::from_raw_fd(fd as i32))
@@ -86,8 +86,8 @@ impl Store for Libc {
     }
     fn stat(&self, dir: &OwnedFd, name: &CStr) -> Result<u64> {
         let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: `name` is a string, and `stat` has room for the answer, which is there if the call
-        // succeeded.
+        // SAFETY: `name` is a string, and `stat` has room for the answer, which is there if the
+        // call succeeded.
         unsafe {
             check(libc::fstatat(dir.as_raw_fd(), name.as_ptr(), stat.as_mut_ptr(), 0) as isize)?;
             Ok(stat.assume_init().st_size as u64)

@@ -1,10 +1,11 @@
-//! PostMark (Katcher, NetApp TR3022, 1997) as SCMFS §4.3 has it: 10 000 files of 4 to 40 KB in 100 directories, then 400 000
-//! transactions, then all files are removed.
+//! PostMark (Katcher, NetApp TR3022, 1997) as SCMFS §4.3 has it: 10 000 files of 4 to 40 KB in 100
+//! directories, then 400 000 transactions, then all files are removed.
 //!
-//! A transaction is two steps: it reads a file from start to end or appends to one, and it creates a file or removes one.
-//! Biases of 0 to 10 say how likely the first of each is. The paper has read-intensive and write-intensive loads
-//! but not their biases: here they are 9 and 1. Calls are of 4096 bytes, which is what buffered I/O makes of PostMark's 512.
-//! This is an implementation of the description; nothing is taken from its program.
+//! A transaction is two steps: it reads a file from start to end or appends to one, and it creates
+//! a file or removes one. Biases of 0 to 10 are the likelihood of the first of each. The paper has
+//! read-intensive and write-intensive loads but not their biases: here they are 9 and 1. Calls have
+//! 4096 bytes, to which buffered I/O collects PostMark's 512. This implements the description and
+//! takes nothing from its program.
 
 use crate::engine::size;
 use crate::kernels::Kernels;
@@ -21,7 +22,7 @@ use std::rc::Rc;
 /// Bytes of a call.
 const CALL: usize = 4096;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Files at the start.
@@ -30,27 +31,27 @@ pub struct Scale {
     pub dirs: usize,
     /// Transactions.
     pub transactions: u64,
-    /// Rounds that the systems take turns by.
+    /// Rounds of each phase.
     pub rounds: usize,
 }
 
 impl Scale {
-    /// The paper's.
+    /// The paper's scale.
     pub const FULL: Self = Self { files: 10_000, dirs: 100, transactions: 400_000, rounds: 40 };
-    /// For a first look.
+    /// The scale for a first look.
     pub const QUICK: Self = Self { files: 10_000, dirs: 100, transactions: 30_000, rounds: 15 };
-    /// To see that it works.
+    /// The scale for tests.
     pub const TINY: Self = Self { files: 40, dirs: 4, transactions: 200, rounds: 2 };
 }
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// What cases call it.
+    /// Its name in cases.
     pub name: &'static str,
-    /// How many of ten transactions read, the others append.
+    /// Of ten transactions, those that read; the others append.
     pub reads: u64,
-    /// How many of ten create, the others remove.
+    /// Of ten transactions, those that create; the others remove.
     pub creates: u64,
 }
 
@@ -66,23 +67,23 @@ const SIZES: std::ops::RangeInclusive<u64> = 4_000..=40_000;
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// All of a file, which is so long.
+    /// Reads all of a file, which has `len` bytes.
     Read { file: usize, len: u64 },
-    /// So much at the end of a file, which is so long.
+    /// Appends `len` bytes to a file of `end` bytes.
     Append { file: usize, end: u64, len: u64 },
-    /// A new file of so many bytes.
+    /// Creates a file of `len` bytes.
     Create { file: usize, len: u64 },
-    /// It goes.
+    /// Removes a file.
     Remove { file: usize },
 }
 
-/// What is there, and what happens next: the same for every system, as it knows none.
+/// The files and the next steps: the same for every system, as it does not depend on them.
 struct Script {
     mix: Mix,
     rng: Rng,
     /// Bytes of files by number; `None`: removed.
     sizes: Vec<Option<u64>>,
-    /// Numbers of the files that are there.
+    /// Numbers of the files that exist.
     live: Vec<usize>,
     /// Numbers that are free.
     free: Vec<usize>,
@@ -115,7 +116,7 @@ impl Script {
         Step::Create { file, len }
     }
 
-    /// Removes any file; `None` where there is none.
+    /// Removes a file at random; `None` if no file is left.
     fn remove(&mut self) -> Option<Step> {
         let place = self.rng.below_fast(self.live.len().max(1) as u64) as usize;
         let file = (!self.live.is_empty()).then(|| self.live.swap_remove(place))?;
@@ -138,7 +139,7 @@ impl Script {
         Some(Step::Append { file, end, len })
     }
 
-    /// The steps of one transaction.
+    /// Returns the steps of one transaction.
     fn transaction(&mut self) -> [Option<Step>; 2] {
         let used = self.use_file();
         let creates = self.rng.below_fast(10) < self.mix.creates || self.live.is_empty();
@@ -146,7 +147,7 @@ impl Script {
     }
 }
 
-/// A system on which it runs.
+/// A system that the load runs on.
 pub struct Postmark<'s, S: Store> {
     store: &'s S,
     dirs: Vec<S::Dir>,
@@ -155,7 +156,7 @@ pub struct Postmark<'s, S: Store> {
 }
 
 impl<'s, S: Store> Postmark<'s, S> {
-    /// Makes the directories, below one of the mix's name.
+    /// Makes the directories, in one with the name of the mix.
     pub fn new(store: &'s S, mix: Mix, scale: Scale) -> Result<Self> {
         let name = std::ffi::CString::new(mix.name)?;
         let top = store.mkdir(&store.root()?, &name)?;
@@ -164,7 +165,7 @@ impl<'s, S: Store> Postmark<'s, S> {
         Ok(Self { store, dirs, script: Script::new(mix, scale), buf: Buffer::new(CALL) })
     }
 
-    /// Creates so many files.
+    /// Creates `files` files.
     pub fn create(&mut self, files: u64) -> vfs::Result<()> {
         for _ in 0..files {
             let step = self.script.create();
@@ -173,7 +174,7 @@ impl<'s, S: Store> Postmark<'s, S> {
         Ok(())
     }
 
-    /// So many transactions.
+    /// Does `transactions` transactions.
     pub fn transact(&mut self, transactions: u64) -> vfs::Result<()> {
         for _ in 0..transactions {
             for step in self.script.transaction().into_iter().flatten() {
@@ -183,7 +184,7 @@ impl<'s, S: Store> Postmark<'s, S> {
         Ok(())
     }
 
-    /// Removes up to so many files.
+    /// Removes up to `files` files.
     pub fn remove(&mut self, files: u64) -> vfs::Result<()> {
         for _ in 0..files {
             match self.script.remove() {
@@ -229,7 +230,7 @@ impl<'s, S: Store> Postmark<'s, S> {
     }
 }
 
-/// A contender for each phase; they share what is there.
+/// A contender for each phase; they share the files.
 struct Phases<'a> {
     create: Contender<'a>,
     transact: Contender<'a>,
@@ -249,7 +250,8 @@ fn phases<'a, S: Store>(name: &str, store: &'a S, mix: Mix, scale: Scale) -> Res
     })
 }
 
-/// Runs both loads: the first subject against all others. Pools and files are made in `dir`, which should be a tmpfs.
+/// Runs both loads: the first subject against all others. Pools and files are made in `dir`, which
+/// should be a tmpfs.
 pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Outcome>> {
     // Files grow, but not all of them to their full size.
     let room = (scale.files as u64 * 2 * SIZES.end()).next_multiple_of(2 << 20).max(64 << 20);
@@ -291,9 +293,9 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: Scale, dir: &Path) -> Resul
             removed = removed.with(phases.remove);
         }
         transacted = transacted.target("tmpfs", 3.0);
-        // §4.3: what is consistent writes by 22 % faster than ext2.
+        // §4.3: SCMFS with consistency writes 22 % faster than ext2.
         transacted = transacted.target("ext2", if mix.reads < 5 { 1.22 } else { 1.0 });
-        // One phase needs the one before, whatever is asked for.
+        // Each phase needs the one before, so all run, whatever the filter.
         let all = Plan { filter: Vec::new(), ..*plan };
         let mut found = Vec::new();
         for case in [created, transacted, removed] {

@@ -1,8 +1,9 @@
-//! What SCMFS is built for, each with its target: overwriting in place beside tmpfs, pre-allocation and null files beside
-//! neither (SCMFS §3.3), and memory of files beside tmpfs' (§3.4).
+//! The aims of SCMFS, each with its target: overwriting in place against tmpfs, pre-allocation and
+//! null files against SCMFS without them (SCMFS §3.3), and mapped files against those of tmpfs
+//! (§3.4).
 //!
-//! The raw rows are what each needs at least, whatever else it does: a copy, lines that are fenced one after the other, or
-//! memory of no file.
+//! The raw rows are the least that each needs: a copy, lines that are fenced one after the other,
+//! or anonymous memory.
 
 use crate::engine::size;
 use crate::flat::{Flat, Stores};
@@ -63,7 +64,7 @@ fn pools_of(subjects: impl IntoIterator<Item = Subject>, dir: &Path) -> Result<V
     subjects.into_iter().map(|subject| Ok((subject.name, subject.pool(dir, POOL)?))).collect()
 }
 
-/// A file of so many bytes.
+/// Makes a file of `bytes`.
 fn written<S: Store>(store: &S, bytes: u64) -> Result<S::File> {
     let file = store.create(&store.root()?, c"written")?;
     let chunk = Buffer::new(CACHED as usize);
@@ -79,15 +80,16 @@ fn remove<S: Store>(store: &S, file: S::File) -> Result<()> {
     Ok(store.unlink(&store.root()?, c"written")?)
 }
 
-/// What follows each overwrite.
+/// The call after each overwrite.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     Nothing,
-    /// What was written is read.
+    /// Reads the written block.
     Read,
 }
 
-/// Overwrites blocks of a file of so many bytes, as by default, through the cache, and past it.
+/// Measures overwrites of blocks of a file of `bytes`: by default, through the cache, and bypassing
+/// it.
 fn overwriting(
     plan: &Plan,
     (bytes, then, target): (u64, Then, f64),
@@ -140,7 +142,7 @@ fn overwrites<'s, S: Store>(
     })
 }
 
-/// Loads and stores of mapped memory, at random and for the first time.
+/// Measures loads and stores of mapped memory, at random and for the first time.
 fn mapping(
     plan: &Plan,
     (name, pool): &Named,
@@ -172,7 +174,7 @@ fn mapping(
     Ok(())
 }
 
-/// Files that are made anew, untimed, before each round.
+/// Files that are created again, untimed, before each round.
 struct Anew<'p> {
     pool: &'p Pool,
     dir: i32,
@@ -185,7 +187,7 @@ impl<'p> Anew<'p> {
         Ok(Self { pool, dir: pool.root()?, files: Vec::new(), names: 0 })
     }
 
-    /// Removes those that there are.
+    /// Removes the files that exist.
     fn clear(&mut self) -> vfs::Result<()> {
         self.files.drain(..).for_each(|file| self.pool.close(file));
         for i in 0..std::mem::take(&mut self.names) {
@@ -246,7 +248,7 @@ fn creating(
     len: usize,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<()> {
-    /// As many files as there may be null files, at the most.
+    /// The largest number of null files.
     const FILES: u64 = 256;
     let what = format!("a file with {}", size(len));
     let mut case = Case::new(format!("ratios/create/{}", size(len)), what).ops_max(FILES);
@@ -271,7 +273,7 @@ fn creating(
     clear(pools, FILES as usize)
 }
 
-/// Removes what the last round of a case has left.
+/// Removes the files that the last round of a case has left.
 fn clear(pools: &[Named], names: usize) -> Result<()> {
     for (_, pool) in pools {
         let root = pool.root()?;

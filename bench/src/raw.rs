@@ -8,7 +8,7 @@ use pmem::{Medium as _, Region};
 use rng::Rng;
 use std::hint::black_box;
 
-/// Copies to, from, so many bytes, which are mapped and nobody else's.
+/// A copy: to, from, and the number of bytes, which are mapped and which no other thread uses.
 type Copier = unsafe fn(*mut u8, *const u8, usize);
 
 /// # Safety
@@ -24,8 +24,8 @@ pub fn memcpy_from(region: &Region, len: usize) -> Contender<'_> {
     copies_from("raw memcpy", region, len, memcpy, || {})
 }
 
-/// The same copies, each begun when the one before is complete: what a caller waits for who needs
-/// the bytes before it can ask for the next, as every program does that reads to decide.
+/// The same copies, each begun when the one before is complete. A program waits so long if it needs
+/// the bytes before it can make the next call.
 pub fn memcpy_in_turn(region: &Region, len: usize) -> Contender<'_> {
     copies_from("raw memcpy, one at a time", region, len, memcpy, wait)
 }
@@ -69,7 +69,7 @@ fn copies(
         let offset = rng.below_fast(FILE_BYTES / len as u64) * len as u64;
         let from = region.read_ptr(offset, len as u64);
         let to = buf.as_mut_ptr();
-        // SAFETY: `read_ptr` has checked that `len` bytes are mapped, nobody writes them while
+        // SAFETY: `read_ptr` has checked that `len` bytes are mapped, no thread writes them while
         // this runs (one contender at a time), and `buf` has `len` bytes.
         unsafe { copy(to, from, len) };
         black_box(to);
@@ -138,14 +138,14 @@ pub fn nt_copy_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
     })
 }
 
-/// Changes that are ordered and durable one after the other, of lines that stay in the cache: a line is
-/// written back and fenced, `epochs` times.
+/// Changes that are ordered and durable one after the other, of lines that stay in the cache: a
+/// line is written back and fenced, `epochs` times.
 pub fn epochs(region: &Region, epochs: u64) -> Contender<'_> {
     epochs_after("", region, epochs, || Ok(()))
 }
 
-/// [`epochs`] after finding out by `stat` that one name is there and another is not: the least that a change
-/// of two names can cost.
+/// [`epochs`] after finding out by `stat` that one name is there and another is not: the least that
+/// a change of two names can cost.
 pub fn epochs_of_names<'a>(
     region: &'a Region,
     epochs: u64,
@@ -174,8 +174,8 @@ fn epochs_after<'a>(
     })
 }
 
-/// Two lines of an inode and one of a directory, each flushed and fenced before the next: what creating a file durably waits
-/// for.
+/// Two lines of an inode and one of a directory, each flushed and fenced before the next: the waits
+/// of creating a file durably.
 pub fn create_in(region: &Region, spare: u64) -> Contender<'_> {
     const CREATED: u64 = 256;
     let mut next = 0;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// What one run of this program has found.
+/// The results of one run of this program.
 #[derive(Serialize, Deserialize)]
 pub struct Results {
-    /// Where it comes from.
+    /// Date, commit, machine and command.
     pub origin: Origin,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub section: Section,
 }
@@ -59,7 +59,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// What is shown as tables; none for those that have their own form.
+    /// Returns the tables of sections that have no form of their own; for others, an empty list.
     fn tables(&self) -> Vec<tables::Table> {
         match self {
             Self::Aging(rows) => tables::aging(rows),
@@ -90,7 +90,7 @@ impl Results {
         }
     }
 
-    /// How many targets are missed.
+    /// Counts the missed targets.
     pub fn missed(&self) -> usize {
         match &self.section {
             Section::Engine(outcomes)
@@ -116,13 +116,13 @@ impl Results {
         }
     }
 
-    /// The name of its document, without `.md`.
+    /// Returns the name of its document, without `.md`.
     fn name(&self) -> String {
         let name = self.section.about().name;
         if self.origin.dram { format!("{name}-dram") } else { name.to_owned() }
     }
 
-    /// Its document, with the plots that were drawn of it.
+    /// Returns its document, with the plots that were drawn of it.
     fn markdown(&self, plots: &[String]) -> String {
         let About { title, note, formats, .. } = self.section.about();
         let medium = if self.origin.dram { ", pools in DRAM and not flushed" } else { "" };
@@ -167,7 +167,8 @@ impl Results {
     }
 }
 
-/// Writes a document for each of the saved results into a directory, with its plots. Documents without results stay.
+/// Writes a document for each of the saved results into a directory, with its plots. Documents
+/// without results stay.
 pub fn write(into: &Path, files: &[PathBuf]) -> Result<()> {
     // Reads all results first: if one cannot be read, nothing is written.
     let mut all = Vec::new();
@@ -236,7 +237,7 @@ fn compared(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// A row for each load, with a column for each factor by which memory is slower.
+/// Makes a row for each load, with a column for each factor by which memory is slower.
 fn slowed(outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     let mut columns = 0;

@@ -1,10 +1,10 @@
 //! Comparing systems in one run: interleaved rounds, medians, ratios.
 //!
-//! A case is one kind of operation, done by several contenders. Each round lets every contender work
-//! for one time slice, one after the other (A B C, A B C, …), so that whatever else the machine does
-//! meets all of them. The ratio of two contenders is taken within each round; the median of these
-//! ratios is the result, and their quartiles say how much to believe it. Absolute times are printed
-//! for orientation only.
+//! In a case, several contenders do the same kind of operation. Each round lets every contender
+//! work for one time slice, one after the other (A B C, A B C, …), so that other load on the
+//! machine affects all of them. The ratio of two contenders is taken within each round; the median
+//! of these ratios is the result, and their quartiles show its reliability. Absolute times are
+//! printed for orientation only.
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,34 +23,34 @@ pub struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// `run` does as many operations as it is told.
+    /// Makes a contender. `run` does the number of operations that it receives.
     pub fn new(name: impl Into<String>, run: impl FnMut(u64) -> vfs::Result<()> + 'a) -> Self {
         Self { name: name.into(), prepare: Box::new(|_| Ok(())), run: Box::new(run) }
     }
 
-    /// `prepare` comes before each round and is not timed.
+    /// Runs `prepare` before each round, untimed.
     pub fn prepared(self, prepare: impl FnMut(u64) -> vfs::Result<()> + 'a) -> Self {
         Self { prepare: Box::new(prepare), ..self }
     }
 }
 
-/// A kind of operation and who does it.
+/// A kind of operation and its contenders.
 pub struct Case<'a> {
     name: String,
     what: String,
     bytes_per_op: u64,
     ops_max: u64,
-    /// Operations of each round, where they are not to be as many as fill a slice; and how many rounds.
+    /// Operations of each round, and rounds, if operations shall not fill a slice.
     fixed: Option<(u64, usize)>,
     contenders: Vec<Contender<'a>>,
     counters: Option<&'a Counters>,
     targets: Vec<(String, f64)>,
-    /// Which contender is no system, but what each of them has to do at least.
+    /// The contender that is no system, but does the least that each system has to do.
     floor: Option<usize>,
 }
 
 impl<'a> Case<'a> {
-    /// `what` says in a few words what one operation is.
+    /// Makes a case. `what` describes one operation in a few words.
     pub fn new(name: impl Into<String>, what: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -65,45 +65,44 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Bytes that the caller asks to move with one operation.
+    /// Sets the bytes that the caller asks to move with one operation.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes_per_op = bytes;
         self
     }
 
-    /// Most operations that fit one round.
+    /// Sets the most operations that fit one round.
     pub fn ops_max(mut self, ops: u64) -> Self {
         self.ops_max = ops.max(1);
         self
     }
 
-    /// Every contender does so many operations, `rounds` times, and none before to warm up: what it does uses up what there
-    /// is, or is published with its length.
+    /// Lets every contender do `ops` operations, `rounds` times, without a warm-up, because the
+    /// load uses up its files or has a published length.
     pub fn fixed(mut self, ops: u64, rounds: usize) -> Self {
         self.fixed = Some((ops.max(1), rounds.max(1)));
         self
     }
 
-    /// Adds a contender. The first is the subject; the others are what it is compared with.
+    /// Adds a contender. The first is the subject; the others are its peers.
     pub fn with(mut self, contender: impl Into<Option<Contender<'a>>>) -> Self {
         self.contenders.extend(contender.into());
         self
     }
 
-    /// Adds what the subject has to do at least, whatever else it does: it bounds the targets that can be
-    /// reached.
+    /// Adds the least that the subject has to do. It bounds the targets that can be reached.
     pub fn floor(mut self, contender: Contender<'a>) -> Self {
         self.floor = Some(self.contenders.len());
         self.with(contender)
     }
 
-    /// Where the subject's traffic is counted.
+    /// Sets the counters of the subject's traffic.
     pub fn counters(mut self, counters: &'a Counters) -> Self {
         self.counters = Some(counters);
         self
     }
 
-    /// The subject should reach `at_least` times the speed of `peer`, if there is such a number.
+    /// Adds a target, if any: the subject should reach `at_least` times the speed of `peer`.
     pub fn target(mut self, peer: &str, at_least: impl Into<Option<f64>>) -> Self {
         self.targets.extend(at_least.into().map(|at_least| (peer.to_owned(), at_least)));
         self
@@ -122,7 +121,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Returns those of at least one value.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |quarter: usize| values[(values.len() - 1) * quarter / 4];
@@ -130,10 +129,10 @@ impl Spread {
     }
 }
 
-/// What one contender did.
+/// The times of one contender.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timing {
-    /// Which system.
+    /// The name of the system.
     pub name: String,
     /// Time per operation in nanoseconds.
     pub ns_per_op: Spread,
@@ -154,7 +153,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Traffic per operation, of `ops` operations.
+    /// Returns the traffic per operation, of `ops` operations.
     pub fn per_op(total: CountersSnapshot, ops: u64) -> Self {
         let per_op = |n: u64| n as f64 / ops as f64;
         Self {
@@ -164,38 +163,38 @@ impl Traffic {
         }
     }
 
-    /// Bytes that reach the medium: whole lines, and what went past the cache.
+    /// Returns the bytes that reach the medium: whole lines, and the bytes that bypassed the cache.
     pub fn bytes(&self) -> f64 {
         self.lines * pmem::LINE as f64 + self.nt_bytes
     }
 }
 
-/// A target and what was reached.
+/// A target and the result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verdict {
     /// The contender to compare with.
     pub peer: String,
-    /// Speed relative to it that is asked for.
+    /// The target: speed relative to the peer.
     pub at_least: f64,
-    /// Speed relative to it, the median.
+    /// The median of the speed relative to the peer.
     pub got: f64,
-    /// Whether that is enough.
+    /// The target is met.
     pub met: bool,
-    /// Speed of the floor relative to the peer, the median: what cannot be surpassed.
+    /// The median of the speed of the floor relative to the peer, which is the limit.
     #[serde(default)]
     pub limit: Option<f64>,
 }
 
-/// What a case showed.
+/// The result of a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which case.
+    /// The name of the case.
     pub name: String,
-    /// What one operation is.
+    /// A description of one operation.
     pub what: String,
     /// Bytes asked per operation.
     pub bytes_per_op: u64,
-    /// How many rounds.
+    /// The number of rounds.
     pub rounds: usize,
     /// The contenders, the subject first.
     pub timings: Vec<Timing>,
@@ -205,19 +204,19 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
 }
 
-/// What time is taken of.
+/// The clock of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Clock {
-    /// What passes.
+    /// Wall time.
     #[default]
     Wall,
-    /// What the threads that work are on a CPU, in the kernel too: what others do on a busy machine is left out, but also
-    /// what the kernel's own threads do for them later, and waiting.
+    /// CPU time of the working threads, in the kernel too. Leaves out other load on a busy machine,
+    /// but also waits, and later work of the kernel's own threads.
     Cpu,
 }
 
 impl Clock {
-    /// The time, of each of so many threads in the mean.
+    /// Returns the time, the mean of `threads` threads.
     fn now(self, threads: u32) -> Duration {
         let (id, share) = match (self, threads) {
             (Self::Wall, _) => (ClockId::Monotonic, 1),
@@ -229,29 +228,29 @@ impl Clock {
     }
 }
 
-/// How much to measure.
+/// The amount to measure.
 pub struct Plan {
     /// Rounds of each case.
     pub rounds: usize,
-    /// How long one contender works in one round.
+    /// The time that one contender works in one round.
     pub slice: Duration,
     /// Parts of the names of cases to run; empty: all.
     pub filter: Vec<String>,
-    /// Whether only the subject works.
+    /// Only the subject works.
     pub solo: bool,
-    /// What time is taken of.
+    /// The clock of a measurement.
     pub clock: Clock,
-    /// How many threads a contender works with.
+    /// The number of threads of a contender.
     pub threads: u32,
 }
 
 impl Plan {
-    /// Whether the case is asked for.
+    /// Returns whether the filter selects the case.
     pub fn wants(&self, name: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|f| name.contains(f.as_str()))
     }
 
-    /// Measures a case, if it is asked for.
+    /// Measures a case, if the filter selects it.
     pub fn run(&self, case: Case<'_>, outcomes: &mut Vec<Outcome>) -> Result<()> {
         if self.wants(&case.name) {
             let name = case.name.clone();
@@ -322,8 +321,8 @@ impl Plan {
         })
     }
 
-    /// How many operations fill a slice; finding out is the warm-up. Of several tries the fastest
-    /// counts, so that a moment of bad luck does not make all rounds short.
+    /// Returns the number of operations that fill a slice; the search is the warm-up. The fastest
+    /// of several tries counts, so that one slow moment does not make all rounds short.
     fn calibrate(&self, contender: &mut Contender<'_>, ops_max: u64) -> Result<u64> {
         const TRIES: usize = 3;
         let mut ops = 1;
@@ -356,7 +355,7 @@ fn sum(a: CountersSnapshot, b: CountersSnapshot) -> CountersSnapshot {
     }
 }
 
-/// A bar on stderr; invisible where stderr is not a terminal.
+/// Makes a progress bar on stderr, which is invisible if stderr is not a terminal.
 pub fn progress(what: &str, len: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:24} {bar:40} {pos}/{len} {elapsed}")
         .expect("a valid template");

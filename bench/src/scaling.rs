@@ -1,6 +1,7 @@
-//! Threads (SCMFS §4.2, Figures 9 and 10): records read and overwritten at random by several threads at once, each in a file
-//! of its own, or written by all in one file, by calls and by loads and stores of mapped memory; as a share of what bare copies
-//! by as many threads move in the same rounds.
+//! Threads (SCMFS §4.2, Figures 9 and 10): records read and overwritten at random by several
+//! threads at once, each in a file of its own, or written by all in one file, by calls and by loads
+//! and stores of mapped memory; as a share of what bare copies by as many threads move in the same
+//! rounds.
 
 use crate::engine::size;
 use crate::flat::{Flat, Lent, Stores};
@@ -20,19 +21,19 @@ const FILE: u64 = 64 << 20;
 /// The contender that the others are shares of.
 const COPY: &str = "raw memcpy";
 
-/// What threads do.
+/// The work of threads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Read,
     Write,
-    /// All of them to one file.
+    /// Overwrites by all threads in one file.
     WriteOne,
 }
 
-/// How much is measured.
+/// The amount that is measured.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Most threads; from one on, each number is a case.
+    /// The most threads; each number from one on is a case.
     pub threads: usize,
     /// Bytes of each thread's file.
     pub file: u64,
@@ -41,12 +42,12 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// By so many threads at most.
+    /// Returns the scale with at most `threads` threads.
     pub fn up_to(threads: usize) -> Self {
         Self { threads, file: FILE, records: vec![4 << 10, 64 << 10, 1 << 20] }
     }
 
-    /// To see that it works.
+    /// Returns the scale for tests.
     pub fn tiny() -> Self {
         Self { threads: 2, file: 1 << 20, records: vec![4 << 10] }
     }
@@ -75,7 +76,7 @@ impl<'s, S: Store> Bench<'s, S> {
         Ok(Self { name: name.into(), store, files, bytes: scale.file })
     }
 
-    /// Requests at random by so many threads, which share the operations.
+    /// Returns a contender whose `threads` share requests at random places.
     fn by(&self, threads: usize, len: usize, work: Work) -> Contender<'_> {
         let (writes, is_one) = (work != Work::Read, work == Work::WriteOne);
         let mut seed = 100;
@@ -105,7 +106,8 @@ impl<'s, S: Store> Bench<'s, S> {
     }
 }
 
-/// Runs the cases: the first subject against all others. Pools and files are made in `dir`, which should be a tmpfs.
+/// Runs the cases: the first subject against all others. Pools and files are made in `dir`, which
+/// should be a tmpfs.
 pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Result<Vec<Outcome>> {
     let files = scale.threads as u64;
     let room = (2 * files * scale.file + (64 << 20)).next_multiple_of(2 << 20);
@@ -130,14 +132,14 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
         .collect::<Result<_>>()?;
     let mapped: Vec<_> =
         mapped.iter().map(|(name, flat)| Bench::new(name, flat, scale)).collect::<Result<_>>()?;
-    // The same files, which are there.
+    // The same files, which exist already.
     let mut borrowed = Vec::new();
     for ((name, store), engine) in lent.iter().zip(&engines) {
         let inodes = engine.files.iter().map(|file| store.0.ino(*file));
         let files = inodes.collect::<vfs::Result<_>>()?;
         borrowed.push(Bench { name: name.clone(), store, files, bytes: scale.file });
     }
-    // Engines that can: of others, what the kernel maps are pages of its own.
+    // Only engines that map files in place; for others the kernel maps its own pages.
     let lies: Vec<_> = pools.iter().map(|(name, pool)| (*name, Mapped(pool))).collect();
     let mut direct = Vec::new();
     for (((name, store), engine), subject) in lies.iter().zip(&engines).zip(subjects) {
@@ -189,7 +191,7 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
     Ok(outcomes)
 }
 
-/// The share of the bandwidth of bare copies that a contender of a case reaches.
+/// Returns the share of the bandwidth of bare copies that a contender of a case reaches.
 pub fn share(outcome: &Outcome, timing: &Timing) -> Option<f64> {
     let copy = outcome.timings.iter().find(|timing| timing.name == COPY)?;
     Some(copy.subject_speed.median / timing.subject_speed.median)

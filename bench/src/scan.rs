@@ -1,4 +1,4 @@
-//! How long mounting takes: the scan that derives the volatile state from what is on the medium.
+//! Time to mount: the scan derives the volatile state from the medium.
 
 use crate::rounds::{Spread, progress};
 use crate::workload::{Buffer, numbered};
@@ -23,12 +23,12 @@ pub struct Row {
     pub dirs: u64,
     /// Times of mounting in milliseconds by one thread and by two.
     pub ms: [Spread; 2],
-    /// What it should take on two threads at most.
+    /// The target on two threads, in milliseconds.
     pub target_ms: Option<f64>,
 }
 
 impl Row {
-    /// Whether the target is met, where there is one.
+    /// Returns whether the target is met; `None` without a target.
     pub fn met(&self) -> Option<bool> {
         self.target_ms.map(|target| self.ms[1].median <= target)
     }

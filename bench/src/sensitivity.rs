@@ -1,10 +1,10 @@
-//! How sensitive applications are to the speed of persistent memory (PMBD §V-C, Figure 15): SQLite, and plain reads
-//! and writes, on ext4 on loop devices whose memory is emulated to be 1 to 10 times slower for reading, or 1 to 50
-//! times for writing.
+//! Sensitivity of applications to the speed of persistent memory (PMBD §V-C, Figure 15): SQLite,
+//! and plain reads and writes, on ext4 on loop devices whose memory is emulated to be 1 to 10 times
+//! slower for reading, or 1 to 50 times for writing.
 //!
-//! The paper's tpch and tpcc stand for reading much and for writing often; here a query over a whole table that is not
-//! in the page cache, and short transactions, each durable, do. All contenders of a case do the same at the same time of
-//! the run, so *how many times as slow* is a ratio of rounds as everywhere.
+//! The paper uses tpch for reading much and tpcc for writing often; here these are a query over a
+//! whole table that is not in the page cache, and short durable transactions. All contenders of a
+//! case do the same in the same rounds, so the slowdown is a ratio within rounds, as everywhere.
 
 use crate::looped::{BLOCK, Loop, Mount};
 use crate::rounds::{Case, Contender, Outcome, Plan};
@@ -37,10 +37,11 @@ const WRITE_FACTORS: [u32; 5] = [2, 5, 10, 20, 50];
 const ACCOUNTS: u64 = 20_000;
 const ITEMS: u64 = 60_000;
 
-/// Transactions of one operation, beside which a message to the process that does them takes no time.
+/// Transactions of one operation: enough that the message to the process that does them does not
+/// count.
 const TRANSACTIONS: u64 = 16;
 
-/// What is made slower.
+/// The accesses that are made slower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slowed {
     /// Reading.
@@ -53,7 +54,7 @@ impl Slowed {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Reads, Self::Writes];
 
-    /// The word in names of cases and options.
+    /// Returns its word in names of cases and options.
     pub fn word(self) -> &'static str {
         match self {
             Self::Reads => "read",
@@ -69,7 +70,7 @@ impl Slowed {
     }
 }
 
-/// What is done.
+/// The load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Transactions,
@@ -134,12 +135,12 @@ pub fn run(plan: &Plan, keepstone: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// The factor that the name of a contender stands for.
+/// Returns the factor that the name of a contender stands for.
 pub fn factor(name: &str) -> Option<f64> {
     name.strip_suffix('×')?.parse().ok()
 }
 
-/// A device of some speed, and what runs on it.
+/// A device of some speed, with the loads that run on it.
 struct Machine {
     name: String,
     transactions: RefCell<Session>,
@@ -222,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// Requests of `len` bytes, at multiples of that.
+    /// Returns a contender that makes requests of `len` bytes, at multiples of that.
     fn plain<'a>(
         &'a self,
         verb: Slowed,

@@ -1,5 +1,6 @@
-//! Sizes of files as studies of real file systems find them: a log-normal body with a Pareto tail (Agrawal et al., *A
-//! Five-Year Study of File-System Metadata*, FAST 2007; the numbers are those of Impressions, FAST 2009, Table 2).
+//! Sizes of files as studies of real file systems find them: a log-normal body with a Pareto tail
+//! (Agrawal et al., *A Five-Year Study of File-System Metadata*, FAST 2007; the numbers are those
+//! of Impressions, FAST 2009, Table 2).
 
 use rng::Rng;
 
@@ -8,16 +9,16 @@ use rng::Rng;
 pub struct Sizes {
     /// Mean and standard deviation of the body's logarithm.
     body: (f64, f64),
-    /// How likely a size is of the tail.
+    /// Probability that a size is of the tail.
     tail_share: f64,
     /// Least size and shape of the tail.
     tail: (f64, f64),
-    /// What is less or more than these is one of these.
+    /// Least and largest size; sizes beyond become these.
     limits: (u64, u64),
 }
 
 impl Sizes {
-    /// 4 KiB to 1 GiB, and at most `most`.
+    /// Returns sizes of 4 KiB to 1 GiB, and at most `most`.
     pub fn agrawal(most: u64) -> Self {
         Self {
             body: (9.48, 2.46),
@@ -27,7 +28,7 @@ impl Sizes {
         }
     }
 
-    /// A size.
+    /// Draws a size.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let size = if unit(rng) < self.tail_share {
             let (least, shape) = self.tail;
@@ -40,13 +41,13 @@ impl Sizes {
     }
 }
 
-/// Above 0, up to 1.
+/// Draws a number above 0, up to 1.
 fn unit(rng: &mut Rng) -> f64 {
     const STEPS: u64 = 1 << 53;
     (rng.below_fast(STEPS) + 1) as f64 / STEPS as f64
 }
 
-/// Of the standard normal distribution (Box and Muller).
+/// Draws a number of the standard normal distribution (Box and Muller).
 fn normal(rng: &mut Rng) -> f64 {
     (-2.0 * unit(rng).ln()).sqrt() * (std::f64::consts::TAU * unit(rng)).cos()
 }

@@ -1,5 +1,5 @@
-//! The systems that are compared, seen alike: the engine called directly, and any file system of the
-//! kernel through system calls.
+//! One interface to the systems that are compared: the engine called directly, and any file system
+//! of the kernel through system calls.
 
 use bpfs::Bpfs;
 use pmem::Region;
@@ -10,8 +10,8 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use vfs::{Caller, Errno, FileSystem as _, Ino, NewKind, NewNode, RenameFlags, Result, SetAttr};
 
-/// A system that keeps files. Names are C strings so that system calls get them as they are. What a system does not have, its
-/// workloads do not call: `ENOSYS`.
+/// A system that keeps files. Names are C strings, as system calls need them. Calls that a system
+/// lacks return `ENOSYS`; its workloads do not make them.
 pub trait Store: Sync {
     /// An open regular file.
     type File: Send + Sync;
@@ -46,7 +46,7 @@ pub trait Store: Sync {
     fn stat(&self, _dir: &Self::Dir, _name: &CStr) -> Result<u64> {
         Err(Errno::NOSYS)
     }
-    /// Lists a directory; returns how many entries (with `.` and `..`, where they are listed).
+    /// Lists a directory; returns the number of entries (with `.` and `..`, if these are listed).
     fn list(&self, _dir: &Self::Dir) -> Result<u64> {
         Err(Errno::NOSYS)
     }
@@ -130,10 +130,10 @@ impl Engine {
     }
 }
 
-/// When a kernel file system is told to make an operation durable.
+/// The moments at which a kernel file system has to make operations durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
-    /// Never: what a crash leaves is luck.
+    /// Never: a crash may lose any operation.
     Never,
     /// After each operation: `fdatasync` after data, `fsync` of directories after names.
     Each,
@@ -238,7 +238,7 @@ impl Store for Kernel {
     }
 }
 
-/// `EIO` for part of what was asked for.
+/// Returns `EIO` if less than all was transferred.
 pub fn whole(done: usize, len: usize) -> Result<()> {
     if done == len { Ok(()) } else { Err(Errno::IO) }
 }

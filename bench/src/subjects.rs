@@ -1,4 +1,4 @@
-//! Which engines are compared, and how their pools are mounted: the one place that lists them.
+//! The engines that are compared, and how their pools are mounted: the only list of them.
 
 use crate::inprocess::Pool;
 use anyhow::{Context as _, Result};
@@ -16,7 +16,7 @@ pub enum Pages {
     Small,
 }
 
-/// When reading changes access times (§3.6).
+/// The rule by which reading changes access times (§3.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
     /// As `relatime`.
@@ -31,15 +31,15 @@ pub enum Atime {
 /// An engine with options.
 #[derive(Clone)]
 pub struct Subject {
-    /// What results call it.
+    /// Its name in results.
     pub name: &'static str,
-    /// What its pools are laid out for.
+    /// The layout of its pools.
     pub layout: Layout,
-    /// How they are mounted.
+    /// Their mount options.
     pub options: MountOptions,
-    /// Where they are.
+    /// The pages of their memory.
     pub pages: Pages,
-    /// What reading records.
+    /// The rule for access times.
     pub atime: Atime,
 }
 
@@ -51,12 +51,12 @@ fn scmfs(name: &'static str) -> Subject {
     subject(name, Layout::Scmfs, MountOptions::default())
 }
 
-/// SCMFS in small pages, for what depends on them.
+/// Returns SCMFS in small pages.
 pub fn in_small_pages() -> Subject {
     Subject { pages: Pages::Small, ..scmfs("scmfs, 4 KiB pages") }
 }
 
-/// SCMFS-3 with other access times: what of its reads they cost (§4.3).
+/// Returns SCMFS-3 with other access times, to see what these cost its reads (§4.3).
 pub fn by_atime() -> [Subject; 2] {
     [
         Subject { atime: Atime::Strict, ..scmfs("scmfs, strictatime") },
@@ -64,7 +64,8 @@ pub fn by_atime() -> [Subject; 2] {
     ]
 }
 
-/// SCMFS as it is mounted by default, with nothing pre-allocated, and with spare space for files but no null files.
+/// Returns SCMFS as it is mounted by default, without pre-allocation, and with spare space for
+/// files but no null files.
 pub fn by_prealloc() -> [Subject; 3] {
     let with = |name, prealloc| {
         let options = MountOptions { prealloc, ..MountOptions::default() };
@@ -77,7 +78,7 @@ pub fn by_prealloc() -> [Subject; 3] {
     ]
 }
 
-/// SCMFS that never writes past the cache, or always does so.
+/// Returns SCMFS that writes always through the cache, and SCMFS that always bypasses it.
 pub fn by_write_policy() -> [Subject; 2] {
     let with = |name, write_policy| {
         let options = MountOptions { write_policy, ..MountOptions::default() };
@@ -89,7 +90,7 @@ pub fn by_write_policy() -> [Subject; 2] {
     ]
 }
 
-/// All of them. Configurations of the paper (§4.3) are lines here.
+/// Returns all subjects. Configurations of the paper (§4.3) are lines here.
 pub fn all() -> Vec<Subject> {
     let unordered = |prealloc| {
         let consistency = Consistency::None;
@@ -104,7 +105,7 @@ pub fn all() -> Vec<Subject> {
     ]
 }
 
-/// All of them, those of `layout` before the others: the first is compared with the rest.
+/// Returns all subjects, those of `layout` first. The first is compared with the rest.
 pub fn first_of(layout: &str) -> Result<Vec<Subject>> {
     let layout = measured(layout)?;
     let (mut first, others): (Vec<_>, Vec<_>) =
@@ -113,7 +114,7 @@ pub fn first_of(layout: &str) -> Result<Vec<Subject>> {
     Ok(first)
 }
 
-/// Those of `layout`; all where none is given.
+/// Returns the subjects of `layout`, or all without a layout.
 pub fn only(layout: Option<&str>) -> Result<Vec<Subject>> {
     let Some(layout) = layout else { return Ok(all()) };
     let layout = measured(layout)?;
@@ -130,7 +131,7 @@ fn measured(name: &str) -> Result<Layout> {
 }
 
 impl Subject {
-    /// A new pool of `bytes` in `dir`, used through the process layer.
+    /// Makes a pool of `bytes` in `dir`, used through the process layer.
     pub fn pool(&self, dir: &Path, bytes: u64) -> Result<Pool> {
         Pool::new(self, dir, bytes)
             .with_context(|| format!("{}: a pool of {bytes} bytes", self.name))

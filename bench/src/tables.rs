@@ -1,4 +1,5 @@
-//! Results of `aging`, `iozone`, `scaling` and `misses` as tables: for the terminal and for documents alike.
+//! Results of `aging`, `iozone`, `scaling` and `misses` as tables, for the terminal and for
+//! documents.
 
 use crate::aging::Row as Aged;
 use crate::engine::size;
@@ -23,7 +24,7 @@ impl Table {
         Self { title: title.into(), head, rows: Vec::new() }
     }
 
-    /// For documents.
+    /// Formats it for documents.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = format!("|---|{}\n", "---:|".repeat(self.head.len().saturating_sub(1)));
@@ -31,7 +32,7 @@ impl Table {
         format!("{}:\n\n{}{rule}{rows}\n", self.title, line(&self.head))
     }
 
-    /// For the terminal.
+    /// Formats it for the terminal.
     pub fn text(&self) -> String {
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let wide = |column: usize| {
@@ -52,30 +53,30 @@ impl Table {
     }
 }
 
-/// All tables for the terminal.
+/// Prints all tables to the terminal.
 pub fn print(tables: &[Table]) {
     for table in tables {
         println!("{}", table.text());
     }
 }
 
-/// All tables for a document.
+/// Formats all tables for a document.
 pub fn markdown(tables: &[Table]) -> String {
     tables.iter().map(Table::markdown).collect()
 }
 
-/// A ratio, with a question mark where the quartiles are far apart.
+/// Formats a ratio, with a question mark if the quartiles are far apart.
 fn ratio(spread: &Spread) -> String {
     let doubt = if spread.q3 > 1.5 * spread.q1 { "?" } else { "" };
     format!("×{:.2}{doubt}", spread.median)
 }
 
-/// Bytes in a nanosecond are gigabytes in a second.
+/// Returns GB/s: bytes in a nanosecond are gigabytes in a second.
 fn bandwidth(outcome: &Outcome, timing: &Timing) -> f64 {
     outcome.bytes_per_op as f64 / timing.ns_per_op.median
 }
 
-/// Targets of these cases: how many are met, and each that is missed.
+/// Makes a table of the targets of these cases: the number that are met, and each that is missed.
 fn verdicts(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new("", &["case", "peer", "at least", "got", "bare copies"]);
     let all = || outcomes.iter().flat_map(|o| o.verdicts.iter().map(move |v| (o, v)));
@@ -89,7 +90,8 @@ fn verdicts(outcomes: &[Outcome]) -> Table {
     table
 }
 
-/// A table for each workload: bandwidth of the first subject, and how many times as fast it is as each of the others.
+/// Makes a table for each workload: bandwidth of the first subject, and its speed as a multiple of
+/// each other's.
 pub fn iozone(outcomes: &[Outcome]) -> Vec<Table> {
     let mut tables = Vec::new();
     for workload in Workload::ALL {
@@ -118,7 +120,8 @@ pub fn iozone(outcomes: &[Outcome]) -> Vec<Table> {
     tables
 }
 
-/// A table for each kind and size of request: bandwidth by threads, and the share of that of bare copies.
+/// Makes a table for each kind and size of request: bandwidth by threads, and the share of that of
+/// bare copies.
 pub fn scaling(outcomes: &[Outcome]) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     for outcome in outcomes {
@@ -143,7 +146,7 @@ pub fn scaling(outcomes: &[Outcome]) -> Vec<Table> {
     tables
 }
 
-/// How pools lie, and how fast they are, by level.
+/// Makes tables of the layout and speed of pools, by level.
 pub fn aging(rows: &[Aged]) -> Vec<Table> {
     let mut space = Table::new(
         "How space lies, aged (fresh)",
@@ -198,7 +201,7 @@ pub fn aging(rows: &[Aged]) -> Vec<Table> {
     vec![space, speed, verdicts(&outcomes)]
 }
 
-/// Misses by call, and of TLBs.
+/// Makes tables of misses by call, and of TLBs.
 pub fn misses(report: &Report) -> Vec<Table> {
     let mut caches = Table::new(
         "Caches, per call (simulated)",
@@ -246,7 +249,7 @@ pub fn misses(report: &Report) -> Vec<Table> {
     [caches, tlb].into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-/// Cases against their peers, each with its own line.
+/// Makes a table of cases against their peers, each with its own line.
 pub fn cases(outcomes: &[Outcome]) -> Vec<Table> {
     let mut table =
         Table::new("Times, and how many times as fast the first is", &["case", "time", "first is"]);

@@ -4,7 +4,7 @@ use crate::rounds::Outcome;
 use crate::scan;
 use crate::traffic;
 
-/// A time with a unit that suits it.
+/// Formats a time with a suitable unit.
 pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),

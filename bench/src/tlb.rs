@@ -1,15 +1,19 @@
-//! A model of data-TLB misses: which translations reading a file needs, on the addresses where its bytes really lie.
+//! A model of data-TLB misses: the translations that reading a file needs, at the real addresses of
+//! its bytes.
 //!
-//! This machine's counters are not ours to read, so misses are computed: requests are made on a pool, the engine says where
-//! the bytes of each lie ([`pool::Engine::get_read_buf`]), and every page touched goes through a set-associative TLB with
-//! least-recently-used replacement. Left out are the caller's buffer, metadata, instructions, the walk's own caches, and
-//! speculation. So the model ranks mappings, and does not predict a counter.
+//! Virtual machines have no counters of misses, so these are computed: requests are made on a pool,
+//! the engine returns the addresses of their bytes ([`pool::Engine::get_read_buf`]), and every page
+//! touched goes through a set-associative TLB with least-recently-used replacement. Left out are
+//! the caller's buffer, metadata, instructions, the walk's own caches, and speculation. So the
+//! model ranks mappings, and does not predict a counter.
 //!
 //! Three mappings of the same requests are compared:
-//! - *huge pages*: the pool as it lies, in pages of 2 MiB: what a pool on a DAX device or on collapsed tmpfs has.
+//! - *huge pages*: the pool as it lies, in pages of 2 MiB: what a pool on a DAX device or on
+//!   collapsed tmpfs has.
 //! - *small pages*: the same addresses in pages of 4 KiB: what the paper's SCMFS has (§4.2).
-//! - *scattered*: each 4 KiB of the file anywhere in 4 GiB that are mapped by 2 MiB pages: a page cache, which the kernel
-//!   reaches by its linear map. The places are a permutation of the file's own pages.
+//! - *scattered*: each 4 KiB of the file anywhere in 4 GiB that are mapped by 2 MiB pages: a page
+//!   cache, which the kernel reaches by its linear map. The places are a permutation of the file's
+//!   own pages.
 
 use crate::engine::size;
 use crate::iozone::Workload;
@@ -34,7 +38,7 @@ pub struct Tlb {
 }
 
 impl Tlb {
-    /// `entries`, a multiple of `ways`, for pages of 2^`page_bits` bytes.
+    /// Makes a TLB of `entries`, a multiple of `ways`, for pages of 2^`page_bits` bytes.
     pub fn new(entries: usize, ways: usize, page_bits: u32) -> Self {
         Self {
             sets: vec![Vec::with_capacity(ways + 1); entries / ways],
@@ -75,9 +79,9 @@ const CPUS: [Cpu; 2] = [
 /// Misses by mapping, per MiB that was read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Whose addresses.
+    /// The subject of the addresses.
     pub subject: String,
-    /// Of which CPU.
+    /// The name of the CPU.
     pub cpu: String,
     /// Requests: workload and bytes.
     pub requests: String,
@@ -89,7 +93,7 @@ pub struct Row {
     pub scattered: f64,
 }
 
-/// How much is traced.
+/// The amount that is traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Bytes of the file.
@@ -99,9 +103,9 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// More than the TLBs reach.
+    /// The full scale: more than the TLBs reach.
     pub const FULL: Self = Self { file: 256 << 20, traced: 512 << 20 };
-    /// To see that it works.
+    /// The scale for tests.
     pub const TINY: Self = Self { file: 4 << 20, traced: 4 << 20 };
 }
 
@@ -163,7 +167,7 @@ impl Model {
         }
     }
 
-    /// A page of the file at `offset` is read at `address`.
+    /// Notes a read of the page of the file at `offset`, at `address`.
     fn touch(&mut self, offset: u64, address: u64) {
         self.huge.access(address);
         self.small.access(address);
@@ -183,10 +187,11 @@ impl Model {
     }
 }
 
-/// Where a page cache might have a page of a file: anywhere in 4 GiB, each page at its own place.
+/// Returns a place that a page cache might have for a page of a file: anywhere in 4 GiB, each page
+/// at its own.
 fn scattered(offset: u64) -> u64 {
     const PAGES: u64 = (4 << 30) >> SMALL;
-    // An odd factor permutes what is below a power of two.
+    // An odd factor permutes the numbers below a power of two.
     let page = (offset >> SMALL).wrapping_mul(0x9e37_79b9_7f4a_7c15 >> 7 | 1) % PAGES;
     page << SMALL
 }

@@ -1,5 +1,5 @@
-//! What the paper's microbenchmarks (BPFS §5.2.1) write to the medium: exact, and the same
-//! in each run on machines with the same store and flush instructions (MOVDIR64B, CLWB).
+//! Bytes that the paper's microbenchmarks (BPFS §5.2.1) write to the medium. Counts are exact, and
+//! the same on all machines with the same store and flush instructions (MOVDIR64B, CLWB).
 
 use crate::engine::size;
 use crate::pool::{Backing, Pool};
@@ -13,7 +13,7 @@ use rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// How often the paper appends.
+/// Appends of the paper.
 const APPENDS: u64 = 130_000;
 const WRITES: u64 = 10_000;
 const SIZES: [usize; 5] = [8, 64, 512, 1024, 4096];
@@ -21,7 +21,7 @@ const SIZES: [usize; 5] = [8, 64, 512, 1024, 4096];
 /// Traffic of one microbenchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Which.
+    /// The name of the microbenchmark.
     pub name: String,
     /// Operations.
     pub ops: u64,
@@ -32,7 +32,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Bytes written to the medium through bytes asked.
+    /// Returns the bytes written to the medium divided by the bytes asked.
     pub fn amplification(&self) -> Option<f64> {
         (self.asked > 0).then(|| self.traffic.bytes() / self.asked as f64)
     }

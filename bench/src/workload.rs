@@ -1,4 +1,4 @@
-//! What is done to every system alike.
+//! The workloads, the same for every system.
 
 use crate::helper::{Helper, Work};
 use crate::rounds::Contender;
@@ -9,7 +9,7 @@ use vfs::{Errno, Result};
 
 /// Length of the file of the data cases (the paper's random writes go to 128 MB).
 pub const FILE_BYTES: u64 = 128 << 20;
-/// Names in the directory of the cases with names, usually.
+/// Names in the directory of most cases with names.
 pub const NAMES: usize = 10_000;
 /// Most bytes that a round of appends adds.
 pub const APPEND_BYTES: u64 = 64 << 20;
@@ -19,7 +19,7 @@ const POSTMARK_FILES: usize = 20_000;
 const POSTMARK_MIN: usize = 500;
 const POSTMARK_MAX: usize = 10_000;
 
-/// A page-aligned buffer, so that no contender has an accident of alignment.
+/// A page-aligned buffer, so that alignment favours no contender.
 pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -27,19 +27,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `len` bytes that are not zero.
+    /// Makes a buffer of `len` bytes that are not zero.
     pub fn new(len: usize) -> Self {
         let bytes: Vec<u8> = (0..len + 4096).map(|i| (i % 251) as u8 | 1).collect();
         let start = bytes.as_ptr().align_offset(4096);
         Self { bytes, start, len }
     }
 
-    /// To write from.
+    /// Returns its bytes, to write from.
     pub fn get(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// To read into.
+    /// Returns its bytes, to read into.
     pub fn get_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
@@ -48,7 +48,8 @@ impl Buffer {
 /// The name of a numbered file.
 pub struct Numbered([u8; 12]);
 
-/// `file-000123`: made where it is used, so that no memory is waited for that is not the system's.
+/// Returns a name such as `file-000123`, made on the stack, so that a contender waits for no memory
+/// but the system's.
 pub fn numbered(i: usize) -> Numbered {
     let mut name = *b"file-000000\0";
     let mut rest = i;
@@ -66,7 +67,7 @@ impl std::ops::Deref for Numbered {
     }
 }
 
-/// A system with its name and what the cases work on.
+/// A system with its name and the files of the cases.
 pub struct Bed<'s, S: Store> {
     name: String,
     store: &'s S,
@@ -78,7 +79,7 @@ pub struct Bed<'s, S: Store> {
 }
 
 impl<'s, S: Store> Bed<'s, S> {
-    /// Makes a directory with so many files, an empty one, and two files of [`FILE_BYTES`],
+    /// Makes a directory with `names` files, an empty one, and two files of [`FILE_BYTES`],
     /// written from start to end.
     pub fn new(name: &str, store: &'s S, names: usize) -> Result<Self> {
         let root = store.root()?;
@@ -239,7 +240,7 @@ impl<'s, S: Store> Bed<'s, S> {
         }))
     }
 
-    /// Finds out that one name is there and another is not: what calls that change two names have to.
+    /// Finds out that one name exists and another does not, as calls that change two names have to.
     pub fn look_twice(&self) -> impl FnMut() -> Result<()> {
         let (there, missing) = (numbered(0), numbered(self.names));
         move || {
@@ -278,8 +279,8 @@ impl<'s, S: Store> Bed<'s, S> {
         })
     }
 
-    /// Transactions as PostMark does them, on files of 500 bytes to 10 KB in one directory: one reads
-    /// a file or appends to it, and creates a file or removes one.
+    /// Transactions as PostMark does them, on files of 500 bytes to 10 KB in one directory: one
+    /// reads a file or appends to it, and creates a file or removes one.
     pub fn postmark(&self) -> Result<Contender<'_>> {
         let dir = self.store.mkdir(&self.root, c"postmark")?;
         let mut rng = Rng::new(5);
@@ -294,7 +295,8 @@ impl<'s, S: Store> Bed<'s, S> {
         Ok(Contender::new(&self.name, run))
     }
 
-    /// `sizes` are those of the files; 0: there is none. Starts with half of them, in the mean.
+    /// Does one transaction. `sizes` are those of the files; 0: the file does not exist. Half of
+    /// them exist in the mean.
     fn transaction(
         &self,
         dir: &S::Dir,
@@ -372,7 +374,7 @@ pub fn read_file<S: Store>(
     Ok(())
 }
 
-/// Lets so many threads work, which get the numbers from 0 on.
+/// Lets `threads` threads work, which get the numbers from 0 on.
 pub fn by_threads(threads: u64, work: impl Fn(u64) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Every subcommand of the measurements of SCMFS runs in its smallest form, and says what it promises to say. No times are
-//! looked at.
+//! Every subcommand of the measurements of SCMFS runs in its smallest form and prints the promised
+//! results. Times are not checked.
 
 use serde_json::Value;
 use std::process::Command;
