@@ -83,7 +83,7 @@ pub enum Attached {
     /// An empty one. The caller is its first user: it fills the arena and then calls
     /// [`Arena::publish`], which lets others in.
     Fresh(Arena),
-    /// One that others use.
+    /// An arena that others use.
     Joined(Arena),
 }
 
@@ -249,7 +249,7 @@ impl Place {
         })
     }
 
-    /// The owner, group and mode of the file.
+    /// Returns owner, group and mode for the file.
     fn rights(&self) -> (u32, u32, u32) {
         (self.owner, self.group, self.mode & 0o666 | 0o600)
     }

@@ -1,4 +1,4 @@
-//! The directories of shared arenas, in a tmpfs where every user may make files.
+//! The directories of shared arenas, in a tmpfs in which every user may make files.
 //!
 //! - directory-S1: the arenas of pools that user UID owns lie in `keepstone-UID`. It is believed
 //!   only if it is a directory (no symbolic link) of UID or root in which no other user may write.
@@ -6,8 +6,9 @@
 //! - directory-S2: if another user has taken that name, the arenas lie in `keepstone-UID.SUFFIX`,
 //!   with a random suffix. A process finds it by listing a bounded number of entries of the tmpfs,
 //!   and believes it by the same rule.
-//! - directory-S3: a file in a believed directory is used only if it is a regular file with one link, of the owner, root or
-//!   the caller, and if its mode gives no user more than the mode of what it describes.
+//! - directory-S3: a file in a believed directory is used only if it is a regular file with one
+//!   link, of the owner, root or the caller. Its mode must give no user more rights than the mode
+//!   of the object that it describes.
 //! - directory-S4: a file or directory that is not believed is not opened for writing, locked, mapped or read.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,11 +18,11 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How the names of all directories begin.
+/// The beginning of the names of all directories.
 const PREFIX: &str = "keepstone-";
 /// Mode of a directory: any user may reach a file in it by its name.
 const MODE: u32 = 0o711;
-/// Entries of the tmpfs that a search looks at (directory-S2).
+/// The most entries of the tmpfs that a search reads (directory-S2).
 const LISTED_MAX: usize = 1 << 16;
 /// Attempts to make a directory while others make and remove it.
 const ATTEMPTS: u32 = 16;
@@ -33,7 +34,7 @@ pub(crate) struct Directory {
     pub(crate) path: PathBuf,
 }
 
-/// The user that a process acts as.
+/// Returns the effective user of this process.
 pub(crate) fn caller() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -62,7 +63,8 @@ impl Directory {
         Ok(is_believed(&stat, uid).then_some(Self { file, path }))
     }
 
-    /// The directories for `uid` that are believed: the one of its name, or else those with a suffix (directory-S2).
+    /// Returns the directories for `uid` that are believed: the one of its name, or else those with
+    /// a suffix (directory-S2).
     pub(crate) fn find(root: &Path, uid: u32) -> io::Result<Vec<Self>> {
         if let Some(found) = Self::open(root.join(name_of(uid)), uid)? {
             return Ok(vec![found]);
@@ -83,7 +85,7 @@ impl Directory {
             }
             match rustix::fs::mkdir(&path, Mode::from_raw_mode(MODE)) {
                 Ok(()) => open_to_users(&path, uid)?,
-                // Another user has the name (directory-S2).
+                // Another user has taken the name (directory-S2).
                 Err(Errno::EXIST) => {
                     let suffix = RandomState::new().build_hasher().finish();
                     path.set_file_name(format!("{}.{suffix:016x}", name_of(uid)));
@@ -100,7 +102,7 @@ impl Directory {
         rustix::fs::openat(&self.file, name, flags, Mode::from_raw_mode(0o600))
     }
 
-    /// The status of a file in it.
+    /// Returns the status of a file in it.
     pub(crate) fn stat(&self, name: &str) -> rustix::io::Result<Stat> {
         rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW)
     }

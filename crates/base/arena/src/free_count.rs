@@ -102,7 +102,7 @@ impl FreeCount {
     /// As [`take`](Self::take), from all counters.
     #[cold]
     fn gather(&self, arena: &Arena, n: u64, keep: u64) -> bool {
-        // free_count-K3: the last to give back sees all of it.
+        // free_count-K3: the last thread to give its blocks back sees all of them.
         while self.total(arena) >= n + keep {
             let mut have = 0;
             for counter in self.all(arena) {

@@ -1,5 +1,5 @@
-//! The lengths of runs of clear bits in each aligned unit of a [`Bitmap`], so that a search skips
-//! units that have no long enough run without reading their bits.
+//! The lengths of runs of clear bits in each aligned unit of a [`Bitmap`]. With them a search skips
+//! units without a long enough run, and does not read their bits.
 //!
 //! Each unit has a word with the lengths of its longest run of clear bits, and of the runs at its
 //! beginning and its end. A run that spans units is the end of one, any number of clear units, and
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use rng::Rng;
 
-    /// Bits that are set, searched one by one.
+    /// The model: a list of bits that is searched one by one.
     struct Naive(Vec<bool>);
 
     impl Naive {
@@ -345,7 +345,7 @@ mod tests {
                 let longest = runs.longest(&arena, BITS);
                 assert!(longest >= naive.longest(), "{seed} {step}: hidden");
             }
-            // When all that fits is found, nothing is left.
+            // Searches for single bits find all bits that are left.
             while runs.claim(&arena, 0..BITS, &mut search(1, false)).is_some() {}
             assert_eq!(runs.map.count(&arena), BITS);
             assert_eq!(runs.longest(&arena, BITS), 0);
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut roomy), Some(20));
         assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut search(5, true)), Some(0));
         assert!(runs.claim_exactly(arena, UNIT + 1..UNIT + 2));
-        // 5..10, 25..513, 514.., which ends with whole units.
+        // Clear are 5..10, 25..513, and 514 to the end, with whole units.
         let mut skip = Search { skip: 1, ..search(3, true) };
         assert_eq!(runs.claim(arena, 0..4 * UNIT, &mut skip), Some(UNIT + 2));
         assert_eq!(skip.skip, 0);

@@ -100,7 +100,7 @@ mod shared {
     unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 }
 
-/// Where a table of `T` lies in an arena: offset in bytes and number of elements.
+/// The location of a table of `T` in an arena: offset in bytes and number of elements.
 pub struct Span<T> {
     offset: usize,
     len: usize,
@@ -149,7 +149,7 @@ impl Layout {
         self.derived = self.bytes;
     }
 
-    /// Bytes reserved so far.
+    /// Returns the bytes reserved so far.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

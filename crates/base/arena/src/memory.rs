@@ -55,7 +55,7 @@ impl View {
         }
     }
 
-    /// The table at `span`.
+    /// Returns the table at `span`.
     ///
     /// # Safety
     /// 1. The memory stays mapped while the table is borrowed.

@@ -1,4 +1,4 @@
-//! Which processes are alive.
+//! Identities of processes, and whether these are alive.
 //!
 //! The kernel reuses numbers, so a process is identified by its number and the time at which it
 //! first asked for its own identity ([`ProcessId::own`]). A process that has the number now, and
@@ -256,11 +256,11 @@ mod tests {
         assert!(ProcessId::is_free(id.pid()));
     }
 
-    /// process-L1–L3, in a process that can open nothing.
+    /// Checks process-L1–L3 in a process that cannot open any file.
     #[test]
     fn no_descriptor_is_needed() {
         let parent = ProcessId::own();
-        // SAFETY: the children, which have one thread, end without running anything of the test's.
+        // SAFETY: the children have one thread, and end without running code of the test.
         unsafe {
             let zombie = libc::fork();
             if zombie == 0 {

@@ -14,8 +14,8 @@
 //!   ([`was_short`]).
 //! - room-O3: processes that stay attached allocate a reserve again as soon as there is room
 //!   ([`Arena::take_reserve`]).
-//! - room-O4: if the file has been truncated, private zeros take the place of all of it, and the gate is closed for good
-//!   ([`LOST`]): operations fail with `EIO`, and no process ends by the signal.
+//! - room-O4: if the file has been truncated, private zeros replace the whole arena, and the gate
+//!   is closed for good ([`LOST`]): operations fail with `EIO`, and no process ends by the signal.
 
 #![allow(unsafe_code)]
 
@@ -134,7 +134,7 @@ fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
     let (base, len) = (arena.range().start, arena.range().len());
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the pages of the arena, which is unmapped as a whole and reached by atomics only.
+    // SAFETY: the pages of the arena, which is unmapped as a whole and accessed by atomics only.
     let is_there = unsafe { mm::mmap_anonymous(base as *mut _, len, prot, flags).is_ok() };
     ANY_LOST.store(true, Release);
     if is_there {

@@ -18,7 +18,7 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// Milliseconds between two checks of a waiter whether to go on.
 pub const PATIENCE_MS: u32 = 10;
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
     /// Together with other readers.

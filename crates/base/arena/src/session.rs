@@ -14,8 +14,8 @@
 //!   The side that closes the gate executes the fence for both (`membarrier(2)`, the expedited
 //!   kind). A process that the kernel has registered may *rely* on that, and its slot records it.
 //!   The threads of a process that cannot be registered (an old kernel, a filter of system calls)
-//!   fence themselves. A process that closes the gate and cannot make others fence opens it again
-//!   if any process relies on it, and leaves the repair to those that can.
+//!   fence themselves. If a process that closes the gate cannot make others fence, and any process
+//!   relies on that, it opens the gate again. It leaves the repair to processes that can.
 //! - session-E5: the slot of a dead process is either cleared by its *sweeper*, or taken over
 //!   uncleared by a new process. Each stores its mark (`sweeper`, `who`), fences, and checks for
 //!   the other's mark. Both may back off, but not both go on. A slot becomes free before its
@@ -375,7 +375,7 @@ impl Session {
         }))
     }
 
-    /// Whether a descriptor is of the session's file.
+    /// Whether a descriptor belongs to the session's file.
     pub(crate) fn is_file(&self, fd: BorrowedFd<'_>) -> bool {
         rustix::fs::fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.id)
     }
@@ -403,7 +403,7 @@ impl Session {
         self.memory.table(self.tables.processes)
     }
 
-    /// The calling thread's slot, taken at first use.
+    /// Returns the calling thread's slot, which it claims at first use.
     #[inline]
     fn slot(self: &Arc<Self>) -> Result<u32, Refused> {
         let (key, slot) = sync::last().get();
@@ -460,7 +460,7 @@ impl Session {
         Ok(slot as u32)
     }
 
-    /// The slot of this process, taken at first use.
+    /// Returns the slot of this process, which it claims at first use.
     pub(crate) fn process(&self) -> Result<usize, Refused> {
         let forks = u64::from(FORKS.load(Relaxed)) << 32;
         let known = self.process.load(Acquire);
@@ -670,7 +670,7 @@ mod tests {
 
     /// Runs `body` in a forked process. Returns whether it returned true there.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child has one thread and ends without running anything of the test's.
+        // SAFETY: the child has one thread, and ends without running code of the test.
         unsafe {
             let child = libc::fork();
             if child == 0 {

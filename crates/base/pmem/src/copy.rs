@@ -156,12 +156,11 @@ pub unsafe fn copy_durably(to: *mut u8, from: *const u8, len: usize) {
 }
 
 /// The sizes in bytes from which on [`copy_out`] copies in several streams: without ERMS, and with
-/// it. The bounds differ, as copies out of the last-level cache do. An EPYC with 32 MiB of it and
-/// ERMS copied 64 KiB of a file of 64 MiB at 29 GB/s by `memcpy` and at 19 in streams; 1 MiB at 17
-/// and 19 (`keepstone-bench scaling`, d9eb60fd). The first generation of EPYC has 8 MiB
-/// and no ERMS (2026-11-24). It copied 64 KiB by `memcpy` and in streams at 18 and 20 GB/s from the
-/// last-level cache, at 14 and 18 from memory, at 45 and 43 from nearer caches; 512 KiB at 16 and
-/// 19, at 13 and 16, at 34 and 36.
+/// it. The bounds differ, as copies out of the last-level cache do. All rates are GB/s by `memcpy`
+/// / in streams. An EPYC with ERMS and 32 MiB of it copied 64 KiB of a file of 64 MiB at 29 / 19,
+/// and 1 MiB at 17 / 19 (`keepstone-bench scaling`, d9eb60fd). The first generation of EPYC has 8
+/// MiB and no ERMS (2026-11-24). It copied 64 KiB at 18 / 20 from the last-level cache, 14 / 18
+/// from memory, and 45 / 43 from nearer caches. It copied 512 KiB at 16 / 19, 13 / 16, and 34 / 36.
 const STREAMED: usize = 64 << 10;
 const STREAMED_BY_ERMS: usize = 1 << 20;
 

@@ -448,7 +448,7 @@ impl Region {
 /// region uses them in this way.
 ///
 /// # Safety
-/// Of all of them:
+/// For all of them:
 /// 1. The range lies in the region (`check_load`, `check_store`).
 /// 2. It is mapped at `base`, readable, and where it is stored to writable, during the call.
 impl Region {

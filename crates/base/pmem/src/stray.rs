@@ -1,4 +1,5 @@
-//! Stray writes: stores through wild pointers that meet the mapping of a protected region (PMBD §IV-B).
+//! Stray writes: stores through wild pointers that hit the mapping of a protected region (PMBD
+//! §IV-B).
 //!
 //! The store raises SIGSEGV and changes nothing. A handler, installed with the first protected
 //! region, reports the address, counts the store, and has the symbols of the stack looked up. It

@@ -5,7 +5,8 @@
 //! requests that a `recv(2)` returns, and then sends the replies by one `sendmsg(2)`. A client that
 //! wants more than one CPU opens more connections (`CAN_MULTI_CONN`).
 //!
-//! - **connection-N1** No client makes the server allocate more than [`OUTBOX_BYTES`] and one request's content.
+//! - **connection-N1** For each client, the server allocates at most [`OUTBOX_BYTES`] and the
+//!   content of one request.
 //! - **connection-N2** A payload is stored as it arrives, in whole blocks; it is not collected in
 //!   memory.
 //! - **connection-N3** The thread sends all prepared replies before it waits for the client.
@@ -194,7 +195,7 @@ fn skip(
     }
 }
 
-/// The phase of requests.
+/// The phase of a session in which requests are served.
 struct Transmission<'s> {
     session: &'s Session,
     device: &'s dyn BlockDevice,

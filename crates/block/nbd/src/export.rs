@@ -70,7 +70,7 @@ impl Export {
         self.read_only
     }
 
-    /// Returns the block sizes of the device, with requests of at most [`LEN_MAX`].
+    /// Returns the block sizes of the device, with requests of at most 32 MiB (`LEN_MAX`).
     pub fn block_sizes(&self) -> BlockSizes {
         let sizes = self.device.block_sizes();
         BlockSizes { maximum: sizes.maximum.min(LEN_MAX), ..sizes }

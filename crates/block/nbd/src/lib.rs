@@ -1,9 +1,9 @@
 //! A block device served to other programs and machines: the server's side of the NBD protocol.
 //!
 //! Specification: NetworkBlockDevice/nbd, `doc/proto.md`. The server supports fixed newstyle
-//! negotiation with `GO`, `INFO` and block sizes, TLS, structured replies with sparse reads,
-//! `base:allocation` block status, extended headers, forced unit access, trim, fast zeroing, and
-//! flushes that cover all connections.
+//! negotiation with `GO`, `INFO` and block sizes, TLS, structured replies with sparse reads, and
+//! extended headers. It supports `base:allocation` block status, forced unit access, trim, fast
+//! zeroing, and flushes that cover all connections.
 //!
 //! It does not support oldstyle negotiation, which the specification discourages, nor resizing
 //! under a client, which it only sketches. If an export grows, later sessions get its new size.

@@ -57,8 +57,9 @@ impl Dirty {
 }
 
 fn set(bits: &[AtomicU64], n: u64) {
-    // Set the bit even if it is set. A check first would not be ordered after the marked store, and
-    // a barrier that takes the bit in between would flush a line that does not hold the store yet.
+    // Set the bit even if it is set. A check first would not be ordered after the marked store. A
+    // barrier that takes the bit in between would then flush a line that does not hold the store
+    // yet.
     bits[(n / 64) as usize].fetch_or(1 << (n % 64), AcqRel);
 }
 

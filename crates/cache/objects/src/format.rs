@@ -121,7 +121,7 @@ pub fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8], name: &str) -> Resu
 pub struct Id {
     /// The manifest's epoch, which differs for each holder.
     pub epoch: u64,
-    /// Counted up by the holder.
+    /// A number that the holder increments for each object.
     pub number: u64,
 }
 

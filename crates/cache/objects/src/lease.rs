@@ -1,8 +1,8 @@
 //! The lease of the process that may write: an object with a counter that its holder increments.
 //!
-//! - **lease-L1** A process may take the lease if no lease exists, if it was given back, if its
-//!   holder is known to be dead, or if its counter has not changed for the duration of the lease,
-//!   by the taker's clock. Clocks of two machines are never compared.
+//! - **lease-L1** A process may take the lease if no lease exists, if it was given back, or if its
+//!   holder is known to be dead. It may also take it if the counter has not changed for the
+//!   duration of the lease, by the taker's clock. Clocks of two machines are never compared.
 //! - **lease-L2** The lease only decides which process tries to write. If two processes believe to
 //!   hold it, the manifest keeps one of them from writing (manifest-M2).
 

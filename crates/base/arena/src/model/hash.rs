@@ -48,7 +48,7 @@ impl Tables {
     }
 }
 
-/// Two threads put in and take out in the same chain; a key that stays is always found.
+/// Two threads insert and remove keys in the same chain; a key that stays is always found.
 #[test]
 fn what_is_in_is_found() {
     explore(|| {
@@ -93,7 +93,7 @@ fn die_inside(t: Tables, arena: &Arena) {
     die();
 }
 
-/// A process dies in the bucket while another one comes.
+/// A process dies as owner of the bucket while another one uses it.
 #[test]
 fn a_bucket_whose_owner_dies_is_taken_over() {
     explore(|| {

@@ -104,8 +104,9 @@ fn nobody_is_inside_a_stopped_world() {
     });
 }
 
-/// session-E4: process 2 comes while process 3, which cannot make others fence, stops the world. Process 2 relies
-/// on that and does not fence, so process 3 either sees it and backs off, or keeps it outside.
+/// session-E4: process 2 attaches while process 3, which cannot make others fence, stops the world.
+/// Process 2 relies on that and does not fence, so process 3 either sees it and backs off, or keeps
+/// it outside.
 #[test]
 fn who_cannot_make_others_fence_does_not_stop_those_who_rely_on_it() {
     explore(|| {

@@ -62,8 +62,8 @@ impl Guarded {
     }
 }
 
-/// One thread takes a node. The other takes two and gives the first back, so that the top of the
-/// stack is again the node that the first thread saw, but the node below is not. Without the tag,
+/// One thread takes a node. The other takes two and gives the first back. Then the top of the stack
+/// is again the node that the first thread saw, but the node below is another. Without the tag,
 /// that node would have two owners.
 #[test]
 fn the_tag_tells_a_node_that_came_back() {

@@ -1,11 +1,12 @@
-//! Doubt about the words of an arena: a user who may write its file has overwritten them, or a bug has.
+//! Doubt about the words of an arena: a user with write permission for its file, or a bug, has
+//! overwritten them.
 //!
-//! - doubt-W1: a thread that finds words that no operation has left (a panic over an index, a chain
-//!   that does not end, a lock that no thread can have) marks the arena as *in doubt*. The effect
-//!   is that of a death inside (session-E2): the derived state is rebuilt.
-//! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and in all that time
-//!   no thread has been inside without a wait of its own. A thread that waits marks that in its
-//!   slot. If the doubt is wrong, operations start over, which is safe.
+//! - doubt-W1: a thread that finds impossible words marks the arena as *in doubt*. Examples are an
+//!   index that causes a panic, an endless chain, and a lock that no thread can have. The effect is
+//!   that of a death inside (session-E2): the derived state is rebuilt.
+//! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and all threads
+//!   inside have waited for locks all that time. A thread that waits marks that in its slot. If the
+//!   doubt is wrong, operations start over, which is safe.
 //! - doubt-W3: a word of the arena is only used as an index, after a check, so no process reaches outside the arena.
 
 use super::{Header, Session};

@@ -38,12 +38,12 @@ impl Stopped<'_> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        // Half-built derived state is never used.
+        // After a panic the derived state may be half-built: keep all threads out for good.
         open(&self.header.gate, if std::thread::panicking() { LOST } else { 0 });
     }
 }
 
-/// Puts the gate back to what it was before it was closed, unless it is closed for good (room-O4).
+/// Restores the value of the gate before it was closed, unless it is closed for good (room-O4).
 fn open(gate: &AtomicU32, before: u32) {
     let _ = gate.fetch_update(Release, Relaxed, |now| (now != LOST).then_some(before));
     sync::futex_wake(gate);

@@ -14,12 +14,12 @@
 //! [`LOOKS_MAX`] checks: `DRAIN` then keeps new users out until the last user leaves, which closes
 //! it.
 //!
-//! Keeping a chunk open for several stores is called a window. A store to a closed chunk may do
-//! without: it goes through the file, or lifts the protection for itself alone. A chunk gets a
-//! window when the stores to it without one, among the last [`ERA`] such stores, have together
-//! taken as long as opening and closing a window. So scattered stores, which would use a window
-//! only once, are cheaper; and a window that is worth its cost opens late by at most that cost. The
-//! cost is measured, as it depends on whether huge pages map the chunk.
+//! A chunk that stays open for several stores is called a window. A store to a closed chunk may do
+//! without: it goes through the file, or lifts the protection for itself alone. The cost of stores
+//! without a window is added up for each chunk, over [`ERA`] such stores of all chunks. A chunk
+//! gets a window when its sum reaches the cost of opening and closing one. So scattered stores,
+//! which would use a window only once, are cheaper; and a window that is worth its cost opens late
+//! by at most that cost. The cost is measured, as it depends on whether huge pages map the chunk.
 
 #![allow(unsafe_code)]
 

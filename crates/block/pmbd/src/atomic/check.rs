@@ -22,7 +22,7 @@ pub enum Fault {
         /// Its word.
         word: u64,
     },
-    /// Several blocks have one data block.
+    /// Several blocks share one data block.
     Shared {
         /// Number of the data block.
         number: DataNo,

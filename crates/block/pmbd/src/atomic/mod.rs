@@ -212,7 +212,7 @@ impl<M: Medium> Atomic<M> {
         self.space.free(arena, replaced.into_iter().flatten()); // atomic-A2
     }
 
-    /// Makes blocks read as zeros, by their words.
+    /// Zeroes blocks by clearing their words.
     fn clear(&self, off: u64, len: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
         let block = u64::from(self.geometry.block);
         let end = (off + len) / block;
