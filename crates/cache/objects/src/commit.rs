@@ -29,7 +29,7 @@ const LOGS: std::ops::RangeInclusive<u64> = 32..=1000;
 const SNAPSHOT_SHARE: u64 = 32 << 10;
 /// The least bytes of logs that cause a snapshot.
 const LOG_BYTES: u64 = 1 << 20;
-/// The time for which a sync goes on after a file could not be uploaded.
+/// The time since its start after which a sync with a failed upload gives up on the other files.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most files that are uploaded at once.
 const PARALLEL: usize = 8;
