@@ -7,9 +7,9 @@
 //! an object that returns while its key is there enters the main queue at once. In the main queue,
 //! an object that was hit moves to the end, with one hit less.
 //!
-//! Differences from the paper: the small queue is a tenth of the objects cached now, as the policy
-//! does not know the size of the cache (the cache asks for victims when it is full). Ghosts are
-//! counted, not weighed.
+//! Differences from the paper: the small queue is a tenth of the objects cached now. The policy
+//! does not know the size of the cache, which asks for victims when it is full. Ghosts are counted,
+//! not weighed.
 //!
 //! - s3fifo-G1: the number of ghosts is at most nine tenths of the number of objects.
 

@@ -8,9 +8,9 @@
 //! - **delegate-G1** While a file is delegated, the shadow has every block of the backing file, as
 //!   eviction skips the file. The front end has cached neither content nor attributes of the file.
 //! - **delegate-G2** Programs write only to blocks that were marked under the same number, for them
-//!   or by them. All steps that precede a write by the cache itself were done before: marks, space
-//!   in the backing store, truncation of a longer backing file, and, if it is promised, a durable
-//!   name. So there is nothing to sync, either.
+//!   or by them. All steps that precede a write by the cache itself were done before. These are
+//!   marks, space in the backing store, truncation of a longer backing file, and, if promised, a
+//!   durable name. So there is nothing to sync, either.
 //! - **delegate-G3** Any other use of the file recalls it first; then its size is the shadow's, as
 //!   pmcache-C3 demands. Writing back is such a use, so a delegation ends at the latest when its
 //!   dirty data has to be written back.

@@ -1,7 +1,7 @@
 //! Writing back.
 //!
-//! - **drain-W1** The marks of a file are cleared when the marked data is durable in the backing
-//!   file, and only those of blocks that were not written since they were read for that.
+//! - **drain-W1** The mark of a block is cleared when its data is durable in the backing file,
+//!   unless the block was written again since it was read for that.
 //! - **drain-W2** Before bytes go to the backing file, the record is marked busy and the known size
 //!   of the backing file is extended to cover them. So a truncation meanwhile knows that it has to
 //!   truncate the backing file, too.

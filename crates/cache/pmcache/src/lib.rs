@@ -12,23 +12,23 @@
 //!
 //! - **pmcache-C1** An existing block of a shadow has the file's content. A missing one is read
 //!   from the backing file, as far as that reaches; beyond its end the file has zeros.
-//! - **pmcache-C2** A block that the shadow has and the backing file may lack is marked in the
-//!   bitmap, durably, before it is stored and until the backing file has it, durably. A mark
-//!   without a block has no meaning.
+//! - **pmcache-C2** A block of the shadow that the backing file may lack is marked in the bitmap.
+//!   The mark is durable before the block is stored, and stays until the block is durable in the
+//!   backing file. A mark without a block has no meaning.
 //! - **pmcache-C3** While a file has a bitmap, its shadow has its size and its times. A longer
 //!   backing file is truncated, durably, before the file grows again: so bytes that were cut off
 //!   never appear again by C1.
 //! - **pmcache-C4** The cache changes a backing file only while its record is marked so
 //!   ([`record::Flags::BUSY`]). Until that change is synced, the record is marked
-//!   [`record::Flags::UNSYNCED`]: a power failure may then bring back an earlier state of the file,
+//!   [`record::Flags::UNSYNCED`]. A power failure may then bring back an earlier state of the file,
 //!   which its change time shows. Otherwise the file equals its fingerprint, or another process has
 //!   changed it. Then data that was only read is dropped, and written data is kept but not written
 //!   back, and access to the file is refused.
 //! - **pmcache-C5** Acknowledged data can be written back: its space in the backing store was
 //!   allocated before, or counted.
-//! - **pmcache-C6** Marked data is discarded only by a command that names the file, or after the
-//!   file was removed through the cache and the removal is durable: a file that a power failure
-//!   brings back has the data written to it.
+//! - **pmcache-C6** Marked data is discarded only by a command that names the file, or after a
+//!   removal through the cache has become durable. So a file that a power failure brings back has
+//!   the data written to it.
 //!
 //! Locks are taken in this order: `Node::io` (the backing file is changed); `Node::state`, and that
 //! of a second file only without waiting; then any one of the cache's own locks.

@@ -23,8 +23,8 @@ pub struct Node {
     /// Held while fetched blocks are stored in the shadow.
     pub keeping: Mutex<()>,
     /// Whether the file has to be compared with the backing store regardless of the last
-    /// comparison: an answer from there did not fit the fingerprint, or other processes have
-    /// changed it.
+    /// comparison. It is set if an answer from there did not fit the fingerprint, or if other
+    /// processes have changed the file.
     pub is_suspect: AtomicBool,
     /// Whether other processes are known to have changed its content, whatever its times are.
     pub is_changed: AtomicBool,

@@ -146,9 +146,10 @@ struct Bytes {
 }
 
 impl Record {
-    /// Returns whether a backing file that is found so after a crash is as the cache left it, at
-    /// the end or since the last sync of the backing store. The change time distinguishes older
-    /// states from changes by other processes: it only grows, and programs cannot set it.
+    /// Returns whether a backing file with this fingerprint after a crash is in a state that the
+    /// cache left, at the end or since the last sync of the backing store. The change time
+    /// distinguishes older states from changes by other processes: it only grows, and programs
+    /// cannot set it.
     pub fn may_have_left(&self, found: &Fingerprint) -> bool {
         let is_older = || found.ctime <= self.left.ctime;
         self.state.contains(Flags::BUSY)
@@ -202,7 +203,8 @@ impl Record {
     }
 }
 
-/// The creation of a file that may not be durable below: enough to make it again.
+/// The creation of a file that may not be durable in the backing store, with all that is needed to
+/// create the file again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Birth {
     /// Permissions, without set-user-ID, set-group-ID and sticky bits.

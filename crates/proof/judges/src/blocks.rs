@@ -1,6 +1,6 @@
-//! Crashes of block devices (`pmbd`). After each crash, data that a request, a barrier or "forced
-//! unit access" has confirmed must be there, each atomic block must be old or new, checksums must
-//! match, and the device must be usable.
+//! Crashes of block devices (`pmbd`). After each crash, data confirmed by a request, a barrier or
+//! "forced unit access" must be there. Each atomic block must be old or new, checksums must match,
+//! and the device must be usable.
 //!
 //! Requests are data. Each stores words that no other request stores, so that every word found
 //! shows its origin. A [`Workload`] has requests of one thread or of several threads at once.
@@ -413,7 +413,8 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     ];
     let part = |at, n, zero| Request::Part { at, n, zero, now: false };
     let parts = [
-        // Within one word, and from the middle of a line to the next, with parts of words at both ends.
+        // Within one word, and from the middle of a line to the next, with parts of words at both
+        // ends.
         vec![vec![part(2, 3, false)], vec![part(5, 2, false)]],
         vec![vec![part(53, 22, false), part(60, 2, true)], vec![part(61, 70, false)]],
     ];

@@ -2,8 +2,8 @@
 //!
 //! A catalogue is a text file. Each bug names a source file, a piece of its text that occurs
 //! exactly once, and the text that replaces it. [`weave`] puts all bugs into one copy of the
-//! source, each behind a switch that the program reads when it starts ([`SWITCH`]), so that one
-//! build serves all bugs ("mutant schemata", Untch et al., ISSTA 1993). Other builds of the source
+//! source, each behind a switch that the program reads when it starts ([`SWITCH`]). So one build
+//! serves all bugs ("mutant schemata", Untch et al., ISSTA 1993). Other builds of the source
 //! contain no trace of the switch.
 //!
 //! [`all`] adds a bug to those of the files for each flush and fence that is a statement of its
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 /// The environment variable that selects the bug, by its number from 1.
 pub const SWITCH: &str = "KEEPSTONE_PLANTED";
 
-/// The engines, each with the catalogue of bugs in its crate or in the crates that it uses, and
-/// with crates whose flushes and fences add one bug each. These are the engine's own crate, and
-/// crates that store on behalf of it and of other engines.
+/// The engines, with two entries each. The catalogue holds the bugs in the engine's crate and in
+/// crates that it uses. The crates are those whose flushes and fences add one bug each: the
+/// engine's own, and crates that store on behalf of several engines.
 const ENGINES: [(&str, &str, &[&str]); 4] = [
     ("bpfs", include_str!("../catalogue/bpfs.txt"), &["engines/bpfs", "tree/namespace"]),
     ("model", include_str!("../catalogue/modelfs.txt"), &["engines/modelfs"]),
@@ -103,9 +103,10 @@ pub fn all(crates: &Path) -> Result<Vec<Planted>, String> {
 /// the reason.
 type Parsed = (Vec<Planted>, Vec<(String, String)>);
 
-/// Parses a catalogue. A bug has the lines `bug NAME` and `file FILE`, optionally `in FUNCTION` and
-/// `argued REASON`, and then the old text, each line after `-`, and the new text, each line after
-/// `+`. A line `order PLACE | REASON` gives the reason for a flush or fence. `#` starts a comment.
+/// Parses a catalogue. A bug has the lines `bug NAME` and `file FILE`, and optionally `in FUNCTION`
+/// and `argued REASON`. Then follow the old text, each line after `-`, and the new text, each line
+/// after `+`. A line `order PLACE | REASON` gives the reason for a flush or fence. `#` starts a
+/// comment.
 fn parse(engine: &'static str, text: &str) -> Result<Parsed, String> {
     let mut bugs: Vec<Planted> = Vec::new();
     let mut orders = Vec::new();

@@ -182,8 +182,9 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     Ok(hunts)
 }
 
-/// The families of SCMFS: by default; with stores that bypass the cache; with readers that read
-/// without a copy; with stores through mappings; with whole units; and with a busy collector.
+/// The families of SCMFS. They run it by default, with stores that bypass the cache, and with
+/// readers that read without a copy. Others run it with stores through mappings, with whole units,
+/// and with a busy collector.
 fn scmfs() -> Result<Vec<Hunt>, String> {
     let bases = pools(&Scmfs)?;
     let mut hunts = everything(Scmfs, &bases, "");

@@ -281,8 +281,8 @@ const INSIDE: [&str; 10] = [
     "zero a range",
 ];
 
-/// Returns whether a state lies between two others: it has the tree of one of them, except for
-/// contents, and each byte of the contents has the value of one of them.
+/// Returns whether a state lies between two others. It must have the tree of one of them, except
+/// for contents, and each byte of the contents must have the value of one of them.
 fn is_torn(before: &State, after: &State, now: &State) -> bool {
     let is = |other: &State| now.tree.without_content() == other.tree.without_content();
     let is_torn = |(name, bytes): (&&str, &Vec<u8>)| {

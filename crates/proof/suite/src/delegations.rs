@@ -10,8 +10,8 @@ use vfs::{
 const ROUNDS: usize = 100;
 const LEN: u64 = 40_000;
 
-/// Tests that every process can read and write by a delegation until it is recalled, and none after
-/// the recall has returned, even if it was in the middle of a write.
+/// Tests that every process can read and write by a delegation until it is recalled. After the
+/// recall has returned, no process can, even if it was in the middle of a write.
 pub fn nobody_writes_after_a_recall<E: Engine>() {
     let pool = PoolFile::new::<E>("delegations", 16 << 20);
     let (server, program) = (attach::<E>(&pool.0), attach::<E>(&pool.0));

@@ -208,8 +208,8 @@ pub fn the_server_hears_of_removals<E: Engine>() {
     server.end_serving();
 }
 
-/// Tests that a new process must wait while the kernel may cache the answers of the server, and
-/// that the kernel may cache none once another process is there.
+/// Tests that a new process must wait while the kernel may cache the answers of the server. Once
+/// another process is there, the kernel may cache none.
 pub fn who_comes_waits_until_the_kernel_keeps_nothing<E: Engine>() {
     let pool = PoolFile::new::<E>("keeps", 16 << 20);
     let server = attach::<E>(&pool.0);

@@ -1,4 +1,4 @@
-//! Tests several processes on one pool that are killed at any moment: every completed operation is
+//! Tests several processes on one pool that are killed at any moment. Every completed operation is
 //! kept, none is half visible, no lock stays taken, and nothing leaks.
 //!
 //! The test program starts itself again as a worker. A worker makes random changes to its own

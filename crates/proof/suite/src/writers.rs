@@ -7,8 +7,8 @@ const BLOCK: u64 = 4096;
 /// The number of blocks of the file.
 const BLOCKS: u64 = 700;
 
-/// Tests that each block holds the data of one write, or zeros, while other threads write, truncate
-/// and punch the same blocks, and that no block is lost.
+/// Tests that each block holds the data of one write, or zeros, and that no block is lost.
+/// Meanwhile other threads write, truncate and punch the same blocks.
 pub fn blocks_of_one_file_are_whole<E: Engine>() {
     let fs = mounted::<E>(64 << 20);
     let free = fs.statfs().blocks_free;

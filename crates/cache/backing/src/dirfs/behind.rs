@@ -20,7 +20,7 @@
 //!   the process.
 //! - **behind-D5** The group of openings is closed before that of changes. While an opening waits
 //!   for an answer and its file has marks of both groups, the kernel blocks the closing of either
-//!   group. So the field of this group comes first, and its descriptor is higher: the kernel closes
+//!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
 use super::inode::{key_of, stat, told_key};

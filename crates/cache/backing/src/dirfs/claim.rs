@@ -1,8 +1,8 @@
 //! Exclusive use of a directory by one cache.
 //!
 //! A cache locks its directory (`flock(2)`). But every user who may read the directory can lock it,
-//! too. So a lock counts only if its holder is a server of this user or of root: a process with
-//! that user ID that runs this program, or a program of the same name.
+//! too. So a lock counts only if its holder is a server of this user or of root. That is a process
+//! with such a user ID that runs this program, or a program called `keepstone`.
 
 use super::inode::stat;
 use rustix::fs::FlockOperation;

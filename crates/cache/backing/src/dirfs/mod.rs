@@ -19,8 +19,8 @@
 //!   leads to it. A hard link in the directory is such a name, even if there are other names
 //!   outside. An inode without any name is usable as long as it is referenced.
 //! - **dirfs-B6** A mount below the directory is not entered (`EXDEV`) if its flags forbid more
-//!   than the flags for users of this object: set-user-ID programs, devices, execution, symbolic
-//!   links.
+//!   than the flags for users of this object. Such flags concern set-user-ID programs, devices,
+//!   execution and symbolic links.
 //! - **dirfs-B7** Blocks that ext4 reserves for the superuser are not available to users. Data is
 //!   stored as another user and without `CAP_SYS_RESOURCE`; only calls that create for the
 //!   superuser get those blocks.

@@ -184,8 +184,8 @@ fn a_file_has_a_mode_of_its_own() {
         assert_eq!(status(&cache, ino).mode, own);
         let root = cache.setxattr(ROOT, DATA.as_bytes(), own.as_bytes(), SetXattr::Any);
         assert_eq!(root, Err(Errno::INVAL));
-        // The mode is stored with the file, not with this cache, and each write then makes the name
-        // durable as the mode demands.
+        // The mode is stored with the file, not with this cache. After a new attachment it still
+        // decides whether a write waits for a durable name.
         let cache = attach(copy(&cache), &below, Options { mode, ..options() }).unwrap();
         let ino = cache.lookup(ROOT, b"f").unwrap().ino;
         below.fail(&[Call::Fsync, Call::Sync, Call::SyncMetadata], Errno::IO);

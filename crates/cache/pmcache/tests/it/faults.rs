@@ -87,8 +87,8 @@ fn what_cannot_be_found_is_kept() {
     assert_eq!(content(&below, ino).unwrap(), [7; 9000]);
 }
 
-/// A file that was not found when the pool was attached may appear again, as its removal may be
-/// undone.
+/// The search for a file failed when the pool was attached, but the file exists. Its data is kept
+/// until its removal is durable.
 #[test]
 fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
     let (cache, below) = fresh(options());

@@ -14,9 +14,9 @@ const BYTES: u64 = 4 * 512 * BLOCK;
 const SCRIPT: &str = "create /a; write /a 0 5000; mkdir /d; create /d/c; write /d/c 0 100; \
     create /u; truncate /u 2097152; append /u 100; allocate /u 2097152 2084864";
 
-/// The sequences: growth within the unit and over its end, in one write and in two; a write across
-/// two units; freeing a unit that is allocated again; shifts by whole units and by other lengths;
-/// files that move while they grow.
+/// The sequences. Files grow within the unit and over its end, in one write and in two. A write
+/// crosses two units; a unit is freed and allocated again. Ranges shift by whole units and by other
+/// lengths, and files move while they grow.
 const SEQUENCES: &str = "\
 append /u 100; append /u 30000; fsync /u
 append /u 30000; fsync /u; truncate /u 4182016; append /u 9000

@@ -33,8 +33,8 @@ fn nobody_builds_on_what_the_power_takes_back() {
     assert_eq!(report.violations, 0);
 }
 
-/// The campaign found that mounts made nothing durable: a pointer was lost after the next mount had
-/// seen it gone, and a name after it had seen it.
+/// The campaign found that mounts made nothing durable. The next mount had relied on a cleared
+/// pointer, or on a new name, that a power failure then undid.
 #[test]
 fn what_the_killed_left_is_durable_when_it_is_mounted() {
     let lines = [
@@ -44,7 +44,8 @@ fn what_the_killed_left_is_durable_when_it_is_mounted() {
     replay(&lines);
 }
 
-/// The campaign found that a recovery made both durable together.
+/// The campaign found that a recovery made the new end of a file and the cleared bytes beyond it
+/// durable together.
 #[test]
 fn a_new_end_is_durable_before_what_lies_beyond_it_is_cleared() {
     let lines = [

@@ -14,8 +14,8 @@ use judges::catalogue::sources;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Mutants that are not bugs: the start of the site's label (after `…`, a text that it contains),
-/// the bugs, and the reason. docs/CRASHTESTING.md has the arguments at length.
+/// Mutants that are not bugs: the start of the site's label, the bugs, and the reason. A text after
+/// `…` may occur anywhere in the label. docs/CRASHTESTING.md has the arguments at length.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("store.rs date: self.medium().store_u64", STORE, TIMES),
     ("store.rs write_inode: self.medium().store_u64", &[DelayStore, TearStore], HALF_A_LIFE),

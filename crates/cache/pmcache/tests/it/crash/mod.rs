@@ -426,8 +426,7 @@ impl Run {
     }
 
     /// Gives a name to another file, as programs do: saves a file by a new one, swaps two files, or
-    /// removes a file and gives its name to another or a new one. With syncs in between, or
-    /// without.
+    /// removes a file and reuses its name. With syncs in between, or without.
     fn give_name_away(&self, rng: &mut Rng, name: usize) {
         let others = |is_free: bool| {
             let other = |other: &usize| *other != name && self.file(*other).is_none() == is_free;
