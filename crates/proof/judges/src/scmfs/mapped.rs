@@ -56,7 +56,7 @@ fn options() -> MountOptions {
     MountOptions { prealloc: Prealloc { blocks_min: 4, ..options.prealloc.clone() }, ..options }
 }
 
-/// Parses [`SEQUENCES`].
+/// Parses the sequences.
 pub fn sequences() -> Vec<Vec<Op>> {
     let parse = |line| vfs::script::parse(line).expect("the sequences are well-formed");
     SEQUENCES.lines().map(parse).collect()

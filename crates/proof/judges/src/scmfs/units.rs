@@ -33,7 +33,7 @@ pub fn base() -> Result<Base, String> {
     Base::build(&Scmfs, "units", BYTES, script)
 }
 
-/// Parses [`SEQUENCES`].
+/// Parses the sequences.
 pub fn sequences() -> Vec<Vec<Op>> {
     SEQUENCES.lines().map(|line| parse(line).expect("the sequences are well-formed")).collect()
 }
