@@ -92,7 +92,8 @@ impl Group {
             len => len?,
         };
         let mut rest = &buf[..len];
-        // SAFETY: They were just read, and what was split off is left behind.
+        // SAFETY: The bytes were just read, and `rest` no longer has the events that were split
+        // off.
         while let Some((event, next)) = unsafe { split(rest) } {
             each(event?);
             rest = next;
@@ -138,13 +139,13 @@ unsafe fn split(bytes: &[u8]) -> Option<(Result<Event<'_>>, &[u8])> {
     Some((Ok(event), rest))
 }
 
-/// Reads the information records of an event, as far as they are about files.
+/// Reads the information records of an event that concern files.
 fn describe<'a>(mut records: &'a [u8], event: &mut Event<'a>) {
     while let Some(len) = word(records, 2).map(|len| u16::from_ne_bytes(len) as usize) {
         let Some(record) = records.get(..len).filter(|_| len > 0) else { return };
         records = &records[len..];
         let Some(bytes) = word(record, RECORD_HEAD).map(u32::from_ne_bytes) else { continue };
-        // The kind stands between the length and the bytes.
+        // The kind is between the length and the bytes.
         let end = RECORD_HEAD + HANDLE_HEAD + bytes as usize;
         let Some(handle) = record.get(RECORD_HEAD + 4..end) else { continue };
         let name = record[end..].split(|byte| *byte == 0).next().unwrap_or_default();

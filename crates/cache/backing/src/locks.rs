@@ -12,7 +12,7 @@ const COUNT: usize = 64;
 /// Locks, each for a share of the inode numbers.
 pub struct Locks([RwLock<()>; COUNT]);
 
-/// One or two locks held.
+/// One or two held locks.
 pub type Held<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
 impl Locks {

@@ -1,8 +1,8 @@
 //! The table of inodes. It records references, parents, and changes that are not durable.
 //!
 //! - **nodes-N1** A number means one identity from its assignment until the node is dropped.
-//! - **nodes-N2** A node is kept while it is referenced, is the last known parent of another, or
-//!   has changes that are not durable and would be lost with it.
+//! - **nodes-N2** A node is kept while it is referenced, is the last known parent of another node,
+//!   or has changes that are not durable and would be lost with it.
 //! - **nodes-N3** A referenced node without a name keeps a descriptor, as a handle may not lead to
 //!   it any more.
 
@@ -274,7 +274,7 @@ impl Nodes {
         }
     }
 
-    /// Notes that an inode was not in the tree when it was changed last, at this time.
+    /// Notes that an inode was not in the tree when it had this change time.
     pub fn set_left(&mut self, ino: Ino, changed_at: (i64, u32)) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.left_at = Some(changed_at);
@@ -393,7 +393,7 @@ impl Nodes {
         self.nodes.len()
     }
 
-    // --- what others change ---------------------------------------------------------------------
+    // --- changes by others ----------------------------------------------------------------------
 
     /// Starts the index by which nodes can be [found](Self::told) by the key that `key` makes of an
     /// identity.

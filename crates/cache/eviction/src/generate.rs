@@ -252,7 +252,7 @@ mod tests {
             loops += u64::from((LOOP_KEYS..SINGLE_KEYS).contains(&access.key));
             singles += u64::from(access.key >= SINGLE_KEYS);
         }
-        // Of the 160 000 that are no scans.
+        // These are shares of the 160 000 accesses that are not scans.
         assert!((39_000..41_000).contains(&loops), "{loops}");
         assert!((79_000..81_000).contains(&singles), "{singles}");
         let again: Vec<_> = workload.generate().take(100).collect();

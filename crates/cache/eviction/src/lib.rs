@@ -117,7 +117,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A name that no policy has.
+/// The error for a name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownKind(String);
 

@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// Adds and deletes keys of a small range, in an order that looks random.
+    /// Adds and deletes keys of a small range, in a pseudo-random order.
     #[test]
     fn the_index_is_a_map() {
         let mut objects = Objects::new(Arc::new(Marks::new(1)));

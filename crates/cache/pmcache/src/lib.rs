@@ -17,13 +17,13 @@
 //!   backing file. A mark without a block has no meaning.
 //! - **pmcache-C3** While a file has a bitmap, its shadow has its size and its times. A longer
 //!   backing file is truncated, durably, before the file grows again: so bytes that were cut off
-//!   never appear again by C1.
+//!   never appear again by pmcache-C1.
 //! - **pmcache-C4** The cache changes a backing file only while its record is marked so
 //!   ([`record::Flags::BUSY`]). Until that change is synced, the record is marked
 //!   [`record::Flags::UNSYNCED`]. A power failure may then bring back an earlier state of the file,
-//!   which its change time shows. Otherwise the file equals its fingerprint, or another process has
-//!   changed it. Then data that was only read is dropped, and written data is kept but not written
-//!   back, and access to the file is refused.
+//!   which its change time shows. In all other cases, a file that differs from its fingerprint was
+//!   changed by another process. Then data that was only read is dropped. Written data is kept but
+//!   not written back, and access to the file is refused.
 //! - **pmcache-C5** Acknowledged data can be written back: its space in the backing store was
 //!   allocated before, or counted.
 //! - **pmcache-C6** Marked data is discarded only by a command that names the file, or after a

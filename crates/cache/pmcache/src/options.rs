@@ -1,4 +1,4 @@
-//! How a cache works.
+//! The options of a cache.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How a cache works.
+/// The options of a cache.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The guarantee for writes.

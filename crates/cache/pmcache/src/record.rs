@@ -59,7 +59,7 @@ bitflags::bitflags! {
     pub struct Flags: u32 {
         /// The cache is changing it: the fingerprint may be from before or after the change.
         const BUSY = 1;
-        /// Its last name is being removed through the cache.
+        /// Its last name was or is being removed through the cache.
         const ORPHAN = 2;
         /// Another process has changed it while the cache had data that was not written back.
         const CONFLICT = 4;
@@ -102,7 +102,7 @@ pub struct ShownCtime {
 }
 
 impl ShownCtime {
-    /// As it is stored.
+    /// Returns the stored form.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.left.0.to_le_bytes());
@@ -110,7 +110,7 @@ impl ShownCtime {
         bytes
     }
 
-    /// Parses stored bytes; `None` if they are invalid.
+    /// Parses the stored form; `None` if it is invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (left, shown) = bytes.split_at_checked(8)?;
         let time = |bytes: &[u8]| Some(Timestamp(i64::from_le_bytes(bytes.try_into().ok()?)));
@@ -157,7 +157,7 @@ impl Record {
             || self.state.contains(Flags::UNSYNCED) && is_older()
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub fn to_bytes(&self) -> Vec<u8> {
         let punch = self.intent.unwrap_or(Punch { offset: 0, len: 0 });
         let bytes = Bytes {
@@ -174,7 +174,7 @@ impl Record {
         [bytes.as_bytes(), &self.identity, hint].concat()
     }
 
-    /// From what was stored.
+    /// Parses the stored form.
     ///
     /// # Errors
     /// `EUCLEAN` if they are not a record.
@@ -256,7 +256,7 @@ impl Birth {
         }
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub fn to_bytes(&self) -> Vec<u8> {
         let len = |bytes: &[u8]| (bytes.len() as u32).into();
         let bytes = BirthBytes {
@@ -271,7 +271,7 @@ impl Birth {
         [bytes.as_bytes(), &self.parent, &self.name, &self.again].concat()
     }
 
-    /// From what was stored.
+    /// Parses the stored form.
     ///
     /// # Errors
     /// `EUCLEAN` if they are not a birth.

@@ -189,7 +189,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         let node = self.table.get(ino);
         let found = self.load(&node, &mut write(&node.state));
         match found {
-            // The next attach removes it again.
+            // The next attachment removes it again.
             Ok(()) | Err(Errno::STALE) => Ok(()),
             Err(err) => {
                 self.retire(&node);

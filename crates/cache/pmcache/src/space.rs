@@ -198,8 +198,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    /// Evicts up to `blocks` blocks that pinned files have grown by since they were pinned
-    /// (pins-P2); returns how many.
+    /// Evicts up to `blocks` blocks by which pinned files have grown since they were pinned
+    /// (pins-P2). Returns how many.
     fn evict_beyond_pins(&self, blocks: u64) -> Result<u64> {
         let mut freed = 0;
         for shadow in self.resident.pins.shadows() {
@@ -249,8 +249,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.punch_unmarked(shadow, &Blocks::default(), blocks)
     }
 
-    /// Evicts up to `blocks` blocks of a dirty file that the backing file has as well (pmcache-C2);
-    /// returns how many.
+    /// Evicts up to `blocks` blocks of a dirty file that the backing file has as well (pmcache-C2).
+    /// Returns how many.
     pub(crate) fn evict_clean(&self, cnode: &Cnode, blocks: u64) -> Result<u64> {
         let Some(dirty) = &cnode.dirty else { return Ok(0) };
         let differs = cnode.record.state.intersects(Flags::CONFLICT | Flags::ORPHAN);
@@ -266,8 +266,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         freed
     }
 
-    /// Frees up to `blocks` blocks of a shadow that are not `marked`, from its beginning on;
-    /// returns how many.
+    /// Frees up to `blocks` blocks of a shadow that are not `marked`, from its beginning on.
+    /// Returns how many.
     fn punch_unmarked(&self, shadow: Ino, marked: &Blocks, blocks: u64) -> Result<u64> {
         let mut freed = 0;
         let mut at = 0;

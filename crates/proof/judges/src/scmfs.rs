@@ -17,7 +17,7 @@ use vfs::Durability;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scmfs;
 
-/// Why stores of contents may stay in the caches.
+/// The reason why stores of contents may stay in the caches.
 const UNSYNCED: &str = "contents are durable on fsync";
 
 impl Scmfs {

@@ -172,7 +172,7 @@ fn try_out<E: Engine>(image: &[u8], rng: &mut Rng) {
         }
         Err(Error::Damaged(problems)) => {
             assert!(!sound && !problems.is_empty());
-            // Each round repairs at least one word and can uncover what was behind it.
+            // Each round repairs at least one word, and may uncover further damage behind it.
             for round in 0.. {
                 let report = check(true).unwrap();
                 let repaired = report.problems.iter().filter(|p| p.repaired).count();

@@ -160,7 +160,7 @@ pub struct PoolFile(pub PathBuf);
 impl PoolFile {
     /// Creates and formats a pool of `bytes` bytes.
     pub fn new<E: Engine>(name: &str, bytes: u64) -> Self {
-        // Tests of one process may give the same name: an engine is tested under several
+        // Several tests of a process may use the same name, as an engine is tested under several
         // configurations.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));

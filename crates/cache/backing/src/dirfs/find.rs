@@ -56,7 +56,7 @@ impl DirFs {
         Ok(entry)
     }
 
-    /// Fails with `ESTALE` unless an inode that a record led to lies within the directory, or has
+    /// Fails with `ESTALE` unless an inode to which a record led lies within the directory, or has
     /// no name at all (dirfs-B5).
     pub(super) fn check_within(&self, ino: Ino, inode: &Inode) -> Result<()> {
         if inode.kind == FileKind::Dir {

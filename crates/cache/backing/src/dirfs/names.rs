@@ -195,7 +195,7 @@ impl DirFs {
         Ok(())
     }
 
-    /// Notes that an inode lost a name (dirfs-B3: it was opened before).
+    /// Notes that an inode lost a name. Its descriptor was opened before (dirfs-B3).
     fn lost_name(&self, lost: &Found, dir: Ino, name: &[u8]) {
         let keeps_open = self.keeps_open(&lost.identity);
         let mut nodes = self.nodes();

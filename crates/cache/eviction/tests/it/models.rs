@@ -387,7 +387,7 @@ fn s3fifo_heeds_weights() {
     }
     // 0 moves to the main queue, and 1 is the victim.
     assert_eq!(policy.victim(&mut |_| false), Some(1));
-    // Now the small queue is less than a tenth, and has to be spared.
+    // Now the small queue is below a tenth and has to be spared.
     policy.insert(0, 10);
     assert_eq!(policy.victim(&mut |_| false), Some(0));
     policy.insert(1, 2);

@@ -67,7 +67,7 @@ fn options() -> MountOptions {
         step: 2,
         relocate: 100,
         whole_below: 100,
-        // So that files of one block move.
+        // This lets files of one block move.
         unit: 1,
         ..Prealloc::default()
     };
