@@ -1,37 +1,37 @@
 # Keepstone: build, test, show, measure. `make help` lists the targets.
 #
-# What a target needs and Debian has, it installs by apt-get (as root, or with sudo).
+# Targets install the packages that they need by apt-get (as root, or with sudo).
 
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin
 CARGO ?= cargo
-# Where .ci, the tests and the benchmarks keep what they fetch and build.
+# The directory in which .ci, the tests and the benchmarks keep their downloads and builds.
 WORK := .work
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 BENCH := $(RELEASE)/keepstone-bench
-# cargo-nextest and cargo-deny, where the machine has none.
+# cargo-nextest and cargo-deny, if the machine lacks them.
 TOOLS := $(abspath $(WORK))/tools/bin
 export PATH := $(PATH):$(TOOLS)
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
-# Features of the keepstone command: ublk (takes libclang).
+# Features of the keepstone command: ublk (needs libclang).
 FEATURES ?=
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
-# How often a schedule may take the processor from a thread that could go on.
+# Preemptions in a schedule: times that it takes the processor from a thread that could go on.
 LOOM_PREEMPTIONS ?= 3
-# The engine that `make crash-campaign` explores (bpfs without it), and whose planted bugs `make crash-score` judges (all
-# engines without it): bpfs, scmfs, model, pmbd.
+# The engine that `make crash-campaign` explores (bpfs without it), and whose planted bugs `make
+# crash-score` judges (all engines without it): bpfs, scmfs, model, pmbd.
 ENGINE ?=
-# Minutes of processor time that the score has for each bug (without it: all workloads), and a file in which it notes what
-# became of it, to go on from there.
+# Minutes of processor time of the score for each bug (without it: all workloads), and a file in
+# which it notes the results, to continue from there.
 SCORE_MINUTES ?=
 SCORE_RESULTS ?=
 # Minutes for each family of crash states.
 CRASH_MINUTES ?= 30
 
-# What `make bench-scmfs` measures, and with which options (--quick, --strict).
+# Measurements of `make bench-scmfs`, and their options (--quick, --strict).
 SCMFS_MEASURED ?= ratios iozone postmark scaling misses aging
 SCMFS_BENCH ?=
 
@@ -50,9 +50,9 @@ build: ## target/release/keepstone and libkeepstone.so
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
 	scripts/demo.sh
 
-# The suites run the program that the other tests run: built once, and its assertions hold it. To name what is built puts the
-# library beside the program. Both commands name the whole workspace: without one package, others could have fewer features,
-# and would be built twice.
+# The suites run the same program as the other tests, built once and with assertions. Naming --lib
+# puts the library into the directory of the program. Both commands name the whole workspace:
+# without one package, others could have fewer features and would be built twice.
 test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib/packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
@@ -73,7 +73,7 @@ test: loom-arena ## all tests: of the workspace, models, and suites of the field
 	scripts/test/bdev/run.sh all
 	scripts/test/security/run.sh all
 
-# Left out of what these packages have: what mounts something, or is another user.
+# Left out: tests that mount a file system or need another user.
 QUICK := arena bpfs direct engines mounts namespace nbd objects os pmbd pool scmfs vfs
 QUICK_TESTS := not (test(a_full_shm) | test(a_strangers_file)) & (kind(lib) | not package(/^(pmem|posix|crashsim)$$/))
 quick: ## formatting, and the tests that need no root and no mount (2 minutes after a build)
@@ -85,7 +85,8 @@ quick: ## formatting, and the tests that need no root and no mount (2 minutes af
 loom: loom-arena ## locks, allocator, gate of processes, families, epochs and windows through every schedule (two minutes)
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) test --package direct --package pmem --package posix --lib -- model::
 
-# The shared arena's: all of its code is built for the models. Those of other crates are among their tests.
+# Models of the shared arena, for which all of its code is built. Models of other crates are among
+# their tests.
 loom-arena:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    CARGO_PROFILE_RELEASE_LTO=off $(CARGO) test --release --package arena --lib
@@ -138,7 +139,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 	$(BENCH) fuse --quick
 	$(BENCH) bdev --quick
 
-bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
+bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
 	scripts/lib/packages.sh valgrind
 	$(CARGO) build --release --package bench
 	mkdir -p $(WORK)/bench
@@ -146,7 +147,7 @@ bench-scmfs: ## what SCMFS is to show, and BPFS beside it: ratios, IOzone, PostM
 	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done
 	$(BENCH) report $(SCMFS_MEASURED:%=$(WORK)/bench/%.json)
 
-bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount, in turn (12 minutes)
+bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
 
 install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
@@ -164,8 +165,9 @@ campaign: ## millions of generated calls against the model and the kernel, kills
 	KEEPSTONE_KILLS=5000 $(CARGO) test --release --package bpfs --package scmfs --test it processes
 	KEEPSTONE_HOSTILE=100000 $(CARGO) test --release --package bpfs --package scmfs --test it hostile
 
-# Guided by coverage, under AddressSanitizer, where there is a nightly toolchain; else mutations of valid inputs.
-fuzz: ## what strangers send, as bytes: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
+# Guided by coverage, under AddressSanitizer, with a nightly toolchain; else mutations of valid
+# inputs.
+fuzz: ## bytes that strangers can send: sockets, pools, caches, mounts, stores (14 targets of FUZZ_SECONDS each)
 	KEEPSTONE_NBD_SESSIONS=100000 $(CARGO) test --release --package nbd --test it fuzz
 	if $(CARGO) +nightly --version; then \
 	    scripts/lib/packages.sh g++ && scripts/lib/cargo-tools.sh $(TOOLS) cargo-fuzz && \

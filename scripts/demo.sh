@@ -3,13 +3,13 @@
 #
 #   scripts/demo.sh        or: make demo
 #
-# Needs Debian 12 and a Rust toolchain; installs the rest by apt-get. The pool is in DRAM
-# (/dev/shm) and goes at the end, also after a failure. Exit status: 0 if everything that was claimed
-# was seen, 1 if not.
+# Needs Debian 12 and a Rust toolchain; installs the rest by apt-get. The pool is in DRAM (/dev/shm)
+# and is removed at the end, also after a failure. Exit status: 0 if every claim was shown, 1 if
+# not.
 #
 # Environment: KEEPSTONE, the program to show (default: builds target/release/keepstone);
-# KEEPSTONE_CACHE, where sources are kept (default: .work/debian-source); LAYOUT, what the pool is laid out for (bpfs,
-# scmfs; default bpfs).
+# KEEPSTONE_CACHE, the directory of sources (default: .work/debian-source); LAYOUT, the layout of
+# the pool (bpfs, scmfs; default bpfs).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +28,7 @@ fetch_source xz-utils "$outside/xz"
 fetch_source git "$outside/git-tree"
 # git keeps no empty directories.
 find "$outside/git-tree" -type d -empty -delete
-say "sources of xz ($(count "$outside/xz") files) and git ($(count "$outside/git-tree") files), from Debian"
+progress "sources of xz ($(count "$outside/xz") files) and git ($(count "$outside/git-tree") files), from Debian"
 
 step "Make a pool in DRAM, mount it"
 "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size 2G --label demo | indent
@@ -38,7 +38,7 @@ seen "a pool in DRAM, mounted as an ordinary directory"
 step "Build a C project in it: xz"
 tar --create --directory "$outside" xz | tar --extract --directory "$mnt"
 (cd "$mnt/xz" && ./configure --quiet --disable-nls --disable-doc --disable-shared) >"$outside/log" 2>&1
-say "unpacked and configured"
+progress "unpacked and configured"
 make --directory "$mnt/xz" -j2 >"$outside/log" 2>&1 &
 helper=$!
 sleep 5
@@ -52,7 +52,7 @@ make --directory "$mnt/xz" -j2 check >"$outside/log" 2>&1
 grep -qE '^# FAIL: +0$' "$outside/log"
 seen "xz: unpacked, configured, built with make -j2 despite a kill; make check $(sed -n 's/^# PASS: */passed /p' "$outside/log")"
 "$mnt/xz/src/xz/xz" --keep --stdout "$mnt/xz/ChangeLog" | "$mnt/xz/src/xz/xz" -d | cmp - "$outside/xz/ChangeLog"
-say "the xz that was built packs and unpacks"
+progress "the xz that was built packs and unpacks"
 
 step "Keep a repository in it: git with $(count "$outside/git-tree") files"
 cp --recursive "$outside/git-tree" "$mnt/work"

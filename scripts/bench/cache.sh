@@ -1,33 +1,40 @@
 #!/bin/bash
-# Measures programs on a cache over ext4 (`keepstone attach`) beside the same ext4 without it and a BPFS pool, ROUNDS times in turn.
+# Measures programs on a cache over ext4 (`keepstone attach`), on ext4 without it and on a BPFS
+# pool, alternating for ROUNDS rounds.
 #
-#   cache.sh [ROW…]       columns: ext4    a directory of ext4, its page cache
-#                                        run     the cache over another ext4, by a program under `keepstone run`
-#                                        mount   the same cache, by the same program without it
-#                                        bpfs    a BPFS pool, under `keepstone run`
-#                                        bare    as many requests as `run` makes to the cache's server, to one that does nothing
-#                                                (bench/c/requests.c): no server of FUSE takes less
+#   scripts/bench/cache.sh [ROW…]     columns:
+#     ext4    a directory of ext4, its page cache
+#     run     the cache over another ext4, by a program under `keepstone run`
+#     mount   the same cache, by the same program without it
+#     bpfs    a BPFS pool, under `keepstone run`
+#     bare    as many requests as `run` makes to the cache's server, to a server that does nothing
+#             (bench/c/requests.c): the least that any server of FUSE takes
 #
-# Rows (default: all): osync (2000 writes of 4 KiB, O_SYNC), async (20 000 without it), sqlite-delete and sqlite-wal (300 and 1000
-# autocommits, synchronous=full), reread (64 MiB four times in pieces of 4 KiB that were read before), create (500 files of 16 KiB,
-# each fsynced, and removed), bdb-1 to bdb-8 (Chell's Figure 11: Berkeley DB with so many threads, 35 % reads, each write a durable
-# transaction), ycsb-a and forestdb (PMAL's mixes on the same: zipfian, 5 threads, half and two thirds reads), copy (64 MiB by
-# copy_file_range of 1 MiB), copy-rw (the same by read and write), mmap (100 000 stores of 64 bytes to pages of a mapped file) and msync
-# (2000, each made durable by msync).
+# Rows (default: all): osync (2000 writes of 4 KiB, O_SYNC), async (20 000 without it),
+# sqlite-delete and sqlite-wal (300 and 1000 autocommits, synchronous=full), reread (64 MiB four
+# times in pieces of 4 KiB that were read before), create (500 files of 16 KiB, each fsynced, and
+# removed), bdb-1 to bdb-8 (Chell's Figure 11: Berkeley DB with 1 to 8 threads, 35 % reads, each
+# write a durable transaction), ycsb-a and forestdb (PMAL's mixes on the same: zipfian, 5 threads,
+# half and two thirds reads), copy (64 MiB by copy_file_range of 1 MiB), copy-rw (the same by read
+# and write), mmap (100 000 stores of 64 bytes to pages of a mapped file) and msync (2000, each made
+# durable by msync).
 #
-# Rows that have to be named, or `filebench` for all of them: the personalities of Filebench (bench/c/personalities.c),
-# fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's Table IV, fileserver-512K, fileserver-2M, varmail-128K and
-# varmail-512K for Chell's Figure 12, and fileserver-100, -1000 and -5000, so many files of 64 MiB together, for PMAL's Figure 5.
-# Scaled to this machine: a 250th of Table IV's files (oltp: of their size), and 8 threads for its 50 (oltp: 1, 2 and 5 for its log
-# writer, 10 writers and 200 readers). Chell's have 64 MiB, too. They have a system more, `sync`: ext4 whose files are all opened
-# with O_SYNC.
+# Rows that have to be named, or `filebench` for all of them: the personalities of Filebench
+# (bench/c/personalities.c), fileserver-128K, webserver, webproxy, varmail-16K and oltp as in PMAL's
+# Table IV, fileserver-512K, fileserver-2M, varmail-128K and varmail-512K for Chell's Figure 12, and
+# fileserver-100, -1000 and -5000 (files of 64 MiB together) for PMAL's Figure 5. Scaled to this
+# machine: a 250th of Table IV's files (oltp: of their size), and 8 threads for its 50 (oltp: 1, 2
+# and 5 for its log writer, 10 writers and 200 readers). Chell's have 64 MiB, too. These rows have
+# one more system, `sync`: ext4 whose files are all opened with O_SYNC.
 #
-# Prints the best time of each in seconds, of the same work everywhere, without the start of the program and what it prepares
-# (bench/c/*.c, cache/calls.py), and ratios: above 1, the cache is faster. Nothing is waiting to be written back when a
-# program starts. ext4 lies in an image on the disk of /var/tmp, so its fsync is that disk's; what that takes is printed, too. What
-# is cached lies in another one, as a cache has fanotify tell of all that happens in the one below it: who writes there pays
-# for that. Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, what the cache promises (journal), JSON (a
-# file that gets the results, too).
+# Prints the best time of each in seconds, of the same work everywhere, without the start of the
+# program and what it prepares (bench/c/*.c, cache/calls.py), and ratios: above 1, the cache is
+# faster. Nothing waits to be written back when a program starts. ext4 lies in an image on the disk
+# of /var/tmp, so its fsync is that disk's; its time is printed, too. The cached ext4 lies in
+# another image, because the cache receives fanotify events of it, and each event slows its cause.
+#
+# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, the
+# cache's promise (journal), JSON (a file that gets the results, too).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
@@ -41,7 +48,8 @@ transactions=4000
 # shellcheck source=../lib/ext4.sh
 source "$root/scripts/lib/ext4.sh"
 "$root/scripts/lib/packages.sh" e2fsprogs python3 gcc libc6-dev libdb5.3-dev liburing-dev >/dev/null
-# Debian's, by path: what else is called python3 may be a script that starts one, and that would be what is served.
+# Debian's, by path: another python3 may be a script that starts one, and the script would be
+# served.
 calls=(/usr/bin/python3 "$root/scripts/bench/cache/calls.py")
 
 rows=(osync async sqlite-delete sqlite-wal reread create bdb-1 bdb-2 bdb-4 bdb-8 ycsb-a forestdb copy copy-rw mmap msync)
@@ -57,7 +65,7 @@ done
 
 work=$(mktemp -d /dev/shm/bench-cache.XXXXXX)
 disk=$(mktemp -d /var/tmp/bench-cache.XXXXXX)
-# A build meanwhile does not change what is measured.
+# Copies, so that a build meanwhile does not change the measured library.
 install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
 export KEEPSTONE_LIBRARY=$work/libkeepstone.so
 clean_up() {
@@ -81,7 +89,8 @@ for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/
 "$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cached" --data "${MODE:-journal}" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
-# The personality of a row of Filebench, its mean size, files, threads and loops; nothing for other rows.
+# Prints the personality of a row of Filebench, its mean size, files, threads and loops; nothing for
+# other rows.
 personality() {
     case $1 in
         fileserver-128K) echo fileserver 131072 400 8 800 ;;
@@ -101,14 +110,15 @@ personality() {
 
 is_personality() { [ -n "$(personality "$1")" ]; }
 
-# personalities ROW MODE [COMMAND…]: in `dir`, by COMMAND.
+# personalities ROW MODE [COMMAND…]: runs the row in `dir` by COMMAND.
 personalities() {
     local arguments
     read -ra arguments <<<"$(personality "$1")"
     "${@:3}" "$work/personalities" "$dir" "${arguments[@]}" "$2"
 }
 
-# The threads of a row of Berkeley DB, its percentage of reads, and how keys are drawn; nothing for other rows.
+# Prints the threads of a row of Berkeley DB, its percentage of reads, and how keys are drawn;
+# nothing for other rows.
 mix() {
     case $1 in
         bdb-*) echo "${1#bdb-} 35 uniform" ;;
@@ -117,7 +127,8 @@ mix() {
     esac
 }
 
-# The program of a row, by what `run` says, in `dir` and as `mode` says, set by the caller: prints seconds.
+# Runs the program of a row by the command `run`, in `dir`, in the mode `mode`, all set by the
+# caller; prints seconds.
 btree() { "${run[@]}" "$work/btree" "$dir" "$1" "$transactions" "$2" "$3"; }
 program() {
     local arguments
@@ -131,20 +142,20 @@ program() {
     fi
 }
 
-# Requests to the cache's server so far.
+# Prints the number of requests to the cache's server so far.
 asked() {
     "$keepstone" stats --json "$work/cached" |
         /usr/bin/python3 -c 'import json, sys; print(sum(json.load(sys.stdin)["requests"].values()))'
 }
 
-# How many threads make the calls of a row.
+# Prints the number of threads that make the calls of a row.
 threads() {
     local arguments
     read -ra arguments <<<"$(mix "$1") $(personality "$1" | cut -d ' ' -f 4)"
     echo "${arguments[0]:-1}"
 }
 
-# once ROW SYSTEM: microseconds.
+# once ROW SYSTEM: prints microseconds.
 once() {
     local dir run=() mode=run seconds before
     if [ "$2" = bare ]; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Whole programs on tmpfs, with and without `keepstone run --direct` in turn (Chell §3.3): Berkeley DB's
-# btree and SQLite. Prints the median of the ratios, and what share of the time without it is spent in the
-# kernel, which is all that there is to be saved.
+# Measures whole programs on tmpfs, alternating with and without `keepstone run --direct` (Chell
+# §3.3): Berkeley DB's btree and SQLite. Prints the median of the ratios, and the share of the
+# kernel in the time without it, which is the most that can be saved.
 #
 #   scripts/bench/chell-programs.sh [ROUNDS]          default: 7 rounds, about two minutes
 #
-# Environment: KEEPSTONE, the program under test (default: target/release/keepstone). Installs what it
-# needs by apt-get, as root.
+# Environment: KEEPSTONE, the program under test (default: target/release/keepstone). Installs what
+# it needs by apt-get, as root.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -20,7 +20,7 @@ scratch=$(mktemp -d /dev/shm/chell-programs.XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 gcc -O2 -o "$scratch/btree" "$root/scripts/bench/chell-programs/btree.c" -ldb-5.3
 
-# once COMMAND…: in a fresh directory, which it gets as its argument $dir.
+# once COMMAND…: runs it in a fresh directory, which it gets as its argument $dir.
 once() {
     local dir
     dir=$(mktemp -d "$scratch/run.XXXXXX")
@@ -32,7 +32,7 @@ once() {
     rm -rf "$dir"
 }
 
-# median: of numbers, one a line.
+# median: prints the median of numbers, one a line.
 median() {
     sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'
 }

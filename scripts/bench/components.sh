@@ -1,33 +1,40 @@
 #!/bin/bash
-# Measures the time by component of one write, as PMAL does in its Tables II and V: 4 KiB over what a file of 1 MiB has already.
+# Measures the time of one write by component, as PMAL does in its Tables II and V: 4 KiB over
+# existing data of a file of 1 MiB.
 #
-#   components.sh [SYSTEM…]     ext4-async     ext4, its page cache
-#                               ext4-sync      ext4, O_SYNC
-#                               cache-journal  a cache over ext4 that promises journal (PMAL), by a program under `keepstone run`
-#                               cache-ordered  one that promises ordered (PMAL-O)
-#                               bpfs           a BPFS pool, by the same program
+#   scripts/bench/components.sh [SYSTEM…]
+#     ext4-async     ext4, its page cache
+#     ext4-sync      ext4, O_SYNC
+#     cache-journal  a cache over ext4 that promises journal (PMAL), by `keepstone run`
+#     cache-ordered  a cache that promises ordered (PMAL-O)
+#     bpfs           a BPFS pool, by the same program
 #
-# Each program (bench/c/writes.c) first writes the file 16 times for what only first writes do, and prints ns per call of the rest:
-# the best of ROUNDS, in turn. Another run of it is sampled by perf, 5000 times a second, and its samples share out that time
-# (components/classify.py); what it is not on the CPU is `waiting for the disk`. The paper has probes in the kernel instead, and
-# names what differs by the file system it is in; here, rows are
+# Each program (bench/c/writes.c) first writes the file 16 times, so that first writes are not
+# measured, and prints ns per call of the rest: the best of ROUNDS alternating rounds. perf samples
+# another run of it, 5000 times a second, and the samples divide that time (components/classify.py).
+# Time off the CPU is `waiting for the disk`. The paper has probes in the kernel instead, with names
+# by file system. Here, rows are
 #
 #   system call gate       into the kernel and out of it
 #   VFS                    files, time stamps, permissions, who is notified
-#   page cache             finding folios and marking them, buffer heads, and writing them back (PMAL: page cache flush, too)
+#   page cache             finding and marking folios, buffer heads, writing back (PMAL: page cache
+#                          flush, too)
 #   memory copy            PMAL's memory I/O, wherever it is done
 #   file system            ext4 and its journal (PMAL: FS consistency)
-#   block layer            requests, and the scheduler, as it is the disk that others are scheduled for
-#   interposition          libkeepstone: that the call is ours, its descriptor, whether the file is delegated
-#   pool's engine          bpfs, namespace, arena, derived: blocks that are claimed, the tree, locks, time stamps
-#   locked instructions    in both of them. The first after a copy takes longest: it waits until the copy's stores are done, and
-#                          is the better part of what a copy costs. In the kernel, whoever is next after the copy pays that
+#   block layer            requests, and the scheduler, which runs others while the disk works
+#   interposition          libkeepstone: finds that it serves the call, its descriptor, whether the file
+#                          is delegated
+#   pool's engine          bpfs, namespace, arena: claimed blocks, the tree, locks, time stamps
+#   locked instructions    in both of them. The first after a copy takes longest: it waits until the copy's
+#                          stores are done, which is the better part of a copy's cost. In the kernel, the
+#                          next component after the copy pays that
 #   medium                 pmem without its copies: flushes, fences, stores of words
 #
-# The two ext4 are two images on the disk of /var/tmp: a cache has fanotify tell of all that happens in the one below it, and each
-# write to that pays for it. Pools lie in /dev/shm, which is not persistent: flushes cost what they cost for DRAM. Needs root.
-# Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a file that gets the results, too), SYMBOLS (a file
-# that gets the functions of each component).
+# The two ext4 are two images on the disk of /var/tmp, because a cache receives fanotify events of
+# its own, and each event slows its cause. Pools lie in /dev/shm, which is not persistent: flushes
+# have the cost of DRAM. Needs root. Environment: KEEPSTONE (default: target/release/keepstone),
+# ROUNDS (5), JSON (a file that gets the results, too), SYMBOLS (a file that gets the functions of
+# each component).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
@@ -55,7 +62,7 @@ done
 source "$root/scripts/lib/ext4.sh"
 work=$(mktemp -d /dev/shm/components.XXXXXX)
 disk=$(mktemp -d /var/tmp/components.XXXXXX)
-# A build meanwhile does not change what is measured.
+# Copies, so that a build meanwhile does not change the measured programs.
 install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
 install -m 755 "$keepstone" "$work/keepstone"
 export KEEPSTONE_LIBRARY=$work/libkeepstone.so
@@ -80,8 +87,8 @@ done
 "$keepstone" mkfs "$work/bpfs.pool" --size 512M >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
-# writes SYSTEM [FIFO FIFO], by what `record` says, set by the caller: prints ns per call, elapsed and on the CPU. Nothing is
-# waiting to be written back when it starts.
+# writes SYSTEM [FIFO FIFO]: runs the program by the command `record`, set by the caller; prints ns
+# per call, elapsed and on the CPU. Nothing waits to be written back when it starts.
 writes() {
     local file=$work/$1/file run=() how=async count=4000000
     case $1 in
@@ -104,7 +111,8 @@ for ((round = 0; round < rounds; round++)); do
     done
 done
 for system in "${systems[@]}"; do
-    # Of all processes: a clock that stops whenever this one sleeps is late by up to 10 us when it goes on (ext4-sync).
+    # Samples all processes: a clock that stops while this process sleeps is up to 10 us late when
+    # it wakes (ext4-sync).
     record=(perf record --quiet --all-cpus -F 5000 -g -D -1 --control "fifo:$work/control,$work/acknowledged"
         --output "$work/samples" --)
     took=$(writes "$system" "$work/control" "$work/acknowledged")
@@ -132,7 +140,7 @@ awk -F '\t' -v json="$work/json" '
             for (s = 1; s <= systems; s++) {
                 key = system_of[s]
                 gsub("-", "_", key)
-                # A dash is nothing; 0 is less than a nanosecond.
+                # A dash means no sample; 0 is less than a nanosecond.
                 if (ns[component[c], s] > 0) printf " %13.0f", ns[component[c], s]
                 else printf " %13s", "-"
                 printf ",\"%s_ns\":%.1f", key, ns[component[c], s] >json

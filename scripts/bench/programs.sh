@@ -1,20 +1,21 @@
 #!/bin/bash
-# Measures whole programs: on tmpfs, under `keepstone run` on a pool and on tmpfs (loaded), on a cached mount, and on ext4 on a RAM
-# disk, in turn, ROUNDS times.
+# Measures whole programs on tmpfs, under `keepstone run` on a pool and on tmpfs (loaded), on a
+# cached mount, and on ext4 on a RAM disk, alternating for ROUNDS rounds.
 #
-#   programs.sh [PROGRAM…]     of: untar find grep du cp rsync git-add git-status git-clone processes gcc make
-#                                    sqlite-delete sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip
-#                                    sort rm (default: all)
+#   scripts/bench/programs.sh [PROGRAM…]
+#       of: untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete
+#       sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip sort rm (default: all)
 #
-# Prints the best wall time of each in seconds, and ratios: above 1, `run` is faster than tmpfs, or than tmpfs for processes that
-# have loaded the library as well, the mount than tmpfs or ext4. Needs root.
-# Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a
-# file that gets the results, too), LAYOUT, what the pools are laid out for (bpfs, scmfs; default bpfs).
+# Prints the best wall time of each in seconds, and ratios. Above 1, `run` is faster than tmpfs, or
+# than tmpfs with the library loaded, and the mount faster than tmpfs or ext4. Needs root. Installs
+# what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5),
+# JSON (a file that gets the results, too), LAYOUT, the layout of the pools (bpfs, scmfs; default
+# bpfs).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
-# What measured programs consist of, beside a line of the shell.
+# The files of measured programs that are more than a line of the shell.
 parts=$root/scripts/bench/programs
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
@@ -30,7 +31,7 @@ programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc
     rocksdb nginx python perl node java gzip sort rm)
 [ $# -eq 0 ] || programs=("$@")
 
-# What a program needs to be installed.
+# need NAME: installs the packages of a program.
 need() {
     case $1 in
         git-*) "$root/scripts/lib/packages.sh" git ;;
@@ -50,7 +51,7 @@ need() {
 for program in "${programs[@]}"; do need "$program"; done
 
 work=$(mktemp -d /dev/shm/bench-programs.XXXXXX)
-# Programs that become another user have to get at all of it.
+# Programs that become another user need access to all of it.
 chmod 755 "$work"
 install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
 export KEEPSTONE_LIBRARY=$work/libkeepstone.so INPUT=$work/input
@@ -74,8 +75,8 @@ for kind in direct cached; do
     mounted+=("$work/$kind")
 done
 
-# 4650 files of 1 to 20 KB of text in 310 directories, C programs, a project of 60 C files, and lines to sort: the same in
-# every run.
+# 4650 files of 1 to 20 KB of text in 310 directories, C programs, a project of 60 C files, and
+# lines to sort: the same in every run.
 python3 - "$INPUT" <<'PYTHON'
 import os, random, sys
 top = sys.argv[1]
@@ -121,7 +122,7 @@ obj:
 PYTHON
 tar cf "$INPUT/tree.tar" -C "$INPUT" tree
 
-# What each program starts from, not measured: `prepare NAME DIR`.
+# prepare NAME DIR: makes the files that a program starts with, untimed.
 prepare() {
     cd "$2"
     case $1 in
@@ -181,7 +182,7 @@ commands() {
     esac
 }
 
-# A short call of the program that it is about.
+# Prints a short call of the measured program.
 version() {
     case $1 in
         untar) echo tar --version ;;
@@ -198,7 +199,7 @@ version() {
     esac
 }
 
-# once NAME KIND: microseconds.
+# once NAME KIND: prints microseconds.
 once() {
     local dir=$work/$2/$1 run=()
     case $2 in direct | loaded) run=("$keepstone" run --) ;; esac
@@ -206,7 +207,7 @@ once() {
     (prepare "$1" "$dir") >/dev/null
     local script start end
     script=$(commands "$1")
-    # Programs are in memory: what reads them from the disk is not what is measured.
+    # Loads programs into memory: reading them from the disk is not measured.
     (cd "$dir" && "${run[@]}" bash -c "$(version "$1")" </dev/null &>/dev/null)
     start=$(date +%s%N)
     (cd "$dir" && "${run[@]}" bash -c "$script" </dev/null >/dev/null)

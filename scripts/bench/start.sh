@@ -1,11 +1,13 @@
 #!/bin/bash
-# Measures what the library costs a process: its start, the first use of a pool, and forks.
+# Measures the cost of the library to a process: its start, the first use of a pool, and forks.
 #
-#   start.sh [LIBRARY…]     libkeepstone.so files to compare (default: the one beside KEEPSTONE)
+#   scripts/bench/start.sh [LIBRARY…]
+#       libkeepstone.so files to compare (default: the one in the directory of KEEPSTONE)
 #
-# Prints medians of ROUNDS rounds, all cases in turn: CPU time (user and system) of a process in microseconds, its page
-# faults, and wall time of fork, _exit and waitpid in microseconds, as quiet as it gets (the 10th percentile) behind it.
-# Needs root, gcc and python3. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (300).
+# Prints medians of ROUNDS rounds, with all cases in each round: CPU time (user and system) of a
+# process in microseconds, its page faults, and wall time of fork, _exit and waitpid in
+# microseconds, with the 10th percentile behind it. Needs root, gcc and python3. Environment:
+# KEEPSTONE (default: target/release/keepstone), ROUNDS (300).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
@@ -29,7 +31,8 @@ mkdir "$work/pool" "$work/tmpfs"
 echo content >"$work/pool/file"
 echo content >"$work/tmpfs/file"
 
-# forks FILE KEEP BEFORE COUNT: COUNT forks after BEFORE others, with FILE read before, and kept open if KEEP is 1.
+# forks FILE KEEP BEFORE COUNT: makes COUNT forks after BEFORE others, with FILE read before, and
+# kept open if KEEP is 1.
 cat >"$work/forks.c" <<'C'
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,7 +85,7 @@ plain = {k: v for k, v in os.environ.items() if not k.startswith("KEEPSTONE_") a
 
 
 def under(library):
-    """The environment that `keepstone run` makes, with this library."""
+    """Returns the environment that `keepstone run` makes, with this library."""
     text = subprocess.run([keepstone, "run", "--quiet", "--", "env", "-0"], env=plain, capture_output=True).stdout
     made = dict(entry.split("=", 1) for entry in text.decode().split("\0") if entry)
     return made | {"LD_PRELOAD": library, "KEEPSTONE_RUN": library}

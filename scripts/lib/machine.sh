@@ -1,14 +1,13 @@
 # shellcheck shell=bash
-# An emulated machine with an NVDIMM (QEMU), for the scripts that source this. They set `root`, the
-# checkout.
+# An emulated machine with an NVDIMM (QEMU). Scripts that source this set `root`, the checkout.
 #
-# A case is what persists, and how programs reach it: fsdax (ext4 with -o dax=always), devdax (a
-# character device), eadr (fsdax on a platform whose CPU caches persist), none (no NVDIMM at all). The machine
-# runs from an initrd, made of what machine_base builds and what a script adds with machine_initrd.
-# QEMU models no CPU caches: nothing here finds a missing flush.
+# A case is a kind of memory and its access: fsdax (ext4 with -o dax=always), devdax (a character
+# device), eadr (fsdax on a platform whose CPU caches persist), none (no NVDIMM). The machine runs
+# from an initrd, which machine_base builds and to which a script adds files with machine_initrd.
+# QEMU models no CPU caches, so these tests cannot find a missing flush.
 #
 # Environment:
-#   KEEPSTONE_WORK            where to keep the kernel, images and builds (default: .work)
+#   KEEPSTONE_WORK            directory of the kernel, images and builds (default: .work)
 #   KEEPSTONE_GUEST_KERNEL    Debian package of the guest's kernel (default: a cloud kernel)
 #   KEEPSTONE_GUEST_ACCEL     QEMU accelerator: tcg,thread=single (default; works in a VM), tcg or kvm.
 #                             With a thread per CPU, QEMU 7.2 races with kernels that patch their own
@@ -30,7 +29,8 @@ die() {
     exit 1
 }
 
-# machine_case CASE: sets mode (fsdax, devdax, none), persistence (QEMU's word), domain (Keepstone's word).
+# machine_case CASE: sets mode (fsdax, devdax, none), persistence (QEMU's word), domain (Keepstone's
+# word).
 # shellcheck disable=SC2034  # not every caller wants all three
 machine_case() {
     case $1 in
@@ -42,8 +42,8 @@ machine_case() {
     esac
 }
 
-# Installs what it needs and leaves $machine/kernel and $machine/base.cpio: busybox, the modules in the
-# order of their loading, init.
+# Installs the packages and makes $machine/kernel and $machine/base.cpio: busybox, the modules in
+# the order of their loading, init.
 machine_base() {
     "$root/scripts/lib/packages.sh" qemu-system-x86 busybox-static e2fsprogs kmod cpio xz-utils zstd
     [[ $machine/base.cpio -nt ${BASH_SOURCE[0]} ]] && return
@@ -93,9 +93,9 @@ kernel_package() {
     die "no kernel package found; set KEEPSTONE_GUEST_KERNEL"
 }
 
-# The guest's init: makes the NVDIMM what the case wants, then runs /main of the script in the same
-# shell. /main finds `path`, where a pool goes, and calls `end STATUS`. Words name=value of the kernel
-# command line are in its environment.
+# The guest's init: configures the NVDIMM for the case, then runs /main of the script in the same
+# shell. /main finds `path`, where a pool goes, and calls `end STATUS`. Words name=value of the
+# kernel command line are in its environment.
 machine_init() {
     cat <<'INIT'
 #!/bin/busybox sh
@@ -111,15 +111,15 @@ for m in /modules/*.ko; do insmod "$m" || echo "insmod $m failed"; done
 [ "$nvdimm_mode" != none ] || . /main
 nd=/sys/bus/nd
 tries=0
-# A namespace that is still raw has a block device; one that knows what it is has that device.
+# A raw namespace has a block device; a configured one has the device of its kind.
 while ! [ -b /dev/pmem0 ] && ! [ -c /dev/dax0.0 ]; do
     tries=$((tries + 1))
     [ $tries -lt 50 ] || { echo "no /dev/pmem0, no /dev/dax0.0"; end 101; }
     sleep 0.1
 done
 if [ "$(cat $nd/devices/namespace0.0/holder)" = "" ]; then
-    # The namespace starts out raw, without the page structures that DAX needs. Give it to the region's
-    # free pfn device (fsdax) or dax device (devdax), with these structures in ram.
+    # The namespace starts out raw, without the page structures that DAX needs. Give it to the
+    # region's free pfn device (fsdax) or dax device (devdax), with these structures in ram.
     case $nvdimm_mode in fsdax) seed=pfn_seed driver=nd_pmem ;; *) seed=dax_seed driver=dax_pmem ;; esac
     device=$(cat $nd/devices/region0/$seed)
     d=$nd/devices/$device
@@ -140,7 +140,7 @@ fi
 INIT
 }
 
-# machine_attach: what /main of a script begins with that attaches block devices in the guest.
+# machine_attach: prints the beginning of a /main that attaches block devices in the guest.
 machine_attach() {
     cat <<'MAIN'
 fail() { echo "failed: $1"; cat /tmp/ready; end 1; }
@@ -169,7 +169,8 @@ machine_initrd() {
     (cd "$1" && find . | cpio -o -H newc --quiet) | cat "$machine/base.cpio" - >"$2"
 }
 
-# machine_program TREE PROGRAM: copies PROGRAM into TREE/bin, and its libraries where they are here.
+# machine_program TREE PROGRAM: copies PROGRAM into TREE/bin, and its libraries to the same paths as
+# here.
 machine_program() {
     local tree=$1 program=$2 library
     mkdir -p "$tree/bin"
@@ -181,7 +182,7 @@ machine_program() {
     done
 }
 
-# machine_image CASE IMAGE: an NVDIMM from the factory, as a sparse file.
+# machine_image CASE IMAGE: makes a new NVDIMM as a sparse file.
 machine_image() {
     local mode persistence domain
     machine_case "$1"
@@ -194,9 +195,9 @@ machine_image() {
     fi
 }
 
-# machine_command CASE IMAGE INITRD WORDS…: sets the array qemu, the command that boots the machine with
-# the console on its stdout. WORDS go to the kernel. Stores survive the death of QEMU: the memory of the NVDIMM
-# is a shared mapping of IMAGE, which does not matter in the case none.
+# machine_command CASE IMAGE INITRD WORDS…: sets the array qemu, the command that boots the machine
+# with the console on its stdout. WORDS go to the kernel. Stores survive the death of QEMU: the
+# memory of the NVDIMM is a shared mapping of IMAGE, which does not matter in the case none.
 machine_command() {
     local image=$2 initrd=$3
     # shellcheck disable=SC2034  # of no interest here
@@ -225,8 +226,9 @@ machine_command() {
     )
 }
 
-# machine_run NAME LOG SECONDS WORD: boots what machine_command has set, with the console in LOG. True when
-# the guest ended with status 0 and a line of the console begins with WORD; else shows the console's end.
+# machine_run NAME LOG SECONDS WORD: boots what machine_command has set, with the console in LOG.
+# True when the guest ended with status 0 and a line of the console begins with WORD; else shows the
+# console's end.
 machine_run() {
     local name=$1 log=$2 seconds=$3 word=$4
     timeout "$seconds" "${qemu[@]}" </dev/null >"$log" 2>&1 || say "$name: qemu ended with $?"

@@ -1,7 +1,9 @@
 # shellcheck shell=bash
-# The origin of a measurement, as documents of docs/measurements have it in their first line. Benchmarks source this.
+# The origin of a measurement, as documents of docs/measurements have it in their first line.
+# Benchmarks source this.
 
-# measured COMMAND [FORMAT…]: prints date, commit, machine, COMMAND, and the versions of the formats on the media.
+# measured COMMAND [FORMAT…]: prints date, commit, machine, COMMAND, and the versions of the formats
+# on the media.
 measured() {
     local root command=$1 commit processor memory flush formats='' format
     shift

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Installs moto, a server that speaks S3, from PyPI: what tests of object stores talk to.
+# Installs moto, a server that speaks S3, from PyPI. Tests of object stores use it.
 #
-#   moto.sh DIR
+#   scripts/lib/moto.sh DIR
 #
-# DIR becomes a virtual environment of Python with DIR/bin/moto_server. Where it is one already nothing is done.
+# Makes DIR a virtual environment of Python with DIR/bin/moto_server, unless it has that already.
 set -euo pipefail
 
 dir=$1
-# Versions 5.2.0 to 5.2.2 answer a condition that fails by an internal error.
+# Versions 5.2.0 to 5.2.2 answer a failing condition with an internal error.
 packages=('moto[s3]==5.2.5' flask flask-cors)
 
 mkdir -p "$(dirname "$dir")"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Installs Debian packages that are missing.
 #
-#   packages.sh PACKAGE…
+#   scripts/lib/packages.sh PACKAGE…
 #
-# As root, or with sudo.
+# Runs as root, or with sudo.
 set -euo pipefail
 
 missing=()

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Builds the FUSE servers that Keepstone is measured against: libfuse's own examples passthrough_ll
+# Builds the FUSE servers that Keepstone is compared with: libfuse's own examples passthrough_ll
 # and passthrough_hp, from Debian's source package, against Debian's libfuse.
 #
-#   peers.sh DIR     puts the two programs into DIR
+#   scripts/lib/peers.sh DIR     puts the two programs into DIR
 #
 # Installs what it needs by apt-get.
 set -euo pipefail

@@ -4,7 +4,7 @@
 # shellcheck source=wait.sh
 source "$(dirname "${BASH_SOURCE[0]}")/wait.sh"
 
-# need_server PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there; its service is not left running.
+# need_server PROGRAM PACKAGE: installs PACKAGE unless PROGRAM is there, and stops its service.
 need_server() {
     command -v "$1" >/dev/null && return
     "$(dirname "${BASH_SOURCE[0]}")/packages.sh" "$2"
@@ -16,7 +16,8 @@ await_socket() {
     await_until "$1" test -S "$2"
 }
 
-# await_answer LOG COMMAND ARG…: waits until COMMAND ARG… succeeds; prints LOG where a server never answers.
+# await_answer LOG COMMAND ARG…: waits until COMMAND ARG… succeeds; prints LOG if the server never
+# answers.
 await_answer() {
     local log=$1
     shift
@@ -30,7 +31,8 @@ await_end() {
     await_until 60 has_ended "$1"
 }
 
-# start_nginx SOCKET [DIRECTIVES]: a web server of ./web at a socket, which logs to ./logs. `$server` is its process.
+# start_nginx SOCKET [DIRECTIVES]: starts a web server of ./web at a socket, which logs to ./logs.
+# `$server` is its process.
 start_nginx() {
     cat >nginx.conf <<CONF
 daemon off;

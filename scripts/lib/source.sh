@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # Fetches sources from Debian's package archive without touching the machine's apt configuration.
-# To be sourced.
+# Scripts source this.
 
 # fetch_source PACKAGE DIR: unpacks the upstream source of PACKAGE into DIR, which must not exist.
 #
-# The archive and its trust are those of the machine's own sources. Debian's patches are left out.
-# Lists and archives stay in $KEEPSTONE_CACHE (default .work/debian-source of the checkout), so that a
-# second call needs no network.
+# Uses the archive and keys of the machine's own sources. Leaves out Debian's patches. Lists and
+# archives stay in $KEEPSTONE_CACHE (default .work/debian-source of the checkout), so that a second
+# call needs no network.
 fetch_source() {
     local package=$1 dir=$2
     local here cache archive
@@ -26,7 +26,7 @@ fetch_source() {
     tar --extract --file "$archive" --directory "$dir" --strip-components 1
 }
 
-# download_source PACKAGE CACHE: apt with a state and a list of sources of its own.
+# download_source PACKAGE CACHE: downloads by apt with a state and a list of sources of its own.
 download_source() {
     local package=$1 cache=$2
     local codename uri

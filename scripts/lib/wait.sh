@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# Waits that end: each has a limit, and a message where the limit is reached. Sourced.
+# Waits with limits: each prints a message if its limit is reached. Scripts source this.
 
-# await_until SECONDS COMMAND…: runs COMMAND every 10 ms until it succeeds. After SECONDS it reports the command and fails.
+# await_until SECONDS COMMAND…: runs COMMAND every 10 ms until it succeeds. After SECONDS it reports
+# the command and fails.
 await_until() {
     local end=$((SECONDS + $1))
     shift
@@ -14,7 +15,8 @@ await_until() {
     done
 }
 
-# has_ended PID: true for a zombie, too. It holds nothing any more, and a container may have no init that reaps it.
+# has_ended PID: true for a zombie, too, which holds no resources. A container may have no init that
+# reaps it.
 has_ended() {
     local state
     kill -0 "$1" 2>/dev/null || return 0
@@ -22,7 +24,8 @@ has_ended() {
     [[ ${state:-Z} == Z ]]
 }
 
-# await_exit SECONDS PID: the exit status of a child. Ends the script if the child is at work after SECONDS.
+# await_exit SECONDS PID: returns the exit status of a child. Ends the script if the child still
+# runs after SECONDS.
 await_exit() {
     await_until "$1" has_ended "$2" || exit 1
     wait "$2" 2>/dev/null

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Kills an emulated machine with an NVDIMM while it writes to ext4 on a block device of ours, boots it again on
-# the same memory, and verifies: the file system is clean, and everything that was fsynced is there.
+# Kills an emulated machine with an NVDIMM while it writes to ext4 on a Keepstone block device,
+# boots it again on the same memory, and verifies that the file system is clean and has everything
+# that was fsynced.
 #
 #   scripts/machine/bdev-torture.sh [ROUNDS]      default: 3 kills, some 20 s each
 #
-# The device is attached by the kernel's NBD client. The machine has no CPU cache that could lose a store:
-# missing flushes are found by `keepstone crashtest --engine pmbd`. Installs what it needs by apt, as root.
-# KEEPSTONE names the program to test; default target/release/keepstone.
+# The device is attached by the kernel's NBD client. The machine has no CPU cache that could lose a
+# store: missing flushes are found by `keepstone crashtest --engine pmbd`. Installs what it needs by
+# apt, as root. KEEPSTONE names the program to test; default target/release/keepstone.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -24,7 +25,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Each record is a file of its own. `confirmed` is the last one that the machine has told of.
+# Each record is a file of its own. `confirmed` is the last record that the machine has reported.
 guest_main() {
     machine_attach
     cat <<'MAIN'
@@ -53,7 +54,7 @@ done
 MAIN
 }
 
-# The number of the last record that the console tells of.
+# Prints the number of the last record that the console reports.
 last_confirmed() { tr -d '\r' <"$log" | sed -n 's/^confirmed \([0-9]*\)$/\1/p' | tail -n 1; }
 
 mkdir -p "$machine"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tests `keepstone bdev attach` by ublk and by the kernel's NBD client, on the NVDIMM of an emulated machine:
-# this machine's kernel may have neither.
+# Tests `keepstone bdev attach` by ublk and by the kernel's NBD client, on the NVDIMM of an emulated
+# machine: this machine's kernel may have neither.
 #
 #   scripts/machine/bdev.sh [ublk|nbd]...      default: both
 #
-# Boots a small QEMU machine once for each (some 30 s): content, ext4, what reaches the device, refusals, and a
-# server that is killed under a file system. Installs what it needs by apt, as root. The environment it heeds is
-# that of lib/machine.sh, and KEEPSTONE_UBLK, a program built with the feature `ublk` (default: builds one).
+# Boots a small QEMU machine once for each (some 30 s): content, ext4, requests that reach the
+# device, refusals, and a server that is killed under a file system. Installs packages by apt, as
+# root. Environment: that of lib/machine.sh, and KEEPSTONE_UBLK, a program built with the feature
+# `ublk` (default: builds one).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -15,13 +16,13 @@ source "$root/scripts/lib/machine.sh"
 keepstone=${KEEPSTONE_UBLK:-$machine/ublk-target/release/keepstone}
 mkdir -p "$machine"
 
-# Leaves $machine/bdev-initrd.
+# Makes $machine/bdev-initrd.
 build() {
     local tree=$machine/bdev-tree
     if [ -z "${KEEPSTONE_UBLK:-}" ]; then
         say "building keepstone with ublk"
         "$root/scripts/lib/packages.sh" libclang1-14
-        # A target directory of its own, so that nobody meets this program by chance.
+        # A target directory of its own, so that other scripts do not run this program by chance.
         (cd "$root" && CARGO_TARGET_DIR=$machine/ublk-target \
             cargo build --quiet --release -p keepstone --features ublk)
     fi
@@ -36,13 +37,13 @@ build() {
 guest_main() {
     machine_attach
     cat <<'MAIN'
-# count NAME: how often the device was asked for that.
+# count NAME: prints the number of requests of that kind to the device.
 count() { keepstone bdev stats $device --prometheus | sed -n "s/^keepstone_bdev_device_$1_total{.*} //p"; }
 
-# asked NAME: fails unless the device has been asked for that.
+# asked NAME: fails unless the device has had a request of that kind.
 asked() { [ "$(count $1)" -gt 0 ] || fail "no $1"; }
 
-# fill FILE: 16 MiB, durable.
+# fill FILE: writes 16 MiB, durably.
 fill() { dd if=/tmp/random of=$1 bs=1M conv=fsync 2>/dev/null; }
 
 content() {
@@ -61,7 +62,8 @@ file_system() {
     keepstone bdev detach $device 2>/dev/null && fail "taken away while mounted"
 }
 
-# What the server had confirmed is there for the next one; file systems on NBD have to be mounted again.
+# The next server has all that the killed one had confirmed; file systems on NBD have to be mounted
+# again.
 killed_nbd() {
     kill -9 $server
     wait $server
@@ -70,7 +72,7 @@ killed_nbd() {
     mount -t ext4 $device /mnt || fail "not mounted after the kill"
 }
 
-# Whoever uses the device waits for the next server.
+# Users of the device wait for the next server.
 killed_ublk() {
     fill /mnt/under-way &
     writer=$!
@@ -90,7 +92,7 @@ killed_ublk() {
     asked fua_writes
 }
 
-# What write buffers had confirmed is lost with them, so the device has to go, too.
+# Confirmed writes are lost with the write buffers, so the device has to go, too.
 killed_with_buffers() {
     serve --by ublk --buffers 1
     dd if=/tmp/random of=$device bs=1M conv=fsync 2>/dev/null || fail "cannot be written through buffers"
@@ -109,7 +111,7 @@ killed_with_buffers() {
     wait $server
     keepstone bdev attach $path --by ublk --buffers 1 --foreground 2>&1 | grep "bdev detach" ||
         fail "taken over with buffers"
-    # Without a server, it can be given up.
+    # Without a server, it can be detached.
     keepstone bdev detach $device || fail "not detached"
     [ "$(ls /sys/class/ublk-char)" = "" ] || fail "devices of killed servers stay"
 }
@@ -137,7 +139,7 @@ end 0
 MAIN
 }
 
-# boot BY: true when the device did what it should.
+# boot BY: succeeds if all checks in the machine passed.
 boot() {
     local by=$1 image=$machine/bdev-$1.img log=$machine/bdev-$1.log qemu status=0
     machine_image fsdax "$image"

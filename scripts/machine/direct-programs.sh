@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the real programs of scripts/test/run under `keepstone run --direct` on DAX file systems of an
-# emulated NVDIMM, where the kernel grants MAP_SYNC.
+# Runs the real programs of scripts/test/run under `keepstone run --direct` on DAX file systems of
+# an emulated NVDIMM, where the kernel grants MAP_SYNC.
 #
 #   scripts/machine/direct-programs.sh [ext4|xfs] [PROGRAM…]     default: both, and all programs
 #
-# Boots a QEMU machine (lib/machine.sh) once per file system, with the programs of this one: its /usr and
-# /etc, and of the checkout what the tests need, in a read-only image under an overlay in memory. Each
-# program runs on tmpfs without Keepstone and on DAX with it, and what it prints and leaves is compared.
-# A quarter of an hour each, because nothing is emulated fast. KEEPSTONE, the program under test, is as in
-# run.sh.
+# Boots a QEMU machine (lib/machine.sh) once per file system, with the programs of this machine: its
+# /usr and /etc, and the needed files of the checkout, in a read-only image under an overlay in
+# memory. Each program runs on tmpfs without Keepstone and on DAX with it, and its output and files
+# are compared. Takes a quarter of an hour each, as emulation is slow. KEEPSTONE, the program under
+# test, is as in run.sh.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -18,7 +18,7 @@ keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 tree=$machine/programs-tree disk=$machine/programs.squashfs
 mkdir -p "$machine"
 
-# Leaves $disk, the guest's root, and $machine/programs.initrd.
+# Makes $disk, the guest's root, and $machine/programs.initrd.
 build() {
     say "making an image of this machine's programs"
     rm -rf "$tree" "$disk"
@@ -37,7 +37,7 @@ cd /programs && mkdir -p proc sys dev tmp run pmem var/tmp var/lib var/log root 
 mount -t proc proc proc && mount -t sysfs sys sys && mount --bind /dev dev || end 108
 if [ "$fs" = xfs ]; then
     umount /pmem
-    # Older kernels exclude DAX where there are reflinks.
+    # Older kernels exclude DAX on file systems with reflinks.
     chroot . /usr/sbin/mkfs.xfs -q -f -m reflink=0 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
 fi
 grep /pmem /proc/mounts
@@ -58,7 +58,7 @@ MAIN
     machine_initrd "$tree/initrd" "$machine/programs.initrd"
 }
 
-# boot FS PROGRAMS: true when all programs have passed there.
+# boot FS PROGRAMS: succeeds if all programs passed there.
 boot() {
     local fs=$1 image=$machine/programs-$1.img log=$machine/programs-$1.log qemu
     machine_image fsdax "$image"

@@ -4,8 +4,9 @@
 #   scripts/machine/direct.sh [ext4|xfs]...      default: both
 #
 # Boots a small QEMU machine once per file system (lib/machine.sh), which runs the tests of
-# crates/front/preload/tests/direct there: random calls on served files against the kernel's answers, and
-# truncation by another process. KEEPSTONE_OPS: how many calls (4000); some two minutes each.
+# crates/front/preload/tests/direct there: random calls on served files against the kernel's
+# answers, and truncation by another process. KEEPSTONE_OPS: number of calls (4000); some two
+# minutes each.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -14,7 +15,7 @@ source "$root/scripts/lib/machine.sh"
 ops=${KEEPSTONE_OPS:-4000}
 mkdir -p "$machine"
 
-# Leaves $machine/direct.initrd.
+# Makes $machine/direct.initrd.
 build() {
     local tree=$machine/direct-tree test library
     say "building the tests"
@@ -29,7 +30,7 @@ build() {
     cat >"$tree/main" <<'MAIN'
 if [ "$fs" = xfs ]; then
     umount /pmem
-    # Older kernels exclude DAX where there are reflinks.
+    # Older kernels exclude DAX on file systems with reflinks.
     mkfs.xfs -q -f -m reflink=0 /dev/pmem0 && mount -o dax=always /dev/pmem0 /pmem || end 104
 fi
 grep /pmem /proc/mounts
@@ -39,7 +40,7 @@ MAIN
     machine_initrd "$tree" "$machine/direct.initrd"
 }
 
-# boot FS: true when all tests have passed there.
+# boot FS: succeeds if all tests passed there.
 boot() {
     local fs=$1 image=$machine/direct-$1.img log=$machine/direct-$1.log qemu
     machine_image fsdax "$image"

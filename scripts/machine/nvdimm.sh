@@ -3,10 +3,10 @@
 #
 #   scripts/machine/nvdimm.sh [fsdax|devdax|eadr]...      default: all three
 #
-# Builds crates/base/pmem/examples/nvdimm_selftest.rs statically and runs it as the only program of a small
-# QEMU machine, once per case (some 10 s each). Installs what it needs by apt, as root.
-# QEMU models no CPU caches: this tests what the kernel grants, not whether a flush is missing.
-# The environment it heeds is that of lib/machine.sh.
+# Builds crates/base/pmem/examples/nvdimm_selftest.rs statically and runs it as the only program of
+# a small QEMU machine, once per case (some 10 s each). Installs packages by apt, as root. QEMU
+# models no CPU caches: this tests the domain that the kernel grants, and cannot find a missing
+# flush. Environment: that of lib/machine.sh.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -15,11 +15,11 @@ source "$root/scripts/lib/machine.sh"
 target=x86_64-unknown-linux-gnu
 mkdir -p "$machine"
 
-# Leaves $machine/initrd, which runs the self-test.
+# Makes $machine/initrd, which runs the self-test.
 build_selftest() {
     local tree=$machine/selftest-tree
     say "building the self-test"
-    # A target directory of its own, because the flags differ from everybody else's.
+    # A target directory of its own, because the flags differ from those of other builds.
     (cd "$root" && RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR=$machine/target \
         cargo build --quiet --release -p pmem --example nvdimm_selftest --target $target)
     rm -rf "$tree"
@@ -33,7 +33,7 @@ MAIN
     machine_initrd "$tree" "$machine/initrd"
 }
 
-# boot CASE: true when the self-test found the domain of the case and its bytes.
+# boot CASE: succeeds if the self-test found the domain of the case and its bytes.
 boot() {
     local name=$1 image=$machine/$1.img log=$machine/$1.log
     local mode persistence domain qemu

@@ -1,19 +1,19 @@
 # shellcheck shell=dash
-# What runs inside the machine of torture.sh: its /main, which init of lib/machine.sh sources
-# (busybox sh). Tells the host, line by line on the second serial port:
+# The program inside the machine of torture.sh: its /main, which init of lib/machine.sh sources
+# (busybox sh). Reports to the host, line by line on the second serial port:
 #
 #   up                programs run
 #   formatted         mkfs has returned
-#   found NAME N      what workload NAME left is whole, and its Nth operation is the last one there
+#   found NAME N      the files of workload NAME are whole, and its Nth operation is the last one there
 #   ready             everything has been verified, all workloads run
 #   ack NAME N        the Nth operation of workload NAME has returned
 #   closed            the mount has been taken down and the pool is clean
 #   bad TEXT          something is wrong
 #
-# It does not end by itself: the host kills it.
+# It does not end by itself; the host kills it.
 #
-# From the kernel's command line: todo (format, work, verify or look), expect (the persistence domain), layout,
-# workloads (with commas), journal (SQLite's mode).
+# From the kernel's command line: todo (format, work, verify or look), expect (the persistence
+# domain), layout, workloads (with commas), journal (SQLite's mode).
 
 : "${path:?}" "${todo:?}" "${expect:=}" "${layout:=bpfs}" "${workloads:=}" "${journal:=}"
 mnt=/mnt
@@ -31,13 +31,14 @@ await_kill() {
     while :; do sleep 60; done
 }
 
-# settle FILE: makes durable what was written to it, where that is not so on return.
+# settle FILE: makes its content durable, if the engine does not do so on return.
 settle() {
     [ "$layout" = bpfs ] || sync "$1"
 }
 
-# Each workload: NAME_find verifies what is there and sets n, the last operation that is; NAME_run goes
-# on from n until an operation fails, and acknowledges each one that returned.
+# Each workload has two functions. NAME_find verifies its files and sets n, the last operation
+# found. NAME_run goes on from n until an operation fails, and acknowledges each operation that
+# returned.
 
 # Records at the end of a file, each by one write: all are whole, in order, without gaps.
 append_find() {
@@ -55,7 +56,7 @@ append_run() {
     done
 }
 
-# A file replaced by rename, as editors do: there is always one state, a whole one.
+# A file replaced by rename, as editors do: it always has exactly one whole state.
 replace_find() {
     n=0
     [ -e $mnt/current ] || return 0
@@ -106,7 +107,7 @@ churn_find() {
     [ ! -e $mnt/churn/$((n / 2 - 8)) ] || n=$((n - 1))
 }
 
-# churn_body I: what file I holds, from a byte to some blocks.
+# churn_body I: prints the content of file I, from a byte to some blocks.
 churn_body() {
     awk -v i="$1" 'BEGIN {
         bytes = i * 7919 % 60000 + 1
@@ -143,7 +144,7 @@ sqlite_find() {
     [ "$found" = 1 ] || bad "sqlite: the tables do not agree on $n transactions"
 }
 
-# One process, whose answers are the acknowledgements.
+# A single process, whose answers are the acknowledgements.
 sqlite_run() {
     {
         echo ".bail on
@@ -160,7 +161,7 @@ sqlite_run() {
     } | sqlite3 -batch $mnt/db >&3
 }
 
-# Commits; what a crash leaves locked is unlocked, as git advises.
+# Commits. Removes locks that a crash leaves, as git advises.
 git_find() {
     n=0
     find $mnt/repo -name '*.lock' -exec rm {} + 2>/dev/null
@@ -202,7 +203,7 @@ for workload in $(echo "$workloads" | tr , ' '); do
     "${workload}_find"
     tell "found $workload $n"
     [ "$todo" = verify ] || {
-        # An operation of git's is many of the others'.
+        # An operation of git does as much as many of the others.
         [ "$workload" = git ] || renice -n 10 -p "$(exec sh -c 'echo $PPID')"
         "${workload}_run"
         bad "$workload: an operation failed"

@@ -1,26 +1,26 @@
 #!/bin/bash
 # Kills an emulated machine with an NVDIMM at random moments, boots it again on the same memory, and
-# verifies: the pool is clean, and whatever its programs were told to be done is there.
+# verifies that the pool is clean and has every operation that returned to its programs.
 #
 #   scripts/machine/torture.sh [--rounds N] [--seed N] [--cases "fsdax devdax eadr"]
 #                              [--workloads "append replace move churn sqlite git"]
 #   scripts/machine/torture.sh --look CASE IMAGE
 #
 # Rounds are kills per case (default 5, some 15 s each; cases: fsdax devdax). The seed repeats the
-# choices; the moments are as exact as the clock. --look boots a copy of IMAGE, which a failure left,
-# to a shell. Installs what it needs by apt, as root. KEEPSTONE names the program to test; default
-# target/release/keepstone. LAYOUT is what pools are laid out for (bpfs, scmfs; default bpfs). The rest of
-# its environment is that of lib/machine.sh.
+# choices; the moments are as exact as the clock. --look boots a copy of IMAGE, which a failure
+# left, to a shell. Installs packages by apt, as root. Environment: KEEPSTONE, the program under
+# test (default: target/release/keepstone); LAYOUT, the layout of pools (bpfs, scmfs; default bpfs);
+# that of lib/machine.sh.
 #
-# The machine runs the real stack: boot, libnvdimm, ext4 with MAP_SYNC or devdax, FUSE. It has no CPU
-# cache that could lose a store: missing flushes are found by `keepstone crashtest`.
+# The machine runs the real stack: boot, libnvdimm, ext4 with MAP_SYNC or devdax, FUSE. It has no
+# CPU cache that could lose a store: missing flushes are found by `keepstone crashtest`.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=../lib/machine.sh
 source "$root/scripts/lib/machine.sh"
 work=$machine/torture
-# Kills of one NVDIMM, until a new one takes its place: a pool is not to fill up.
+# Kills of one NVDIMM until a new one replaces it, so that the pool does not fill up.
 kills_per_image=20
 rounds=5 seed=$RANDOM cases="fsdax devdax" workloads="append replace move churn sqlite git" look=
 layout=${LAYOUT:-bpfs}
@@ -41,7 +41,7 @@ pid=
 declare -A acked=()
 # Per workload, the operations on earlier NVDIMMs of the case.
 declare -A earlier=()
-# What the machine's report says against the pool.
+# The damage that the machine reports.
 losses=()
 
 clean_up() {
@@ -76,7 +76,8 @@ boot() {
     pid=$!
 }
 
-# wait_for LINE: until the machine has reported LINE; false if it reports damage, ends or hangs.
+# wait_for LINE: waits until the machine has reported LINE; false if it reports damage, ends or
+# hangs.
 wait_for() {
     local end=$((SECONDS + machine_timeout))
     until grep -qx "$1" "$image.report"; do
@@ -91,15 +92,15 @@ wait_for() {
     done
 }
 
-# Pulls the plug.
+# Kills the machine, as if its plug were pulled.
 kill_machine() {
     kill -KILL "$pid" 2>/dev/null || losses+=("the machine ended by itself")
     wait "$pid" 2>/dev/null || true
     pid=
 }
 
-# Adds to losses what the report and the console of the last boot tell, and to acked what it promises.
-# A line that the kill cut off, without its end, is not read.
+# Adds the damage in the report and the console of the last boot to losses, and acknowledged
+# operations to acked. Ignores a line that the kill cut off.
 judge() {
     local what one n
     while read -r what one n; do
@@ -121,7 +122,7 @@ judge() {
     return 0
 }
 
-# Ends the script if anything was lost, keeping what is needed to find out why.
+# Ends the script if any operation was lost, and keeps the files to find out why.
 no_losses() {
     ((${#losses[@]} > 0)) || return 0
     local kept=$work/failed-$name-$round
@@ -142,7 +143,7 @@ sleep_ms() {
     sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
 }
 
-# torture NAME: kills the machine of case NAME, as often as asked for.
+# torture NAME: kills the machine of case NAME in each round.
 torture() {
     local name=$1 image=$work/$1.img round formatted journal todo recovery_ms=1000 started
     local in_recovery=0 one expected
@@ -168,7 +169,8 @@ torture() {
                 in_recovery=$((in_recovery + 1))
             elif wait_for ready; then
                 recovery_ms=$(($(date +%s%3N) - started))
-                # All work in the last round: the checker is tested with what it does.
+                # All workloads run in the last round, because the test of the checker needs its
+                # operations.
                 for one in $workloads; do
                     ((round < rounds)) || wait_for "ack $one .*" || break
                 done
@@ -188,8 +190,8 @@ torture() {
         echo "  $one: $((earlier[$one] + ${acked[$one]:-0})) operations"
     done
 
-    # A checker that cannot fail is worthless: memory that is set back by the last round must show in
-    # every workload, a pool that is not there at once.
+    # Tests the checker: memory set back by the last round must show in every workload, and a
+    # missing pool at once.
     mv "$image.forgotten" "$image"
     expected=$(wc -w <<<"$workloads")
     [ $todo = work ] || expected=1
@@ -201,7 +203,7 @@ torture() {
     rm -f "$image"*
 }
 
-# Boots once more, without workloads: all is verified, the pool is taken down and checked.
+# Boots once more, without workloads: verifies everything, unmounts and checks the pool.
 verify() {
     boot verify
     wait_for closed || true
@@ -209,7 +211,7 @@ verify() {
     judge
 }
 
-# look CASE IMAGE: a shell in the machine, on a copy of the image.
+# look CASE IMAGE: opens a shell in the machine, on a copy of the image.
 look() {
     local mode persistence domain qemu copy=$work/look.img
     machine_case "$1"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Boots a virtual machine whose root disk is a `keepstone bdev serve`, and takes both ends away from under it.
+# Boots a virtual machine whose root disk is served by `keepstone bdev serve`, and kills both ends.
 #
 #   scripts/machine/vm-boot.sh
 #
-# The machine (QEMU, lib/machine.sh) has the disk over the server's NBD socket. It checks the files it was given
-# and writes records, each durable before the console tells of it. Meanwhile the server is killed: QEMU waits
-# for the next one, and the guest hears nothing of it. Then the machine is killed, and booted again: every
-# record that it told of is there, and the file system is sound. Half a minute; installs what it needs by apt,
-# as root. KEEPSTONE is the program under test (default: target/release/keepstone).
+# The machine (QEMU, lib/machine.sh) has the disk over the server's NBD socket. It checks its files
+# and writes records, each durable before the console reports it. Meanwhile the server is killed:
+# QEMU waits for the next one, and the guest notices no error. Then the machine is killed and booted
+# again: every reported record is there, and the file system is sound. Takes half a minute; installs
+# packages by apt, as root. KEEPSTONE is the program under test (default: target/release/keepstone).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -16,7 +16,7 @@ source "$root/scripts/lib/machine.sh"
 # shellcheck source=../lib/wait.sh
 source "$root/scripts/lib/wait.sh"
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
-# How many records more shall be durable before the next one is killed.
+# The number of records that become durable before the next kill.
 records=5
 
 scratch=$(mktemp -d /tmp/keepstone-vm.XXXXXX)
@@ -31,12 +31,13 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# serve OPTION…: a server of the disk.
+# serve OPTION…: starts a server of the disk.
 serve() {
     server=$("$keepstone" --json bdev serve "$pool" --socket "$socket" "$@" | jq .pid)
 }
 
-# A root file system with busybox and files to recognise, through the server onto its disk.
+# Makes a root file system with busybox and known files, and writes it through the server onto its
+# disk.
 make_disk() {
     local tree=$scratch/root
     mkdir -p "$tree"/{bin,dev,proc,sbin,records}
@@ -50,7 +51,8 @@ make_disk() {
     qemu-img convert -n -f raw -O raw "$scratch/image" "nbd:unix:$socket"
 }
 
-# What the guest runs from its disk. `confirmed` is how many records it told of before.
+# The program that the guest runs from its disk. `confirmed` is the number of records that it
+# reported before.
 guest_init() {
     cat <<'INIT'
 #!/bin/busybox sh
@@ -72,7 +74,7 @@ done
 INIT
 }
 
-# Leaves $scratch/initrd, which mounts the disk and goes on there.
+# Makes $scratch/initrd, which mounts the disk and goes on there.
 make_initrd() {
     mkdir "$scratch/initrd-tree"
     cat >"$scratch/initrd-tree/main" <<'MAIN'
@@ -93,12 +95,12 @@ machine() {
     )
 }
 
-# The last record that the console told of whole.
+# Prints the last record that the console reported whole.
 durable() {
     awk '/^durable [0-9]+\r$/ { n = $2 } END { print n + 0 }' "$log"
 }
 
-# await COUNT: until as many records are durable.
+# await COUNT: waits until COUNT records are durable.
 await() {
     local tries
     for ((tries = 0; tries < machine_timeout * 5; tries++)); do
@@ -124,7 +126,7 @@ machine 0
 guest=$!
 await "$records"
 kill -9 "$server"
-# It has the pool until it is gone.
+# The server has the pool until it has ended.
 await_until 30 has_ended "$server"
 server=''
 before=$(durable)

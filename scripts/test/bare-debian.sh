@@ -1,15 +1,18 @@
 #!/bin/bash
-# Tries the first commands of a newcomer on a minimal Debian 12: does `make demo` work where nothing else is installed?
+# Tries the first commands of a newcomer on a minimal Debian 12: `make demo` has to install all that
+# it needs.
 #
 #   scripts/test/bare-debian.sh [--test] [--keep] [DIR]
 #
-# Makes a root file system by debootstrap (variant minbase) in DIR (default .work/bare-debian), with git, make, and gcc,
-# gives it this machine's Rust toolchain, clones the last commit of the checkout into it, and runs `make demo` there, with
-# --test also `make test`. The root has mounts, /dev, /dev/shm and processes of its own. It goes at the end, except with
-# --keep. As root; takes 10 minutes and 3 GB, with --test an hour and 20 GB.
+# Makes a root file system by debootstrap (variant minbase) in DIR (default .work/bare-debian), with
+# git, make, and gcc, gives it this machine's Rust toolchain, clones the last commit of the checkout
+# into it, and runs `make demo` there, with --test also `make test`. The root has mounts, /dev,
+# /dev/shm and processes of its own. It is removed at the end, except with --keep. Needs root; takes
+# 10 minutes and 3 GB, with --test an hour and 20 GB.
 #
-# Environment: KEEPSTONE, the program to show instead of a release build, with its libkeepstone.so beside it; MIRROR, of
-# Debian's packages (default: that of this machine); BARE_TIMEOUT, the limit of each command in seconds (default 7200).
+# Environment: KEEPSTONE, the program to show instead of a release build, with libkeepstone.so in
+# the same directory; MIRROR, of Debian's packages (default: that of this machine); BARE_TIMEOUT,
+# the limit of each command in seconds (default 7200).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -41,7 +44,7 @@ if [ "${BARE_INSIDE:-}" = '' ]; then
     debootstrap --variant=minbase --include=ca-certificates,gcc,git,libc6-dev,make bookworm "$root" "$mirror" ||
         die "debootstrap from $mirror failed; see $root/debootstrap/debootstrap.log"
     git -c safe.directory='*' clone --quiet --no-hardlinks "$here" "$root/keepstone"
-    # As a container: names, proxies and certificates of the machine, and no services.
+    # Prepares it as a container: names, proxies and certificates of the machine, and no services.
     cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
     apt-config dump | grep -iE '^Acquire::https?::Proxy ' >"$root/etc/apt/apt.conf.d/proxy" || true
     cp --recursive /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
@@ -58,7 +61,7 @@ fi
 root=$BARE_INSIDE
 mkdir -p "$root/opt/rust" "$root/opt/cargo/registry" "$root/opt/keepstone"
 mount --bind -o ro "$(rustc --print sysroot)" "$root/opt/rust"
-# Crates that this machine has fetched.
+# The crates that this machine has fetched.
 [ ! -d "${CARGO_HOME:-$HOME/.cargo}/registry" ] ||
     mount --bind "${CARGO_HOME:-$HOME/.cargo}/registry" "$root/opt/cargo/registry"
 mount -t proc proc "$root/proc"

@@ -1,20 +1,22 @@
 #!/bin/bash
-# Runs the test suites of other projects, from Debian's sources, on tmpfs and under `keepstone run` on a pool, and
-# compares the verdict of every test.
+# Runs the test suites of other projects, from Debian's sources, on tmpfs and under `keepstone run`
+# on a pool, and compares the verdict of every test.
 #
-#   scripts/test/foreign.sh [git|coreutils|cpython] [UNIT…]     default: all suites, whole (nightly: hours)
+#   scripts/test/foreign.sh [git|coreutils|cpython] [UNIT…]    default: all suites (nightly: hours)
 #
-# UNIT: for git a script (t0001-init), for coreutils a path (tests/cp/reflink-perm.sh), for cpython a module
-# (test_os). Each unit runs on tmpfs and then on the pool; those that a file system matters to come first.
-# Prints each unit as it ends. Units with differing verdicts run once more at the end, one at a time, and what differs
-# both times is printed and fails, unless foreign.known lists it. What differs once is printed: the other tests'
-# load, chance, or a race of ours.
+# UNIT: for git a script (t0001-init), for coreutils a path (tests/cp/reflink-perm.sh), for cpython
+# a module (test_os). Each unit runs on tmpfs and then on the pool; units about file systems come
+# first. Prints each unit as it ends. Units with differing verdicts run once more at the end, one at
+# a time. A test that differs both times is printed and fails, unless foreign.known lists it. A test
+# that differs once is printed only: the cause may be load of other tests, chance, or a race in
+# Keepstone.
 #
-# Installs what it lacks by apt-get. Keeps sources, builds, and verdicts and output by suite, side and unit in
-# .work/foreign. Environment: KEEPSTONE (default: target/release/keepstone); JOBS, units at a time (default: the number
-# of CPUs); RESUME=1 keeps the verdicts of a run that was interrupted; AS, the user that runs the tests (default: root;
-# as another user, tests of permissions run that are skipped as root); LAYOUT, what the pool is laid out for (bpfs,
-# scmfs; default bpfs).
+# Installs what it lacks by apt-get. Keeps sources, builds, and verdicts and output by suite, side
+# and unit in .work/foreign. Environment: KEEPSTONE (default: target/release/keepstone); JOBS, units
+# at a time (default: the number of CPUs); RESUME=1 keeps the verdicts of a run that was
+# interrupted; AS, the user that runs the tests (default: root; as another user, tests of
+# permissions run that are skipped as root); LAYOUT, the layout of the pool (bpfs, scmfs; default
+# bpfs).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck disable=SC2034  # lib.sh uses it
@@ -34,10 +36,10 @@ as=()
 #   prepare_SUITE               gets and builds it
 #   list_SUITE                  prints its units, by value
 #   begin_SUITE DIR             makes DIR, on tmpfs or on the pool, ready
-#   run_SUITE DIR UNIT COMMAND… runs a unit in DIR by COMMAND, which prints to the file $log; prints lines
-#                               "TEST VERDICT" to descriptor 3
+#   run_SUITE DIR UNIT COMMAND… runs a unit in DIR by COMMAND, which prints to the file $log; prints
+#                               lines "TEST VERDICT" to descriptor 3
 
-# make_dir DIR: for the tests to work in.
+# make_dir DIR: makes a directory for the tests.
 make_dir() {
     mkdir "$1"
     [ -z "${AS:-}" ] || chown "$AS": "$1"
@@ -54,7 +56,7 @@ prepare_git() {
     touch "$foreign/git/built"
 }
 
-# Left out: what needs a server, or a language that is not built.
+# Left out: tests that need a server, or a language that is not built.
 list_git() {
     (cd "$foreign/git/t" && printf '%s\n' t[0-9]*.sh) | sed 's/\.sh$//' | grep -vE '^t(5[57]|91|92|94|95|96|98)' |
         awk '{ print (/^t([012]|53)/ ? 0 : /^t(7|6|30|41|5[01])/ ? 1 : 2) "\t" $0 }' | sort -s -k 1,1 | cut -f 2
@@ -76,7 +78,8 @@ run_git() {
     end_agents "$dir"
 }
 
-# end_agents DIR: ends each gpg-agent of DIR. Where the tests forget it, inotify tells it that its home is gone.
+# end_agents DIR: ends each gpg-agent of DIR. On tmpfs, inotify ends forgotten agents when their
+# home is removed.
 end_agents() {
     local process
     for process in /proc/[0-9]*; do
@@ -109,7 +112,8 @@ list_coreutils() {
         sort -s -k 1,1 | cut -f 2
 }
 
-# Also writes what make would do for a test: make itself, on the pool for each test, would take most of the time.
+# Also writes a script of make's commands for a test, because make itself, on the pool for each
+# test, would take most of the time.
 begin_coreutils() {
     [ ! -e "$1/coreutils" ] || return 0
     cp -a "$foreign/coreutils" "$1/coreutils"
@@ -174,12 +178,13 @@ PYTHON
 
 # --- All suites.
 
-# verdicts SIDE UNIT: the file of the sorted verdicts of a unit; its output is in the file with .log.
+# verdicts SIDE UNIT: the file of the sorted verdicts of a unit; its output is in the file with
+# .log.
 verdicts() {
     echo "$results/$1/${2//\//,}"
 }
 
-# run_on SIDE DIR UNIT COMMAND…: unless it has run.
+# run_on SIDE DIR UNIT COMMAND…: runs the unit, unless it has run.
 run_on() {
     local file log dir=$2 unit=$3
     file=$(verdicts "$1" "$unit")
@@ -193,7 +198,7 @@ run_on() {
     mv "$file.sorted" "$file"
 }
 
-# differences UNIT: what one side has and the other has not.
+# differences UNIT: prints the verdicts that only one side has.
 differences() {
     diff "$(verdicts tmpfs "$1")" "$(verdicts pool "$1")" | grep '^[<>]' || true
 }
@@ -220,7 +225,7 @@ run_units() {
     wait
 }
 
-# compare_units TMPFS UNIT… MOUNT, for with_pool: writes what differs twice.
+# compare_units TMPFS UNIT… MOUNT, for with_pool: writes the tests that differ twice.
 compare_units() {
     local tmpfs=$1 mount=${*: -1} unit side again=()
     local units=("${@:2:$#-2}")
@@ -257,7 +262,7 @@ compare() {
     tmpfs=$(mktemp -d /dev/shm/test-foreign.XXXXXX)
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $tmpfs" EXIT
-    # For tests that become another user, who cannot read the checkout perhaps.
+    # For tests that become another user, which may not be able to read the checkout.
     install -m 755 "$(dirname "$keepstone")/libkeepstone.so" "$tmpfs/"
     export KEEPSTONE_LIBRARY=$tmpfs/libkeepstone.so
     chmod 755 "$tmpfs"

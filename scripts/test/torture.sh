@@ -1,6 +1,6 @@
 #!/bin/bash
 # Kills the server of a mount with SIGKILL at random moments under real programs, mounts again and
-# verifies: the pool is clean, and whatever a program was told to be done is there.
+# verifies that the pool is clean and has every operation that returned to a program.
 #
 #   scripts/test/torture.sh [--seconds N] [--seed N] [--workloads "sqlite git build"]
 #
@@ -66,10 +66,10 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Each workload: NAME_run works until the mount fails, writing what it was told is done to
-# $scratch/NAME.done; NAME_verify looks for that.
+# Each workload has two functions. NAME_run works until the mount fails, and writes each operation
+# that returned to $scratch/NAME.done. NAME_verify checks these.
 
-# In every other life of the server with a write-ahead log, which maps shared memory.
+# Every second life of the server has a write-ahead log, which maps shared memory.
 sqlite_run() {
     local db=$mount/db.sqlite n=0 journal=delete
     ((kills % 2)) && journal=wal
@@ -119,7 +119,7 @@ git_verify() {
         die "git: $(cat "$scratch/fsck.log")"
 }
 
-# put FILE: makes stdin FILE, all of it or nothing.
+# put FILE: writes stdin to FILE, all of it or nothing.
 put() {
     cat >"$1.new" && mv "$1.new" "$1"
 }
@@ -147,12 +147,12 @@ build_verify() {
     local src=$mount/src done_n found
     done_n=$(cat "$scratch/build.done" 2>/dev/null || echo 0)
     [ "$done_n" != 0 ] || return 0
-    # What was being installed may be there, not yet executable.
+    # An interrupted install may leave a file that is not yet executable.
     chmod +x "$src/installed"
     found=$("$src/installed") || die "build: the installed program does not run"
     [ "$found" = "$done_n" ] || [ "$found" = $((done_n + 1)) ] ||
         die "build: program $done_n was installed, it says $found"
-    # An interrupted compiler may leave a partial object behind: that is make's business, not ours.
+    # An interrupted compiler may leave a partial object, which is not an error of the pool.
     make -s -C "$src" -B || die "build: make fails"
     "$src/prog" >/dev/null || die "build: the program does not run"
 }
@@ -161,7 +161,7 @@ build_verify() {
 mkdir "$mount"
 "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size 256M >/dev/null
 echo "torture.sh: seed $seed, workloads $workloads, $seconds seconds"
-# Kills of a server at work, and of one that mounts.
+# Kills of a server at work, and of a server that mounts.
 end=$((SECONDS + seconds)) kills=0 early=0
 start_server
 while [ $SECONDS -lt $end ]; do

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-"""Rows of cache.sh that are calls on files: `calls.py prepare ROW DIR` makes what a row starts from in an empty directory,
-`calls.py run ROW DIR` does the row there and prints the seconds that it took. Two processes, so that what is measured finds files
-that another program has made. `calls.py fdatasync FILE` prints what a write of 4 KiB and fdatasync take, in us, the median.
+"""Rows of cache.sh that are calls on files.
+
+`calls.py prepare ROW DIR` makes the files of a row in an empty directory. `calls.py run ROW DIR` does the row there and prints
+the seconds that it took. Two processes, so that the measured one finds files that another program has made. `calls.py fdatasync
+FILE` prints the median time of a write of 4 KiB and fdatasync, in us.
 """
 
 import mmap, os, sqlite3, statistics, sys, time
@@ -13,7 +15,7 @@ BIG = 64 * MIB
 
 
 def make(path, size):
-    """A file whose bytes are durable and that has been read."""
+    """Makes a file whose bytes are durable, and reads it."""
     with open(path, "wb") as file:
         for _ in range(size // len(BLOCK)):
             file.write(BLOCK)
@@ -25,7 +27,7 @@ def make(path, size):
 
 
 def overwrite(place, flags, times):
-    """Blocks of a file that is there, in no order."""
+    """Overwrites blocks of an existing file at random."""
     fd = os.open(f"{place}/file", os.O_RDWR | flags)
     for i in range(times * BLOCKS):
         os.pwrite(fd, BLOCK, i * 7919 % BLOCKS * len(BLOCK))
@@ -60,7 +62,7 @@ def create(place):
 
 
 def mapped(place, times, syncs):
-    """Stores to pages of a mapped file, in no order, each made durable if it `syncs`."""
+    """Stores to random pages of a mapped file, and makes each store durable if it `syncs`."""
     fd = os.open(f"{place}/file", os.O_RDWR)
     with mmap.mmap(fd, BLOCKS * len(BLOCK)) as memory:
         for i in range(times * BLOCKS):
@@ -83,7 +85,7 @@ def copy(place, piece):
     assert copied == BIG
 
 
-# What a row starts from, in bytes of a file, and what it does.
+# The bytes of the file that a row starts with, and its calls.
 ROWS = {
     "osync": (BLOCKS * len(BLOCK), lambda place: overwrite(place, os.O_SYNC, 1)),
     "async": (BLOCKS * len(BLOCK), lambda place: overwrite(place, 0, 10)),

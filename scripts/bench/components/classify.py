@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Where the time of one call goes: samples of `perf record -g` by component.
+"""The time of one call by component, from samples of `perf record -g`.
 
     perf script --no-demangle -F comm,ip,sym,symoff,dso | classify.py LIBRARY ELAPSED RUNNING [SYMBOLS]
 
-ELAPSED and RUNNING are ns per call, by the clock and on the CPU: samples share out the latter, the difference is what it waits.
+ELAPSED and RUNNING are ns per call, by the clock and on the CPU. Samples divide RUNNING; the difference is waiting.
 Prints a line for each component, ns and its name. SYMBOLS is a file that gets each component's functions, the most frequent first.
 
-In the kernel, a sample belongs to the innermost of its frames that is some component's: a lock or a list to who uses it. In user
-space, where there are no frames, it belongs to the function; and in LIBRARY, if the instruction before it orders, flushes or
-bypasses the cache, to that: a function of another crate may have it inline, and it waits for stores that others have made.
+In the kernel, a sample belongs to the innermost of its frames that has a component, so a lock or a list belongs to its user. In
+user space, which has no frames, it belongs to the function. If in LIBRARY the instruction before it orders, flushes or bypasses
+the cache, the sample belongs to that instruction: it may be inlined from another crate, and it waits for stores of others.
 """
 
 import collections, re, subprocess, sys
@@ -16,7 +16,7 @@ import collections, re, subprocess, sys
 COMPONENTS = ["system call gate", "VFS", "page cache", "memory copy", "file system", "block layer", "waiting for the disk",
               "interposition", "pool's engine", "locked instructions", "medium", "other"]
 
-# The first that fits a frame.
+# Components of kernel functions; the first pattern that matches a frame counts.
 KERNEL = [(component, re.compile(f"(?:{pattern})")) for component, pattern in {
     "other": r"asm_|sysvec_|handle_softirqs|do_softirq|__irq|irq_|hrtimer_|task_work|exc_",
     "memory copy": r"_?copy_(to|from|folio|page|mc|user)|copy_\w*_from_iter|rep_movs|__?memcpy|memcpy|memmove",
@@ -34,9 +34,8 @@ KERNEL = [(component, re.compile(f"(?:{pattern})")) for component, pattern in {
 }.items()]
 
 CRATES = {
-    **dict.fromkeys(["keepstone", "preload", "direct", "posix", "mounts", "mapped", "syscalls", "threads", "counters"],
-                    "interposition"),
-    **dict.fromkeys(["bpfs", "scmfs", "namespace", "pool", "engines", "arena", "derived", "vfs", "rng", "eviction"],
+    **dict.fromkeys(["keepstone", "preload", "direct", "posix", "mounts", "os", "counters"], "interposition"),
+    **dict.fromkeys(["bpfs", "scmfs", "namespace", "pool", "engines", "arena", "vfs", "rng", "eviction"],
                     "pool's engine"),
     "pmem": "medium",
 }
@@ -46,7 +45,7 @@ COPY = re.compile(r"_*(mem(move|cpy|set)|wmemset)")
 
 
 class Library:
-    """Its functions, and which of its instructions follow one that orders or flushes."""
+    """The library's functions, and its instructions that follow an instruction which orders or flushes."""
 
     def __init__(self, path):
         def run(*command):
@@ -68,7 +67,7 @@ class Library:
 
     def component(self, symbol, offset):
         name = self.named.get(symbol, symbol)
-        crate = next((c for c in re.findall(r"\b([a-z_0-9]+)::", name) if c in CRATES), None)
+        crate = next((c for c in re.findall(r"(?<!std::)\b([a-z_0-9]+)::", name) if c in CRATES), None)
         if COPY.match(name) or re.search(r"(write|copy|zero)_(nt|durably)", name):
             return "memory copy", name
         if crate == "pmem":
@@ -76,7 +75,7 @@ class Library:
         after = self.after.get(self.at.get(symbol, 0) + offset)
         if after:
             return after, name
-        # What has no crate are the calls that it takes the place of.
+        # Functions without a crate are the calls of libc that the library replaces.
         return CRATES[crate] if crate else "other" if "::" in name or symbol == "[unknown]" else "interposition", name
 
 
@@ -89,18 +88,18 @@ def kernel(frames):
 
 
 def classify(frames, library):
-    """The component of a sample and the function that is listed with it. Frames: symbol, offset, file; innermost first."""
+    """Returns the component of a sample and the function to list. Frames: symbol, offset, file; innermost first."""
     symbol, offset, dso = frames[0]
     if dso.startswith("[kernel") or dso.startswith("[guest.kernel"):
         return kernel([s for s, _, d in frames if d == dso]), symbol
     if dso.endswith("/libkeepstone.so"):
         return library.component(symbol, offset)
-    # What takes the time of a write.
+    # The clock, for the time stamps of a write.
     if dso == "[vdso]":
         return "pool's engine", symbol
     if COPY.match(symbol):
         return "memory copy", symbol
-    # Interrupts are off on the way out of the kernel: a sample that is due is taken behind it.
+    # Interrupts are off at the exit of the kernel: a sample that is due there is taken after it.
     if "pwrite" in symbol and "libc" in dso:
         return "system call gate", symbol
     if "pthread_testcancel" in symbol:

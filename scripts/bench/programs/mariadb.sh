@@ -1,6 +1,6 @@
 #!/bin/bash
-# A database server that reads and writes by io_uring: 3000 rows, each a transaction, and a table of copies. `mariadb.sh prepare`
-# makes the database.
+# A database server that reads and writes by io_uring: 3000 rows, each a transaction, and a table of
+# copies. `mariadb.sh prepare` makes the database.
 set -euo pipefail
 # shellcheck source=../../lib/servers.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../lib/servers.sh"

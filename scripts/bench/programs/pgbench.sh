@@ -1,5 +1,6 @@
 #!/bin/bash
-# A database server of another user, and two clients that make 1000 transactions each. `pgbench.sh prepare` makes the database.
+# A database server of another user, and two clients that make 1000 transactions each. `pgbench.sh
+# prepare` makes the database.
 set -euo pipefail
 bin=$(echo /usr/lib/postgresql/*/bin)
 PGHOST=$(mktemp -d /tmp/bench-programs-pgbench.XXXXXX)

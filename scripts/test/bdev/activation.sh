@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sockets that somebody else has opened, as systemd does.
+# Sockets that another process has opened, as systemd does.
 : "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}"
 
 suite_activation() {

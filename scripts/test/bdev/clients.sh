@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What clients see of an export, and whether they can use it: nbdinfo, qemu-img, qemu-io, fio.
+# Clients that look at an export and use it: nbdinfo, qemu-img, qemu-io, fio.
 : "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}"
 
 suite_clients() {

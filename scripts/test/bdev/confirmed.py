@@ -18,7 +18,7 @@ blocks = h.get_size() // BLOCK
 
 
 def content(n):
-    """The n-th block that this round writes."""
+    """Returns the n-th block that this round writes."""
     return struct.pack("<Q", seed + n) * (BLOCK // 8)
 
 

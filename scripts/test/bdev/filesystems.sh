@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# ext4, XFS and btrfs on a loop device: made, filled, verified by fio, trimmed, checked; and pools that give space
-# back.
+# ext4, XFS and btrfs on a loop device: made, filled, verified by fio, trimmed, checked; and pools
+# that give space back.
 : "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}" "${root?is set by run.sh}"
 
 suite_filesystems() {
     "$root/scripts/lib/packages.sh" e2fsprogs xfsprogs btrfs-progs util-linux
     local fs device through mnt=$scratch/mnt
     mkdir "$mnt"
-    # Once more with the server copying, which is not the default where the kernel can.
+    # Once more with copies by the server, which is not the default if the kernel can copy.
     for fs in ext4 xfs btrfs ext4-server; do
         local options=()
         [ "$fs" = "${fs%-server}" ] || options=(--through server)
@@ -19,7 +19,7 @@ suite_filesystems() {
             --ioengine=libaio --direct=1 --fsync=64 --verify=crc32c --verify_state_save=0 \
             --output="$scratch/fio" || die "fio: $(cat "$scratch/fio")"
         cp -a "$root/crates" "$mnt/"
-        # Until nothing fits any more.
+        # Fills it until it is full.
         fails dd if=/dev/zero of="$mnt/filler" bs=1M || die "$fs never fills"
         rm "$mnt/filler"
         fstrim "$mnt"
@@ -38,13 +38,14 @@ suite_filesystems() {
         rm "$pools"/*
         echo "$fs: ok ${options[*]}"
     done
-    # Atomic blocks give nothing back.
+    # Atomic blocks give no space back.
     [[ ${DEVICE_OPTIONS:-} == *atomic* ]] || for through in kernel server; do
         thin "$mnt" "$through"
     done
 }
 
-# thin MOUNTPOINT THROUGH: space is taken when it is written, and what fstrim discards is the pool's no more.
+# thin MOUNTPOINT THROUGH: checks that a pool takes space when it is written, and gives back what
+# fstrim discards.
 thin() {
     local mnt=$1 device written trimmed
     device=$(attach "$pools/thin" 256M --thin --through "$2")

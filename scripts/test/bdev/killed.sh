@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Servers that are killed under load: what was confirmed as durable is there afterwards.
+# Servers that are killed under load: every write that was confirmed as durable is there afterwards.
 : "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}" "${here?is set by run.sh}"
 
 suite_killed() {
@@ -10,7 +10,7 @@ suite_killed() {
     killed_loop
 }
 
-# An NBD server; its client notes what was confirmed by forced unit access or a flush.
+# An NBD server; its client notes the writes that forced unit access or a flush confirmed.
 killed_nbd() {
     serve "$pools/disk" --create --size 64M
     local round
@@ -27,7 +27,8 @@ killed_nbd() {
     "$keepstone" bdev stop disk
 }
 
-# A worker of an NBD server: clients that come again find what was confirmed, served by new workers.
+# A worker of an NBD server: clients that connect again find all confirmed writes, served by new
+# workers.
 killed_worker() {
     serve "$pools/worked" --create --size 64M --workers 2
     local round
@@ -43,7 +44,8 @@ killed_worker() {
     "$keepstone" bdev stop worked
 }
 
-# killed_loop OPTION…: a loop device with ext4: every file that was synced is there, and the file system recovers.
+# killed_loop OPTION…: a loop device with ext4: every file that was synced is there, and the file
+# system recovers.
 killed_loop() {
     local device mnt=$scratch/mnt i
     mkdir -p "$mnt"

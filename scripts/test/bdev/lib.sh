@@ -1,28 +1,28 @@
 # shellcheck shell=bash
-# What the suites of block devices share. Sourced by run.sh.
+# Functions that the suites of block devices share. run.sh sources this.
 
 : "${keepstone:=}" "${scratch:=}" "${pools:=}"
 
 read -ra device_options <<<"${DEVICE_OPTIONS:-}"
 
-# The URI of the export NAME on the socket of `serve`.
+# Prints the URI of the export NAME on the socket of `serve`.
 uri() {
     echo "nbd+unix:///${1:-}?socket=$scratch/sock"
 }
 
-# serve OPTION…: a server on $scratch/sock.
+# serve OPTION…: starts a server on $scratch/sock.
 serve() {
     "$keepstone" bdev serve --socket "$scratch/sock" "${device_options[@]}" "$@" >/dev/null
 }
 
-# attach POOL SIZE OPTION…: a loop device on a new pool; prints its name.
+# attach POOL SIZE OPTION…: attaches a loop device on a new pool; prints its name.
 attach() {
     local pool=$1 size=$2
     shift 2
     "$keepstone" --json bdev loop "$pool" --create --size "$size" "${device_options[@]}" "$@" | jq -r .device
 }
 
-# server_of NAME: the process that serves it.
+# server_of NAME: prints the process that serves it.
 server_of() {
     "$keepstone" --json bdev stats "$1" | jq .pid
 }
@@ -37,7 +37,7 @@ same() {
     cmp "$1" "$2" || die "$1 and $2 differ"
 }
 
-# Ends whatever a suite has started and left behind. Only servers of its own pools.
+# Ends processes that a suite has left behind, only servers of its own pools.
 clean_up() {
     local pid mount
     findmnt --noheadings --output TARGET --list | sort -r | while read -r mount; do

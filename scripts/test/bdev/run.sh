@@ -1,14 +1,15 @@
 #!/bin/bash
-# Runs clients of the field against `keepstone bdev`: NBD clients over sockets and TLS, file systems and
-# databases on a loop device, servers that are killed, a machine that boots.
+# Runs clients of the field against `keepstone bdev`: NBD clients over sockets and TLS, file systems
+# and databases on a loop device, servers that are killed, a machine that boots.
 #
-#   run.sh SUITE     SUITE: clients, copies, sessions, exports, tls, activation, filesystems, databases,
-#                    killed, machine, or all
+#   scripts/test/bdev/run.sh SUITE
+#       SUITE: clients, copies, sessions, exports, tls, activation, filesystems, databases, killed,
+#       machine, or all
 #
-# Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment: KEEPSTONE, the
-# program under test (default: target/release/keepstone, then the one in PATH); DEVICE_OPTIONS, more
-# options of `bdev serve` and `bdev loop`, such as "--atomic 4096 --checksums"; for the suites clients, copies
-# and sessions also "--workers 2".
+# Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment:
+# KEEPSTONE, the program under test (default: target/release/keepstone, then the one in PATH);
+# DEVICE_OPTIONS, more options of `bdev serve` and `bdev loop`, such as "--atomic 4096 --checksums";
+# for the suites clients, copies and sessions also "--workers 2".
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)

@@ -24,7 +24,7 @@ def refused(code, call, *args, **kwargs):
         raise AssertionError(f"{call} was not refused")
 
 
-# Content, forced unit access, zeros, and what is asynchronous.
+# Content, forced unit access, zeros, and asynchronous calls.
 unit = max(block, 4096)
 h.pwrite(b"\x5a" * unit * 2, 0)
 h.pwrite(b"\xa5" * unit, unit, nbd.CMD_FLAG_FUA)
@@ -46,12 +46,12 @@ chunks = []
 h.pread_structured(4 << 20, 0, lambda data, off, kind, err: chunks.append((off, len(data))) and 0)
 assert sum(length for _, length in chunks) == 4 << 20
 
-# Block status covers what was asked.
+# Block status covers the requested range.
 extents = []
 h.block_status(size, 0, lambda context, off, entries, err: extents.extend(entries[::2]) and 0)
 assert 0 < sum(extents) <= size
 
-# Wrong ones, which the library would not send by itself. The session survives each.
+# Wrong requests, which the library would not send by itself. The session survives each.
 h.set_strict_mode(0)
 refused(errno.EINVAL, h.pread, unit, size)
 refused(errno.ENOSPC, h.pwrite, bytes(unit), size)
@@ -62,7 +62,7 @@ if block > 1:
     refused(errno.EINVAL, h.pread, 1, 0)
 assert len(h.pread(unit, 0)) == unit
 
-# A flush covers what other connections wrote.
+# A flush covers writes of other connections.
 other = nbd.NBD()
 other.connect_uri(sys.argv[1])
 other.pwrite(b"\x77" * unit, 8 * unit)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What libnbd lets a program do, errors included (sessions.py).
+# The calls of libnbd, errors included (sessions.py).
 : "${pools?is set by run.sh}" "${here?is set by run.sh}"
 
 suite_sessions() {

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# TLS with certificates, offered and required, with and without clients' certificates; GnuTLS clients.
+# TLS with certificates, offered and required, with and without clients' certificates; GnuTLS
+# clients.
 : "${keepstone?is set by run.sh}" "${scratch?is set by run.sh}" "${pools?is set by run.sh}" "${root?is set by run.sh}"
 
 suite_tls() {
@@ -29,7 +30,8 @@ suite_tls() {
     fails nbdinfo "${tls/pki/nobody}" || die "a client without a certificate is served"
 }
 
-# certificates DIR: an authority, a server's and a client's certificate, under GnuTLS programs' names.
+# certificates DIR: an authority, a server's and a client's certificate, under GnuTLS programs'
+# names.
 certificates() {
     local dir=$1 who
     mkdir "$dir"

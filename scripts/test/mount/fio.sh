@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# fio with verification: what is read back is what was written, by each way to do I/O.
+# fio with verification: by each way to do I/O, reads return the written content.
 
 : "${work:?is set by run.sh}" "${root:?is set by run.sh}"
 
@@ -15,7 +15,8 @@ suite_fio() {
     fio_job "$dir" fsync --ioengine=psync --bs=8k --fsync=8
 }
 
-# fio_job DIR NAME OPTION…: random writes, then reads that verify, by four jobs with a file each.
+# fio_job DIR NAME OPTION…: makes random writes, then reads that verify, by four jobs with a file
+# each.
 fio_job() {
     local dir=$1 name=$2
     shift 2

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the suites share. Sourced by run.sh.
+# Functions that the suites share. run.sh sources this.
 
 : "${work:?is set by run.sh}" "${root:?is set by run.sh}"
 
@@ -8,8 +8,8 @@ die() {
     exit 1
 }
 
-# each COMMAND ARG… -- NAME…: COMMAND ARG… NAME for each of them. At the end, of those that failed, the last they printed:
-# of a long log, often only the end is kept.
+# each COMMAND ARG… -- NAME…: runs COMMAND ARG… NAME for each NAME. At the end, prints the last
+# output of failed ones again, because often only the end of a long log is kept.
 each() {
     local command=() one log failed=()
     while [ "$1" != -- ]; do
@@ -46,18 +46,18 @@ keepstone_path() {
     die "no keepstone to test; build it with: cargo build --release -p keepstone"
 }
 
-# space DIR: blocks and inodes that are free.
+# space DIR: prints the free blocks and inodes.
 space() {
     stat --file-system --format '%f free blocks, %d free inodes' "$1"
 }
 
-# with_pool COMMAND ARG…: makes a pool, mounts it, runs COMMAND ARG… DIR, unmounts, checks. Nothing may be left
-# behind: what was free at the end is free when it is counted anew, and no shared state stays. Also
-# puts the mount helper in place, which remounting needs, and takes it away again.
+# with_pool COMMAND ARG…: makes a pool, mounts it, runs COMMAND ARG… DIR, unmounts, checks. No
+# leftovers may remain: a new count finds the same free space, and no shared state stays. Also
+# installs the mount helper, which remounting needs, and removes it again.
 with_pool() (
     keepstone=$(keepstone_path)
     mkdir -p "$work"
-    # Where other users can get at it.
+    # In a place that other users can reach.
     scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
     chmod 755 "$scratch"
     pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
@@ -72,7 +72,8 @@ with_pool() (
     }
     "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
     chmod 666 "$pool"
-    # The tests use set-user-ID programs and devices, which a pool that others may write has only if asked for.
+    # The tests use set-user-ID programs and devices, which a pool that others may write allows only
+    # by option.
     "$keepstone" mount -o "suid,dev${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}" "$pool" "$scratch" >/dev/null
     trap clean_up EXIT
     if [ ! -e "$helper" ]; then
@@ -86,7 +87,7 @@ with_pool() (
         echo "the server panicked: $("$keepstone" stats "$scratch" | grep panics)"
         status=1
     }
-    # What the killed held is taken back within a second.
+    # The server takes back the blocks of killed processes within a second.
     [ -z "${MOUNT_OPTIONS:-}" ] || sleep 1.5
     left=$(space "$scratch")
     "$keepstone" umount "$scratch"

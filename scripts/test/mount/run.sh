@@ -1,13 +1,13 @@
 #!/bin/bash
 # Runs test suites of the field against a mounted pool.
 #
-#   run.sh SUITE [DIR]     SUITE: pjdfstest, fsx, test_syscalls, fio, smoke, or all
+#   scripts/test/mount/run.sh SUITE [DIR]     SUITE: pjdfstest, fsx, test_syscalls, fio, smoke, or all
 #
-# DIR is an empty directory of the mount under test. Without DIR, a pool is made in memory,
-# mounted for each suite, unmounted and checked. Needs root. Installs what it lacks by apt-get and
-# cargo (into .work); nothing is skipped silently. Environment: KEEPSTONE, the program under test
-# (default: target/release/keepstone, then the one in PATH); POOL_SIZE, default 2G; LAYOUT, default bpfs; MOUNT_OPTIONS, as
-# for `keepstone mount -o`.
+# DIR is an empty directory of the mount under test. Without DIR, a pool is made in memory, mounted
+# for each suite, unmounted and checked. Needs root. Installs what it lacks by apt-get and cargo
+# (into .work); nothing is skipped silently. Environment: KEEPSTONE, the program under test
+# (default: target/release/keepstone, then the one in PATH); POOL_SIZE, default 2G; LAYOUT, default
+# bpfs; MOUNT_OPTIONS, as for `keepstone mount -o`.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)

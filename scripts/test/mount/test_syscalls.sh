@@ -35,7 +35,7 @@ build_test_syscalls() {
     mkdir -p "$out" "$work/src"
     rm -rf "$src"
     fetch_source fuse3 "$src"
-    # What libfuse's build would find out.
+    # The definitions that libfuse's build would find.
     printf '#define HAVE_COPY_FILE_RANGE 1\n#define HAVE_STRUCT_STAT_ST_ATIM 1\n' \
         >"$out/fuse_config.h"
     gcc -O1 -w -D_GNU_SOURCE -I "$out" -o "$out/test_syscalls" "$src/test/test_syscalls.c"

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Backup programs, twice on a tree that a program has just written: the second time they find that nothing has changed. Their
-# repositories lie on the same file system. restic is a static program, which nothing serves; borg is served.
+# Backup programs, twice on a tree that a program has just written: the second time they find that
+# nothing has changed. Their repositories lie on the same file system. restic is a static program,
+# which nothing serves; borg is served.
 export RESTIC_REPOSITORY=$PWD/restic RESTIC_PASSWORD=secret
 export BORG_REPO=$PWD/borg BORG_BASE_DIR=$PWD/borg-base BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK=yes
 cat >write.py <<'END'
@@ -18,13 +19,15 @@ for name in "mapped", "dir/written":
 os.symlink("dir/written", "tree/link")
 open("tree/name", "w").write("content")
 os.link("tree/name", "tree/same")
-# borg does not remember the files that were changed last: they could change again within the same tick of the clock.
+# borg does not remember the files that were changed last: they could change again within the same
+# tick of the clock.
 time.sleep(0.1)
 open("tree/last", "w").close()
 print("ready", flush=True)
 sys.stdin.read()
 END
-# restic_found: files and directories by what restic found of them.
+# restic_found: prints the numbers of files and directories that restic found new, changed and the
+# same.
 restic_found() {
     restic --no-cache --json backup tree | jq -c 'select(.message_type == "summary") |
         {files_new, files_changed, files_unmodified, dirs_new, dirs_changed, dirs_unmodified}'
@@ -38,7 +41,7 @@ read -r -u "${COPROC[0]}" _
 restic_found
 borg create ::first tree
 restic_found
-# Which name of a file comes first is the file system's.
+# The file system decides which name of a file comes first.
 borg create --list ::second tree 2>&1 | grep -vE '(name|same)$' | sort
 pid=$COPROC_PID
 to=${COPROC[1]}

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A build: make with jobs, gcc with its own processes and temporary files, ar, and what was built.
+# A build: make with jobs, gcc with its own processes and temporary files, ar, and a run of the
+# result.
 export TMPDIR=$PWD/tmp
 mkdir tmp src
 for i in $(seq 20); do

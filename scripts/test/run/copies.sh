@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Tools that copy or scan, on a tree that a program has just written: by calls, through a mapping, with its files open still; and
-# once more when all is quiet.
+# Tools that copy or scan, on a tree that a program has just written: by calls, through a mapping,
+# with its files still open; and once more after it has ended.
 cat >copy.sh <<'END'
 set -euo pipefail
 for sparse in always auto; do

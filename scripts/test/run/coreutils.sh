@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The tools everybody uses, most of their calls by descriptor and by relative path.
+# The tools of every shell script, which call mostly by descriptor and by relative path.
 cp -a /usr/include/linux headers
 cp -r --preserve=timestamps headers copy
 diff -r headers copy

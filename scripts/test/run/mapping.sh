@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Programs that map their files: LMDB as it is and writing through its map, a program written for libpmem, python's mmap
-# in two processes that see each other's stores, and RocksDB that reads its tables so.
+# Programs that map their files: LMDB as it is and writing through its map, a program written for
+# libpmem, python's mmap in two processes that see each other's stores, and RocksDB that reads its
+# tables so.
 cat >lmdb_test.py <<'PYTHON'
 import lmdb, os, sys
 for writemap in (False, True):
@@ -12,7 +13,7 @@ for writemap in (False, True):
         with env.begin(write=True) as txn:
             for i in range(0, 4000, 7):
                 txn.delete(b"key%06d" % i)
-    # A process that is killed in the midst of a transaction leaves what was committed.
+    # A process that is killed in the middle of a transaction leaves all committed data.
     child = os.fork()
     if child == 0:
         env = lmdb.open(f"db-{writemap}", map_size=16 << 20, writemap=writemap, max_dbs=2)
@@ -31,7 +32,7 @@ for writemap in (False, True):
     copied.close()
     env.close()
     os.unlink("data.mdb")
-    # Locks say which process has them.
+    # Locks contain the process that holds them.
     os.unlink(f"db-{writemap}/lock.mdb")
     for name in os.listdir(f"db-{writemap}"):
         os.unlink(os.path.join(f"db-{writemap}", name))

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# A database that reads and writes by io_uring: rows that were committed before it was killed are there, in tables of each engine.
+# A database that reads and writes by io_uring: rows that were committed before it was killed are
+# there, in tables of each engine.
 # shellcheck source=../../lib/servers.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../lib/servers.sh"
 server=
 socket=$(mktemp -u /tmp/test-run-mariadb.XXXXXX)
 mkdir data tmp
 chown mysql: data tmp
-# One that starts removes the temporary tables of all others that use the same directory.
+# A server that starts removes the temporary tables of all others in the same directory.
 export TMPDIR=$PWD/tmp
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -f "$socket"' EXIT
 sql() { mariadb --no-defaults --socket="$socket" --user=root --batch "$@"; }
@@ -24,7 +25,7 @@ start
     echo 'create database bench; use bench; create table rows_ (id int primary key, text_ varchar(200), key (text_));'
     seq 2000 | sed "s/.*/insert into rows_ values (&, repeat(md5(&), 6));/"
 } | sql
-# More than the server keeps in memory.
+# More rows than the server keeps in memory.
 sql bench --execute 'create table copies as select a.id, b.text_ from rows_ a, rows_ b where b.id <= 20'
 kill -9 "$server"
 await_end "$server"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A database of another user: transactions, a kill in the middle of them, recovery. The books balance.
+# A database of another user: transactions, a kill in the middle of them, recovery. The books
+# balance.
 # shellcheck source=../../lib/wait.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../lib/wait.sh"
 bin=$(echo /usr/lib/postgresql/*/bin)
@@ -11,7 +12,7 @@ chown postgres: data "$PGHOST"
 as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
 trap '[ ! -e data/postmaster.pid ] || kill -9 "$(head -1 data/postmaster.pid)"; rm -rf "$PGHOST"' EXIT
 start() {
-    # What a killed server leaves running ends by itself, and is waited for.
+    # Waits for the children of a killed server, which end by themselves.
     for _ in $(seq 50); do
         if as_postgres "$bin/pg_ctl" -D data -l "$PGHOST/log" -w start >/dev/null 2>&1; then return; fi
         sleep 0.2

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The interpreter's own tests of its modules for files. What a test prints beside its verdict depends
-# on the file system (which features it skips), so only the verdicts count; those who fail are named.
+# The interpreter's own tests of its modules for files. The output of a test depends on the file
+# system (features that it skips), so only verdicts count; failing tests are named.
 export TMPDIR=$PWD PYTHONDONTWRITEBYTECODE=1
 /usr/bin/python3 -m test --tempdir "$PWD" -j2 --timeout 300 \
     test_os test_posix test_io test_file test_fileio test_bufio test_largefile test_shutil test_tempfile \

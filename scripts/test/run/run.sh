@@ -1,17 +1,21 @@
 #!/bin/bash
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
-# what they print and what they leave.
+# their output and files.
 #
-#   run.sh [--direct|--cache] PROGRAM [DIR]     PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build,
-#                            rsync, copies, backups, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu,
-#                            mapping, valgrind, together, pairs, pjdfstest, or all
+#   scripts/test/run/run.sh [--direct|--cache] PROGRAM [DIR]
+#       PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build, rsync, copies,
+#       backups, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind,
+#       together, pairs, pjdfstest, or all
 #
 # DIR is an empty directory of a mount made with `-o direct`. Without DIR, a pool is made in memory,
-# mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or a
-# directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. With --cache, DIR is the mount of a
-# cache (`keepstone attach`); without DIR, one of a directory on the disk is made. Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE,
-# the program under test (default: target/release/keepstone, then the one in PATH), with libkeepstone.so
-# beside it; POOL_SIZE, default 2G; LAYOUT, default bpfs.
+# mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or
+# a directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. With
+# --cache, DIR is the mount of a cache (`keepstone attach`); without DIR, a cache of a directory on
+# the disk is made.
+#
+# Needs root. Installs packages by apt-get. Environment: KEEPSTONE, the program under test (default:
+# target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
+# POOL_SIZE, default 2G; LAYOUT, default bpfs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -23,19 +27,21 @@ source "$here/../../lib/servers.sh"
 export MOUNT_OPTIONS=direct
 
 programs=(coreutils shells tar git python python-modules sqlite build rsync copies backups served nginx vim fio rocksdb redis postgres mariadb qemu mapping valgrind)
-# Those of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes links, which the kernel does.)
+# Programs of whose calls and bytes on pools at least 99 % are served in user space. (rsync makes
+# links, by the kernel.)
 nearly_all=(served nginx tar mariadb qemu)
-# Those of which one runs plainly on the mount, while the next runs beside it. They take seconds.
+# Pairs of programs: the first runs plainly on the mount, while the second runs under `run`. They
+# take seconds.
 paired=(copies tar rsync shells sqlite)
 run_options=(--stats --quiet --json)
-# Whether other programs run beside.
+# Set while other programs run at the same time.
 among_many=
 # Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
 kept=
 case ${1:-} in
 --direct | --cache)
     kept=$1
-    # What pays is not the question here.
+    # Serves files at once, whether it pays or not.
     export KEEPSTONE_DIRECT_AFTER=0
     shift
     ;;
@@ -44,15 +50,15 @@ program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${program
 dir=${2:-}
 keepstone=$(keepstone_path)
 
-# remains DIR: everything about what is there that does not depend on the file system.
+# remains DIR: prints names, attributes and contents that do not depend on the file system.
 remains() (
     cd "$1"
     find . -type d -printf '%y %m %U %G %p\n' -o -printf '%y %m %U %G %n %s %p -> %l\n' | sort
     find . -type f -print0 | sort -z | xargs -0r sha256sum
 )
 
-# on DIR PROGRAM OUTPUT COMMAND…: runs the program's script in DIR by COMMAND, of which it prints what it
-# says itself; OUTPUT gets what the script prints and leaves.
+# on DIR PROGRAM OUTPUT COMMAND…: runs the program's script in DIR by COMMAND and prints COMMAND's
+# own messages; OUTPUT gets the output and the files of the script.
 on() {
     local dir=$1 script=$here/$2.sh output=$3
     shift 3
@@ -61,7 +67,8 @@ on() {
         remains "$dir" >>"$output"
 }
 
-# share PROGRAM: what user space served, from the report of `run --stats --json`; fails where that is too little.
+# share PROGRAM: prints the share that user space served, from the report of `run --stats --json`;
+# fails if it is too small.
 share() {
     local report
     report=$(cat)
@@ -69,7 +76,8 @@ share() {
         | "\($program): served in user space: \(.served_percent[0] * 100 | floor / 100) % of \(.served.calls + .by_mount.calls) calls, \(
             (.served_percent[1] // 100) * 100 | floor / 100) % of \(.served.bytes + .by_mount.bytes) bytes; \($mount) requests to the mounts"' \
         <<<"$report"
-    # Beside programs that are killed, a pool cannot be attached at some moments, and an inherited descriptor stays the kernel's.
+    # While programs are killed, a pool cannot be attached at some moments, and an inherited
+    # descriptor stays the kernel's.
     [[ -n "$kept$among_many" || " ${nearly_all[*]} " != *" $1 "* ]] ||
         jq -e '.served_percent | map(. // 100) | min >= 99' <<<"$report" >/dev/null || {
         jq . <<<"$report"
@@ -83,7 +91,7 @@ compare() (
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $scratch" EXIT
     mkdir "$scratch/tmpfs" "$2/$1"
-    # Programs that become another user have to get at all of it.
+    # Programs that become another user need access to all of it.
     chmod 755 "$scratch" "$scratch/tmpfs" "$2/$1"
     install -m 755 "$(dirname "$keepstone")/libkeepstone.so" "$scratch/"
     export KEEPSTONE_LIBRARY=$scratch/libkeepstone.so
@@ -118,8 +126,8 @@ run_program() {
     echo "== $1: passed ($SECONDS s)"
 }
 
-# with_cache COMMAND ARG…: makes a directory on the disk, and a cache of it, mounts that, runs COMMAND ARG… MOUNT, and detaches
-# it: nothing may be left that is not below.
+# with_cache COMMAND ARG…: makes a directory on the disk and a cache of it, mounts that, runs
+# COMMAND ARG… MOUNT, and detaches it. The directory has to have everything then.
 with_cache() (
     scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
     pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
@@ -154,7 +162,8 @@ run_together() {
     [ ${#failed[@]} -eq 0 ] || die "failed together: ${failed[*]}"
 }
 
-# A program on the mount, while another uses the pool directly: what that does to the kernel's caching changes no result.
+# A program on the mount, while another uses the pool directly: less caching by the kernel changes
+# no result.
 run_pairs() {
     local i plain beside failed=() among_many=1
     for i in "${!paired[@]}"; do
@@ -169,7 +178,8 @@ run_pairs() {
     [ ${#failed[@]} -eq 0 ] || die "failed in pairs: ${failed[*]}"
 }
 
-# The suite of the mount, which remounts it and mounts over its directories, by one process under `run`.
+# The suite of the mount, which remounts it and mounts over its directories, by one process under
+# `run`.
 run_pjdfstest() {
     # shellcheck source=/dev/null  # it is checked by itself
     source "$here/../mount/pjdfstest.sh"
@@ -187,7 +197,8 @@ need_server mariadbd mariadb-server
 python=$(realpath /usr/bin/python3)
 "$root/scripts/lib/packages.sh" "lib${python##*/}-testsuite"
 if [ "$program" = all ]; then
-    # Files that the kernel keeps are shared by it: nothing new for programs together, nor for names.
+    # The kernel shares files that it keeps, so these need no test of programs together, nor of
+    # names.
     [ -n "$kept" ] || programs+=(together pairs pjdfstest)
     # shellcheck disable=SC2317  # each calls it
     alone() { "$0" ${kept:+"$kept"} "$1" ${dir:+"$dir"}; }

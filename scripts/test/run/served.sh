@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What uses streams of libc, inherited descriptors and redirections: run.sh asserts that nearly all of it is served.
+# Programs that use streams of libc, inherited descriptors and redirections: run.sh asserts that
+# nearly all of their calls are served.
 seq 1 300000 > numbers
 mkdir tree
 for i in {1..300}; do head -c 20000 numbers > "tree/$i"; done

@@ -47,7 +47,7 @@ for shell in bash dash; do
     mkdir "$shell"
     (cd "$shell" && "$shell" ../script; cat trapped)
 done
-# What bash alone has.
+# Features that only bash has.
 mapfile -t lines < bash/file
 echo "${#lines[@]} lines"
 read -r -u 9 word 9< bash/upper

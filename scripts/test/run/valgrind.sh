@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Programs in valgrind, which finds no fault with them. Few, as it takes seconds to start.
-# To look for leaks, valgrind reads all that is mapped, and so takes memory for all of the pool's sparse shared state.
+# Programs in valgrind, which finds no fault with them. Few, as it takes seconds to start. To look
+# for leaks, valgrind reads all mappings, and so allocates memory for all of the pool's sparse
+# shared state.
 checked() { valgrind -q --leak-check=no --error-exitcode=99 "$@"; }
 seq 2000 >numbers
 checked cp numbers copy

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# An editor that replaces a file by renaming, and one that writes into it, with and without a backup.
+# An editor that replaces a file by renaming, and one that writes into it, with and without a
+# backup.
 export HOME=$PWD
 seq 1000 > text
 for copy in no yes; do

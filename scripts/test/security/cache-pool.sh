@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A pool that another user may write does not become, or go on as, a cache of root's; and one that does is not led out of its
-# directory by the handles that its records name.
+# A pool that another user may write does not become a cache of root's, nor continue as one. The
+# handles in the records of a cache do not lead out of its directory.
 : "${member?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_cache_pool() {
@@ -31,7 +31,7 @@ suite_cache_pool() {
     escape "$own" "$dir" "$target"
     chmod 666 "$own"
     escape "$own" "$dir" "$target"
-    # Root's alone: what its records name lies outside of the directory.
+    # A pool that only root may write: its records name files outside of the directory.
     chmod 600 "$own"
     chgrp 0 "$own"
     within 20 "$keepstone" attach "$own" "$dir" "$mnt"
@@ -41,7 +41,7 @@ suite_cache_pool() {
     fi
     holds "$target" "root's own"
 
-    # A pool that is opened to others while it is attached, and what they write then.
+    # A pool that is opened to others while it is attached, and their writes then.
     rm "$own"
     pool own >/dev/null
     "$keepstone" attach "$own" "$dir" "$mnt" >/dev/null

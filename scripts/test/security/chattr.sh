@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Files below a cache that root has made immutable or append-only: callers cannot change them through the cache either.
+# Files below a cache that root has made immutable or append-only: callers cannot change them
+# through the cache either.
 : "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_chattr() {
@@ -31,7 +32,7 @@ suite_chattr() {
     "$keepstone" attach flush "$mnt" >/dev/null
     holds "$dir/immutable" "as it was"
     [ "$(cat "$dir/append")" = $'as it was\nmore' ] || die "append-only: $(cat "$dir/append")"
-    # A file that becomes immutable while the cache has something for it keeps what it is.
+    # A file that becomes immutable while the cache has changes for it keeps its content.
     echo "as it was" >"$mnt/later"
     chmod 666 "$mnt/later"
     "$keepstone" attach flush "$mnt" >/dev/null

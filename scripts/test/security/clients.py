@@ -15,7 +15,8 @@ port, attack = int(sys.argv[1]), sys.argv[2]
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 FLAGS, LIST, GO, STARTTLS = struct.pack(">I", 3), 3, 7, 5
-# A client with patience gets in within this time, in seconds: the deadline of a handshake, and some.
+# A client with patience gets in within this time, in seconds: the deadline of a handshake, and
+# some.
 PATIENCE = 25
 
 

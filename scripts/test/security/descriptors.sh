@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A stranger that keeps thousands of files of a cache open, or of a mount: others can still open theirs.
+# A stranger that keeps thousands of files of a cache open, or of a mount: others can still open
+# theirs.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_descriptors() {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Programs with more rights than their caller: variables of the caller's environment do not steer them, and they are not served
-# in their own process.
+# Programs with more rights than their caller: variables of the caller's environment do not steer
+# them, and they are not served in their own process.
 : "${member?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_environment() {
@@ -19,7 +19,8 @@ suite_environment() {
         die "the program does not run: $(cat "$place/err")"
     grep -q "the group has this" "$place/out" || die "the program has lost its group"
     ! grep -qi keepstone "$place/err" || die "a set-group-ID program loads the library: $(cat "$place/err")"
-    # Root's program in a stranger's environment: an announcement of mounts that there are not is not believed.
+    # Root's program in a stranger's environment: an announcement of mounts that do not exist is not
+    # believed.
     env LD_PRELOAD="$place/bin/libkeepstone.so" \
         KEEPSTONE_MOUNTS="1	36 35 0:98 / $place/stranger rw - fuse.keepstone $path rw,user_id=0" \
         timeout 20 ls "$place/stranger" >"$place/out" 2>&1

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# FUSE file systems of strangers that call themselves Keepstone's, with root's pool as their source: programs of root under
-# `keepstone run` do not follow them into the pool, and no command waits for them.
+# FUSE file systems of strangers that call themselves Keepstone's, with root's pool as their source:
+# programs of root under `keepstone run` do not follow them into the pool, and no command waits for
+# them.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_fake_mount() {
@@ -52,7 +53,7 @@ suite_fake_mount() {
     unmount "$mnt"
 }
 
-# fake DIRECTORY KIND OPTION MODE: the stranger's mount of type fuse.KIND.
+# fake DIRECTORY KIND OPTION MODE: makes the stranger's mount of type fuse.KIND.
 fake() {
     able stranger mkdir -p "$1"
     able stranger python3 "$here/fakefuse.py" "$1" "$path" "$2" "$3" "$4" || die "fusermount3 refuses the mount"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Locks that a stranger takes on what it may read: they do not keep root from attaching, mounting or unmounting.
+# Locks that a stranger takes on files that it may read: they do not keep root from attaching,
+# mounting or unmounting.
 : "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_flock() {

@@ -3,15 +3,16 @@
 
 : "${here?is set by run.sh}"
 
-# Users by numbers that no system gives out. `member` may write pools that root shares with its group, `stranger` may not.
+# Users by numbers that no system gives out. `member` may write pools that root shares with its
+# group, `stranger` may not.
 # shellcheck disable=SC2034  # the suites use them
 member=61001 stranger=61002
-# Where everything of a suite lies, each user's home and root's mount point below it.
+# The directory of a suite, with each user's home and root's mount point.
 place=/mnt
 mnt=$place/m
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
-# make_place KEEPSTONE: the file systems that the namespaces of a suite start with.
+# make_place KEEPSTONE: makes the file systems that the namespaces of a suite start with.
 make_place() {
     local dir name uid
     for dir in /dev/shm /run /tmp "$place"; do
@@ -19,7 +20,7 @@ make_place() {
     done
     chmod 755 "$place" /run
     mkdir "$mnt" "$place/bin" "$place/etc"
-    # Where other users can execute it.
+    # In a place where other users can execute it.
     for name in keepstone libkeepstone.so; do
         touch "$place/bin/$name"
         mount --bind "$(dirname "$1")/$name" "$place/bin/$name"
@@ -42,7 +43,8 @@ make_place() {
     done
 }
 
-# as USER COMMAND…: runs COMMAND as one of the two users, for a minute at most; it cannot change its user.
+# as USER COMMAND…: runs COMMAND as one of the two users, for a minute at most; it cannot change its
+# user.
 as() {
     (become "$1" --no-new-privs "${@:2}")
 }
@@ -63,7 +65,7 @@ end() {
     wait "$spawned" 2>/dev/null || true
 }
 
-# become USER OPTION COMMAND…: this process goes on as that.
+# become USER OPTION COMMAND…: replaces this process by COMMAND as that user.
 become() {
     local user=$1 uid=${!1}
     exec timeout 60 setpriv --reuid "$uid" --regid "$uid" --clear-groups "$2" \
@@ -97,7 +99,8 @@ lacks() {
     ! grep -rF -m 3 -- "$@" || die "a secret leaked"
 }
 
-# pool NAME [OPTION…]: formats a pool of root's in /dev/shm, of $pool_size (64M), and prints its path.
+# pool NAME [OPTION…]: formats a pool of root's in /dev/shm, of $pool_size (64M), and prints its
+# path.
 pool() {
     local path=/dev/shm/$1
     shift
@@ -114,7 +117,7 @@ shared() {
     echo "$path"
 }
 
-# server_of MOUNT: the process that serves it.
+# server_of MOUNT: prints the process that serves it.
 server_of() {
     "$keepstone" stats "$1" --json | jq .pid
 }
@@ -124,12 +127,12 @@ log_of() {
     echo "/run/keepstone/$("$keepstone" info --json "$1" | jq -r .uuid).log"
 }
 
-# bytes_of FILE: its length; 0 if it is missing.
+# bytes_of FILE: prints its length; 0 if it is missing.
 bytes_of() {
     stat -c %s "$1" 2>/dev/null || echo 0
 }
 
-# healthy MOUNT: its server answers, has not panicked, and root can work there.
+# healthy MOUNT: checks that its server answers, has not panicked, and that root can work there.
 healthy() {
     within 10 "$keepstone" stats "$1" --json
     jq -e '.panics == 0' "$place/out" >/dev/null || die "the server of $1 panicked: $(cat "$place/out")"

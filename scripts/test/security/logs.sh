@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What strangers can put into logs and onto root's terminal: logs keep to a size, and names in them and in `attach status` are
-# escaped.
+# Names and lines of strangers in logs and on root's terminal: logs keep to a size, and names in
+# them and in `attach status` are escaped.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
-# A log has no more bytes, whatever a stranger does in a few seconds.
+# The most bytes of a log, whatever a stranger does in a few seconds.
 LOG_MAX=$((2 << 20))
 
 suite_logs() {

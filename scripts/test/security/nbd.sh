@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Clients that connect and send nothing, slowly or without end, with and without TLS: a new client is served within seconds.
+# Clients that connect and send nothing, slowly or without end, with and without TLS: a new client
+# is served within seconds.
 : "${keepstone:=}" "${place?}" "${here?}"
 
 suite_nbd() {
@@ -16,7 +17,7 @@ suite_nbd() {
             [ -d "/proc/$pid" ] || die "$attack: the server is gone"
             [ "$(awk '/VmHWM/ { print $2 }' "/proc/$pid/status")" -lt $((600 << 10)) ] || die "$attack takes memory without bound"
         done
-        # Another user is let in beside sessions that stay.
+        # Another user is admitted while other sessions stay.
         spawn stranger python3 "$here/clients.py" "$port" hold >"$place/held"
         await_until 60 grep -q holds "$place/held"
         as member python3 "$here/clients.py" "$port" probe || die "idle sessions of a user lock out others"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A stranger's pins in a cache, and its use of blocks that the file system below reserves for root: others still have room.
+# A stranger's pins in a cache, and its use of blocks that the file system below reserves for root:
+# others still have room.
 : "${stranger?}" "${member?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_pins() {

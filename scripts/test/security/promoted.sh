@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Names of descriptors that the mount opens for a program under `keepstone run`: they open nothing for others.
+# Names of descriptors that the mount opens for a program under `keepstone run`: they open nothing
+# for others.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_promoted() {
@@ -22,14 +23,14 @@ suite_promoted() {
     lacks "opened" "$place/report"
     grep -q "standard output works" "$mnt/d/out" || die "the descriptor itself does not work"
 
-    # Another watches the mount meanwhile, and opens each name that it sees.
+    # Another program of it watches the mount meanwhile, and opens each name that it sees.
     spawn stranger python3 "$here/watch.py" 6 "$mnt" "$mnt/d" >"$place/seen" 2>&1
     await_until 10 grep -q watching "$place/seen"
     "$keepstone" run --quiet -- python3 "$here/promote.py" "$mnt/d" "$stranger" >"$place/names" 2>&1 ||
         die "the program failed: $(cat "$place/names")"
     wait "${spawned:?}" || die "the watcher failed: $(cat "$place/seen")"
     lacks "opened" "$place/seen"
-    # Of the names that promoted descriptors show afterwards, none opens anything.
+    # The names that promoted descriptors show afterwards open nothing.
     as stranger python3 "$here/replay.py" "$mnt" <"$place/names" >"$place/seen" 2>&1 || die "replay: $(cat "$place/seen")"
     grep -q "tried" "$place/seen" || die "no name was tried"
     lacks "opened" "$place/seen"

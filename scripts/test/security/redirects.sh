@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# A store that redirects requests to another host, or replies without end: credentials go nowhere else, and memory is bounded.
+# A store that redirects requests to another host, or replies without end: credentials go nowhere
+# else, and memory is bounded.
 : "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 # No server of a cache has more resident, in KiB.
@@ -40,7 +41,7 @@ suite_redirects() {
     umount --lazy "$mnt"
 }
 
-# mode NAME: how the store answers from now on.
+# mode NAME: sets how the store answers from now on.
 mode() {
     python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$(cat "$place/port")/__mode/$1').read()"
 }

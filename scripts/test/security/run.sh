@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs attacks by unprivileged users on a machine where root uses Keepstone as README and SERVICES recommend. Each suite
-# asserts that its attacks are refused, or end as SECURITY.md promises.
+# Runs attacks by unprivileged users on a machine where root uses Keepstone as README and SERVICES
+# recommend. Each suite asserts that its attacks are refused, or end as SECURITY.md promises.
 #
-#   run.sh SUITE     SUITE: a file of this directory, or all
+#   scripts/test/security/run.sh SUITE     SUITE: a file of this directory, or all
 #
-# Each suite has mount and PID namespaces of its own, with its own /dev/shm, /run, /tmp, list of users and a /dev/fuse for
-# every user. Leftovers of a suite end with them, also after a failure. Needs root. Installs what it lacks by apt-get;
-# nothing is skipped silently. Environment: KEEPSTONE, the program under test (default: target/release/keepstone, then the one
-# in PATH).
+# Each suite has mount and PID namespaces of its own, with its own /dev/shm, /run, /tmp, list of
+# users and a /dev/fuse for every user. Leftovers of a suite end with them, also after a failure.
+# Needs root. Installs what it lacks by apt-get; nothing is skipped silently. Environment:
+# KEEPSTONE, the program under test (default: target/release/keepstone, then the one in PATH).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Threads that act for different users by setfsuid(2) and setfsgid(2), under `keepstone run`: as the kernel has it, each thread
-# has an identity of its own.
+# Threads that act for different users by setfsuid(2) and setfsgid(2), under `keepstone run`: as the
+# kernel has it, each thread has an identity of its own.
 : "${stranger?}" "${member?}" "${keepstone:=}" "${mnt?}" "${here?}"
 
 suite_setfsuid() {

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Set-user-ID programs, capabilities and devices of members, of foreign pools and below caches: they have no effect, unless the
-# pool is root's alone or the option is given. A flag that cannot be kept is refused.
+# Set-user-ID programs, capabilities and devices of members, of foreign pools and below caches: they
+# have no effect, unless the pool is root's alone or the option is given. A flag that cannot be kept
+# is refused.
 : "${stranger?}" "${member?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_setuid() {
@@ -42,7 +43,7 @@ suite_setuid() {
     "$keepstone" mount "$own" "$mnt" >/dev/null
     flags_are "$mnt" nosuid nodev
     unmount "$mnt"
-    # Asked for in words.
+    # Requested by option.
     "$keepstone" mount -o suid,dev "$path" "$mnt" >/dev/null
     flags_lack "$mnt" nosuid nodev
     unmount "$mnt"
@@ -70,7 +71,8 @@ suite_setuid() {
     unmount "$mnt"
 }
 
-# is_unmounted DIRECTORY: nothing is mounted there any more. The server of a cache ends after its mount does.
+# is_unmounted DIRECTORY: nothing is mounted there any more. The server of a cache ends after its
+# mount does.
 is_unmounted() {
     umount "$1" 2>/dev/null
 }

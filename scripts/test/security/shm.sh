@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Files that strangers put into /dev/shm: names that shared state could have, links, FIFOs, files that shrink while they are
-# mapped, and pools with a label that root looks for.
+# Files that strangers put into /dev/shm: names that shared state could have, links, FIFOs, files
+# that shrink while they are mapped, and pools with a label that root looks for.
 : "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_shm() {
@@ -32,7 +32,7 @@ suite_shm() {
         find /dev/shm -mindepth 1 -depth -user "$stranger" -delete
     done
 
-    # Files that shrink while servers and programs look at them: no one dies of a signal.
+    # Files that shrink while servers and programs look at them: no process dies of a signal.
     # shellcheck disable=SC2086  # names without spaces
     spawn stranger python3 "$here/shrink.py" 12 $names
     for _ in $(seq 4); do
@@ -48,7 +48,7 @@ suite_shm() {
     end
     find /dev/shm -mindepth 1 -depth -user "$stranger" -delete
 
-    # A label is looked for only where root put things.
+    # Labels are searched only in files of root.
     as stranger "$keepstone" mkfs /dev/shm/theirs --size 32M --label backup >/dev/null
     refused timeout 20 "$keepstone" mount LABEL=backup "$mnt"
     ! mountpoint -q "$mnt" || die "a stranger's pool is mounted by its label"
@@ -57,7 +57,7 @@ suite_shm() {
     within 20 "$keepstone" mount LABEL=backup "$mnt"
     [ "$(findmnt -no SOURCE "$mnt")" = /dev/shm/labelled ] || die "not root's own pool: $(cat "$place/out")"
     unmount "$mnt"
-    # Many files and a FIFO hold nothing up.
+    # Many files and a FIFO delay no search.
     as stranger python3 -c "
 import os
 os.mkfifo('/dev/shm/aaa')

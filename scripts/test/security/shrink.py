@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""shrink.py SECONDS NAME…: makes files of these names in /dev/shm large and small in turns, and copies of them elsewhere there."""
+"""shrink.py SECONDS NAME…: makes files of these names in /dev/shm alternately large and small, and copies of them elsewhere there."""
 import os
 import sys
 import time

@@ -16,5 +16,5 @@ try:
             file.write(b"KSTN" * 1024)
         os.chmod(path, 0o666)
 except (FileExistsError, PermissionError, FileNotFoundError, NotADirectoryError):
-    # A directory of root's keeps strangers out, which is the better answer.
+    # A directory of root's keeps strangers out, which is a refusal as well.
     pass

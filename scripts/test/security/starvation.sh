@@ -27,7 +27,7 @@ suite_starvation() {
     sleep 1
     for n in 1 2 3; do
         within 5 setpriv --reuid "$member" --clear-groups --regid "$member" stat "$mnt/hot"
-        # Past what the kernel keeps.
+        # Bypasses the kernel's cache.
         within 5 setpriv --reuid "$member" --clear-groups --regid "$member" \
             python3 -c "import os; assert os.pread(os.open('$mnt/hot', os.O_RDONLY | os.O_DIRECT), 100, 0)[:6] == b'cached'"
         within 5 "$keepstone" attach status "$mnt"
@@ -38,12 +38,12 @@ suite_starvation() {
     other_waits
 }
 
-# mode NAME: how the store answers from now on.
+# mode NAME: sets how the store answers from now on.
 mode() {
     python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$(cat "$place/port")/__mode/$1').read()"
 }
 
-# Locks, and FIFOs of a mount with two threads: their waiting is no thread's.
+# Locks and FIFOs of a mount with two threads: waiting for them blocks no thread of the server.
 other_waits() {
     local path n m=$place/m2 pids=()
     path=$(pool waits)

@@ -10,7 +10,7 @@ suite_stats() {
     install -d -m 700 -o "$member" -g "$member" "$mnt/private"
     as member sh -c "echo a >'$mnt/private/$name'"
     "$keepstone" attach flush "$mnt" >/dev/null
-    # A conflict: something to name for those who look after it.
+    # A conflict, which counters name to its owner.
     as member sh -c "echo b >>'$mnt/private/$name'"
     sleep 1.1
     echo behind >>"$dir/private/$name"
@@ -21,7 +21,7 @@ suite_stats() {
     refused as stranger ls "$mnt/private"
     "$keepstone" attach status --json "$mnt" >"$place/roots"
     grep -q "$name" "$place/roots" || die "root is not told which file needs attention: $(cat "$place/roots")"
-    # To others, by each way that counters take.
+    # For other users, by each way to read counters.
     touch "$place/theirs"
     for command in "attach status" "attach status --json" "attach status --metrics" stats "stats --json" "top --count 1" \
         "doctor"; do

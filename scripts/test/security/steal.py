@@ -51,5 +51,5 @@ for top, ino, generation in itertools.product(roots, range(1, 12), range(0, 4)):
 for change in range(1, 4):
     for number in re.findall(r"\d+", last):
         attempt(os.path.join(os.path.dirname(name), last.replace(number, str(int(number) + change), 1)))
-# By what the descriptor is, not by its name.
+# Through the descriptor itself, not by its name.
 attempt("/proc/self/fd/1/../secret")

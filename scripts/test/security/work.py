@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""work.py DIRECTORY SECONDS: makes, writes, renames and removes files. Errors are taken, signals are not."""
+"""work.py DIRECTORY SECONDS: makes, writes, renames and removes files. Ignores errors, and dies of signals."""
 import os
 import sys
 import time
