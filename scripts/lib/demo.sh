@@ -13,7 +13,7 @@ step() {
     printf '\n== %s  (%d s)\n' "$1" "$SECONDS"
 }
 
-# progress WORDS: prints a line about it.
+# progress WORDS: prints a line of progress.
 progress() {
     printf '   %s\n' "$1"
 }
