@@ -39,8 +39,8 @@ impl Origin {
         }
     }
 
-    /// The first line of a file of docs/measurements, which a test of the workspace parses. The
-    /// file has measurements of the formats `measured`.
+    /// Returns the first paragraph of a file of docs/measurements, which a test of the workspace
+    /// parses. The file has measurements of the formats `measured`.
     pub fn head(&self, measured: &[&str]) -> String {
         let (date, commit, command) = (&self.date, &self.commit, &self.command);
         let fact = |name: &str| {
@@ -58,7 +58,7 @@ impl Origin {
         let formats: Vec<_> = formats.map(|(name, version)| format!("{name} {version}")).collect();
         let formats = if formats.is_empty() { "none".to_owned() } else { formats.join(", ") };
         format!(
-            "Measured: {date} UTC, commit {commit}, machine: {machine}, command: `{command}`, \
+            "Measured: {date} UTC, commit {commit},\nmachine: {machine},\ncommand: `{command}`,\n\
              formats: {formats}"
         )
     }
@@ -137,12 +137,18 @@ mod tests {
     fn head_names_date_commit_machine_command_and_formats() {
         let origin = Origin { command: "keepstone-bench engine".to_owned(), ..Origin::here(false) };
         let head = origin.head(&["scmfs", "bpfs"]);
-        let parts = head.split(", ").collect::<Vec<_>>();
-        assert!(parts[0].starts_with("Measured: 20") && parts[0].ends_with(" UTC"), "{head}");
-        assert!(parts[1].starts_with("commit ") && parts[2].starts_with("machine: "), "{head}");
-        assert!(head.contains(", command: `keepstone-bench engine`, formats: bpfs "), "{head}");
-        assert!(parts.last().unwrap().starts_with("scmfs "), "{head}");
-        assert!(origin.head(&[]).ends_with(", formats: none"), "{head}");
+        let [measured, machine, command, formats] = head.split(",\n").collect::<Vec<_>>()[..]
+        else {
+            panic!("{head}");
+        };
+        assert!(
+            measured.starts_with("Measured: 20") && measured.contains(" UTC, commit "),
+            "{head}"
+        );
+        assert!(machine.starts_with("machine: "), "{head}");
+        assert_eq!(command, "command: `keepstone-bench engine`");
+        assert!(formats.starts_with("formats: bpfs ") && formats.contains(", scmfs "), "{head}");
+        assert!(origin.head(&[]).ends_with("formats: none"), "{head}");
         assert!(!head.contains("unknown"), "{head}");
     }
 }

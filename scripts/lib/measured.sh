@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The origin of a measurement, as documents of docs/measurements have it in their first line.
+# The origin of a measurement, as documents of docs/measurements have it in their first paragraph.
 # Benchmarks source this.
 
 # measured COMMAND [FORMAT…]: prints date, commit, machine, COMMAND, and the versions of the formats
@@ -19,6 +19,7 @@ measured() {
         formats+=", $format $(sed -n '1s/.*version //p' "$root/docs/format/$format.md")"
     done
     formats=${formats#, }
-    echo "Measured: $(date -u '+%Y-%m-%d %H:%M UTC'), commit $commit, machine: $processor, $flush, $memory," \
-        "Linux $(uname -r), command: \`$command\`, formats: ${formats:-none}"
+    printf '%s,\n' "Measured: $(date -u '+%Y-%m-%d %H:%M UTC'), commit $commit" \
+        "machine: $processor, $flush, $memory, Linux $(uname -r)" "command: \`$command\`"
+    echo "formats: ${formats:-none}"
 }
