@@ -145,7 +145,7 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
     // it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
-    let hidden = process.hide_all(&descriptors)?;
+    let hidden = process.fd_allocator().hide_all(&descriptors)?;
     let address = Box::into_raw(Box::new(fs.clone()));
     let free = |slot: &&AtomicPtr<_>| {
         let null = std::ptr::null_mut();

@@ -38,7 +38,7 @@ pub fn serve_no_more(clone_flags: u64) {
     let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or a box that is never dropped.
     if let Some(process) = unsafe { process.as_ref() } {
-        process.unmap_inherited();
+        process.promotions().unmap_inherited();
     }
     if clone_flags & libc::CLONE_FILES as u64 == 0 {
         forget_table();
@@ -60,7 +60,7 @@ pub fn table() -> Option<&'static Process> {
 /// Whether a descriptor is the library's own, of the process whose table of descriptors this one shares.
 #[inline]
 pub fn is_hidden_in_table(fd: std::ffi::c_int) -> bool {
-    table().is_some_and(|process| process.hides(fd))
+    table().is_some_and(|process| process.table().hides(fd))
 }
 
 /// The table of descriptors is this process's own.

@@ -116,7 +116,7 @@ pub fn forked(process: Option<&posix::Process>) {
     if stderr >= 0 {
         // Who waits for the end of what is written there does not wait for children.
         match process {
-            Some(process) => process.unhide(stderr),
+            Some(process) => process.fd_allocator().unhide(stderr),
             // SAFETY: the library's own descriptor.
             None => unsafe {
                 let _ = real::close(stderr);
@@ -243,11 +243,12 @@ pub fn duplicated(old: c_int, new: c_int) -> c_int {
 /// The kernel has opened a file, or failed (-1): if it may be one of a pool, it is looked at.
 pub fn opened_by_kernel(fd: c_int) -> c_int {
     if counters().is_some() && fd >= 0 && !guard::is_inside() {
-        let is_left =
-            |process: &&posix::Process| !opens_in_user_space() || process.leaves_to_kernel();
+        let is_left = |process: &&posix::Process| {
+            !opens_in_user_space() || process.contents().leaves_to_kernel()
+        };
         let is_in_pool = process()
             .filter(is_left)
-            .is_some_and(|process| guard::run(|| process.is_of_pool(fd)) == Some(true));
+            .is_some_and(|process| guard::run(|| process.contents().is_of_pool(fd)) == Some(true));
         mark(fd, is_in_pool.then(why));
         if is_in_pool {
             count(Class::Open, fd, why(), 1, 0);
@@ -270,7 +271,7 @@ pub fn unserved(class: Class, fd: c_int) {
 #[inline]
 pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
     if bytes > 0 && counters().is_some() {
-        let owned = |fd| process().is_some_and(|process| process.owns(fd));
+        let owned = |fd| process().is_some_and(|process| process.table().owns(fd));
         let reason = |&fd: &c_int| {
             let reason = marked(fd).or_else(|| owned(fd).then_some(Reason::KernelOnly))?;
             Some((fd, reason))
@@ -312,7 +313,7 @@ pub fn keep_stderr(process: Option<&posix::Process>) {
     let min = 900;
     let Ok(copy) = rustix::io::fcntl_dupfd_cloexec(stderr, min) else { return };
     let copy = rustix::fd::IntoRawFd::into_raw_fd(copy);
-    let hidden = process.and_then(|process| process.hide_all(&[copy]).ok());
+    let hidden = process.and_then(|process| process.fd_allocator().hide_all(&[copy]).ok());
     STDERR.store(hidden.and_then(|fds| fds.first().copied()).unwrap_or(copy), Relaxed);
 }
 

@@ -127,7 +127,7 @@ impl Names {
     #[inline]
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             Ok(stat_of(ofd.mount(), &ofd.attr()?))
         };
         Call::into(call())
@@ -159,13 +159,13 @@ impl Names {
         let mut attr = Attr::NONE;
         if want == Want::Look
             && arguments.is_ok()
-            && let Some(mount) = self.peek_fast(dirfd, path, &mut attr)
+            && let Some(mount) = self.paths().peek_fast(dirfd, path, &mut attr)
         {
             let mount = mount?;
             *to()? = Unaligned(describe(mount, &attr));
             return Ok(());
         }
-        let held = checked(self.find_for(want, dirfd, path, flags), arguments)?;
+        let held = checked(self.paths().find_for(want, dirfd, path, flags), arguments)?;
         let attr = held.attr()?;
         *to()? = Unaligned(describe(held.mount, attr));
         Ok(())
@@ -195,24 +195,24 @@ impl Names {
 
     /// `statfs`.
     pub fn statfs(&self, path: &[u8]) -> Served<libc::statfs> {
-        let held = self.find(libc::AT_FDCWD, path, 0);
+        let held = self.paths().find(libc::AT_FDCWD, path, 0);
         Call::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatfs`.
     pub fn fstatfs(&self, fd: i32) -> Served<libc::statfs> {
-        Call::into(self.get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
+        Call::into(self.table().get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
     }
 
     /// `statvfs`.
     pub fn statvfs(&self, path: &[u8]) -> Served<libc::statvfs> {
-        let held = self.find(libc::AT_FDCWD, path, 0);
+        let held = self.paths().find(libc::AT_FDCWD, path, 0);
         Call::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatvfs`.
     pub fn fstatvfs(&self, fd: i32) -> Served<libc::statvfs> {
-        Call::into(self.get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())))
+        Call::into(self.table().get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())))
     }
 
     /// `access` (flags 0: real IDs), `faccessat`, `faccessat2`, `eaccess` (`AT_EACCESS`).
@@ -221,18 +221,19 @@ impl Names {
     }
 
     fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> Call<()> {
-        let identity = self.identity();
+        let identity = self.task().identity();
         let creds = match flags & libc::AT_EACCESS {
             0 => &identity.real,
             _ => &identity.effective,
         };
         let known = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
         let found = if path.is_empty() {
-            self.find(dirfd, path, flags)
+            self.paths().find(dirfd, path, flags)
         } else {
             let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
             let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-            self.walk(Want::Hold, dirfd, path, follow, creds)
+            self.paths()
+                .walk(Want::Hold, dirfd, path, follow, creds)
                 .and_then(|walked| Ok(walked.existing()?))
         };
         let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
@@ -252,7 +253,7 @@ impl Names {
     pub fn chmod(&self, dirfd: i32, path: &[u8], mode: u32, flags: i32) -> Served<()> {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_mode(&held, mode)
         };
         Call::into(call())
@@ -261,7 +262,7 @@ impl Names {
     /// `fchmod`.
     pub fn fchmod(&self, fd: i32, mode: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get_open(fd)?);
+            let held = Held::description(self.task(), self.table().get_open(fd)?);
             self.set_mode(&held, mode)
         };
         Call::into(call())
@@ -269,7 +270,7 @@ impl Names {
 
     fn set_mode(&self, held: &Held<'_>, mode: u32) -> Call<()> {
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if !creds.owns(attr) {
             return Err(Errno::PERM.into());
@@ -285,7 +286,7 @@ impl Names {
     pub fn chown(&self, dirfd: i32, path: &[u8], uid: u32, gid: u32, flags: i32) -> Served<()> {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_owner(&held, uid, gid)
         };
         Call::into(call())
@@ -294,7 +295,7 @@ impl Names {
     /// `fchown`.
     pub fn fchown(&self, fd: i32, uid: u32, gid: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get_open(fd)?);
+            let held = Held::description(self.task(), self.table().get_open(fd)?);
             self.set_owner(&held, uid, gid)
         };
         Call::into(call())
@@ -302,7 +303,7 @@ impl Names {
 
     fn set_owner(&self, held: &Held<'_>, uid: u32, gid: u32) -> Call<()> {
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if uid != SAME && !(creds.uid == attr.uid && uid == attr.uid) && !creds.can(Caps::CHOWN) {
             return Err(Errno::PERM.into());
@@ -341,7 +342,7 @@ impl Names {
         flags: i32,
     ) -> Served<()> {
         let call = || {
-            let found = self.find(dirfd, path, flags);
+            let found = self.paths().find(dirfd, path, flags);
             if changes_nothing(&times) {
                 return found.map(drop).or_else(|stop| match stop {
                     Stop::Errno(_) => Ok(()),
@@ -358,14 +359,14 @@ impl Names {
     /// `futimens`.
     pub fn futimens(&self, fd: i32, times: Option<[libc::timespec; 2]>) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if changes_nothing(&times) {
                 return Ok(());
             }
             if ofd.oflags() & libc::O_PATH != 0 {
                 return Err(Errno::BADF.into());
             }
-            self.set_times(&Held::description(self, ofd), times)
+            self.set_times(&Held::description(self.task(), ofd), times)
         };
         Call::into(call())
     }
@@ -388,7 +389,7 @@ impl Names {
             held.mount.check_unmapped(held.ino)?;
         }
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if !creds.owns(attr) {
             if times.is_some_and(|t| t.iter().any(|t| t.tv_nsec != libc::UTIME_NOW)) {

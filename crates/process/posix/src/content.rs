@@ -6,7 +6,6 @@ use crate::table::OfdRef;
 use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Durability, Fallocate, FileKind, Seek, SetAttr};
 
@@ -35,18 +34,14 @@ pub struct Contents {
     names: Names,
 }
 
-impl Deref for Contents {
-    type Target = Names;
-
-    #[inline]
-    fn deref(&self) -> &Names {
-        &self.names
-    }
-}
-
 impl Contents {
     pub(crate) fn new(names: Names) -> Self {
         Self { names }
+    }
+
+    #[inline(always)]
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// `read`.
@@ -57,7 +52,7 @@ impl Contents {
 
     #[inline]
     fn read_call(&self, fd: i32, buf: &mut [u8]) -> Call<usize> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
@@ -72,7 +67,7 @@ impl Contents {
 
     #[inline]
     fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> Call<usize> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         if offset < 0 {
             return Err(Errno::INVAL.into());
         }
@@ -93,7 +88,7 @@ impl Contents {
     #[inline]
     fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> Call<usize> {
         ofd.check_unmapped()?;
-        let at = self.lock_offset(ofd)?;
+        let at = self.promotions().lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
         if at.is_promoted() {
             // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
@@ -114,7 +109,7 @@ impl Contents {
 
     #[inline]
     fn write_call(&self, fd: i32, data: &[u8]) -> Call<usize> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
         }
@@ -136,7 +131,7 @@ impl Contents {
                 At::Offset(at) => write(at),
                 At::Position => {
                     let len = data.len().min(RW_MAX);
-                    self.lock_offset(ofd)?.advance(len, |start| write(start as i64))
+                    self.promotions().lock_offset(ofd)?.advance(len, |start| write(start as i64))
                 }
             };
             return written.map_err(|errno| match errno {
@@ -147,7 +142,7 @@ impl Contents {
         let appended = match at {
             At::Offset(at) => self.write_at(ofd, data, at, true)?.0,
             At::Position => {
-                let at = self.lock_offset(ofd)?;
+                let at = self.promotions().lock_offset(ofd)?;
                 let (len, end) = self.write_at(ofd, data, 0, true)?;
                 if len > 0 {
                     at.set(end)?;
@@ -167,7 +162,7 @@ impl Contents {
 
     #[inline]
     fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> Call<usize> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         if offset < 0 {
             return Err(Errno::INVAL.into());
         }
@@ -231,7 +226,7 @@ impl Contents {
         at: At,
         lens: impl ExactSizeIterator<Item = usize>,
     ) -> Call<(OfdRef<'_>, usize)> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         match at {
             At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
             _ if ofd.oflags() & libc::O_PATH != 0 => Err(Errno::BADF.into()),
@@ -307,8 +302,8 @@ impl Contents {
         ofd.mount().check_writable()?;
         let data = &data[..data.len().min(RW_MAX)];
         let (fs, ino) = (ofd.fs(), ofd.ino());
-        let limit = self.file_size_max.load(Relaxed);
-        let creds = &self.identity().effective;
+        let limit = self.task().file_size_max.load(Relaxed);
+        let creds = &self.task().identity().effective;
         let privileged = creds.can(crate::creds::Caps::FSETID);
         // Most writes need to know nothing of the file.
         let attr = if privileged && !(append && limit != u64::MAX) {
@@ -317,14 +312,14 @@ impl Contents {
             Some(fs.getattr(ino)?)
         };
         if let Some(attr) = &attr {
-            self.drop_privileges(fs, attr)?;
+            self.task().drop_privileges(fs, attr)?;
         }
         let start = match &attr {
             Some(attr) if append => attr.size,
             _ => offset,
         };
         if start >= limit && limit != u64::MAX {
-            self.kernel.raise(libc::SIGXFSZ);
+            self.task().kernel.raise(libc::SIGXFSZ);
             return Err(Errno::FBIG);
         }
         let largest = ofd.mount().limits().file_size;
@@ -345,8 +340,8 @@ impl Contents {
 
     /// `EFBIG` and a signal where a file may not grow to `size`.
     pub(crate) fn check_size(&self, old: u64, size: u64) -> Result<(), Errno> {
-        if size > old && size > self.file_size_max.load(Relaxed) {
-            self.kernel.raise(libc::SIGXFSZ);
+        if size > old && size > self.task().file_size_max.load(Relaxed) {
+            self.task().kernel.raise(libc::SIGXFSZ);
             return Err(Errno::FBIG);
         }
         Ok(())
@@ -358,12 +353,12 @@ impl Contents {
     }
 
     fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
-        let ofd = self.get_open(fd)?;
+        let ofd = self.table().get_open(fd)?;
         // The kernel may have pages, stored to through a mapping, where the engine has a hole.
         if matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE) {
             ofd.check_unmapped()?;
         }
-        let at = self.lock_offset(&ofd)?;
+        let at = self.promotions().lock_offset(&ofd)?;
         let new = match whence {
             libc::SEEK_SET => Some(offset),
             libc::SEEK_CUR => return Ok(at.step(offset)?),
@@ -389,7 +384,7 @@ impl Contents {
     }
 
     fn ftruncate_call(&self, fd: i32, len: i64) -> Call<()> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
         if ofd.oflags() & libc::O_PATH != 0 {
             return Err(Errno::BADF.into());
@@ -411,14 +406,14 @@ impl Contents {
 
     fn truncate_call(&self, path: &[u8], len: i64) -> Call<()> {
         let len = u64::try_from(len).map_err(|_| Errno::INVAL);
-        let held = checked(self.find(libc::AT_FDCWD, path, 0), len.map(drop))?;
+        let held = checked(self.paths().find(libc::AT_FDCWD, path, 0), len.map(drop))?;
         let len = len?;
         match held.kind {
             FileKind::File => {}
             FileKind::Dir => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
-        held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
+        held.check(&self.task().identity().effective, crate::creds::Access::WRITE)?;
         held.mount.check_not_executed(held.ino)?;
         held.mount.check_unmapped(held.ino)?;
         self.resize(held.fs(), held.attr()?, len)?;
@@ -436,16 +431,16 @@ impl Contents {
 
     #[cold]
     fn tell_size(&self, ofd: &OfdRef<'_>) {
-        if let (Ok(()), Ok(attr)) = (self.promote_ofd(ofd), ofd.attr()) {
-            self.kernel.update_kernel_size(ofd.fd(), attr.size);
+        if let (Ok(()), Ok(attr)) = (self.promotions().promote_ofd(ofd), ofd.attr()) {
+            self.task().kernel.update_kernel_size(ofd.fd(), attr.size);
         }
     }
 
     fn resize(&self, fs: &dyn vfs::FileSystem, attr: &vfs::Attr, len: u64) -> Result<(), Errno> {
         self.check_size(attr.size, len)?;
-        self.drop_privileges(fs, attr)?;
+        self.task().drop_privileges(fs, attr)?;
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
-        fs.setattr(&self.identity().effective.caller(), attr.ino, &set).map(drop)
+        fs.setattr(&self.task().identity().effective.caller(), attr.ino, &set).map(drop)
     }
 
     /// `fallocate`.
@@ -459,7 +454,7 @@ impl Contents {
     }
 
     fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> Call<()> {
-        let ofd = self.get_open(fd)?;
+        let ofd = self.table().get_open(fd)?;
         if offset < 0 || len <= 0 {
             return Err(Errno::INVAL.into());
         }
@@ -481,7 +476,7 @@ impl Contents {
             }
             _ => {}
         }
-        self.drop_privileges(ofd.fs(), &attr)?;
+        self.task().drop_privileges(ofd.fs(), &attr)?;
         ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?;
         self.after_resize(&ofd);
         sync_if(&ofd, ofd.writes_durably())?;
@@ -491,7 +486,7 @@ impl Contents {
     /// `fsync`.
     pub fn fsync(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             // What is in mapped pages, the kernel writes back.
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
@@ -507,7 +502,7 @@ impl Contents {
     /// `syncfs`. The kernel's part, files that are mapped, is for the kernel.
     pub fn syncfs(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             ofd.fs().sync()?;
             ofd.check_unmapped()
         };
@@ -516,7 +511,7 @@ impl Contents {
 
     /// `sync`, for the file systems that are served here.
     pub fn sync(&self) {
-        for pool in self.mounts().filter_map(|(_, mount)| mount.if_attached()) {
+        for pool in self.task().mounts().filter_map(|(_, mount)| mount.if_attached()) {
             let _ = pool.fs.sync();
         }
     }
@@ -524,7 +519,7 @@ impl Contents {
     /// `sync_file_range`.
     pub fn sync_file_range(&self, fd: i32, offset: i64, len: i64, flags: u32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             if offset < 0 || len < 0 || offset.checked_add(len).is_none() || flags & !7 != 0 {
                 return Err(Errno::INVAL.into());
             }
@@ -537,7 +532,7 @@ impl Contents {
     /// `posix_fadvise`: there is no cache to advise.
     pub fn posix_fadvise(&self, fd: i32, _offset: i64, len: i64, advice: i32) -> Served<()> {
         let call = || {
-            let _ofd = self.get_open(fd)?;
+            let _ofd = self.table().get_open(fd)?;
             let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
             if len < 0 || !known { Err(Errno::INVAL.into()) } else { Ok(()) }
         };
@@ -547,7 +542,7 @@ impl Contents {
     /// `readahead`.
     pub fn readahead(&self, fd: i32, _offset: i64, _count: usize) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if !ofd.is_readable() {
                 return Err(Errno::BADF.into());
             }

@@ -21,7 +21,6 @@ use crate::table::OfdRef;
 use crate::walk::{Follow, PathWalk};
 use os::threads::OwnU32;
 use smallvec::SmallVec;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
 
@@ -121,34 +120,30 @@ impl Prefix {
 
 /// The working directory, and relative paths that lead from there into a mount.
 pub struct WorkingDir {
-    walk: PathWalk,
+    path_walk: PathWalk,
     pub(crate) cwd: Cwd,
 }
 
-impl Deref for WorkingDir {
-    type Target = PathWalk;
-
-    #[inline]
-    fn deref(&self) -> &PathWalk {
-        &self.walk
-    }
-}
-
 impl WorkingDir {
-    pub(crate) fn new(walk: PathWalk) -> Self {
-        Self { walk, cwd: Cwd::default() }
+    pub(crate) fn new(path_walk: PathWalk) -> Self {
+        Self { path_walk, cwd: Cwd::default() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn path_walk(&self) -> &PathWalk {
+        &self.path_walk
     }
 
     /// The working directory, where it is in a pool.
     #[inline]
     pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
-        self.get_entry(self.cwd_entry())
+        self.table().get_entry(self.cwd_entry())
     }
 
     /// The entry of the working directory.
     #[inline]
     pub(crate) fn cwd_entry(&self) -> &OwnU32 {
-        let entry = &self.segment().cwd;
+        let entry = &self.table().segment().cwd;
         if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
             self.find_cwd();
         }
@@ -162,11 +157,11 @@ impl WorkingDir {
             return;
         }
         let mut buf = [0; libc::PATH_MAX as usize];
-        let Ok(path) = self.kernel.getcwd(&mut buf) else {
+        let Ok(path) = self.task().kernel.getcwd(&mut buf) else {
             self.cwd.finish_look(word, KERNEL);
             return;
         };
-        if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
+        if self.task().mounts().any(|(_, mount)| mount.strip(path).is_some()) {
             if self.cwd.finish_look(word, KERNEL) {
                 // Where that is refused, relative paths are the kernel's.
                 let _ = self.enter_here(path);
@@ -175,7 +170,7 @@ impl WorkingDir {
         }
         let names = || vfs::path::names(path);
         let depth = names().count() as u16;
-        for (_, mount) in self.mounts() {
+        for (_, mount) in self.task().mounts() {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
             mount.prefix.put(word, PathDepths { depth, shared });
         }
@@ -185,10 +180,12 @@ impl WorkingDir {
     /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
     /// mount may have moved that, and made another in its place: the kernel hears of it later.
     fn enter_here(&self, path: &[u8]) -> Call<()> {
-        let creds = &self.identity().effective;
-        let held = self.walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
-        let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
-        let is_here = || if self.kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
+        let creds = &self.task().identity().effective;
+        let held =
+            self.path_walk().walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
+        let place = (self.task().mount(held.mount_index).spec.dev, held.ino.0);
+        let is_here =
+            || if self.task().kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
         self.change_to(held, is_here)
     }
 
@@ -210,7 +207,7 @@ impl WorkingDir {
         if held.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
-        held.check(&self.identity().effective, Access::EXEC)?;
+        held.check(&self.task().identity().effective, Access::EXEC)?;
         let init = OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
@@ -222,8 +219,8 @@ impl WorkingDir {
         by_kernel()?;
         self.cwd.entered_pool();
         held.into_reference()?;
-        let described = self.describe(&init).inspect_err(|_| {
-            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+        let described = self.table().describe(&init).inspect_err(|_| {
+            self.task().mount(init.mount as usize).attached().fs.forget(init.ino, 1);
         });
         // Without a description, relative paths are the kernel's.
         self.set_cwd(described.ok());
@@ -234,26 +231,26 @@ impl WorkingDir {
     pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
         let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
         std::mem::forget(ofd);
-        let old = self.member().segment().cwd.swap(handle, AcqRel);
+        let old = self.table().member().segment().cwd.swap(handle, AcqRel);
         if old != 0 {
-            self.put(old);
+            self.table().put(old);
         }
     }
 
     /// The path of the working directory where relative paths are the kernel's, for the same reason.
     pub(crate) fn path_of_kernels(&self) -> Call<Vec<u8>> {
         let mut buf = [0; libc::PATH_MAX as usize];
-        let path = self.kernel.getcwd(&mut buf).map_err(|err| match err {
+        let path = self.task().kernel.getcwd(&mut buf).map_err(|err| match err {
             // Libc may have asked before the kernel heard of it.
             Errno::NOENT => err.into(),
             _ => Stop::Kernel,
         })?;
-        let mut mounts = self.mounts();
+        let mut mounts = self.task().mounts();
         let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
-        self.reach_mount(mount)?;
-        match self.kernel.here()? {
+        self.path_walk().reach_mount(mount)?;
+        match self.task().kernel.here()? {
             (dev, ino) if dev == mount.spec.dev => {
-                self.path_of(index, Ino(ino)).map_err(|err| match err {
+                self.promotions().path_of(index, Ino(ino)).map_err(|err| match err {
                     Errno::STALE => Errno::NOENT.into(),
                     err => err.into(),
                 })
@@ -271,7 +268,7 @@ impl WorkingDir {
         }
         let (climbed, names) = climb(path);
         let mut best: Option<(usize, &Mount, &[u8])> = None;
-        for (i, mount) in self.mounts() {
+        for (i, mount) in self.task().mounts() {
             let Some((depths, _)) = mount.prefix.get(word) else { continue };
             let at = usize::from(depths.depth).saturating_sub(climbed);
             if at <= usize::from(depths.shared)
@@ -282,7 +279,7 @@ impl WorkingDir {
             }
         }
         let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
-        self.reach_mount(mount)?;
+        self.path_walk().reach_mount(mount)?;
         self.check_prefix(mount, word)?;
         let slashes = rest.iter().take_while(|&&b| b == b'/').count();
         Ok((index, mount, &rest[slashes..]))
@@ -295,10 +292,10 @@ impl WorkingDir {
         dirfd: i32,
         path: &'a [u8],
     ) -> Call<(usize, &Mount, &'a [u8])> {
-        if self.foreign_namespace.load(Relaxed) {
+        if self.path_walk().foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
         }
-        for (index, mount) in self.mounts() {
+        for (index, mount) in self.task().mounts() {
             let depth = mount.names(0).count();
             for passed in 0..depth {
                 let Some(rest) = mount.strip_names(path, passed) else { continue };
@@ -307,9 +304,9 @@ impl WorkingDir {
                     above.extend_from_slice(name);
                     above.push(b'/');
                 }
-                let (device, ino, _) = self.kernel.identity(dirfd)?;
-                if self.kernel.place(&above) == Ok((device, ino)) {
-                    self.reach_mount(mount)?;
+                let (device, ino, _) = self.task().kernel.identity(dirfd)?;
+                if self.task().kernel.place(&above) == Ok((device, ino)) {
+                    self.path_walk().reach_mount(mount)?;
                     let slashes = rest.iter().take_while(|&&b| b == b'/').count();
                     return Ok((index, mount, &rest[slashes..]));
                 }
@@ -322,14 +319,15 @@ impl WorkingDir {
     /// directories above its mount point, which are looked at for absolute paths.
     fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
         let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
-        if shown == Shown::NotYet || self.identities.differ() {
+        if shown == Shown::NotYet || self.task().identities.differ() {
             let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
             let mut path = SmallVec::<[u8; 256]>::new();
             for name in climb.chain(mount.names(depths.shared.into())) {
                 path.extend_from_slice(name);
                 path.push(b'/');
             }
-            let leads_there = self.kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
+            let leads_there =
+                self.task().kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
             mount.prefix.show(word, depths, shown);
         }

@@ -26,11 +26,11 @@ impl Names {
     /// must not call the process layer. `ENOTDIR`; `ENOENT` for a directory that was removed.
     pub fn getdents(&self, fd: i32, emit: &mut dyn FnMut(&DirItem<'_>) -> bool) -> Served<bool> {
         let mut call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let offset = self.lock_offset(&ofd)?;
+            let offset = self.promotions().lock_offset(&ofd)?;
             let mut at = offset.get()?;
             let mut ended = true;
             let is_access = ofd.oflags() & libc::O_NOATIME == 0;
@@ -64,8 +64,9 @@ impl Names {
     /// an answer of `Kernel`, and success there, `left_pool` must be called.
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
-            let held = self.find(libc::AT_FDCWD, path, 0)?;
-            self.change_to(held, || self.kernel.chdir(path).map_err(Stop::from))
+            let held = self.paths().find(libc::AT_FDCWD, path, 0)?;
+            self.working_dir()
+                .change_to(held, || self.task().kernel.chdir(path).map_err(Stop::from))
         };
         Call::into(call())
     }
@@ -73,17 +74,17 @@ impl Names {
     /// `fchdir`; as [`chdir`](Self::chdir).
     pub fn fchdir(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
             // It stays as long as `held` does.
-            let description = self.family.ofd(ofd.handle);
-            let held = Held::description(self, ofd);
-            self.change_to(held, || {
-                let table = self.lock_table();
-                let change = |path: &[u8]| self.kernel.chdir(path);
-                self.by_path(&table, description, change).map_err(Stop::from)
+            let description = self.table().family.ofd(ofd.handle);
+            let held = Held::description(self.task(), ofd);
+            self.working_dir().change_to(held, || {
+                let table = self.table().lock_table();
+                let change = |path: &[u8]| self.task().kernel.chdir(path);
+                self.promotions().by_path(&table, description, change).map_err(Stop::from)
             })
         };
         Call::into(call())
@@ -93,13 +94,13 @@ impl Names {
     /// fit; `ENOENT` where the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
         // Only the kernel knows whether the root leads there (`chroot`).
-        if self.foreign_namespace.load(Relaxed) {
+        if self.path_walk().foreign_namespace.load(Relaxed) {
             return Served::Kernel;
         }
         let mut call = || {
-            let path = match self.cwd() {
-                Ok(ofd) => self.path_of(ofd.mount_index(), ofd.ino())?,
-                Err(Stop::Kernel) => self.path_of_kernels()?,
+            let path = match self.working_dir().cwd() {
+                Ok(ofd) => self.promotions().path_of(ofd.mount_index(), ofd.ino())?,
+                Err(Stop::Kernel) => self.working_dir().path_of_kernels()?,
                 Err(stop) => return Err(stop),
             };
             if path.len() >= buf.len() {

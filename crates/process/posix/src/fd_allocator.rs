@@ -4,7 +4,6 @@ use crate::family::{HIDDEN, raise};
 use crate::parked::Parked;
 use crate::table::Table;
 use smallvec::SmallVec;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
 
@@ -22,20 +21,16 @@ pub struct FdAllocator {
     fd_limit: AtomicU32,
 }
 
-impl Deref for FdAllocator {
-    type Target = Table;
-
-    #[inline]
-    fn deref(&self) -> &Table {
-        &self.table
-    }
-}
-
 impl FdAllocator {
     pub(crate) fn new(table: Table) -> Self {
         let fds = Self { table, parked: Parked::default(), fd_limit: AtomicU32::new(0) };
         fds.read_limits();
         fds
+    }
+
+    #[inline(always)]
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
     }
 
     /// Moves a descriptor of the caller's own (a pool file, say) to a high one that the program
@@ -67,8 +62,8 @@ impl FdAllocator {
     fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {
         let limit = self.fd_limit.load(Relaxed).clamp(1, HIDDEN_BELOW as u32) as i32;
         let min = (limit - HIDDEN_FDS).max(limit / 2);
-        let hidden = match self.kernel.dup(fd, min, true) {
-            Err(Errno::INVAL | Errno::MFILE) => self.kernel.dup(fd, limit / 2, true),
+        let hidden = match self.task().kernel.dup(fd, min, true) {
+            Err(Errno::INVAL | Errno::MFILE) => self.task().kernel.dup(fd, limit / 2, true),
             done => done,
         }?;
         if self.mark_hidden(hidden) {
@@ -80,15 +75,15 @@ impl FdAllocator {
 
     /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
     pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
-        let Some(entry) = self.entry(fd) else { return false };
-        raise(&self.member().segment().fd_end, fd as u32 + 1);
+        let Some(entry) = self.table().entry(fd) else { return false };
+        raise(&self.table().member().segment().fd_end, fd as u32 + 1);
         entry.store(HIDDEN, Release);
         true
     }
 
     /// Closes a hidden descriptor.
     pub fn unhide(&self, fd: i32) {
-        if let Some(entry) = self.entry(fd) {
+        if let Some(entry) = self.table().entry(fd) {
             entry.store(0, Release);
         }
         let _ = self.close_fd(fd);
@@ -98,7 +93,7 @@ impl FdAllocator {
     pub(crate) fn read_limits(&self) {
         use rustix::process::{Resource, getrlimit};
         let size = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        self.file_size_max.store(size, Relaxed);
+        self.task().file_size_max.store(size, Relaxed);
         let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.fd_limit.store(fds.min(u64::from(u32::MAX)) as u32, Relaxed);
         // What is parked may be above the limit now.

@@ -18,8 +18,8 @@
 //!
 //! # Reading order
 //!
-//! From below; nothing calls what is above it. Each is a type that owns the one before and dereferences to it, so that the
-//! compiler holds that:
+//! From below. Each layer is a type that owns the layer before it, and reaches lower ones by accessors that name
+//! them (`layers`). No layer calls one above it, as the compiler ensures:
 //!
 //! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `identity`, `attach_lock`,
 //!   `mount`, `noted`;
@@ -93,6 +93,7 @@ mod fd_allocator;
 mod held;
 mod identity;
 mod known;
+mod layers;
 mod lookup;
 mod mappings;
 mod mount;

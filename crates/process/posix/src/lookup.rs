@@ -9,7 +9,6 @@ use crate::served::{Call, Stop};
 use crate::table::OfdRef;
 use crate::walk::{Follow, Start};
 use os::threads::OwnU32;
-use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
@@ -31,21 +30,17 @@ impl<'p> CachedParent<'p> {
 
 /// Paths of all kinds: absolute ones, and those from a directory that is open or the working directory.
 pub struct Paths {
-    cwd: WorkingDir,
-}
-
-impl Deref for Paths {
-    type Target = WorkingDir;
-
-    #[inline]
-    fn deref(&self) -> &WorkingDir {
-        &self.cwd
-    }
+    working_dir: WorkingDir,
 }
 
 impl Paths {
-    pub(crate) fn new(cwd: WorkingDir) -> Self {
-        Self { cwd }
+    pub(crate) fn new(working_dir: WorkingDir) -> Self {
+        Self { working_dir }
+    }
+
+    #[inline(always)]
+    pub(crate) fn working_dir(&self) -> &WorkingDir {
+        &self.working_dir
     }
 
     /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
@@ -64,14 +59,14 @@ impl Paths {
     ) -> Call<Held<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
-                libc::AT_FDCWD => self.cwd()?,
-                fd => self.get(fd)?,
+                libc::AT_FDCWD => self.working_dir().cwd()?,
+                fd => self.table().get(fd)?,
             };
-            return Ok(Held::description(self, ofd));
+            return Ok(Held::description(self.task(), ofd));
         }
         let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-        Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
+        Ok(self.walk(want, dirfd, path, follow, &self.task().identity().effective)?.existing()?)
     }
 
     /// What `look` sees in the directory that a path's last name is in, where that is known or given and
@@ -83,9 +78,11 @@ impl Paths {
         path: &[u8],
         look: impl FnOnce(CachedParent<'p>, &[u8]) -> Option<R>,
     ) -> Option<R> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let is_absolute = path.first() == Some(&b'/');
-        if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
+        if (is_absolute || dirfd == libc::AT_FDCWD)
+            && self.path_walk().foreign_namespace.load(Relaxed)
+        {
             return None;
         }
         // In pieces: a structure would be written and read again in other sizes, which takes long.
@@ -99,7 +96,7 @@ impl Paths {
                     (Some((mount_index, ino, kind)), path)
                 }
                 Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                    let (index, mount, rest) = self.mount_by_prefix(path).ok()?;
+                    let (index, mount, rest) = self.working_dir().mount_by_prefix(path).ok()?;
                     (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
                 }
                 Err(_) => return None,
@@ -109,14 +106,14 @@ impl Paths {
         let ((mount_index, ino), name) = if is_absolute || has_any(rest, [b'/']) {
             let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
             let (key, name) = PathKey::of(rest, start, std::ptr::from_ref(creds).addr())?;
-            used = self.path_cache.find(&self.mounts, &key)?;
+            used = self.path_walk().path_cache.find(&self.task().mounts, &key)?;
             (used.dir(), name)
         } else {
             let (mount_index, ino, _) = start.filter(|(.., kind)| *kind == FileKind::Dir)?;
             let is_name = !matches!(rest, b"" | b"." | b"..");
             ((mount_index, ino), is_name.then_some(rest)?)
         };
-        let dir = CachedParent { mount: self.mount(mount_index), mount_index, ino };
+        let dir = CachedParent { mount: self.task().mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
             creds.check(dir.fs(), &attr, Access::EXEC)
@@ -215,7 +212,7 @@ impl Paths {
         match (done, act) {
             (Some(done), _) => done,
             (None, Some(act)) => {
-                let creds = &self.identity().effective;
+                let creds = &self.task().identity().effective;
                 let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
                 act(walked.as_ref().map(Walked::parent_and_name).map_err(|stop| *stop))
             }
@@ -233,7 +230,7 @@ impl Paths {
         creds: &Credentials,
     ) -> Call<Walked<'_>> {
         let start = self.start_or_skip(dirfd, path, creds)?;
-        self.walk_from(start, want, path, follow, creds)
+        self.path_walk().walk_from(start, want, path, follow, creds)
     }
 
     /// Where a walk starts: at the last directory, if that is cached.
@@ -246,32 +243,32 @@ impl Paths {
     ) -> Call<Start<'_, 'a>> {
         let is_absolute = path.first() == Some(&b'/');
         let from = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path)?) };
-        self.skip(from, path, creds)
+        self.path_walk().skip(from, path, creds)
     }
 
     /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
     #[inline]
     fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
-        if dirfd == libc::AT_FDCWD && self.foreign_namespace.load(Relaxed) {
+        if dirfd == libc::AT_FDCWD && self.path_walk().foreign_namespace.load(Relaxed) {
             return Err(Stop::Kernel);
         }
         match self.description_at(dirfd) {
             Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                let (index, mount, rest) = self.mount_by_prefix(path)?;
+                let (index, mount, rest) = self.working_dir().mount_by_prefix(path)?;
                 Ok((Inode::root(index, mount), rest))
             }
             Err(Stop::Kernel) => {
-                let (index, mount, rest) = self.mount_below(dirfd, path)?;
+                let (index, mount, rest) = self.working_dir().mount_below(dirfd, path)?;
                 Ok((Inode::root(index, mount), rest))
             }
-            ofd => Ok((Inode::description(self, ofd?), path)),
+            ofd => Ok((Inode::description(self.task(), ofd?), path)),
         }
     }
 
     /// What a relative path starts from, where that is in a pool.
     #[inline]
     fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
-        let ofd = self.get_entry(self.entry_at(dirfd)?)?;
+        let ofd = self.table().get_entry(self.entry_at(dirfd)?)?;
         ofd.mount().catch_up();
         Ok(ofd)
     }
@@ -279,8 +276,8 @@ impl Paths {
     #[inline]
     fn entry_at(&self, dirfd: i32) -> Call<&OwnU32> {
         match dirfd {
-            libc::AT_FDCWD => Ok(self.cwd_entry()),
-            fd => self.entry(fd).ok_or(Stop::Kernel),
+            libc::AT_FDCWD => Ok(self.working_dir().cwd_entry()),
+            fd => self.table().entry(fd).ok_or(Stop::Kernel),
         }
     }
 
@@ -288,8 +285,8 @@ impl Paths {
     /// mount, inode and kind, and what is held of it, if anything.
     #[inline(always)]
     fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
-        if let Some(ofd) = self.borrow_entry(self.entry_at(dirfd)?) {
-            self.mount(ofd.mount()).catch_up();
+        if let Some(ofd) = self.table().borrow_entry(self.entry_at(dirfd)?) {
+            self.task().mount(ofd.mount()).catch_up();
             return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));
         }
         let ofd = self.description_at(dirfd)?;

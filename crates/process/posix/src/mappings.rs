@@ -243,7 +243,7 @@ pub unsafe fn unmap_window(addr: usize, len: usize) {
 
 impl Promotions {
     fn engine(&self, mount: usize) -> &dyn FileSystem {
-        &*self.mount(mount).attached().fs
+        &*self.task().mount(mount).attached().fs
     }
 
     /// Counts one more mapping as an entry does, in this process.
@@ -395,7 +395,7 @@ impl Promotions {
         wanted: Wanted,
         extents: &[Extent],
     ) -> Result<usize, Errno> {
-        let file = self.mount(entry.mount).attached().file.ok_or(Errno::OPNOTSUPP)?;
+        let file = self.task().mount(entry.mount).attached().file.ok_or(Errno::OPNOTSUPP)?;
         if !entry.is_shared {
             return wanted.map(file.fd, MAP_PRIVATE as u32, extents);
         }
@@ -405,9 +405,9 @@ impl Promotions {
         // The kernel is to refuse stores for good.
         let mut path = [0; 64];
         let path = crate::text::format(&mut path, format_args!("/proc/self/fd/{}", file.fd));
-        let fd = self.kernel.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let fd = self.task().kernel.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
         let mapped = wanted.map(fd, file.flags, extents);
-        let _ = self.kernel.close(fd);
+        let _ = self.task().kernel.close(fd);
         mapped
     }
 
@@ -486,7 +486,7 @@ impl Promotions {
         for entry in list.iter_mut().filter(|entry| entry.meets(&range)) {
             let executes = prot & PROT_EXEC != 0;
             let is_refused = prot & PROT_WRITE != 0 && entry.is_shared && !entry.may_store
-                || executes && self.mount(entry.mount).flags() & libc::ST_NOEXEC != 0;
+                || executes && self.task().mount(entry.mount).flags() & libc::ST_NOEXEC != 0;
             if is_refused {
                 return Served::Done(Err(Errno::ACCESS));
             }
@@ -550,7 +550,7 @@ impl Promotions {
                 return Err(Errno::ACCESS);
             }
             let (fs, bytes) = (self.engine(entry.mount), entry.bytes(range));
-            self.drop_privileges(fs, &fs.getattr(entry.ino)?)?;
+            self.task().drop_privileges(fs, &fs.getattr(entry.ino)?)?;
             fs.fallocate(entry.ino, Fallocate::PunchHole, bytes.start, bytes.end - bytes.start)?;
             covered = entry.end;
         }

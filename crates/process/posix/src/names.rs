@@ -8,7 +8,6 @@ use crate::lookup::Paths;
 use crate::served::{Call, Stop, checked};
 use crate::walk::proc_fd;
 use crate::{Errno, Served};
-use std::ops::Deref;
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
 /// A directory is not deeper than that: whoever looks for the root gives up.
@@ -34,26 +33,22 @@ pub struct Names {
     paths: Paths,
 }
 
-impl Deref for Names {
-    type Target = Paths;
-
-    #[inline]
-    fn deref(&self) -> &Paths {
-        &self.paths
-    }
-}
-
 impl Names {
     pub(crate) fn new(paths: Paths) -> Self {
         Self { paths }
     }
 
+    #[inline(always)]
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
     /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
     /// to what it names. `node.umask` is filled in.
     pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         dir.check_create(creds)?;
-        let umask = self.current_umask();
+        let umask = self.task().current_umask();
         let mut mode = node.mode;
         if mode & 0o2010 == 0o2010 {
             mode = creds.strip_setgid(dir.attr()?, mode);
@@ -70,7 +65,7 @@ impl Names {
         (directory, arguments): (bool, Result<(), Errno>),
         act: impl FnOnce(ParentAndName<'_, '_>) -> Call<()>,
     ) -> Call<()> {
-        self.at_parent(dirfd, path, |at| {
+        self.paths().at_parent(dirfd, path, |at| {
             let at = checked(at, arguments)?;
             at.check_vacant(directory)?;
             act(at)
@@ -115,8 +110,8 @@ impl Names {
                 NewKind::Char(number) => number != 0,
                 _ => false,
             };
-            if device && !self.identity().effective.can(Caps::MKNOD) {
-                at.dir.check_create(&self.identity().effective)?;
+            if device && !self.task().identity().effective.can(Caps::MKNOD) {
+                at.dir.check_create(&self.task().identity().effective)?;
                 return Err(at.dir.refusal(Errno::PERM).into());
             }
             let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
@@ -142,7 +137,7 @@ impl Names {
         let mut call = || {
             let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
             let room = if buf.is_empty() { Err(Errno::INVAL) } else { Ok(()) };
-            let held = checked(self.find(dirfd, path, flags), room)?;
+            let held = checked(self.paths().find(dirfd, path, flags), room)?;
             if held.kind != FileKind::Symlink {
                 let what = if path.is_empty() { Errno::NOENT } else { Errno::INVAL };
                 return Err(what.into());
@@ -177,8 +172,8 @@ impl Names {
     ) -> Call<()> {
         // By a descriptor, the kernel asks who has opened it.
         let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
-        let may_be_anothers =
-            self.identities.have_changed() && !self.identity().effective.can(Caps::DAC_READ_SEARCH);
+        let may_be_anothers = self.task().identities.have_changed()
+            && !self.task().identity().effective.can(Caps::DAC_READ_SEARCH);
         if flags & libc::AT_EMPTY_PATH != 0 && is_by_fd && may_be_anothers {
             return Err(Stop::Kernel);
         }
@@ -191,13 +186,13 @@ impl Names {
         };
         let (source, is_unlinkable) = match by_fd {
             Some(fd) => {
-                let ofd = self.get(fd)?;
+                let ofd = self.table().get(fd)?;
                 let is_unlinkable = ofd.is(UNLINKABLE);
-                (Ok(Held::description(self, ofd)), is_unlinkable)
+                (Ok(Held::description(self.task(), ofd)), is_unlinkable)
             }
             None => {
                 let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-                (self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH), false)
+                (self.paths().find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH), false)
             }
         };
         let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
@@ -207,7 +202,7 @@ impl Names {
                 return Err(at.dir.refusal(Errno::XDEV).into());
             }
             self.may_link(&source).map_err(|errno| at.dir.refusal(errno))?;
-            at.dir.check_create(&self.identity().effective)?;
+            at.dir.check_create(&self.task().identity().effective)?;
             if source.kind == FileKind::Dir {
                 return Err(at.dir.refusal(Errno::PERM).into());
             }
@@ -222,9 +217,9 @@ impl Names {
 
     /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
     fn may_link(&self, source: &Held<'_>) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = source.attr()?;
-        if creds.owns(attr) || self.protection("protected_hardlinks") == 0 {
+        if creds.owns(attr) || self.task().protection("protected_hardlinks") == 0 {
             return Ok(());
         }
         let harmless = attr.kind == FileKind::File
@@ -236,7 +231,7 @@ impl Names {
 
     /// Whether the caller may take a name out of `dir` (`may_delete`).
     fn may_delete(&self, dir: &Held<'_>, victim: &Attr) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         dir.check(creds, Access::WRITE | Access::EXEC)?;
         if creds.can(Caps::FOWNER) { Ok(()) } else { creds.check_sticky(dir.attr()?, victim) }
     }
@@ -244,7 +239,9 @@ impl Names {
     /// `unlink`, `rmdir` (`AT_REMOVEDIR`), `unlinkat`.
     pub fn unlink(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<()> {
         let arguments = check_flags(flags, libc::AT_REMOVEDIR);
-        self.at_parent(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags)).into()
+        self.paths()
+            .at_parent(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags))
+            .into()
     }
 
     fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> Call<()> {
@@ -283,10 +280,11 @@ impl Names {
         to: &[u8],
         flags: u32,
     ) -> Served<()> {
-        self.at_parent(from_dirfd, from, |from| {
-            self.at_parent(to_dirfd, to, |to| self.rename_at(from, to, flags))
-        })
-        .into()
+        self.paths()
+            .at_parent(from_dirfd, from, |from| {
+                self.paths().at_parent(to_dirfd, to, |to| self.rename_at(from, to, flags))
+            })
+            .into()
     }
 
     fn rename_at(
@@ -359,7 +357,7 @@ impl Names {
         if target.is_some_and(|target| target.ino == source.ino) {
             return Ok(());
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         self.may_delete(from.dir, source.attr()?)?;
         match target {
             None => to.dir.check_create(creds)?,

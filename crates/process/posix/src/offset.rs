@@ -39,7 +39,7 @@ impl Promotions {
         if ofd.kind() != FileKind::File || ofd.fd() < 0 {
             return Err(Stop::Kernel);
         }
-        Ok(Offset::promoted(position, self.kernel.as_ref(), ofd.fd()))
+        Ok(Offset::promoted(position, self.task().kernel.as_ref(), ofd.fd()))
     }
 }
 

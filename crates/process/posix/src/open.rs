@@ -76,12 +76,12 @@ impl Contents {
             (false, false) => Follow::Always,
         };
         let arguments = check_open_flags(flags);
-        if changes && !self.family.has_room() {
+        if changes && !self.table().family.has_room() {
             return Err(Stop::Kernel);
         }
         let mut attr = Attr::NONE;
         if let (false, Ok(())) = (creates, arguments)
-            && let Some(found) = self.lookup_fast(dirfd, path, &mut attr)
+            && let Some(found) = self.paths().lookup_fast(dirfd, path, &mut attr)
         {
             return self.open_found(found?, &attr, flags);
         }
@@ -89,13 +89,19 @@ impl Contents {
             let create = |at: ParentAndName<'_, '_>| {
                 at.found.is_none().then(|| self.open_new(at, flags, mode))
             };
-            match self.at_cached_parent(dirfd, path, create) {
+            match self.paths().at_cached_parent(dirfd, path, create) {
                 None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }
         }
         loop {
-            let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
+            let walked = self.paths().walk(
+                Want::Hold,
+                dirfd,
+                path,
+                follow,
+                &self.task().identity().effective,
+            );
             let walked = checked(walked, arguments)?;
             // As the kernel: without a free descriptor nothing is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
@@ -123,13 +129,13 @@ impl Contents {
     fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
         // As the kernel: without a free descriptor nothing is created.
         let new_fd = self.fd_for(at.dir, flags)?;
-        let attr = self.create(at.dir, at.name, new_file(mode))?;
+        let attr = self.names().create(at.dir, at.name, new_file(mode))?;
         self.open_referred(at.dir.mount_index, &attr, Some(new_fd), (flags, CREATED))
     }
 
     /// Opens what is there, to which it takes over a reference.
     fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
-        let mount = self.mount(mount_index);
+        let mount = self.task().mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
             // As the kernel: without a free descriptor nothing is truncated.
@@ -152,7 +158,7 @@ impl Contents {
         early: Option<NewFd<'_>>,
         (flags, state): (i32, u32),
     ) -> Call<i32> {
-        let mount = self.mount(mount_index);
+        let mount = self.task().mount(mount_index);
         let give_back = || mount.attached().fs.forget(attr.ino, 1);
         let path_only = flags & libc::O_PATH != 0;
         let init = OfdInit {
@@ -163,20 +169,24 @@ impl Contents {
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state,
         };
-        let ofd = self.describe(&init).map_err(|errno| {
+        let ofd = self.table().describe(&init).map_err(|errno| {
             give_back();
             // What the family has no room for, the kernel has.
             if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
         })?;
-        let table = self.lock_table();
+        let table = self.table().lock_table();
         let new_fd = match early {
             Some(new_fd) => new_fd,
-            None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
+            None => self.fd_allocator().take_fd(
+                &table,
+                (mount_index, mount),
+                flags & libc::O_CLOEXEC != 0,
+            )?,
         };
         let fd = new_fd.into_fd();
-        let before = self.install(&table, fd, ofd, 0);
+        let before = self.table().install(&table, fd, ofd, 0);
         drop((table, before));
-        self.promote_new_stream(fd)?;
+        self.descriptors().promote_new_stream(fd)?;
         Ok(fd)
     }
 
@@ -187,7 +197,7 @@ impl Contents {
 
     /// A descriptor for what is opened below a mount.
     fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
-        self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
+        self.fd_allocator().take_fd(&self.table().lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
     /// `may_open`, and `O_TRUNC`.
@@ -208,7 +218,7 @@ impl Contents {
                 return Err(Stop::Kernel);
             }
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         mount.check(creds, attr, want)?;
         if want.contains(Access::WRITE) {
             mount.check_not_executed(attr.ino)?;
@@ -219,7 +229,7 @@ impl Contents {
         if flags & libc::O_TRUNC != 0 {
             mount.check_unmapped(attr.ino)?;
             let fs = mount.attached().fs.as_ref();
-            self.drop_privileges(fs, attr)?;
+            self.task().drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             fs.setattr(&creds.caller(), attr.ino, &set)?;
             // Where a mapping began meanwhile, the kernel does it once more.
@@ -248,7 +258,7 @@ impl Contents {
                 self.may_open(held.mount, held.attr()?, flags)?;
                 Ok(Some((held, 0)))
             }
-            None => match self.create(&walked.dir, &walked.name, new_file(mode)) {
+            None => match self.names().create(&walked.dir, &walked.name, new_file(mode)) {
                 Ok(attr) => Ok(Some((walked.dir.beside(attr), CREATED))),
                 Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
                 Err(stop) => Err(stop),
@@ -264,12 +274,12 @@ impl Contents {
         }
         let (dir, owner) = (dir.attr()?, found.attr()?.uid);
         let sticky = dir.perm & 0o1000 != 0;
-        if !sticky || owner == dir.uid || owner == self.identity().effective.uid {
+        if !sticky || owner == dir.uid || owner == self.task().identity().effective.uid {
             return Ok(());
         }
         let level = match found.kind {
             FileKind::Symlink => 1,
-            _ => self.protection("protected_regular"),
+            _ => self.task().protection("protected_regular"),
         };
         let applies = level >= 1 && dir.perm & 0o002 != 0 || level >= 2 && dir.perm & 0o020 != 0;
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
@@ -280,10 +290,10 @@ impl Contents {
         if dir.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         dir.check(creds, Access::WRITE | Access::EXEC)?;
         let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
-        let umask = self.current_umask();
+        let umask = self.task().current_umask();
         Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))
     }
 }

@@ -97,7 +97,7 @@ impl NewFd<'_> {
 
 impl Drop for NewFd<'_> {
     fn drop(&mut self) {
-        let _ = self.allocator.give_fd(&self.allocator.lock_table(), self.fd);
+        let _ = self.allocator.give_fd(&self.allocator.table().lock_table(), self.fd);
     }
 }
 
@@ -115,16 +115,18 @@ impl FdAllocator {
             Some(fd) => {
                 let new = NewFd { allocator: self, fd };
                 if self.fd_record(fd) != wanted
-                    && let Err(errno) = self.kernel.dup3(mount.placeholder(), fd, cloexec)
+                    && let Err(errno) = self.task().kernel.dup3(mount.placeholder(), fd, cloexec)
                 {
                     let _ = self.close_fd(new.into_fd());
                     return Err(errno.into());
                 }
                 new.into_fd()
             }
-            None => self.parked.raise(|| self.kernel.dup(mount.placeholder(), 0, cloexec))?,
+            None => {
+                self.parked.raise(|| self.task().kernel.dup(mount.placeholder(), 0, cloexec))?
+            }
         };
-        if self.entry(fd).is_none() {
+        if self.table().entry(fd).is_none() {
             let _ = self.close_fd(fd);
             return Err(Stop::Kernel);
         }
@@ -145,7 +147,7 @@ impl FdAllocator {
         }
         slot.store(0, Relaxed);
         parked.count.store(parked.count.load(Relaxed) - 1, Relaxed);
-        self.entry(fd as i32)?.store(0, Release);
+        self.table().entry(fd as i32)?.store(0, Release);
         Some(fd as i32)
     }
 
@@ -163,7 +165,7 @@ impl FdAllocator {
         let Some(free) = parked.slots.iter().find(|slot| slot.load(Relaxed) == 0) else {
             return false;
         };
-        let Some(entry) = self.entry(fd) else { return false };
+        let Some(entry) = self.table().entry(fd) else { return false };
         entry.store(PARKED, Release);
         free.store(fd as u32, Relaxed);
         parked.count.store(parked.count.load(Relaxed) + 1, Relaxed);
@@ -173,7 +175,7 @@ impl FdAllocator {
     /// Closes a descriptor in the kernel.
     pub(crate) fn close_fd(&self, fd: i32) -> Result<(), Errno> {
         self.set_fd_record(fd, 0);
-        let closed = self.kernel.close(fd);
+        let closed = self.task().kernel.close(fd);
         self.parked.freed(fd);
         closed
     }
@@ -188,7 +190,7 @@ impl FdAllocator {
     #[inline]
     pub fn unpark(&self) {
         if self.has_parked() {
-            self.unpark_all(&self.lock_table());
+            self.unpark_all(&self.table().lock_table());
         }
     }
 
@@ -197,7 +199,7 @@ impl FdAllocator {
     pub(crate) fn unpark_all(&self, _table: &TableLock<'_>) {
         for (slot, fd) in self.parked.all() {
             slot.store(0, Relaxed);
-            if let Some(entry) = self.entry(fd as i32) {
+            if let Some(entry) = self.table().entry(fd as i32) {
                 entry.store(0, Release);
             }
             let _ = self.close_fd(fd as i32);
@@ -224,11 +226,11 @@ impl FdAllocator {
     }
 
     fn fd_record(&self, fd: i32) -> u8 {
-        self.segment().descriptors.get(fd as usize).map_or(0, |record| record.load(Relaxed))
+        self.table().segment().descriptors.get(fd as usize).map_or(0, |record| record.load(Relaxed))
     }
 
     fn set_fd_record(&self, fd: i32, to: u8) {
-        if let Some(record) = self.segment().descriptors.get(fd as usize) {
+        if let Some(record) = self.table().segment().descriptors.get(fd as usize) {
             record.store(to, Relaxed);
         }
     }

@@ -30,7 +30,6 @@ use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
 use mounts::{Opening, Ticket};
 use smallvec::SmallVec;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{FileKind, FileSystem, Ino};
 
@@ -62,7 +61,7 @@ impl Drop for Fillers<'_> {
 
 /// The kernel's descriptions of files of ours, and which inodes have locks or are mapped.
 pub struct Promotions {
-    fds: FdAllocator,
+    fd_allocator: FdAllocator,
     /// Inodes with POSIX locks of this process, or that it maps.
     pub(crate) noted: Noted,
     /// What is mapped where it lies.
@@ -73,19 +72,10 @@ pub struct Promotions {
     fork_holds_attaching: AtomicBool,
 }
 
-impl Deref for Promotions {
-    type Target = FdAllocator;
-
-    #[inline]
-    fn deref(&self) -> &FdAllocator {
-        &self.fds
-    }
-}
-
 impl Promotions {
-    pub(crate) fn new(fds: FdAllocator) -> Self {
+    pub(crate) fn new(fd_allocator: FdAllocator) -> Self {
         Self {
-            fds,
+            fd_allocator,
             noted: Noted::default(),
             mappings: Mappings::default(),
             shares_with_child: AtomicBool::new(false),
@@ -93,13 +83,18 @@ impl Promotions {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn fd_allocator(&self) -> &FdAllocator {
+        &self.fd_allocator
+    }
+
     /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
     /// served as before. What is parked is closed (parked-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
-        if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
-            self.unpark();
+        if self.table().entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
+            self.fd_allocator().unpark();
         }
-        match self.get(fd) {
+        match self.table().get(fd) {
             Ok(ofd) => self.promote_ofd(&ofd),
             Err(Stop::Kernel) => Ok(()),
             Err(Stop::Errno(errno)) => Err(errno),
@@ -110,10 +105,10 @@ impl Promotions {
     /// sees it.
     pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
         self.promote(fd)?;
-        let table = self.lock_table();
-        let before = self.entry(fd).map(|entry| entry.load(Acquire));
+        let table = self.table().lock_table();
+        let before = self.table().entry(fd).map(|entry| entry.load(Acquire));
         if before.and_then(described).is_some() {
-            let ofd = self.uninstall(&table, fd);
+            let ofd = self.table().uninstall(&table, fd);
             drop((table, ofd));
         }
         Ok(())
@@ -128,7 +123,7 @@ impl Promotions {
         if ofd.is(PROMOTED) {
             return self.adopt(ofd);
         }
-        self.open_on_fds(&self.lock_table(), ofd.handle)?;
+        self.open_on_fds(&self.table().lock_table(), ofd.handle)?;
         ofd.mark(PROMOTED);
         Ok(())
     }
@@ -136,11 +131,11 @@ impl Promotions {
     /// Another process of the family may have promoted a description that it could not promote before the fork (promote-M2):
     /// this one opens it anew then, at the offset that was last known.
     pub(crate) fn adopt(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
-        let entry = self.entry(ofd.fd()).map(|entry| entry.load(Acquire));
+        let entry = self.table().entry(ofd.fd()).map(|entry| entry.load(Acquire));
         if entry.is_some_and(|entry| entry & ON_KERNEL != 0) {
             return Ok(());
         }
-        self.open_on_fds(&self.lock_table(), ofd.handle)
+        self.open_on_fds(&self.table().lock_table(), ofd.handle)
     }
 
     /// Opens the kernel's description of a file, and puts it onto every descriptor of this process that means it and is a
@@ -148,14 +143,14 @@ impl Promotions {
     fn open_on_fds(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
-        for fd in 0..self.fd_end() {
-            match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {
+        for fd in 0..self.table().fd_end() {
+            match self.table().entry(fd).map_or(0, |entry| entry.load(Acquire)) {
                 entry if entry == handle => placeholders.push(fd),
                 entry if entry == handle | ON_KERNEL => on_kernel = Some(fd),
                 _ => {}
             }
         }
-        let ofd = self.family.ofd(handle);
+        let ofd = self.table().family.ofd(handle);
         let first = match (on_kernel, placeholders.first()) {
             (Some(fd), _) => fd,
             (None, Some(&fd)) => {
@@ -170,12 +165,12 @@ impl Promotions {
             self.bring_up_to_date(ofd, first, is_new).inspect_err(|_| {
                 if ofd.is(PROMOTED) {
                     // Else the next call would believe its offset.
-                    self.make_placeholder(table, ofd, first, self.kernel.is_cloexec(first));
+                    self.make_placeholder(table, ofd, first, self.task().kernel.is_cloexec(first));
                 }
             })?;
         }
         for &fd in placeholders.iter().filter(|fd| **fd != first) {
-            self.kernel.dup3(first, fd, self.kernel.is_cloexec(fd)?)?;
+            self.task().kernel.dup3(first, fd, self.task().kernel.is_cloexec(fd)?)?;
             self.set_on_kernel(fd, handle);
         }
         Ok(())
@@ -185,17 +180,18 @@ impl Promotions {
     fn bring_up_to_date(&self, ofd: &Ofd, fd: i32, is_new: bool) -> Result<(), Errno> {
         let flags = ofd.oflags();
         // Who owns the file no more may not ask for `O_NOATIME` again.
-        let is_set = flags & libc::O_NOATIME != 0 && self.kernel.set_status(fd, flags).is_ok();
+        let is_set =
+            flags & libc::O_NOATIME != 0 && self.task().kernel.set_status(fd, flags).is_ok();
         if !is_new && !is_set {
-            self.kernel.set_status(fd, flags & !libc::O_NOATIME)?;
+            self.task().kernel.set_status(fd, flags & !libc::O_NOATIME)?;
         }
-        self.kernel.seek_to(fd, ofd.offset.load(Relaxed))
+        self.task().kernel.seek_to(fd, ofd.offset.load(Relaxed))
     }
 
     /// A descriptor is a duplicate of the kernel's description from now on.
     fn set_on_kernel(&self, fd: i32, handle: Handle) {
-        self.forget_fd_records(fd..fd + 1);
-        self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
+        self.fd_allocator().forget_fd_records(fd..fd + 1);
+        self.table().entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
 
     /// Makes a descriptor a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
@@ -207,35 +203,36 @@ impl Promotions {
         fd: i32,
         cloexec: Result<bool, Errno>,
     ) {
-        let placeholder = self.mount(ofd.mount()).placeholder();
-        let made = cloexec.and_then(|cloexec| self.kernel.dup3(placeholder, fd, cloexec));
+        let placeholder = self.task().mount(ofd.mount()).placeholder();
+        let made = cloexec.and_then(|cloexec| self.task().kernel.dup3(placeholder, fd, cloexec));
         if made.is_ok() {
-            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire)) & !ON_KERNEL;
-            self.entry(fd).inspect(|entry| entry.store(handle, Release));
+            let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire)) & !ON_KERNEL;
+            self.table().entry(fd).inspect(|entry| entry.store(handle, Release));
         } else {
-            drop(self.uninstall(table, fd));
-            let _ = self.close_fd(fd);
+            drop(self.table().uninstall(table, fd));
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
     /// Opens the kernel's description of a file onto a descriptor that is a placeholder, and stays one where that fails.
     fn open_on_fd(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
-        let mount = self.mount(ofd.mount());
+        let mount = self.task().mount(ofd.mount());
         let capability = self.capability(table, mount);
-        let cloexec = self.kernel.is_cloexec(fd)?;
+        let cloexec = self.task().kernel.is_cloexec(fd)?;
         let fillers = if os::threads::is_only_one() { self.fill_below(fd, mount) } else { None };
         // Whether it can be put back is tried before: the limit may have been lowered below it.
-        let frees = fillers.is_some() && self.kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
+        let frees =
+            fillers.is_some() && self.task().kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
         if frees {
             // Whatever the kernel says, the descriptor is free.
-            let _ = self.kernel.close(fd);
+            let _ = self.task().kernel.close(fd);
         }
         let landed = self.open_inode(table, ofd, capability, !frees || cloexec);
         drop(fillers);
         let opened = match landed {
             Ok(landed) if landed == fd => return Ok(()),
             Ok(landed) => {
-                let put = self.kernel.dup3(landed, fd, cloexec);
+                let put = self.task().kernel.dup3(landed, fd, cloexec);
                 self.close_or_keep(ofd, landed);
                 put
             }
@@ -250,10 +247,10 @@ impl Promotions {
 
     /// Closes a descriptor that is the kernel's description and nothing else's, unless there are locks (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
-        if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
+        if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.fd_allocator().mark_hidden(fd) {
             self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
         } else {
-            let _ = self.close_fd(fd);
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
@@ -261,8 +258,8 @@ impl Promotions {
     pub(crate) fn end_locks(&self, table: &TableLock<'_>, ofd: &Ofd) {
         // Whoever has locks mostly has a descriptor that they were taken by, and perhaps no free one.
         let has_it = |fd: &i32| {
-            let entry = self.entry(*fd).map_or(0, |entry| entry.load(Acquire));
-            let other = described(entry).map(|handle| self.family.ofd(handle));
+            let entry = self.table().entry(*fd).map_or(0, |entry| entry.load(Acquire));
+            let other = described(entry).map(|handle| self.table().family.ofd(handle));
             entry & ON_KERNEL != 0
                 && other.is_some_and(|other| {
                     (other.mount(), other.ino()) == (ofd.mount(), ofd.ino())
@@ -272,24 +269,24 @@ impl Promotions {
         // SAFETY: a flock is plain numbers.
         let mut all: libc::flock = unsafe { std::mem::zeroed() };
         (all.l_type, all.l_whence) = (libc::F_UNLCK as i16, libc::SEEK_SET as i16);
-        if let Some(fd) = (0..self.fd_end()).find(has_it)
-            && self.kernel.lock(fd, libc::F_SETLK, &mut all).is_ok()
+        if let Some(fd) = (0..self.table().fd_end()).find(has_it)
+            && self.task().kernel.lock(fd, libc::F_SETLK, &mut all).is_ok()
         {
             return;
         }
-        let capability = self.capability(table, self.mount(ofd.mount()));
+        let capability = self.capability(table, self.task().mount(ofd.mount()));
         if let Ok(fd) = self.open_inode(table, ofd, capability, true) {
-            let _ = self.close_fd(fd);
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
     /// Occupies the free descriptors below `fd`, so that it is the lowest when it is closed. `None` where those
     /// are many.
     fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
-        let mut fillers = Fillers { allocator: self, fds: SmallVec::new() };
+        let mut fillers = Fillers { allocator: self.fd_allocator(), fds: SmallVec::new() };
         // What is parked is occupied already.
         while fillers.fds.len() < FILLERS {
-            match self.kernel.dup(mount.placeholder(), 0, true) {
+            match self.task().kernel.dup(mount.placeholder(), 0, true) {
                 Ok(filler) => {
                     fillers.fds.push(filler);
                     if filler > fd {
@@ -310,8 +307,8 @@ impl Promotions {
             return known;
         }
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let opened = self.kernel.open_at(mount.placeholder(), Ticket::DIR.as_bytes(), flags);
-        match opened.and_then(|fd| self.hide(fd)) {
+        let opened = self.task().kernel.open_at(mount.placeholder(), Ticket::DIR.as_bytes(), flags);
+        match opened.and_then(|fd| self.fd_allocator().hide(fd)) {
             Ok(hidden) => {
                 mount.set_capability(Some(hidden));
                 Some(hidden)
@@ -346,7 +343,7 @@ impl Promotions {
             }
         }
         let kind = if ofd.kind() == FileKind::Dir { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
-        self.by_path(table, ofd, |path| self.kernel.open(path, flags | kind))
+        self.by_path(table, ofd, |path| self.task().kernel.open(path, flags | kind))
     }
 
     /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
@@ -359,10 +356,10 @@ impl Promotions {
         flags: i32,
     ) -> Result<i32, Errno> {
         self.announced(table, ofd, true, |ticket| {
-            let opened = self.kernel.open_at(dir, ticket.to_string().as_bytes(), flags);
-            let fs = &self.mount(ofd.mount()).attached().fs;
+            let opened = self.task().kernel.open_at(dir, ticket.to_string().as_bytes(), flags);
+            let fs = &self.task().mount(ofd.mount()).attached().fs;
             if let (Ok(fd), Ok(attr)) = (opened, fs.getattr(ofd.ino())) {
-                self.kernel.update_kernel_size(fd, attr.size);
+                self.task().kernel.update_kernel_size(fd, attr.size);
             }
             opened
         })
@@ -377,13 +374,13 @@ impl Promotions {
         as_new: bool,
         act: impl Fn(Ticket) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let events = &self.mount(ofd.mount()).attached().events;
+        let events = &self.task().mount(ofd.mount()).attached().events;
         let opening = Opening { ino: ofd.ino(), generation: ofd.generation(), as_new };
         for attempt in 0..ANNOUNCEMENTS {
             let mut by = creds::requester()?;
             if attempt == 1 {
                 // In a user namespace that was entered since, users have other numbers than the server sees.
-                by.user = self.identity().effective.uid;
+                by.user = self.task().identity().effective.uid;
             }
             let ticket = events.begin_opening(opening, by)?;
             let done = act(ticket);
@@ -411,7 +408,7 @@ impl Promotions {
                 path => return act(&path?),
             }
         }
-        let mountpoint = &self.mount(ofd.mount()).spec.mountpoint[..];
+        let mountpoint = &self.task().mount(ofd.mount()).spec.mountpoint[..];
         self.announced(table, ofd, false, |ticket| {
             act(&[mountpoint, b"/", ticket.root_name().as_bytes()].concat())
         })
@@ -419,7 +416,7 @@ impl Promotions {
 
     /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
     pub(crate) fn path_of(&self, mount: usize, dir: Ino) -> Result<Vec<u8>, Errno> {
-        let mount = self.mount(mount);
+        let mount = self.task().mount(mount);
         let fs = mount.attached().fs.as_ref();
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = dir;
@@ -439,14 +436,14 @@ impl Promotions {
     /// Promotes every descriptor that is not close-on-exec, for what exec inherits. Fails with the first error,
     /// having gone through all.
     pub(crate) fn promote_inherited(&self) -> Result<(), Errno> {
-        self.unpark();
+        self.fd_allocator().unpark();
         let mut result = Ok(());
-        for fd in 0..self.fd_end() {
-            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        for fd in 0..self.table().fd_end() {
+            let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire));
             if described(handle).is_none() {
                 continue;
             }
-            match self.kernel.is_cloexec(fd) {
+            match self.task().kernel.is_cloexec(fd) {
                 Ok(true) | Err(Errno::BADF) => {}
                 Ok(false) => result = result.and(self.promote(fd)),
                 Err(errno) => result = result.and(Err(errno)),
@@ -458,26 +455,26 @@ impl Promotions {
     /// Before another program takes this process over: it has none of our mappings by the kernel. Where that fails,
     /// [`exec_failed`](Self::exec_failed) must be called. (Mappings to where files lie end as what a dead process has: if
     /// this failed, their blocks could be others'.)
-    pub fn before_image_ends(&self) {
+    pub(crate) fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
-            self.mount(mount).attached().events.end_mapping(ino);
+            self.task().mount(mount).attached().events.end_mapping(ino);
         }
     }
 
     /// No other program has taken this process over.
-    pub fn exec_failed(&self) {
+    pub(crate) fn exec_failed(&self) {
         for (mount, ino) in self.noted.mapped() {
             // It fails where the pool does, and then every call.
-            let _ = self.mount(mount).attached().events.begin_mapping(ino);
+            let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
         }
     }
 
     /// Before fork (and vfork made as fork). Must be followed by
     /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
     /// `Process::after_fork_child` in the child.
-    pub fn before_fork(&self) {
-        for fd in 0..self.fd_end() {
-            if let Ok(ofd) = self.get(fd)
+    pub(crate) fn before_fork(&self) {
+        for fd in 0..self.table().fd_end() {
+            if let Ok(ofd) = self.table().get(fd)
                 && ofd.kind() == FileKind::File
                 && ofd.oflags() & libc::O_PATH == 0
             {
@@ -485,33 +482,36 @@ impl Promotions {
                 let _ = self.promote_ofd(&ofd);
             }
         }
-        let attaching = self.mounts.attaching.hold();
-        let table = self.lock_table();
-        self.unpark_all(&table);
+        let attaching = self.task().mounts.attaching.hold();
+        let table = self.table().lock_table();
+        self.fd_allocator().unpark_all(&table);
         std::mem::forget(table);
         self.fork_holds_attaching.store(attaching.is_some(), Relaxed);
         std::mem::forget(attaching);
         self.mappings.hold();
-        let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
+        let shares = self.task().mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
-        self.member().segment().ready.store(0, Release);
+        self.table().member().segment().ready.store(0, Release);
         if shares {
-            self.family.begin_fork(self.member());
+            self.table().family.begin_fork(self.table().member());
             self.tell_pools(Fork::Begins);
         }
     }
 
     /// Tells the pools in use about a fork.
     fn tell_pools(&self, step: Fork) {
-        self.mounts().filter_map(|(_, m)| m.if_attached()).for_each(|pool| (pool.on_fork)(step));
+        self.task()
+            .mounts()
+            .filter_map(|(_, m)| m.if_attached())
+            .for_each(|pool| (pool.on_fork)(step));
     }
 
     /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
     /// child has copied the table, which must not change before, and holds its inodes, so that what
     /// the parent closes next stays alive for it.
-    pub fn after_fork_parent(&self, child: i32) {
+    pub(crate) fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
-        let member = self.member();
+        let member = self.table().member();
         let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
         let is_awaited = || child > 0 && shares && word.load(Acquire) == 0;
@@ -527,41 +527,41 @@ impl Promotions {
             }
         }
         if shares {
-            self.family.end_fork(member);
+            self.table().family.end_fork(member);
             self.tell_pools(Fork::Ends);
         }
         self.mappings.release();
         if self.fork_holds_attaching.load(Relaxed) {
-            drop(self.mounts.attaching.take_over());
+            drop(self.task().mounts.attaching.take_over());
         }
-        self.reset_table_lock();
+        self.table().reset_table_lock();
     }
 
     /// After fork, in the child: takes over descriptors and notes of the parent.
     pub(crate) fn become_child(&self) {
         if !self.fork_holds_attaching.load(Relaxed) {
             // A thread that is not here was at one of them, and may hold what attaching needs.
-            self.mounts().for_each(|(_, mount)| mount.refuse());
+            self.task().mounts().for_each(|(_, mount)| mount.refuse());
         }
-        drop(self.mounts.attaching.take_over());
-        self.reset_table_lock();
+        drop(self.task().mounts.attaching.take_over());
+        self.table().reset_table_lock();
         self.mappings.release();
-        let parent = self.member();
+        let parent = self.table().member();
         let shares = self.shares_with_child.load(Relaxed);
-        let inherits = shares && self.family.is_there(parent);
-        match self.family.claim() {
+        let inherits = shares && self.table().family.is_there(parent);
+        match self.table().family.claim() {
             Ok(member) => {
-                self.set_member(member);
+                self.table().set_member(member);
                 if inherits {
                     self.inherit(parent.segment(), member.segment());
                 }
             }
-            Err(_) => self.set_member(Member::nobody()),
+            Err(_) => self.table().set_member(Member::nobody()),
         }
         self.notes_after_fork();
         self.count_inherited_mappings();
         if inherits {
-            self.family.end_fork(parent);
+            self.table().family.end_fork(parent);
             self.tell_pools(Fork::Ends);
             let ready = &parent.segment().ready;
             ready.store(1, Release);
@@ -579,10 +579,10 @@ impl Promotions {
             entry.store(handle, Relaxed);
             let Some(handle) = described(handle) else { continue };
             if hold(handle) {
-                self.family.add_holder(handle);
-                let ofd = self.family.ofd(handle);
+                self.table().family.add_holder(handle);
+                let ofd = self.table().family.ofd(handle);
                 // The parent still holds it, so it is there.
-                (self.mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
+                (self.task().mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
             }
         }
     }
@@ -591,10 +591,10 @@ impl Promotions {
     fn notes_after_fork(&self) {
         for (mount, ino, why) in self.noted.after_fork() {
             match why {
-                Why::Kept(fd) => self.unhide(fd),
+                Why::Kept(fd) => self.fd_allocator().unhide(fd),
                 Why::Mapped => {
                     // It fails where the pool does, and then every call.
-                    let _ = self.mount(mount).attached().events.begin_mapping(ino);
+                    let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
                 }
                 Why::Locks => {}
             }
@@ -607,7 +607,7 @@ impl Promotions {
         if !self.noted.add(mount, ino, Why::Mapped) {
             return Ok(());
         }
-        let events = &self.mount(mount).attached().events;
+        let events = &self.task().mount(mount).attached().events;
         let was_mapped = events.is_mapped(ino);
         events.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, Why::Mapped);
@@ -616,7 +616,7 @@ impl Promotions {
         events.wait_for_openings(ino, false);
         if !was_mapped {
             // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
-            self.kernel.drop_cache(fd);
+            self.task().kernel.drop_cache(fd);
         }
         Ok(())
     }

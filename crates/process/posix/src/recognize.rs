@@ -17,32 +17,37 @@ use vfs::{FileKind, Ino};
 impl Contents {
     /// The mount of whose files `fd` is one, if the kernel says so, with its index and the inode.
     fn mount_of(&self, fd: i32) -> Option<(usize, &Mount, Ino)> {
-        let (device, ino, kind) = self.kernel.identity(fd).ok()?;
-        let (index, mount) = self.mounts().find(|(_, mount)| mount.spec.dev == device)?;
+        let (device, ino, kind) = self.task().kernel.identity(fd).ok()?;
+        let (index, mount) = self.task().mounts().find(|(_, mount)| mount.spec.dev == device)?;
         (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
     }
 
     /// Whether a descriptor that nobody here has opened is one of a regular file in a pool.
     pub fn is_in_pool(&self, fd: i32) -> bool {
-        fd >= 0 && self.entry(fd).is_some() && !self.owns(fd) && self.mount_of(fd).is_some()
+        fd >= 0
+            && self.table().entry(fd).is_some()
+            && !self.table().owns(fd)
+            && self.mount_of(fd).is_some()
     }
 
     /// Whether a descriptor that nobody here serves is one of anything in a mount.
     pub fn is_of_pool(&self, fd: i32) -> bool {
-        let device = || self.kernel.identity(fd).map(|(device, _, _)| device);
+        let device = || self.task().kernel.identity(fd).map(|(device, _, _)| device);
         fd >= 0
-            && !self.owns(fd)
-            && device().is_ok_and(|device| self.mounts().any(|(_, mount)| mount.spec.dev == device))
+            && !self.table().owns(fd)
+            && device()
+                .is_ok_and(|device| self.task().mounts().any(|(_, mount)| mount.spec.dev == device))
     }
 
     /// Whether a mount, or all paths, are left to the kernel in this process.
     pub fn leaves_to_kernel(&self) -> bool {
-        self.foreign_namespace.load(Relaxed) || self.mounts().any(|(_, mount)| mount.is_refused())
+        self.path_walk().foreign_namespace.load(Relaxed)
+            || self.task().mounts().any(|(_, mount)| mount.is_refused())
     }
 
     /// Whether an absolute path leads into a mount by its text.
     pub fn leads_to_pool(&self, path: &[u8]) -> bool {
-        self.mounts().any(|(_, mount)| mount.strip(path).is_some())
+        self.task().mounts().any(|(_, mount)| mount.strip(path).is_some())
     }
 
     /// Whether the pool of what a descriptor is of is in use by this process already.
@@ -57,9 +62,9 @@ impl Contents {
 
     fn recognize_call(&self, fd: i32) -> Call<()> {
         let (index, mount, ino) = self.mount_of(fd).ok_or(Stop::Kernel)?;
-        let attached = self.attach(mount)?;
-        let flags = self.kernel.status(fd)?;
-        if flags & libc::O_PATH != 0 || self.entry(fd).is_none() {
+        let attached = self.path_walk().attach(mount)?;
+        let flags = self.task().kernel.status(fd)?;
+        if flags & libc::O_PATH != 0 || self.table().entry(fd).is_none() {
             return Err(Stop::Kernel);
         }
         // A reference for the description: the kernel's keeps the inode meanwhile.
@@ -71,7 +76,7 @@ impl Contents {
         if attr.kind != FileKind::File {
             return Err(give_back(Stop::Kernel));
         }
-        let table = self.lock_table();
+        let table = self.table().lock_table();
         let ofd = match self.same_description(fd, index, ino) {
             Some(same) => {
                 attached.fs.forget(ino, 1);
@@ -86,30 +91,30 @@ impl Contents {
                     flags: flags & SHOWN_BY_KERNEL,
                     state: PROMOTED,
                 };
-                self.describe(&init).map_err(|errno| give_back(errno.into()))?
+                self.table().describe(&init).map_err(|errno| give_back(errno.into()))?
             }
         };
         // Another thread may have put something else there meanwhile.
-        if self.owns(fd) || self.mount_of(fd).is_none_or(|(_, _, now)| now != ino) {
+        if self.table().owns(fd) || self.mount_of(fd).is_none_or(|(_, _, now)| now != ino) {
             drop((table, ofd));
             return Err(Stop::Kernel);
         }
-        let before = self.install(&table, fd, ofd, ON_KERNEL);
+        let before = self.table().install(&table, fd, ofd, ON_KERNEL);
         drop((table, before));
         Ok(())
     }
 
     /// The description of another descriptor, which the kernel has on the same one (recognize-I2).
     fn same_description(&self, fd: i32, mount: usize, ino: Ino) -> Option<OfdRef<'_>> {
-        (0..self.fd_end()).find_map(|other| {
-            let entry = self.entry(other)?;
+        (0..self.table().fd_end()).find_map(|other| {
+            let entry = self.table().entry(other)?;
             if entry.load(Acquire) & ON_KERNEL == 0 {
                 return None;
             }
-            let ofd = self.get_entry(entry).ok()?;
+            let ofd = self.table().get_entry(entry).ok()?;
             let is_same = ofd.mount_index() == mount
                 && ofd.ino() == ino
-                && self.kernel.is_same_description(fd, other);
+                && self.task().kernel.is_same_description(fd, other);
             is_same.then_some(ofd)
         })
     }

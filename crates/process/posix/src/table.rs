@@ -29,15 +29,6 @@ pub struct Table {
     lock: OwnU32,
 }
 
-impl Deref for Table {
-    type Target = Task;
-
-    #[inline]
-    fn deref(&self) -> &Task {
-        &self.task
-    }
-}
-
 /// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
 /// lookups do not wait for them.
 pub(crate) struct TableLock<'p> {
@@ -88,7 +79,7 @@ impl OfdRef<'_> {
     /// Its mount.
     #[inline]
     pub fn mount(&self) -> &Mount {
-        self.table.mount(self.mount_index())
+        self.table.task().mount(self.mount_index())
     }
 
     /// Index of its mount.
@@ -156,6 +147,11 @@ impl Table {
             token: AtomicU32::new(member.token),
             lock: OwnU32::new(0),
         })
+    }
+
+    #[inline(always)]
+    pub(crate) fn task(&self) -> &Task {
+        &self.task
     }
 
     /// Whether calls on `fd` may be answered here: one load. (True for hidden descriptors, too:
@@ -269,7 +265,7 @@ impl Table {
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         self.family.drop_holder(handle);
-        self.mount(mount).attached().fs.forget(ino, 1);
+        self.task().mount(mount).attached().fs.forget(ino, 1);
     }
 
     /// Makes a description with one hold, which the caller gives to a table entry or back. It takes

@@ -27,21 +27,21 @@ impl Contents {
     }
 
     fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Call<()> {
-        let ofd = self.get_open(fd)?;
-        self.promote_ofd(&ofd)?;
+        let ofd = self.table().get_open(fd)?;
+        self.promotions().promote_ofd(&ofd)?;
         let posix = matches!(cmd, libc::F_SETLK | libc::F_SETLKW);
         if posix && lock.l_type != libc::F_UNLCK as i16 {
-            self.noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
+            self.promotions().noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
         }
-        Ok(self.kernel.lock(fd, cmd, lock)?)
+        Ok(self.task().kernel.lock(fd, cmd, lock)?)
     }
 
     /// `flock`.
     pub fn flock(&self, fd: i32, operation: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
-            self.promote_ofd(&ofd)?;
-            Ok(self.kernel.flock(fd, operation)?)
+            let ofd = self.table().get_open(fd)?;
+            self.promotions().promote_ofd(&ofd)?;
+            Ok(self.task().kernel.flock(fd, operation)?)
         };
         Call::into(call())
     }
@@ -69,7 +69,7 @@ impl Contents {
         len: usize,
         flags: u32,
     ) -> Call<usize> {
-        let (src, dst) = match (self.get(from), self.get(to)) {
+        let (src, dst) = match (self.table().get(from), self.table().get(to)) {
             (Ok(src), Ok(dst)) if src.mount_index() == dst.mount_index() => (src, dst),
             (Err(Stop::Errno(errno)), _) | (_, Err(Stop::Errno(errno))) => return Err(errno.into()),
             (Ok(_), Err(Stop::Kernel)) => return Err(self.other_device(flags, to).into()),
@@ -95,7 +95,7 @@ impl Contents {
         }
         let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
             Some(at) => Ok(**at),
-            None => Ok::<i64, Stop>(self.lock_offset(ofd)?.get()? as i64),
+            None => Ok::<i64, Stop>(self.promotions().lock_offset(ofd)?.get()? as i64),
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
@@ -121,7 +121,7 @@ impl Contents {
         }
         dst.mount().check_writable()?;
         self.check_size(attr.size, dst_at.saturating_add(have))?;
-        self.drop_privileges(dst.fs(), &attr)?;
+        self.task().drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
         // Where a mapping began meanwhile, the kernel does it once more.
         dst.check_unmapped()?;
@@ -129,7 +129,7 @@ impl Contents {
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,
-                None => self.lock_offset(ofd)?.set(at + copied)?,
+                None => self.promotions().lock_offset(ofd)?.set(at + copied)?,
             }
             Ok::<(), Stop>(())
         };
@@ -140,14 +140,14 @@ impl Contents {
 
     /// The error of `copy_file_range` if one of its files is not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
-        if let Ok(ofd) = self.get(other) {
+        if let Ok(ofd) = self.table().get(other) {
             return if flags == 0 && ofd.kind() == FileKind::File {
                 Errno::XDEV
             } else {
                 Errno::INVAL
             };
         }
-        match self.kernel.identity(other) {
+        match self.task().kernel.identity(other) {
             _ if other < 0 => Errno::BADF,
             Err(errno) => errno,
             Ok(_) if flags != 0 => Errno::INVAL,
@@ -160,13 +160,13 @@ impl Contents {
     /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they are promoted, as the kernel
     /// has to make the call.
     fn pair(&self, a: i32, b: i32) -> Call<(OfdRef<'_>, OfdRef<'_>)> {
-        if let (Ok(a), Ok(b)) = (self.get(a), self.get(b))
+        if let (Ok(a), Ok(b)) = (self.table().get(a), self.table().get(b))
             && a.mount_index() == b.mount_index()
         {
             return Ok((a, b));
         }
-        self.promote(a)?;
-        self.promote(b)?;
+        self.promotions().promote(a)?;
+        self.promotions().promote(b)?;
         Err(Stop::Kernel)
     }
 
@@ -204,11 +204,11 @@ impl Contents {
         // The two may share their offset: both are taken before and set after.
         let src_at = match &offset {
             Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
-            None => self.lock_offset(&src)?.get()?,
+            None => self.promotions().lock_offset(&src)?.get()?,
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
-        let dst_at = self.lock_offset(&dst)?.get()?;
+        let dst_at = self.promotions().lock_offset(&dst)?.get()?;
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut done = 0;
         while done < count {
@@ -227,10 +227,10 @@ impl Contents {
             }
         }
         dst.check_unmapped()?;
-        self.lock_offset(&dst)?.set(dst_at + done as u64)?;
+        self.promotions().lock_offset(&dst)?.set(dst_at + done as u64)?;
         match offset {
             Some(at) => *at += done as i64,
-            None => self.lock_offset(&src)?.set(src_at + done as u64)?,
+            None => self.promotions().lock_offset(&src)?.set(src_at + done as u64)?,
         }
         Ok(done)
     }
@@ -258,7 +258,7 @@ impl Contents {
         fd: i32,
         offset: i64,
     ) -> Call<usize> {
-        let ofd = self.get(fd)?;
+        let ofd = self.table().get(fd)?;
         let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
         let page = rustix::param::page_size() as i64;
         let plain = ofd.kind() == FileKind::File
@@ -268,8 +268,13 @@ impl Contents {
             && len > 0;
         if plain
             && (!private || len > COPY_MAX)
-            && let Some(mapped) =
-                self.map_directly(&ofd, (addr, len), prot, flags, offset.cast_unsigned())
+            && let Some(mapped) = self.promotions().map_directly(
+                &ofd,
+                (addr, len),
+                prot,
+                flags,
+                offset.cast_unsigned(),
+            )
         {
             return Ok(mapped?);
         }
@@ -277,9 +282,9 @@ impl Contents {
         let is_direct = ofd.mount().attached().events.is_mapped_directly(ofd.ino());
         let copies = plain && private && (len <= SNAPSHOT_MAX || is_direct);
         if !copies || ofd.check_unmapped().is_err() {
-            self.promote_ofd(&ofd)?;
+            self.promotions().promote_ofd(&ofd)?;
             if plain {
-                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
+                self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
             }
             return Err(Stop::Kernel);
         }
@@ -290,8 +295,8 @@ impl Contents {
         match self.map_snapshot(&ofd, (addr, len), prot, flags, offset.cast_unsigned()) {
             // No descriptor, no memory: the kernel maps the file, or cannot either.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOSYS | Errno::PERM) if !is_direct => {
-                self.promote_ofd(&ofd)?;
-                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
+                self.promotions().promote_ofd(&ofd)?;
+                self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
                 Err(Stop::Kernel)
             }
             mapped => Ok(mapped?),
@@ -309,7 +314,7 @@ impl Contents {
         flags: i32,
         offset: u64,
     ) -> Result<usize, Errno> {
-        if len as u64 > self.file_size_max.load(Relaxed) {
+        if len as u64 > self.task().file_size_max.load(Relaxed) {
             // It is a limit of files in memory, too, and a signal.
             return Err(Errno::MFILE);
         }
@@ -335,7 +340,7 @@ impl Contents {
         let map = || unsafe { rustix::mm::mmap(addr as *mut _, len, prot, kind, &memory, 0) };
         let at = match flags & libc::MAP_FIXED {
             0 => map()?,
-            _ => self.replace_mapping(addr, len, map, Result::is_ok)?,
+            _ => self.promotions().replace_mapping(addr, len, map, Result::is_ok)?,
         };
         Ok(at as usize)
     }

@@ -12,7 +12,6 @@ use crate::path_cache::{PathCache, PathKey, Steps};
 use crate::served::{Call, Stop};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::path::LINKS_MAX;
 use vfs::{Errno, FileKind};
@@ -48,30 +47,27 @@ pub struct PathWalk {
     pub(crate) path_cache: PathCache,
 }
 
-impl Deref for PathWalk {
-    type Target = Descriptors;
-
-    #[inline]
-    fn deref(&self) -> &Descriptors {
-        &self.descriptors
-    }
-}
-
 impl PathWalk {
     pub(crate) fn new(descriptors: Descriptors) -> Self {
         let foreign_namespace = AtomicBool::new(false);
         Self { descriptors, foreign_namespace, path_cache: PathCache::default() }
     }
 
+    #[inline(always)]
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
     /// The pool of a mount, attached at the first use; `Kernel` where that failed.
     pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
         let placeholder = || {
-            self.check_user_namespace()?;
+            self.task().check_user_namespace()?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-            let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
-            self.hide(fd)
+            let fd = self.task().kernel.open(&mount.spec.mountpoint, flags)?;
+            self.fd_allocator().hide(fd)
         };
-        mount.attach(&self.mounts.attaching, placeholder, |fd| self.unhide(fd))
+        mount
+            .attach(&self.task().mounts.attaching, placeholder, |fd| self.fd_allocator().unhide(fd))
     }
 
     /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.
@@ -80,7 +76,7 @@ impl PathWalk {
         self.attach(mount)?;
         mount.check_reached()?;
         // Not by access(2), for which the kernel asks the server.
-        mount.check_reach(self.identity(), |path| self.kernel.place(path).map(drop))
+        mount.check_reach(self.task().identity(), |path| self.task().kernel.place(path).map(drop))
     }
 
     /// Walks an absolute path.
@@ -138,7 +134,13 @@ impl PathWalk {
             if last == Last::DotDot {
                 key = None;
             } else if let Some((key, state)) = key.take_if(|_| is_last) {
-                self.path_cache.keep(&self.mounts, &key, (dir.mount_index, state), &steps, dir.ino);
+                self.path_cache.keep(
+                    &self.task().mounts,
+                    &key,
+                    (dir.mount_index, state),
+                    &steps,
+                    dir.ino,
+                );
             } else if key.is_some() && last == Last::Name {
                 match dir.fs().version(dir.ino) {
                     Some(version) => steps.push((dir.ino, version)),
@@ -211,7 +213,7 @@ impl PathWalk {
         }
         let dir = dir.attr()?;
         let open_to_all = dir.perm & 0o1002 == 0o1002;
-        if open_to_all && dir.uid != owner && self.protection("protected_symlinks") != 0 {
+        if open_to_all && dir.uid != owner && self.task().protection("protected_symlinks") != 0 {
             return Err(Errno::ACCESS.into());
         }
         Ok(())
@@ -220,7 +222,7 @@ impl PathWalk {
     /// Gives back the directories that paths have led to, which are held so that later paths need not
     /// be walked again: up to 64 of them, removed or not.
     pub fn forget_paths(&self) {
-        self.path_cache.clear(&self.mounts);
+        self.path_cache.clear(&self.task().mounts);
     }
 
     /// Where a walk starts: at the last directory, if that is cached. A path without what it is relative `from` is
@@ -239,9 +241,9 @@ impl PathWalk {
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
         let key = PathKey::of(from.as_ref().map_or(path, |(_, rest)| rest), at, creds);
         if let Some((key, name)) = key
-            && let Some(used) = self.path_cache.find(&self.mounts, &key)
+            && let Some(used) = self.path_cache.find(&self.task().mounts, &key)
         {
-            let dir = Inode::kept(self, used);
+            let dir = Inode::kept(self.task(), used);
             return Ok(Start { dir, rest: name, key: None });
         }
         let (dir, rest) = match from {
@@ -262,7 +264,7 @@ impl PathWalk {
             return Err(Stop::Kernel);
         }
         let mut best: Option<(usize, &Mount, &[u8])> = None;
-        for (i, mount) in self.mounts() {
+        for (i, mount) in self.task().mounts() {
             if let Some(rest) = mount.strip(path)
                 && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
             {
@@ -276,8 +278,8 @@ impl PathWalk {
 
     /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
     fn promote_proc(&self, path: &[u8]) -> Call<()> {
-        if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.owns(*fd)) {
-            self.promote(fd)?;
+        if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.table().owns(*fd)) {
+            self.promotions().promote(fd)?;
         }
         Ok(())
     }

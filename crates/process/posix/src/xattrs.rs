@@ -26,11 +26,11 @@ fn is_acl(name: &[u8]) -> bool {
 
 impl Names {
     fn at_path(&self, path: &[u8], flags: i32) -> Call<Held<'_>> {
-        self.find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
+        self.paths().find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
     }
 
     fn at_fd(&self, fd: i32) -> Call<Held<'_>> {
-        Ok(Held::description(self, self.get_open(fd)?))
+        Ok(Held::description(self.task(), self.table().get_open(fd)?))
     }
 
     /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf` (empty: asks for the
@@ -98,7 +98,7 @@ impl Names {
 
     /// As the kernel, an access ACL from somebody outside the file's group takes set-group-ID.
     fn clear_setgid_for_stranger(&self, held: &Held<'_>) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.fs().getattr(held.ino)?;
         let keeps = creds.in_group(attr.gid) || creds.can(Caps::FSETID);
         if attr.perm & S_ISGID == 0 || keeps {
@@ -146,7 +146,7 @@ impl Names {
 
     fn list_names(&self, held: &Held<'_>, buf: &mut [u8]) -> Call<usize> {
         let names = held.fs().listxattr(held.ino)?;
-        let trusted = self.identity().effective.can(Caps::SYS_ADMIN);
+        let trusted = self.task().identity().effective.can(Caps::SYS_ADMIN);
         let visible = names.iter().filter(|name| trusted || !name.starts_with(b"trusted."));
         let list: Vec<u8> =
             visible.flat_map(|name| [name, &b"\0"[..]]).flatten().copied().collect();
@@ -154,7 +154,7 @@ impl Names {
     }
 
     fn may_change(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         if is_acl(name) {
             if held.kind == FileKind::Symlink {
                 return Err(Errno::OPNOTSUPP.into());
@@ -175,7 +175,7 @@ impl Names {
         if name.starts_with(COMPUTED) {
             return Err(Stop::Kernel);
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let hidden = if want == Access::WRITE { Errno::PERM } else { Errno::NODATA };
         if name.starts_with(b"security.") || name.starts_with(b"system.") {
             return Ok(());

@@ -126,7 +126,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("dup2 of the kernel's number to one of ours", |p| p.dup_foreign(p.number(1))),
     ("dup2 of a closed number to one of the library's own", |p| {
         let own = p.own_number();
-        match p.world.process.dup2(47, own) {
+        match p.world.process.descriptors().dup2(47, own) {
             Served::Done(result) => result.map(drop),
             // As the front end: the kernel says what is wrong.
             // SAFETY: descriptors of this test.
@@ -147,18 +147,23 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("a record lock", |p| p.lock(2)),
     ("flock", |p| {
         let (a, p) = (p.number(0), &p.world.process);
-        done(p.flock(a, libc::LOCK_EX | libc::LOCK_NB))?;
-        done(p.flock(a, libc::LOCK_UN))
+        done(p.contents().flock(a, libc::LOCK_EX | libc::LOCK_NB))?;
+        done(p.contents().flock(a, libc::LOCK_UN))
     }),
     ("close-on-exec", |p| {
         let fd = p.number(0);
-        done(p.world.process.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()))?;
+        done(p.world.process.descriptors().fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()))?;
         p.numbers.get_mut(&fd).unwrap().cloexec = true;
         Ok(())
     }),
     ("status flags", |p| {
         p.promote(0)?;
-        done(p.world.process.fcntl(p.number(0), libc::F_SETFL, libc::O_NONBLOCK.into())).map(drop)
+        done(p.world.process.descriptors().fcntl(
+            p.number(0),
+            libc::F_SETFL,
+            libc::O_NONBLOCK.into(),
+        ))
+        .map(drop)
     }),
     ("reading at the kernel's offset", |p| {
         p.promote(0)?;
@@ -180,7 +185,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("a number beyond the table", |p| p.beyond_the_table()),
     ("chdir", |p| {
         let path = p.world.path("");
-        done(p.world.process.chdir(&path))
+        done(p.world.process.names().chdir(&path))
     }),
 ];
 
@@ -243,8 +248,8 @@ impl Program {
         let p = &program.world.process;
         for name in ["a", "gone", "other"] {
             let fd = program.world.open(name, RW);
-            done(p.write(fd, format!("content of {name}").as_bytes())).unwrap();
-            done(p.close(fd)).unwrap();
+            done(p.contents().write(fd, format!("content of {name}").as_bytes())).unwrap();
+            done(p.descriptors().close(fd)).unwrap();
         }
         // 0: a file with two numbers; 1: one without a name; 2: the first again; 3: a directory.
         program.open("a", libc::O_RDWR).unwrap();
@@ -253,21 +258,21 @@ impl Program {
         program.open("a", libc::O_RDWR).unwrap();
         program.open("", libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
         let p = &program.world.process;
-        done(p.unlink(libc::AT_FDCWD, &program.world.path("gone"), 0)).unwrap();
+        done(p.names().unlink(libc::AT_FDCWD, &program.world.path("gone"), 0)).unwrap();
         for (of, offset) in [(0, 3), (1, 5), (2, 7)] {
-            done(p.lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
+            done(p.contents().lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
             program.descriptions[of].offset = offset;
         }
         // Two numbers wait to be used again.
         let parked = [(); 2].map(|()| program.world.open("other", libc::O_RDONLY));
-        parked.iter().for_each(|fd| done(p.close(*fd)).unwrap());
+        parked.iter().for_each(|fd| done(p.descriptors().close(*fd)).unwrap());
         if setting.locks() {
             // By a number of its own, which the kernel has, too.
             program.open("a", libc::O_RDWR).unwrap();
             program.lock(program.descriptions.len() - 1).unwrap();
         }
         if setting.fills() {
-            program.world.process.unpark();
+            program.world.process.fd_allocator().unpark();
             loop {
                 // SAFETY: makes a descriptor.
                 match unsafe { libc::dup(2) } {
@@ -277,7 +282,7 @@ impl Program {
             }
         }
         if setting == Setting::BelowLimit {
-            program.world.process.unpark();
+            program.world.process.fd_allocator().unpark();
             // As sandboxes do it.
             set_limit(program.number(0) as u64);
             program.world.process.limits_changed();
@@ -291,7 +296,7 @@ impl Program {
     }
 
     fn own_number(&self) -> i32 {
-        let own = |fd: &i32| self.world.process.owns(*fd) && !self.numbers.contains_key(fd);
+        let own = |fd: &i32| self.world.process.table().owns(*fd) && !self.numbers.contains_key(fd);
         (OWN..LIMIT).find(own).expect("the placeholder")
     }
 
@@ -301,19 +306,23 @@ impl Program {
 
     fn open(&mut self, name: &'static str, flags: i32) -> Outcome {
         let path = self.world.path(name);
-        let fd = done(self.world.process.open(libc::AT_FDCWD, &path, flags, 0o644))?;
-        let ino = done(self.world.process.fstat(fd)).unwrap().st_ino;
+        let fd = done(self.world.process.contents().open(libc::AT_FDCWD, &path, flags, 0o644))?;
+        let ino = done(self.world.process.names().fstat(fd)).unwrap().st_ino;
         self.descriptions.push(Description { name, ino, offset: 0 });
         self.add(fd, self.descriptions.len() - 1, flags & libc::O_CLOEXEC != 0);
         if flags & (libc::O_TRUNC | libc::O_EXCL) != 0 {
-            done(self.world.process.pwrite(fd, format!("content of {name}").as_bytes(), 0))
-                .unwrap();
+            done(self.world.process.contents().pwrite(
+                fd,
+                format!("content of {name}").as_bytes(),
+                0,
+            ))
+            .unwrap();
         }
         Ok(())
     }
 
     fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> Outcome {
-        let new = done(self.world.process.fcntl(fd, cmd, min))?;
+        let new = done(self.world.process.descriptors().fcntl(fd, cmd, min))?;
         let of = self.numbers[&fd].of;
         self.add(new, of, cmd == libc::F_DUPFD_CLOEXEC);
         Ok(())
@@ -338,15 +347,19 @@ impl Program {
             saved
         });
         let p = &self.world.process;
-        let made = if cloexec { p.dup3(fd, to, libc::O_CLOEXEC) } else { p.dup2(fd, to) };
+        let made = if cloexec {
+            p.descriptors().dup3(fd, to, libc::O_CLOEXEC)
+        } else {
+            p.descriptors().dup2(fd, to)
+        };
         if let Ok(new) = done(made) {
             assert_eq!(new, to);
         }
         if let Some(saved) = saved {
             // SAFETY: standard input as it was, which closes what may have come there.
             unsafe {
-                if self.world.process.owns(0) {
-                    done(self.world.process.close(0)).ok();
+                if self.world.process.table().owns(0) {
+                    done(self.world.process.descriptors().close(0)).ok();
                 }
                 libc::dup2(saved, 0);
                 libc::close(saved);
@@ -367,7 +380,7 @@ impl Program {
 
     fn dup_foreign(&mut self, to: i32) -> Outcome {
         let from = self.foreign[0];
-        assert_eq!(done(self.world.process.dup2(from, to))?, to);
+        assert_eq!(done(self.world.process.descriptors().dup2(from, to))?, to);
         self.closed(to);
         self.foreign.push(to);
         Ok(())
@@ -378,7 +391,7 @@ impl Program {
             // SAFETY: a descriptor of this test.
             libc_result(unsafe { libc::close(fd) }.into()).map(drop)
         } else {
-            done(self.world.process.close(fd))
+            done(self.world.process.descriptors().close(fd))
         };
         // As with the kernel, it is closed whatever that says.
         self.closed(fd);
@@ -393,7 +406,7 @@ impl Program {
     fn promote(&mut self, of: usize) -> Outcome {
         let numbers: Vec<i32> =
             self.numbers.iter().filter(|n| n.1.of == of).map(|n| *n.0).collect();
-        self.world.process.promote(numbers[0])?;
+        self.world.process.promotions().promote(numbers[0])?;
         for fd in numbers {
             let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
             assert!(link.starts_with(self.world.dir.path()), "{fd}: {link:?}");
@@ -412,7 +425,7 @@ impl Program {
     }
 
     fn delegate(&mut self, fd: i32) -> Outcome {
-        self.world.process.delegate(fd)?;
+        self.world.process.promotions().delegate(fd)?;
         self.numbers.get_mut(&fd).unwrap().delegated = true;
         Ok(())
     }
@@ -422,14 +435,14 @@ impl Program {
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         (lock.l_type, lock.l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
         self.asked_for_lock = true;
-        done(self.world.process.fcntl_lock(self.number(of), libc::F_SETLK, &mut lock))?;
+        done(self.world.process.contents().fcntl_lock(self.number(of), libc::F_SETLK, &mut lock))?;
         self.locked = Some(self.descriptions[of].ino);
         Ok(())
     }
 
     fn read(&mut self, of: usize) -> Outcome {
         let mut buf = [0; 64];
-        let got = done(self.world.process.read(self.number(of), &mut buf[..4]))?;
+        let got = done(self.world.process.contents().read(self.number(of), &mut buf[..4]))?;
         let description = &mut self.descriptions[of];
         let content = format!("content of {}", description.name);
         let from = content.len().min(description.offset as usize);
@@ -441,7 +454,7 @@ impl Program {
 
     fn map(&mut self, of: usize) -> Outcome {
         let (fd, p) = (self.number(of), &self.world.process);
-        match p.mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
+        match p.contents().mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
             Served::Done(result) => {
                 return Err(result.expect_err("shared mappings are the kernel's"));
             }
@@ -465,7 +478,7 @@ impl Program {
 
     fn close_range(&mut self, flags: u32) -> Outcome {
         let (first, last) = (self.number(0), *self.numbers.keys().next_back().unwrap());
-        let closed = self.world.process.close_range(first as u32, last as u32, flags);
+        let closed = self.world.process.descriptors().close_range(first as u32, last as u32, flags);
         let marks = flags & libc::CLOSE_RANGE_CLOEXEC != 0;
         let all: Vec<i32> = self.numbers.range(first..=last).map(|n| *n.0).collect();
         for fd in all {
@@ -474,7 +487,7 @@ impl Program {
                 let number = self.numbers.get_mut(&fd).unwrap();
                 number.cloexec = number.cloexec || flag_of(fd) == Some(true);
                 assert!(number.cloexec || done(closed).is_err());
-            } else if !matches!(self.world.process.fstat(fd), Served::Done(Ok(_))) {
+            } else if !matches!(self.world.process.names().fstat(fd), Served::Done(Ok(_))) {
                 self.closed(fd);
             } else {
                 assert!(done(closed).is_err());
@@ -534,7 +547,7 @@ impl Program {
             if self.descriptions[of].name.is_empty() {
                 continue;
             }
-            let seek = self.world.process.lseek(self.number(of), 0, libc::SEEK_CUR);
+            let seek = self.world.process.contents().lseek(self.number(of), 0, libc::SEEK_CUR);
             self.descriptions[of].offset = match seek {
                 Served::Done(Ok(offset)) => offset,
                 // Where the fault was met by this question, the kernel still knows.
@@ -547,7 +560,7 @@ impl Program {
     fn beyond_the_table(&mut self) -> Outcome {
         const BEYOND: i32 = 66_000;
         let fd = self.number(0);
-        match self.world.process.dup2(fd, BEYOND) {
+        match self.world.process.descriptors().dup2(fd, BEYOND) {
             Served::Done(result) => Err(result.expect_err("such a number is the kernel's")),
             Served::Kernel => {
                 assert_eq!(kernel_offset(fd), self.descriptions[0].offset);
@@ -581,8 +594,12 @@ impl Program {
                 });
             let is_own = *fd >= OWN && (*link == root || link == "/dev/shm") || kept;
             // What is neither waits to be used again.
-            assert!(p.owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
-            assert_eq!(done(p.fstat(*fd)).map(|st| st.st_ino), Err(Errno::BADF), "{fd}: {link}");
+            assert!(p.table().owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
+            assert_eq!(
+                done(p.names().fstat(*fd)).map(|st| st.st_ino),
+                Err(Errno::BADF),
+                "{fd}: {link}"
+            );
         }
         for (fd, number) in &self.numbers {
             let description = &self.descriptions[number.of];
@@ -590,7 +607,11 @@ impl Program {
             if number.delegated {
                 continue;
             }
-            assert_eq!(done(p.fstat(*fd)).unwrap().st_ino, description.ino, "{fd} {number:?}");
+            assert_eq!(
+                done(p.names().fstat(*fd)).unwrap().st_ino,
+                description.ino,
+                "{fd} {number:?}"
+            );
             let link = &open[fd];
             let own = *link == root || link.starts_with(&format!("{root}/{}-", description.ino));
             assert!(
@@ -634,7 +655,7 @@ impl Program {
         // SAFETY: descriptors of this test.
         self.foreign.drain(..).for_each(|fd| unsafe {
             libc::close(fd);
-            self.world.process.fd_freed(fd);
+            self.world.process.fd_allocator().fd_freed(fd);
         });
         self.check();
         for of in 0..self.descriptions.len() {
@@ -664,7 +685,7 @@ impl Program {
         self.close_all().unwrap();
         let p = &self.world.process;
         p.before_exec().unwrap();
-        p.left_pool();
+        p.working_dir().left_pool();
         p.before_image_ends();
         for ino in &inodes {
             assert!(!self.world.fs.is_mapped(Ino(*ino)), "{ino} is mapped");
@@ -702,15 +723,15 @@ fn attach(engine: Engine, fault: Fault) -> bool {
     let world = World::new(engine);
     let p = &world.process;
     *world.stage.fault.lock().unwrap() = Some(fault);
-    let opened = p.open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
+    let opened = p.contents().open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
     let fault = world.stage.fault.lock().unwrap().take().unwrap();
     match opened {
-        Served::Done(Ok(fd)) => done(p.close(fd)).unwrap(),
+        Served::Done(Ok(fd)) => done(p.descriptors().close(fd)).unwrap(),
         Served::Done(Err(errno)) => assert_eq!((fault.hit, errno), (true, fault.errno)),
         Served::Kernel => {
             assert!(fault.hit);
             for fd in descriptors().keys().filter(|fd| !before.contains_key(fd)) {
-                assert!(p.owns(*fd), "{fd} is nobody's");
+                assert!(p.table().owns(*fd), "{fd} is nobody's");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Calls that make the kernel give the program a descriptor, or take one back, and have nothing else to
 //! do with files in pools.
 //!
-//! Numbers that wait for the next file (`posix::Process::unpark`) are closed before, so that the
+//! Numbers that wait for the next file (`unpark` of [`posix::Process::fd_allocator`]) are closed before, so that the
 //! kernel's lowest free descriptor is the program's.
 
 #![allow(unsafe_code)]

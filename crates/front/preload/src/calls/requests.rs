@@ -68,7 +68,7 @@ impl Request {
 
 /// Whether files are served under this descriptor.
 fn is_served(fd: c_int) -> bool {
-    process().is_some_and(|process| process.owns(fd))
+    process().is_some_and(|process| process.table().owns(fd))
 }
 
 /// A request on this descriptor is the kernel's, if it is not already.
@@ -90,7 +90,7 @@ fn stand_in() -> Option<c_int> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let opened = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()).ok()?;
     let opened = rustix::fd::IntoRawFd::into_raw_fd(opened);
-    let hidden = process()?.hide(opened).ok()?;
+    let hidden = process()?.fd_allocator().hide(opened).ok()?;
     match NULL.compare_exchange(known, hidden, AcqRel, Acquire) {
         Ok(_) => Some(hidden),
         // Another thread's is as good; this one lasts as long as the process.

@@ -21,7 +21,7 @@ fn on_a_small_model(test: impl FnOnce(&Process, &dyn Fn(&str) -> Vec<u8>)) {
 }
 
 fn open(p: &Process, path: &[u8]) -> Result<i32, Errno> {
-    done(p.open(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_RDWR, 0o644))
+    done(p.contents().open(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_RDWR, 0o644))
 }
 
 #[test]
@@ -32,15 +32,18 @@ fn names_and_targets() {
             // By a walk, then by the path cache.
             open(p, &path(&longest)).unwrap();
             assert_eq!(open(p, &path(&long)), Err(Errno::NAMETOOLONG));
-            assert_eq!(done(p.unlink(libc::AT_FDCWD, &path(&long), 0)), Err(Errno::NAMETOOLONG));
+            assert_eq!(
+                done(p.names().unlink(libc::AT_FDCWD, &path(&long), 0)),
+                Err(Errno::NAMETOOLONG)
+            );
         }
         let below = format!("{long}/f");
         assert_eq!(open(p, &path(&below)), Err(Errno::NAMETOOLONG));
-        let link = |len| done(p.symlink(&vec![b't'; len], libc::AT_FDCWD, &path("link")));
+        let link = |len| done(p.names().symlink(&vec![b't'; len], libc::AT_FDCWD, &path("link")));
         assert_eq!(link(101), Err(Errno::NAMETOOLONG));
         assert_eq!(link(100), Ok(()));
         let fd = open(p, &path(&longest)).unwrap();
-        assert_eq!(done(p.fstatvfs(fd)).unwrap().f_namemax, 20);
+        assert_eq!(done(p.names().fstatvfs(fd)).unwrap().f_namemax, 20);
     });
 }
 
@@ -49,10 +52,10 @@ fn sizes() {
     on_a_small_model(|p, path| {
         let fd = open(p, &path("file")).unwrap();
         // What fits is written, and the rest is refused.
-        assert_eq!(done(p.pwrite(fd, &[1; 100], 9_950)), Ok(50));
-        assert_eq!(done(p.pwrite(fd, b"x", 10_000)), Err(Errno::FBIG));
-        assert_eq!(done(p.ftruncate(fd, 10_001)), Err(Errno::FBIG));
-        assert_eq!(done(p.fallocate(fd, 0, 9_000, 1_001)), Err(Errno::FBIG));
-        assert_eq!(done(p.fallocate(fd, 0, 9_000, 1_000)), Ok(()));
+        assert_eq!(done(p.contents().pwrite(fd, &[1; 100], 9_950)), Ok(50));
+        assert_eq!(done(p.contents().pwrite(fd, b"x", 10_000)), Err(Errno::FBIG));
+        assert_eq!(done(p.contents().ftruncate(fd, 10_001)), Err(Errno::FBIG));
+        assert_eq!(done(p.contents().fallocate(fd, 0, 9_000, 1_001)), Err(Errno::FBIG));
+        assert_eq!(done(p.contents().fallocate(fd, 0, 9_000, 1_000)), Ok(()));
     });
 }

@@ -73,15 +73,18 @@ fn last_errno() -> Errno {
 /// What a call on a closed descriptor answers must be `EBADF`, from us or from the kernel.
 fn check_closed(world: &World, fd: i32) {
     let p = &world.process;
-    assert!(matches!(p.fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.read(fd, &mut [0]), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.names().fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(
+        p.contents().read(fd, &mut [0]),
+        Served::Kernel | Served::Done(Err(Errno::BADF))
+    ));
+    assert!(matches!(p.descriptors().dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.descriptors().close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
     let directory = stat(p, fd, b"a", 0);
     assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
-    if p.owns(fd) {
+    if p.table().owns(fd) {
         // Before the kernel is asked, as the front end does it.
-        assert_eq!(p.promote(fd), Ok(()));
+        assert_eq!(p.promotions().promote(fd), Ok(()));
     }
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
@@ -91,8 +94,8 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
     let fd = world.open("a", flags);
-    done(p.close(fd)).unwrap();
-    p.unpark();
+    done(p.descriptors().close(fd)).unwrap();
+    p.fd_allocator().unpark();
     let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     p.limits_changed();
@@ -107,7 +110,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 let cloexec = model.rng.below(4) == 0;
                 let create = if model.rng.one_in(2) { flags } else { libc::O_RDONLY };
                 let flags = create | if cloexec { libc::O_CLOEXEC } else { 0 };
-                let got = done(p.open(libc::AT_FDCWD, &path, flags, 0o644));
+                let got = done(p.contents().open(libc::AT_FDCWD, &path, flags, 0o644));
                 model.give(model.lowest(0), got, Whose::Pool { cloexec });
             }
             8..=17 => {
@@ -115,13 +118,13 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 match model.open.remove(&fd) {
                     Some(Whose::Pool { cloexec }) => {
                         assert_eq!(flag_of(fd), Some(cloexec));
-                        assert_eq!(done(p.close(fd)), Ok(()));
+                        assert_eq!(done(p.descriptors().close(fd)), Ok(()));
                     }
                     _ => {
-                        assert!(!p.owns(fd));
+                        assert!(!p.table().owns(fd));
                         // SAFETY: a descriptor of this test.
                         assert_eq!(unsafe { libc::close(fd) }, 0);
-                        p.fd_freed(fd);
+                        p.fd_allocator().fd_freed(fd);
                     }
                 }
                 if model.rng.below(4) == 0 {
@@ -129,7 +132,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 }
             }
             18 => {
-                p.unpark();
+                p.fd_allocator().unpark();
                 // SAFETY: makes a descriptor.
                 let fd = unsafe { libc::dup(2) };
                 let got = if fd < 0 { Err(last_errno()) } else { Ok(fd) };
@@ -137,14 +140,14 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
             }
             19 => {
                 // `accept`, say, that fails: what was parked is not missed.
-                p.unpark();
+                p.fd_allocator().unpark();
             }
             20 | 21 => {
-                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let Some(fd) = model.any().filter(|fd| p.table().owns(*fd)) else { continue };
                 let cloexec = model.rng.one_in(2);
                 let min = model.rng.below(8) as i32;
                 let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-                let got = done(p.fcntl(fd, cmd, min.into()));
+                let got = done(p.descriptors().fcntl(fd, cmd, min.into()));
                 model.give(model.lowest(min), got, Whose::Pool { cloexec });
             }
             22 => {
@@ -154,7 +157,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 if from == to || model.open.get(&to) == Some(&Whose::Fixed) {
                     continue;
                 }
-                match p.dup2(from, to) {
+                match p.descriptors().dup2(from, to) {
                     Served::Done(got) => assert_eq!(got, Ok(to)),
                     // SAFETY: descriptors of this test.
                     Served::Kernel => assert_eq!(unsafe { libc::dup2(from, to) }, to),
@@ -166,11 +169,11 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 model.open.insert(to, whose);
             }
             _ => {
-                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let Some(fd) = model.any().filter(|fd| p.table().owns(*fd)) else { continue };
                 let cloexec = model.rng.one_in(2);
                 let flag = if cloexec { libc::FD_CLOEXEC } else { 0 };
-                assert_eq!(done(p.fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
-                assert_eq!(done(p.fcntl(fd, libc::F_GETFD, 0)), Ok(flag));
+                assert_eq!(done(p.descriptors().fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
+                assert_eq!(done(p.descriptors().fcntl(fd, libc::F_GETFD, 0)), Ok(flag));
                 model.open.insert(fd, Whose::Pool { cloexec });
             }
         }

@@ -99,14 +99,14 @@ fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
 fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
     let world = World::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
-    done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
+    done(p.names().mkdir(CWD, &world.path("d"), 0o755)).unwrap();
     let d = find(p, CWD, &world.path("d")).unwrap();
     let _ = find(p, CWD, &world.path("d/x"));
     fs.rmdir(fs.root(), b"d").unwrap();
     assert!(world.is_live(d.0), "it is cached");
     assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
-    assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
-    p.forget_paths();
+    assert_eq!(done(p.names().mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
+    p.path_walk().forget_paths();
     assert!(!world.is_live(d.0));
 }
 
@@ -117,8 +117,8 @@ fn threads_share_what_is_known(engine: Engine) {
     let (p, fs) = (&world.process, world.fs.as_ref());
     let path = |i: u64| world.path(&format!("d{i}/f"));
     for i in 0..DIRS {
-        done(p.mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
-        done(p.mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
+        done(p.names().mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
+        done(p.names().mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
     }
     let all: Vec<Ino> = (0..DIRS).map(|i| find(p, CWD, &path(i)).unwrap()).collect();
     std::thread::scope(|scope| {

@@ -34,11 +34,11 @@ fn find(p: &Process, dirfd: i32, path: &[u8]) -> Option<Result<u64, Errno>> {
 }
 
 fn link(world: &World, target: &str, name: &str) {
-    done(world.process.symlink(target.as_bytes(), CWD, &world.path(name))).unwrap();
+    done(world.process.names().symlink(target.as_bytes(), CWD, &world.path(name))).unwrap();
 }
 
 fn mkdir(world: &World, name: &str) -> u64 {
-    done(world.process.mkdir(CWD, &world.path(name), 0o755)).unwrap();
+    done(world.process.names().mkdir(CWD, &world.path(name), 0o755)).unwrap();
     find(&world.process, CWD, &world.path(name)).unwrap().unwrap()
 }
 
@@ -62,8 +62,8 @@ fn what_leaves_the_mount_is_the_kernels(engine: Engine) {
     let st = stat(p, CWD, &world.path("away"), libc::AT_SYMLINK_NOFOLLOW);
     assert_eq!(done(st).unwrap().st_size, 10);
     // A name that is made where the mount point is, is one of the file system above.
-    assert_eq!(p.mkdir(CWD, &world.path(""), 0o755), Served::Kernel);
-    assert_eq!(p.unlink(CWD, &world.path(""), libc::AT_REMOVEDIR), Served::Kernel);
+    assert_eq!(p.names().mkdir(CWD, &world.path(""), 0o755), Served::Kernel);
+    assert_eq!(p.names().unlink(CWD, &world.path(""), libc::AT_REMOVEDIR), Served::Kernel);
     let fd = world.open("d", libc::O_RDONLY);
     assert_eq!(find(p, fd, b"../d"), Some(Ok(d)));
     assert_eq!(find(p, fd, b"../.."), None);
@@ -80,7 +80,7 @@ fn the_time_of_creation_is_for_those_who_ask(engine: Engine) {
     let statx = |dirfd, path: &[u8], flags, mask| {
         // SAFETY: plain numbers, for which zeroes are valid.
         let mut stx = posix::Unaligned(unsafe { std::mem::zeroed() });
-        done(world.process.statx(dirfd, path, flags, mask, || Ok(&mut stx))).unwrap();
+        done(world.process.names().statx(dirfd, path, flags, mask, || Ok(&mut stx))).unwrap();
         let posix::Unaligned(stx): posix::Unaligned<libc::statx> = stx;
         stx
     };
@@ -102,22 +102,22 @@ fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: Engine) {
     let begin = || {
         *world.stage.cwd.lock().unwrap() = Some(world.path("d"));
         world.stage.cwd_ino.store(d, Relaxed);
-        p.left_pool();
+        p.working_dir().left_pool();
     };
     let getcwd = || {
         let mut buf = [0; 99];
-        done(p.getcwd(&mut buf)).map(|len| buf[..len].to_vec())
+        done(p.names().getcwd(&mut buf)).map(|len| buf[..len].to_vec())
     };
     begin();
     assert_eq!(find(p, CWD, b"."), Some(Ok(d)));
     assert_eq!(getcwd(), Ok(world.path("d")));
-    done(p.rename(CWD, &world.path("d"), CWD, &world.path("e"), 0)).unwrap();
+    done(p.names().rename(CWD, &world.path("d"), CWD, &world.path("e"), 0)).unwrap();
     assert_ne!(mkdir(&world, "d"), d);
     begin();
     assert_eq!(find(p, CWD, b"."), None);
     assert_eq!(getcwd(), Ok(world.path("e")));
-    done(p.unlink(CWD, &world.path("e"), libc::AT_REMOVEDIR)).unwrap();
-    done(p.unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR)).unwrap();
+    done(p.names().unlink(CWD, &world.path("e"), libc::AT_REMOVEDIR)).unwrap();
+    done(p.names().unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR)).unwrap();
     begin();
     assert_eq!(find(p, CWD, b"."), None);
     assert_eq!(getcwd(), Err(Errno::NOENT));
@@ -126,7 +126,7 @@ fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: Engine) {
 /// Lets the kernel change the working directory to `cwd`.
 fn chdir_outside(world: &World, cwd: &[u8]) {
     *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());
-    world.process.left_pool();
+    world.process.working_dir().left_pool();
 }
 
 fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
@@ -135,7 +135,7 @@ fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
     let root = find(p, CWD, &world.path(""));
     let d = mkdir(&world, "d");
     let f = world.open("d/f", libc::O_CREAT | libc::O_RDWR);
-    let f = done(p.fstat(f)).unwrap().st_ino;
+    let f = done(p.names().fstat(f)).unwrap().st_ino;
     let mountpoint = String::from_utf8(world.path("")).unwrap();
     let name = mountpoint.strip_prefix("/dev/shm/").unwrap();
     let at = |path: &str| find(p, CWD, path.as_bytes());
@@ -153,12 +153,14 @@ fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
             assert_eq!(at(&format!("{to_mount}{path}")), None, "{to_mount}{path}");
         }
         let (path, dir) = (format!("{to_mount}/new"), to_mount.as_bytes());
-        let fd = done(p.open(CWD, path.as_bytes(), libc::O_CREAT | libc::O_WRONLY, 0o600)).unwrap();
+        let fd =
+            done(p.contents().open(CWD, path.as_bytes(), libc::O_CREAT | libc::O_WRONLY, 0o600))
+                .unwrap();
         assert_eq!(find(p, fd, b"d"), Some(Err(Errno::NOTDIR)));
-        done(p.close(fd)).unwrap();
-        done(p.rename(CWD, path.as_bytes(), CWD, &world.path("old"), 0)).unwrap();
-        done(p.unlink(CWD, &world.path("old"), 0)).unwrap();
-        assert_eq!(p.unlink(CWD, dir, libc::AT_REMOVEDIR), Served::Kernel);
+        done(p.descriptors().close(fd)).unwrap();
+        done(p.names().rename(CWD, path.as_bytes(), CWD, &world.path("old"), 0)).unwrap();
+        done(p.names().unlink(CWD, &world.path("old"), 0)).unwrap();
+        assert_eq!(p.names().unlink(CWD, dir, libc::AT_REMOVEDIR), Served::Kernel);
     };
     for (cwd, ways) in [
         ("/dev/shm", vec![name.to_owned(), format!(".//{name}"), format!("../shm/./{name}")]),
@@ -196,7 +198,7 @@ fn the_working_directory_goes_in_and_out(engine: Engine) {
     is(true, &outside);
     is(false, inside);
     // By a relative path, too.
-    done(p.chdir(name.as_bytes())).unwrap();
+    done(p.names().chdir(name.as_bytes())).unwrap();
     assert_eq!(at(&outside), Some(Err(Errno::NOENT)));
     is(true, inside);
     assert_eq!(at(&format!("../{outside}")), None, "out and in again");
@@ -210,7 +212,7 @@ fn the_working_directory_goes_in_and_out(engine: Engine) {
     is(true, inside);
     // Removed, or out of the root's reach.
     *world.stage.cwd.lock().unwrap() = None;
-    p.left_pool();
+    p.working_dir().left_pool();
     is(false, inside);
     is(false, &outside);
     // It has a path, but that leads elsewhere: a mount hides the working directory.
@@ -243,9 +245,9 @@ fn a_mount_in_a_mount_is_led_into_from_outside(engine: Engine) {
     p.add_mount(World::spec(world.path("a"), &world.table, &World::pool(engine))).unwrap();
     assert_eq!(at(&mountpoint), Some(Ok(1)), "the root of the inner pool");
     assert_eq!(at(&below), Some(Err(Errno::NOENT)));
-    done(p.mknod(CWD, below.as_bytes(), libc::S_IFREG | 0o644, 0)).unwrap();
+    done(p.names().mknod(CWD, below.as_bytes(), libc::S_IFREG | 0o644, 0)).unwrap();
     let outer = format!("{name}/x");
-    let moved = p.rename(CWD, below.as_bytes(), CWD, outer.as_bytes(), 0);
+    let moved = p.names().rename(CWD, below.as_bytes(), CWD, outer.as_bytes(), 0);
     assert_eq!(done(moved), Err(Errno::XDEV));
 }
 
@@ -292,12 +294,12 @@ fn what_becomes_covered_is_noticed_when_it_is_posted(engine: Engine) {
     let nested = vec![world.path("d"), world.path("f"), world.path("missing")];
     world.remount(Some(MountState { nested, ..MountState::default() }));
     assert_eq!((at("d"), at("f"), at("d/x")), (None, None, None));
-    assert_eq!(p.unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR), Served::Kernel);
-    assert_eq!(done(p.write(file, b"x")), Ok(1), "what is open stays ours");
+    assert_eq!(p.names().unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR), Served::Kernel);
+    assert_eq!(done(p.contents().write(file, b"x")), Ok(1), "what is open stays ours");
     // Hidden, or unmounted lazily.
     world.remount(None);
     assert_eq!(at("f"), None);
-    assert_eq!(done(p.write(file, b"x")), Ok(1));
+    assert_eq!(done(p.contents().write(file, b"x")), Ok(1));
     // What this process changes itself, nobody has to announce.
     *world.table.lock().unwrap() = Some(MountState::default());
     assert_eq!(at("d"), None);
@@ -310,21 +312,24 @@ fn a_remount_stops_changes_by_names_and_by_descriptors(engine: Engine) {
     let p = &world.process;
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let other = world.open("g", libc::O_CREAT | libc::O_RDWR);
-    done(p.write(other, b"content")).unwrap();
+    done(p.contents().write(other, b"content")).unwrap();
     world.remount(Some(MountState { flags: libc::ST_RDONLY, ..MountState::default() }));
     let name = world.path("f");
     let no = Errno::ROFS;
-    assert_eq!(done(p.unlink(CWD, &name, 0)), Err(no));
-    assert_eq!(done(p.truncate(&name, 0)), Err(no));
-    assert_eq!(done(p.open(CWD, &name, libc::O_WRONLY, 0)), Err(no));
-    assert_eq!(done(p.pwrite(fd, b"x", 0)), Err(no));
-    assert_eq!(done(p.ftruncate(fd, 0)), Err(no));
-    assert_eq!(done(p.fallocate(fd, 0, 0, 1)), Err(no));
-    assert_eq!(done(p.fchmod(fd, 0o600)), Err(no));
-    assert_eq!(done(p.copy_file_range(other, Some(&mut 0), fd, Some(&mut 0), 7, 0)), Err(no));
-    assert_eq!(done(p.fstatvfs(fd)).unwrap().f_flag, libc::ST_RDONLY);
+    assert_eq!(done(p.names().unlink(CWD, &name, 0)), Err(no));
+    assert_eq!(done(p.contents().truncate(&name, 0)), Err(no));
+    assert_eq!(done(p.contents().open(CWD, &name, libc::O_WRONLY, 0)), Err(no));
+    assert_eq!(done(p.contents().pwrite(fd, b"x", 0)), Err(no));
+    assert_eq!(done(p.contents().ftruncate(fd, 0)), Err(no));
+    assert_eq!(done(p.contents().fallocate(fd, 0, 0, 1)), Err(no));
+    assert_eq!(done(p.names().fchmod(fd, 0o600)), Err(no));
+    assert_eq!(
+        done(p.contents().copy_file_range(other, Some(&mut 0), fd, Some(&mut 0), 7, 0)),
+        Err(no)
+    );
+    assert_eq!(done(p.names().fstatvfs(fd)).unwrap().f_flag, libc::ST_RDONLY);
     world.remount(Some(MountState::default()));
-    assert_eq!(done(p.pwrite(fd, b"x", 0)), Ok(1));
+    assert_eq!(done(p.contents().pwrite(fd, b"x", 0)), Ok(1));
 }
 
 fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: Engine) {
@@ -338,10 +343,10 @@ fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: Engine) {
     world.fs.end_execution(ino);
     world.fs.rehearse_recovery().unwrap();
     for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_RDONLY | libc::O_TRUNC] {
-        assert_eq!(p.open(CWD, &path, flags, 0), Served::Kernel);
-        assert_eq!(p.open(CWD, &path, flags | libc::O_CREAT, 0), Served::Kernel);
+        assert_eq!(p.contents().open(CWD, &path, flags, 0), Served::Kernel);
+        assert_eq!(p.contents().open(CWD, &path, flags | libc::O_CREAT, 0), Served::Kernel);
     }
-    assert_eq!(p.truncate(&path, 0), Served::Kernel);
+    assert_eq!(p.contents().truncate(&path, 0), Served::Kernel);
     let _ = world.open("program", libc::O_RDONLY);
     world.fs.end_execution(ino);
     world.fs.end_execution(ino);
@@ -352,14 +357,14 @@ fn two_pools_are_two_file_systems(engine: Engine) {
     let world = World::new(engine);
     let p = &world.process;
     mkdir(&world, "a");
-    done(p.mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
+    done(p.names().mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
     // Mounted below the first.
     let inner = World::pool(engine);
     p.add_mount(World::spec(world.path("a"), &world.table, &inner)).unwrap();
     assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");
     let (from, to) = (world.path("f"), world.path("a/f"));
-    assert_eq!(done(p.rename(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
-    assert_eq!(done(p.link(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
+    assert_eq!(done(p.names().rename(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
+    assert_eq!(done(p.names().link(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
 }
 
 fn a_read_only_mount_takes_no_changes(engine: Engine) {
@@ -367,11 +372,11 @@ fn a_read_only_mount_takes_no_changes(engine: Engine) {
     let p = &world.process;
     let path = world.path("x");
     let create = libc::O_CREAT | libc::O_WRONLY;
-    assert_eq!(done(p.open(CWD, &path, create, 0o644)), Err(Errno::ROFS));
-    assert_eq!(done(p.mkdir(CWD, &path, 0o755)), Err(Errno::ROFS));
-    assert_eq!(done(p.chmod(CWD, &world.path(""), 0o700, 0)), Err(Errno::ROFS));
-    assert_eq!(done(p.access(CWD, &world.path(""), libc::W_OK, 0)), Err(Errno::ROFS));
-    assert_eq!(done(p.access(CWD, &world.path(""), libc::R_OK, 0)), Ok(()));
+    assert_eq!(done(p.contents().open(CWD, &path, create, 0o644)), Err(Errno::ROFS));
+    assert_eq!(done(p.names().mkdir(CWD, &path, 0o755)), Err(Errno::ROFS));
+    assert_eq!(done(p.names().chmod(CWD, &world.path(""), 0o700, 0)), Err(Errno::ROFS));
+    assert_eq!(done(p.names().access(CWD, &world.path(""), libc::W_OK, 0)), Err(Errno::ROFS));
+    assert_eq!(done(p.names().access(CWD, &world.path(""), libc::R_OK, 0)), Ok(()));
 }
 
 fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final(engine: Engine) {

@@ -375,7 +375,7 @@ impl World {
 
     /// Opens a name in the pool.
     pub fn open(&self, name: &str, flags: i32) -> i32 {
-        done(self.process.open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
+        done(self.process.contents().open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
     }
 
     /// Removes everything in the pool by its names; what stays then is kept by references.
@@ -427,7 +427,7 @@ pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
 pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
     let mut st = posix::Unaligned(unsafe { std::mem::zeroed() });
-    match p.stat(dirfd, path, flags, || Ok(&mut st)) {
+    match p.names().stat(dirfd, path, flags, || Ok(&mut st)) {
         Served::Done(result) => Served::Done(result.map(|()| st.0)),
         Served::Kernel => Served::Kernel,
     }

@@ -158,30 +158,30 @@ pub struct Ours<'w> {
 impl<'w> Ours<'w> {
     pub fn new(world: &'w World) -> Self {
         let root = world.path("");
-        done(world.process.chdir(&root)).unwrap();
-        done(world.process.chmod(libc::AT_FDCWD, &root, 0o777, 0)).unwrap();
-        world.process.umask(0o022);
+        done(world.process.names().chdir(&root)).unwrap();
+        done(world.process.names().chmod(libc::AT_FDCWD, &root, 0o777, 0)).unwrap();
+        world.process.task().umask(0o022);
         Self { world, root, slots: Slots::new() }
     }
 
     /// Gives up every descriptor, and the working directory.
     pub fn close_all(&mut self) {
         for fd in self.slots.fds.iter_mut().filter(|fd| **fd >= 0) {
-            done(self.world.process.close(std::mem::replace(fd, -1))).unwrap();
+            done(self.world.process.descriptors().close(std::mem::replace(fd, -1))).unwrap();
         }
-        self.world.process.left_pool();
-        self.world.process.forget_paths();
+        self.world.process.working_dir().left_pool();
+        self.world.process.path_walk().forget_paths();
     }
 
     fn is_dir(&self, slot: usize) -> bool {
-        let stat = self.world.process.fstat(self.slots.fds[slot]);
+        let stat = self.world.process.names().fstat(self.slots.fds[slot]);
         matches!(stat, Served::Done(Ok(st)) if st.st_mode & libc::S_IFMT == libc::S_IFDIR)
     }
 
     fn fill(&mut self, fd: Result<i32, Errno>) -> Outcome {
         let old = self.slots.put(fd?);
         if old >= 0 {
-            done(self.world.process.close(old)).unwrap();
+            done(self.world.process.descriptors().close(old)).unwrap();
         }
         Ok(Value::Number(0))
     }
@@ -221,155 +221,167 @@ impl Side for Ours<'_> {
         let path = |place: &AtPath| full_path(&self.root, place);
         Some(match op {
             Op::Open(place, Octal(flags), Octal(mode)) => {
-                let fd = served!(p.open(at(place), &path(place), *flags as i32, *mode));
+                let fd = served!(p.contents().open(at(place), &path(place), *flags as i32, *mode));
                 self.fill(fd)
             }
             Op::Close(slot) => {
-                let closed = served!(p.close(fd(*slot)));
+                let closed = served!(p.descriptors().close(fd(*slot)));
                 self.slots.fds[*slot] = -1;
                 unit(closed)
             }
             Op::Dup(slot) => {
-                let fd = served!(p.dup(fd(*slot)));
+                let fd = served!(p.descriptors().dup(fd(*slot)));
                 self.fill(fd)
             }
             Op::Dup2(a, b) if fd(*b) >= 0 => {
-                served!(p.dup2(fd(*a), fd(*b))).map(|_| Value::Number(0))
+                served!(p.descriptors().dup2(fd(*a), fd(*b))).map(|_| Value::Number(0))
             }
             Op::Dup2(..) => return None,
             Op::Read(slot, len) => {
                 let mut buf = vec![0; *len];
-                read(served!(p.read(fd(*slot), &mut buf)), &buf)
+                read(served!(p.contents().read(fd(*slot), &mut buf)), &buf)
             }
-            Op::Write(slot, len, seed) => number(served!(p.write(fd(*slot), &bytes(*len, *seed)))),
+            Op::Write(slot, len, seed) => {
+                number(served!(p.contents().write(fd(*slot), &bytes(*len, *seed))))
+            }
             Op::Pread(slot, len, offset) => {
                 let mut buf = vec![0; *len];
-                read(served!(p.pread(fd(*slot), &mut buf, *offset)), &buf)
+                read(served!(p.contents().pread(fd(*slot), &mut buf, *offset)), &buf)
             }
             Op::Pwrite(slot, len, seed, offset) => {
-                number(served!(p.pwrite(fd(*slot), &bytes(*len, *seed), *offset)))
+                number(served!(p.contents().pwrite(fd(*slot), &bytes(*len, *seed), *offset)))
             }
             Op::Readv(slot, Lens(lens)) => {
                 let mut bufs = lens.map(|len| vec![0; len]);
                 let [a, b, c] = &mut bufs;
                 let mut parts = [IoSliceMut::new(a), IoSliceMut::new(b), IoSliceMut::new(c)];
-                let len = served!(p.readv(fd(*slot), &mut parts));
+                let len = served!(p.contents().readv(fd(*slot), &mut parts));
                 read(len, &bufs.concat())
             }
             Op::Writev(slot, Lens(lens), seed) => {
                 let data = lens.map(|len| bytes(len, *seed));
                 let parts = data.each_ref().map(|part| IoSlice::new(part));
-                number(served!(p.writev(fd(*slot), &parts)))
+                number(served!(p.contents().writev(fd(*slot), &parts)))
             }
             Op::Pwritev2(slot, len, seed, offset, flags) => {
                 let data = bytes(*len, *seed);
-                number(served!(p.pwritev2(fd(*slot), &[IoSlice::new(&data)], *offset, *flags)))
+                number(served!(p.contents().pwritev2(
+                    fd(*slot),
+                    &[IoSlice::new(&data)],
+                    *offset,
+                    *flags
+                )))
             }
             Op::Lseek(slot, ..) if self.is_dir(*slot) => return None,
             Op::Lseek(slot, offset, whence) => {
-                served!(p.lseek(fd(*slot), *offset, *whence)).map(Value::Number)
+                served!(p.contents().lseek(fd(*slot), *offset, *whence)).map(Value::Number)
             }
             Op::SeekData(slot, _) | Op::SeekHole(slot, _) if self.is_dir(*slot) => return None,
             Op::SeekData(slot, offset) | Op::SeekHole(slot, offset) => {
                 let finds_data = matches!(op, Op::SeekData(..));
                 let whence = if finds_data { libc::SEEK_DATA } else { libc::SEEK_HOLE };
-                let found = served!(p.lseek(fd(*slot), *offset, whence));
-                let _ = p.lseek(fd(*slot), 0, libc::SEEK_SET);
+                let found = served!(p.contents().lseek(fd(*slot), *offset, whence));
+                let _ = p.contents().lseek(fd(*slot), 0, libc::SEEK_SET);
                 seek_value(found)
             }
-            Op::Ftruncate(slot, len) => unit(served!(p.ftruncate(fd(*slot), *len))),
-            Op::Truncate(place, len) => unit(served!(p.truncate(&path(place), *len))),
+            Op::Ftruncate(slot, len) => unit(served!(p.contents().ftruncate(fd(*slot), *len))),
+            Op::Truncate(place, len) => unit(served!(p.contents().truncate(&path(place), *len))),
             Op::Fallocate(slot, mode, offset, len) => {
-                unit(served!(p.fallocate(fd(*slot), *mode, *offset, *len)))
+                unit(served!(p.contents().fallocate(fd(*slot), *mode, *offset, *len)))
             }
-            Op::Fsync(slot) => unit(served!(p.fsync(fd(*slot)))),
+            Op::Fsync(slot) => unit(served!(p.contents().fsync(fd(*slot)))),
             Op::Getfl(slot) => {
-                let flags = served!(p.fcntl(fd(*slot), libc::F_GETFL, 0));
+                let flags = served!(p.descriptors().fcntl(fd(*slot), libc::F_GETFL, 0));
                 flags.map(|flags| Value::Number(i64::from(flags)))
             }
             Op::Setfl(slot, Octal(flags)) => {
-                let set = served!(p.fcntl(fd(*slot), libc::F_SETFL, i64::from(*flags)));
+                let set =
+                    served!(p.descriptors().fcntl(fd(*slot), libc::F_SETFL, i64::from(*flags)));
                 set.map(|_| Value::Number(0))
             }
-            Op::Fstat(slot) => served!(p.fstat(fd(*slot))).map(|st| stat_value(&st)),
+            Op::Fstat(slot) => served!(p.names().fstat(fd(*slot))).map(|st| stat_value(&st)),
             Op::Stat(place, flags) => {
                 served!(stat(p, at(place), &path(place), *flags)).map(|st| stat_value(&st))
             }
             Op::Access(place, mode, flags) => {
-                unit(served!(p.access(at(place), &path(place), *mode, *flags)))
+                unit(served!(p.names().access(at(place), &path(place), *mode, *flags)))
             }
             Op::Chmod(place, Octal(mode), flags) => {
-                unit(served!(p.chmod(at(place), &path(place), *mode, *flags)))
+                unit(served!(p.names().chmod(at(place), &path(place), *mode, *flags)))
             }
-            Op::Fchmod(slot, Octal(mode)) => unit(served!(p.fchmod(fd(*slot), *mode))),
+            Op::Fchmod(slot, Octal(mode)) => unit(served!(p.names().fchmod(fd(*slot), *mode))),
             Op::Chown(place, uid, gid, flags) => {
-                unit(served!(p.chown(at(place), &path(place), *uid, *gid, *flags)))
+                unit(served!(p.names().chown(at(place), &path(place), *uid, *gid, *flags)))
             }
-            Op::Fchown(slot, uid, gid) => unit(served!(p.fchown(fd(*slot), *uid, *gid))),
+            Op::Fchown(slot, uid, gid) => unit(served!(p.names().fchown(fd(*slot), *uid, *gid))),
             Op::Utimens(place, Times(times), flags) => {
-                unit(served!(p.utimens(at(place), &path(place), timespecs(times), *flags)))
+                unit(served!(p.names().utimens(at(place), &path(place), timespecs(times), *flags)))
             }
             Op::Futimens(slot, Times(times)) => {
-                unit(served!(p.futimens(fd(*slot), timespecs(times))))
+                unit(served!(p.names().futimens(fd(*slot), timespecs(times))))
             }
-            Op::Mkdir(place, Octal(mode)) => unit(served!(p.mkdir(at(place), &path(place), *mode))),
+            Op::Mkdir(place, Octal(mode)) => {
+                unit(served!(p.names().mkdir(at(place), &path(place), *mode)))
+            }
             Op::Mknod(place, Octal(mode), dev) => {
-                unit(served!(p.mknod(at(place), &path(place), *mode, *dev)))
+                unit(served!(p.names().mknod(at(place), &path(place), *mode, *dev)))
             }
             Op::Symlink(Text(target), place) => {
                 let target = full_target(&self.root, target);
-                unit(served!(p.symlink(&target, at(place), &path(place))))
+                unit(served!(p.names().symlink(&target, at(place), &path(place))))
             }
             Op::Readlink(place, len) => {
                 let mut buf = vec![0; *len];
-                let len = served!(p.readlink(at(place), &path(place), &mut buf));
+                let len = served!(p.names().readlink(at(place), &path(place), &mut buf));
                 len.map(|len| relative(&self.root, &buf[..len]))
             }
             Op::Link(from, to, flags) => {
-                unit(served!(p.link(at(from), &path(from), at(to), &path(to), *flags)))
+                unit(served!(p.names().link(at(from), &path(from), at(to), &path(to), *flags)))
             }
-            Op::Unlink(place, flags) => unit(served!(p.unlink(at(place), &path(place), *flags))),
+            Op::Unlink(place, flags) => {
+                unit(served!(p.names().unlink(at(place), &path(place), *flags)))
+            }
             Op::Rename(from, to, flags) => {
-                unit(served!(p.rename(at(from), &path(from), at(to), &path(to), *flags)))
+                unit(served!(p.names().rename(at(from), &path(from), at(to), &path(to), *flags)))
             }
             Op::List(slot) => {
-                if let Err(errno) = served!(p.lseek(fd(*slot), 0, libc::SEEK_SET)) {
+                if let Err(errno) = served!(p.contents().lseek(fd(*slot), 0, libc::SEEK_SET)) {
                     return Some(Err(errno));
                 }
                 let mut names = Vec::new();
-                let listed = served!(p.getdents(fd(*slot), &mut |item| {
+                let listed = served!(p.names().getdents(fd(*slot), &mut |item| {
                     names.push((String::from_utf8_lossy(item.name).into_owned(), item.kind));
                     true
                 }));
                 listed.map(|_| names_value(names))
             }
-            Op::Chdir(place) => unit(served!(p.chdir(&path(place)))),
-            Op::Fchdir(slot) => unit(served!(p.fchdir(fd(*slot)))),
+            Op::Chdir(place) => unit(served!(p.names().chdir(&path(place)))),
+            Op::Fchdir(slot) => unit(served!(p.names().fchdir(fd(*slot)))),
             Op::Getcwd => {
                 let mut buf = [0; 4096];
-                let len = served!(p.getcwd(&mut buf));
+                let len = served!(p.names().getcwd(&mut buf));
                 len.map(|len| relative(&self.root, &buf[..len]))
             }
             Op::Getxattr(place, Text(name), len) => {
                 let mut buf = vec![0; *len];
-                let len = served!(p.getxattr(&path(place), name.as_bytes(), &mut buf, 0));
+                let len = served!(p.names().getxattr(&path(place), name.as_bytes(), &mut buf, 0));
                 len.map(|len| Value::Bytes(buf[..len.min(buf.len())].to_vec()))
             }
             Op::Setxattr(place, Text(name), len, seed, how) => {
                 let value = bytes(*len, *seed);
-                unit(served!(p.setxattr(&path(place), name.as_bytes(), &value, *how, 0)))
+                unit(served!(p.names().setxattr(&path(place), name.as_bytes(), &value, *how, 0)))
             }
             Op::Fsetxattr(slot, Text(name), len, seed, how) => {
                 let value = bytes(*len, *seed);
-                unit(served!(p.fsetxattr(fd(*slot), name.as_bytes(), &value, *how)))
+                unit(served!(p.names().fsetxattr(fd(*slot), name.as_bytes(), &value, *how)))
             }
             Op::Listxattr(place) => {
                 let mut buf = [0; 4096];
-                let len = served!(p.listxattr(&path(place), &mut buf, 0));
+                let len = served!(p.names().listxattr(&path(place), &mut buf, 0));
                 len.map(|len| xattr_names(&buf[..len]))
             }
             Op::Removexattr(place, Text(name)) => {
-                unit(served!(p.removexattr(&path(place), name.as_bytes(), 0)))
+                unit(served!(p.names().removexattr(&path(place), name.as_bytes(), 0)))
             }
             Op::CopyRange(from, Offset(from_at), to, Offset(to_at), len) => {
                 if fd(*from) < 0 || fd(*to) < 0 {
@@ -377,10 +389,17 @@ impl Side for Ours<'_> {
                 }
                 let (mut a, mut b) = (*from_at, *to_at);
                 let (from, to) = (fd(*from), fd(*to));
-                number(served!(p.copy_file_range(from, a.as_mut(), to, b.as_mut(), *len, 0)))
+                number(served!(p.contents().copy_file_range(
+                    from,
+                    a.as_mut(),
+                    to,
+                    b.as_mut(),
+                    *len,
+                    0
+                )))
             }
             Op::Sendfile(out, from, Offset(offset), len) => {
-                let ino = |slot| match p.fstat(fd(slot)) {
+                let ino = |slot| match p.names().fstat(fd(slot)) {
                     Served::Done(Ok(st)) => Some(st.st_ino),
                     _ => None,
                 };
@@ -389,10 +408,10 @@ impl Side for Ours<'_> {
                     return None;
                 }
                 let mut offset = *offset;
-                number(served!(p.sendfile(fd(*out), fd(*from), offset.as_mut(), *len)))
+                number(served!(p.contents().sendfile(fd(*out), fd(*from), offset.as_mut(), *len)))
             }
             Op::Umask(Octal(mask)) => {
-                p.umask(*mask);
+                p.task().umask(*mask);
                 Ok(Value::Number(0))
             }
             Op::Become(user) => {
