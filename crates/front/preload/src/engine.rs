@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use ::mounts::{Line, PoolMount, unescape};
 use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
-use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
+use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
 use rustix::thread::{Timespec, nanosleep};
 
 use crate::start::{debug, process};
@@ -93,7 +93,7 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
 
 /// Joins the processes that use the pool. That fails where its mount is not `direct`: the server
 /// has the pool for itself then.
-fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
+fn attach(pool: &Path, device: u64) -> Result<AttachedPool, Refused> {
     let (fs, hidden) = join(pool, device)?;
     let file = pool_file(&*fs, hidden);
     let forking = fs.clone();
@@ -103,7 +103,7 @@ fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
         Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
     });
-    Ok(Attached { events: fs.clone(), fs, file, on_fork })
+    Ok(AttachedPool { events: fs.clone(), fs, file, on_fork })
 }
 
 /// Why a pool is not attached.

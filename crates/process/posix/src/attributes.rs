@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::creds::{Access, Caps};
-use crate::held::{Held, Want};
-use crate::mount::Mount;
+use crate::creds::{AccessMask, Caps};
+use crate::held::{HeldInode, Want};
+use crate::mount::ServedMount;
 use crate::names::Names;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::Follow;
 use crate::{Errno, Served};
 use vfs::rules::{S_ISGID, S_ISUID, clear_privileges};
@@ -30,7 +30,7 @@ impl<'s, T: 's, F: FnOnce() -> Result<&'s mut Unaligned<T>, Errno>> To<'s, T> fo
 
 /// A `struct stat` as the mount would fill it.
 #[inline]
-fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
+fn stat_of(mount: &ServedMount, attr: &Attr) -> libc::stat {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
@@ -49,7 +49,7 @@ fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     st
 }
 
-fn statx_of(mount: &Mount, attr: &Attr, has_btime: bool) -> libc::statx {
+fn statx_of(mount: &ServedMount, attr: &Attr, has_btime: bool) -> libc::statx {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
     let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
@@ -78,7 +78,7 @@ fn statx_of(mount: &Mount, attr: &Attr, has_btime: bool) -> libc::statx {
     st
 }
 
-fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
+fn statfs_of(mount: &ServedMount, s: &StatFs) -> libc::statfs {
     // SAFETY: a statfs64 is plain numbers, for which zeroes are valid.
     let mut st: libc::statfs64 = unsafe { std::mem::zeroed() };
     st.f_type = FUSE_MAGIC as _;
@@ -96,7 +96,7 @@ fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
     unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
 }
 
-fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
+fn statvfs_of(mount: &ServedMount, s: &StatFs) -> libc::statvfs {
     // SAFETY: a statvfs is plain numbers, for which zeroes are valid.
     let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
     st.f_bsize = u64::from(s.block_size);
@@ -130,7 +130,7 @@ impl Names {
             let ofd = self.table().get(fd)?;
             Ok(stat_of(ofd.mount(), &ofd.attr()?))
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. `to` is asked when there is an answer.
@@ -154,8 +154,8 @@ impl Names {
         arguments: Result<(), Errno>,
         want: Want,
         to: impl To<'s, T>,
-        describe: impl FnOnce(&Mount, &Attr) -> T,
-    ) -> Call<()> {
+        describe: impl FnOnce(&ServedMount, &Attr) -> T,
+    ) -> CallResult<()> {
         let mut attr = Attr::NONE;
         if want == Want::Look
             && arguments.is_ok()
@@ -196,23 +196,25 @@ impl Names {
     /// `statfs`.
     pub fn statfs(&self, path: &[u8]) -> Served<libc::statfs> {
         let held = self.paths().find(libc::AT_FDCWD, path, 0);
-        Call::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
+        CallResult::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatfs`.
     pub fn fstatfs(&self, fd: i32) -> Served<libc::statfs> {
-        Call::into(self.table().get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
+        CallResult::into(self.table().get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
     }
 
     /// `statvfs`.
     pub fn statvfs(&self, path: &[u8]) -> Served<libc::statvfs> {
         let held = self.paths().find(libc::AT_FDCWD, path, 0);
-        Call::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
+        CallResult::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatvfs`.
     pub fn fstatvfs(&self, fd: i32) -> Served<libc::statvfs> {
-        Call::into(self.table().get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())))
+        CallResult::into(
+            self.table().get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())),
+        )
     }
 
     /// `access` (flags 0: real IDs), `faccessat`, `faccessat2`, `eaccess` (`AT_EACCESS`).
@@ -220,7 +222,7 @@ impl Names {
         self.access_call(dirfd, path, mode, flags).into()
     }
 
-    fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> Call<()> {
+    fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> CallResult<()> {
         let identity = self.task().identity();
         let creds = match flags & libc::AT_EACCESS {
             0 => &identity.real,
@@ -236,12 +238,12 @@ impl Names {
                 .walk(Want::Hold, dirfd, path, follow, creds)
                 .and_then(|walked| Ok(walked.existing()?))
         };
-        let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
+        let bits = u32::try_from(mode).ok().and_then(AccessMask::from_bits);
         let want =
             bits.ok_or(Errno::INVAL).and_then(|bits| check_flags(flags, known).map(|()| bits));
         let held = checked(found, want.map(drop))?;
         let want = want?;
-        let program = want.contains(Access::EXEC) && held.kind == FileKind::File;
+        let program = want.contains(AccessMask::EXEC) && held.kind == FileKind::File;
         if program && held.mount.flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::ACCESS.into());
         }
@@ -256,19 +258,19 @@ impl Names {
             let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_mode(&held, mode)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchmod`.
     pub fn fchmod(&self, fd: i32, mode: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self.task(), self.table().get_open(fd)?);
+            let held = HeldInode::description(self.task(), self.table().get_open(fd)?);
             self.set_mode(&held, mode)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_mode(&self, held: &Held<'_>, mode: u32) -> Call<()> {
+    fn set_mode(&self, held: &HeldInode<'_>, mode: u32) -> CallResult<()> {
         held.check_writable()?;
         let creds = &self.task().identity().effective;
         let attr = held.attr()?;
@@ -289,19 +291,19 @@ impl Names {
             let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_owner(&held, uid, gid)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchown`.
     pub fn fchown(&self, fd: i32, uid: u32, gid: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self.task(), self.table().get_open(fd)?);
+            let held = HeldInode::description(self.task(), self.table().get_open(fd)?);
             self.set_owner(&held, uid, gid)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_owner(&self, held: &Held<'_>, uid: u32, gid: u32) -> Call<()> {
+    fn set_owner(&self, held: &HeldInode<'_>, uid: u32, gid: u32) -> CallResult<()> {
         held.check_writable()?;
         let creds = &self.task().identity().effective;
         let attr = held.attr()?;
@@ -345,15 +347,15 @@ impl Names {
             let found = self.paths().find(dirfd, path, flags);
             if changes_nothing(&times) {
                 return found.map(drop).or_else(|stop| match stop {
-                    Stop::Errno(_) => Ok(()),
-                    Stop::Kernel => Err(Stop::Kernel),
+                    CallStop::Errno(_) => Ok(()),
+                    CallStop::Kernel => Err(CallStop::Kernel),
                 });
             }
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
             let held = checked(found, check_flags(flags, known))?;
             self.set_times(&held, times)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `futimens`.
@@ -366,12 +368,16 @@ impl Names {
             if ofd.oflags() & libc::O_PATH != 0 {
                 return Err(Errno::BADF.into());
             }
-            self.set_times(&Held::description(self.task(), ofd), times)
+            self.set_times(&HeldInode::description(self.task(), ofd), times)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_times(&self, held: &Held<'_>, times: Option<[libc::timespec; 2]>) -> Call<()> {
+    fn set_times(
+        &self,
+        held: &HeldInode<'_>,
+        times: Option<[libc::timespec; 2]>,
+    ) -> CallResult<()> {
         let set_time = |t: &libc::timespec| match t.tv_nsec {
             libc::UTIME_NOW => Ok(Some(SetTime::Now)),
             libc::UTIME_OMIT => Ok(None),
@@ -395,7 +401,7 @@ impl Names {
             if times.is_some_and(|t| t.iter().any(|t| t.tv_nsec != libc::UTIME_NOW)) {
                 return Err(Errno::PERM.into());
             }
-            creds.check(held.fs(), attr, Access::WRITE)?;
+            creds.check(held.fs(), attr, AccessMask::WRITE)?;
         }
         let set = SetAttr { atime, mtime, ..SetAttr::default() };
         held.fs().setattr(&creds.caller(), held.ino, &set)?;

@@ -1,7 +1,7 @@
 //! Reading, writing and sizes. (Opening is in `open`, copies, locks and mappings in `transfer`.)
 
 use crate::names::Names;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use smallvec::SmallVec;
@@ -30,11 +30,11 @@ fn check_range(offset: i64, len: usize) -> Result<u64, Errno> {
 }
 
 /// Open files and their contents: opening, reading, writing, sizes, copies, locks, mappings.
-pub struct Contents {
+pub struct FileContents {
     names: Names,
 }
 
-impl Contents {
+impl FileContents {
     pub(crate) fn new(names: Names) -> Self {
         Self { names }
     }
@@ -51,7 +51,7 @@ impl Contents {
     }
 
     #[inline]
-    fn read_call(&self, fd: i32, buf: &mut [u8]) -> Call<usize> {
+    fn read_call(&self, fd: i32, buf: &mut [u8]) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
@@ -66,7 +66,7 @@ impl Contents {
     }
 
     #[inline]
-    fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> Call<usize> {
+    fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
         if offset < 0 {
             return Err(Errno::INVAL.into());
@@ -78,7 +78,7 @@ impl Contents {
     }
 
     /// Reads at the offset of the description, which moves, or at another.
-    fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
+    fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> CallResult<usize> {
         match at {
             At::Offset(offset) => read_at_offset(ofd, buf, offset),
             At::Position => self.read_at_position(ofd, buf),
@@ -86,7 +86,7 @@ impl Contents {
     }
 
     #[inline]
-    fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> Call<usize> {
+    fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> CallResult<usize> {
         ofd.check_unmapped()?;
         let at = self.promotions().lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
@@ -108,7 +108,7 @@ impl Contents {
     }
 
     #[inline]
-    fn write_call(&self, fd: i32, data: &[u8]) -> Call<usize> {
+    fn write_call(&self, fd: i32, data: &[u8]) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
@@ -119,7 +119,13 @@ impl Contents {
 
     /// Writes at the offset of the description, which moves, or at another, or at the end.
     #[inline]
-    fn write_there(&self, ofd: &OfdRef<'_>, data: &[u8], at: At, append: bool) -> Call<usize> {
+    fn write_there(
+        &self,
+        ofd: &OfdRef<'_>,
+        data: &[u8],
+        at: At,
+        append: bool,
+    ) -> CallResult<usize> {
         ofd.check_unmapped()?;
         // A mapping that has begun meanwhile may have read its pages before: the kernel then writes once more.
         let write = |start: i64| {
@@ -135,7 +141,7 @@ impl Contents {
                 }
             };
             return written.map_err(|errno| match errno {
-                Errno::RESTART => Stop::Kernel,
+                Errno::RESTART => CallStop::Kernel,
                 errno => errno.into(),
             });
         }
@@ -161,7 +167,7 @@ impl Contents {
     }
 
     #[inline]
-    fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> Call<usize> {
+    fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
         if offset < 0 {
             return Err(Errno::INVAL.into());
@@ -191,7 +197,13 @@ impl Contents {
     }
 
     /// A read into several buffers is one read: into a buffer of its own where that is needed.
-    fn read_vector(&self, fd: i32, bufs: &mut [IoSliceMut<'_>], at: At, flags: i32) -> Call<usize> {
+    fn read_vector(
+        &self,
+        fd: i32,
+        bufs: &mut [IoSliceMut<'_>],
+        at: At,
+        flags: i32,
+    ) -> CallResult<usize> {
         let (ofd, total) = self.vector(fd, at, bufs.iter().map(|buf| buf.len()))?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
@@ -225,7 +237,7 @@ impl Contents {
         fd: i32,
         at: At,
         lens: impl ExactSizeIterator<Item = usize>,
-    ) -> Call<(OfdRef<'_>, usize)> {
+    ) -> CallResult<(OfdRef<'_>, usize)> {
         let ofd = self.table().get(fd)?;
         match at {
             At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
@@ -252,7 +264,7 @@ impl Contents {
     }
 
     /// A write from several buffers is one write, atomic as any other.
-    fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> Call<usize> {
+    fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> CallResult<usize> {
         let (ofd, total) = self.vector(fd, at, data.iter().map(|part| part.len()))?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
@@ -352,7 +364,7 @@ impl Contents {
         self.lseek_call(fd, offset, whence).into()
     }
 
-    fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
+    fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> CallResult<i64> {
         let ofd = self.table().get_open(fd)?;
         // The kernel may have pages, stored to through a mapping, where the engine has a hole.
         if matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE) {
@@ -383,7 +395,7 @@ impl Contents {
         self.ftruncate_call(fd, len).into()
     }
 
-    fn ftruncate_call(&self, fd: i32, len: i64) -> Call<()> {
+    fn ftruncate_call(&self, fd: i32, len: i64) -> CallResult<()> {
         let ofd = self.table().get(fd)?;
         let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
         if ofd.oflags() & libc::O_PATH != 0 {
@@ -404,7 +416,7 @@ impl Contents {
         self.truncate_call(path, len).into()
     }
 
-    fn truncate_call(&self, path: &[u8], len: i64) -> Call<()> {
+    fn truncate_call(&self, path: &[u8], len: i64) -> CallResult<()> {
         let len = u64::try_from(len).map_err(|_| Errno::INVAL);
         let held = checked(self.paths().find(libc::AT_FDCWD, path, 0), len.map(drop))?;
         let len = len?;
@@ -413,7 +425,7 @@ impl Contents {
             FileKind::Dir => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
-        held.check(&self.task().identity().effective, crate::creds::Access::WRITE)?;
+        held.check(&self.task().identity().effective, crate::creds::AccessMask::WRITE)?;
         held.mount.check_not_executed(held.ino)?;
         held.mount.check_unmapped(held.ino)?;
         self.resize(held.fs(), held.attr()?, len)?;
@@ -453,7 +465,7 @@ impl Contents {
         self.fallocate(fd, 0, offset, len)
     }
 
-    fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> Call<()> {
+    fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> CallResult<()> {
         let ofd = self.table().get_open(fd)?;
         if offset < 0 || len <= 0 {
             return Err(Errno::INVAL.into());
@@ -491,7 +503,7 @@ impl Contents {
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fdatasync`.
@@ -506,7 +518,7 @@ impl Contents {
             ofd.fs().sync()?;
             ofd.check_unmapped()
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `sync`, for the file systems that are served here.
@@ -526,7 +538,7 @@ impl Contents {
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `posix_fadvise`: there is no cache to advise.
@@ -536,7 +548,7 @@ impl Contents {
             let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
             if len < 0 || !known { Err(Errno::INVAL.into()) } else { Ok(()) }
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `readahead`.
@@ -548,7 +560,7 @@ impl Contents {
             }
             if ofd.kind() == FileKind::File { Ok(()) } else { Err(Errno::INVAL.into()) }
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 }
 
@@ -575,7 +587,7 @@ fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno
 
 /// Reads a file of which the kernel has no mapping.
 #[inline]
-fn read_at_offset(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Call<usize> {
+fn read_at_offset(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> CallResult<usize> {
     ofd.check_unmapped()?;
     Ok(read_at(ofd, buf, offset)?)
 }

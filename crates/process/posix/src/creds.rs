@@ -38,7 +38,7 @@ bitflags! {
 bitflags! {
     /// What somebody wants to do with an inode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Access: u32 {
+    pub struct AccessMask: u32 {
         /// Execute; for directories, search.
         const EXEC = 1;
         /// Write.
@@ -63,7 +63,7 @@ pub struct Credentials {
 
 /// The credentials of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ThreadIdentity {
     /// Those of file system calls.
     pub effective: Credentials,
     /// Those that `access` without `AT_EACCESS` asks about.
@@ -83,7 +83,7 @@ pub fn requester() -> Result<Requester> {
     Ok(Requester { thread, user: current(libc::SYS_setfsuid)? })
 }
 
-impl Identity {
+impl ThreadIdentity {
     /// Those of the calling thread.
     pub fn read() -> Result<Self> {
         use rustix::process::{getgid, getuid};
@@ -154,7 +154,7 @@ impl Credentials {
 
     /// `EACCES` unless `want` is allowed (`generic_permission`).
     #[inline]
-    pub fn check(&self, fs: &dyn FileSystem, attr: &Attr, want: Access) -> Result<()> {
+    pub fn check(&self, fs: &dyn FileSystem, attr: &Attr, want: AccessMask) -> Result<()> {
         let is_dir = attr.kind == FileKind::Dir;
         if is_dir && self.can(Caps::DAC_OVERRIDE) {
             return Ok(());
@@ -162,16 +162,17 @@ impl Credentials {
         if self.is_granted(fs, attr, want)? {
             return Ok(());
         }
-        let read_only = if is_dir { !want.contains(Access::WRITE) } else { want == Access::READ };
+        let read_only =
+            if is_dir { !want.contains(AccessMask::WRITE) } else { want == AccessMask::READ };
         if read_only && self.can(Caps::DAC_READ_SEARCH) {
             return Ok(());
         }
-        let executable = !want.contains(Access::EXEC) || is_dir || attr.perm & 0o111 != 0;
+        let executable = !want.contains(AccessMask::EXEC) || is_dir || attr.perm & 0o111 != 0;
         if executable && self.can(Caps::DAC_OVERRIDE) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// What bits and ACL say (`acl_permission_check`).
-    fn is_granted(&self, fs: &dyn FileSystem, attr: &Attr, want: Access) -> Result<bool> {
+    fn is_granted(&self, fs: &dyn FileSystem, attr: &Attr, want: AccessMask) -> Result<bool> {
         let allows = |bits: u32| want.bits() & !bits == 0;
         if attr.uid == self.uid {
             return Ok(allows(attr.perm >> 6));
@@ -187,7 +188,7 @@ impl Credentials {
     }
 
     /// `posix_acl_permission`, for somebody who is not the owner.
-    fn acl_grants(&self, attr: &Attr, acl: &Acl, want: Access) -> bool {
+    fn acl_grants(&self, attr: &Attr, acl: &Acl, want: AccessMask) -> bool {
         let entries = acl.entries();
         let allows = |perm: u16| want.bits() & !u32::from(perm) == 0;
         let mask = entries.iter().find(|e| e.tag == Tag::Mask).map_or(0o7, |e| e.perm);

@@ -12,11 +12,11 @@
 //!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
 //!   be searched any more.)
 
-use crate::creds::Access;
+use crate::creds::AccessMask;
 use crate::family::{CWD, OfdInit};
-use crate::held::{Held, Want};
-use crate::mount::Mount;
-use crate::served::{Call, Stop};
+use crate::held::{HeldInode, Want};
+use crate::mount::ServedMount;
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::walk::{Follow, PathWalk};
 use os::threads::OwnU32;
@@ -136,7 +136,7 @@ impl WorkingDir {
 
     /// The working directory, where it is in a pool.
     #[inline]
-    pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
+    pub(crate) fn cwd(&self) -> CallResult<OfdRef<'_>> {
         self.table().get_entry(self.cwd_entry())
     }
 
@@ -179,13 +179,13 @@ impl WorkingDir {
 
     /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
     /// mount may have moved that, and made another in its place: the kernel hears of it later.
-    fn enter_here(&self, path: &[u8]) -> Call<()> {
+    fn enter_here(&self, path: &[u8]) -> CallResult<()> {
         let creds = &self.task().identity().effective;
         let held =
             self.path_walk().walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
         let place = (self.task().mount(held.mount_index).spec.dev, held.ino.0);
         let is_here =
-            || if self.task().kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
+            || if self.task().kernel.here()? == place { Ok(()) } else { Err(CallStop::Kernel) };
         self.change_to(held, is_here)
     }
 
@@ -201,13 +201,13 @@ impl WorkingDir {
     /// is there, too.
     pub(crate) fn change_to(
         &self,
-        held: Held<'_>,
-        by_kernel: impl FnOnce() -> Call<()>,
-    ) -> Call<()> {
+        held: HeldInode<'_>,
+        by_kernel: impl FnOnce() -> CallResult<()>,
+    ) -> CallResult<()> {
         if held.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
-        held.check(&self.task().identity().effective, Access::EXEC)?;
+        held.check(&self.task().identity().effective, AccessMask::EXEC)?;
         let init = OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
@@ -238,15 +238,16 @@ impl WorkingDir {
     }
 
     /// The path of the working directory where relative paths are the kernel's, for the same reason.
-    pub(crate) fn path_of_kernels(&self) -> Call<Vec<u8>> {
+    pub(crate) fn path_of_kernels(&self) -> CallResult<Vec<u8>> {
         let mut buf = [0; libc::PATH_MAX as usize];
         let path = self.task().kernel.getcwd(&mut buf).map_err(|err| match err {
             // Libc may have asked before the kernel heard of it.
             Errno::NOENT => err.into(),
-            _ => Stop::Kernel,
+            _ => CallStop::Kernel,
         })?;
         let mut mounts = self.task().mounts();
-        let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
+        let (index, mount) =
+            mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(CallStop::Kernel)?;
         self.path_walk().reach_mount(mount)?;
         match self.task().kernel.here()? {
             (dev, ino) if dev == mount.spec.dev => {
@@ -255,19 +256,22 @@ impl WorkingDir {
                     err => err.into(),
                 })
             }
-            _ => Err(Stop::Kernel),
+            _ => Err(CallStop::Kernel),
         }
     }
 
     /// The mount that a relative path leads into from a working directory outside, and what remains of the
     /// path below the mount point.
-    pub(crate) fn mount_by_prefix<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
+    pub(crate) fn mount_by_prefix<'a>(
+        &self,
+        path: &'a [u8],
+    ) -> CallResult<(usize, &ServedMount, &'a [u8])> {
         let word = self.cwd.word.load(Acquire);
         if word & STATE != OUTSIDE {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let (climbed, names) = climb(path);
-        let mut best: Option<(usize, &Mount, &[u8])> = None;
+        let mut best: Option<(usize, &ServedMount, &[u8])> = None;
         for (i, mount) in self.task().mounts() {
             let Some((depths, _)) = mount.prefix.get(word) else { continue };
             let at = usize::from(depths.depth).saturating_sub(climbed);
@@ -278,7 +282,7 @@ impl WorkingDir {
                 best = Some((i, mount, rest));
             }
         }
-        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        let (index, mount, rest) = best.ok_or(CallStop::Kernel)?;
         self.path_walk().reach_mount(mount)?;
         self.check_prefix(mount, word)?;
         let slashes = rest.iter().take_while(|&&b| b == b'/').count();
@@ -291,9 +295,9 @@ impl WorkingDir {
         &self,
         dirfd: i32,
         path: &'a [u8],
-    ) -> Call<(usize, &Mount, &'a [u8])> {
+    ) -> CallResult<(usize, &ServedMount, &'a [u8])> {
         if self.path_walk().foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         for (index, mount) in self.task().mounts() {
             let depth = mount.names(0).count();
@@ -312,13 +316,13 @@ impl WorkingDir {
                 }
             }
         }
-        Err(Stop::Kernel)
+        Err(CallStop::Kernel)
     }
 
     /// cwd-L2; where threads may have different users, the kernel is asked each time. Longer paths to the mount lead through
     /// directories above its mount point, which are looked at for absolute paths.
-    fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
-        let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
+    fn check_prefix(&self, mount: &ServedMount, word: u32) -> CallResult<()> {
+        let (depths, mut shown) = mount.prefix.get(word).ok_or(CallStop::Kernel)?;
         if shown == Shown::NotYet || self.task().identities.differ() {
             let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
             let mut path = SmallVec::<[u8; 256]>::new();
@@ -331,7 +335,7 @@ impl WorkingDir {
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
             mount.prefix.show(word, depths, shown);
         }
-        if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
+        if shown == Shown::Yes { Ok(()) } else { Err(CallStop::Kernel) }
     }
 }
 

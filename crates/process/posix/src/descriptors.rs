@@ -5,10 +5,10 @@
 //! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked and filled after it
 //!   was opened, so that it never refers to somebody else's descriptor.
 
-use crate::family::{CREATED, HIDDEN, Handle, ON_KERNEL, PARKED, PROMOTED, described};
-use crate::noted::Why;
+use crate::family::{CREATED, HIDDEN, ON_KERNEL, OfdHandle, PARKED, PROMOTED, described};
+use crate::noted::NoteReason;
 use crate::promote::Promotions;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::*;
@@ -59,16 +59,16 @@ impl Descriptors {
         self.close_call(fd).into()
     }
 
-    fn close_call(&self, fd: i32) -> Call<()> {
-        let entry = self.table().entry(fd).ok_or(Stop::Kernel)?;
+    fn close_call(&self, fd: i32) -> CallResult<()> {
+        let entry = self.table().entry(fd).ok_or(CallStop::Kernel)?;
         match entry.load(Relaxed) {
-            0 => return Err(Stop::Kernel),
+            0 => return Err(CallStop::Kernel),
             HIDDEN | PARKED => return Err(Errno::BADF.into()),
             _ => {}
         }
         let table = self.table().lock_table();
         self.drop_locks(&table, fd);
-        let _ofd = self.table().uninstall(&table, fd).ok_or(Stop::Kernel)?;
+        let _ofd = self.table().uninstall(&table, fd).ok_or(CallStop::Kernel)?;
         let closed = self.fd_allocator().give_fd(&table, fd);
         drop(table);
         Ok(closed?)
@@ -85,7 +85,7 @@ impl Descriptors {
         let ofd = self.table().family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         if ofd.oflags() & libc::O_PATH != 0
-            || !self.promotions().noted.remove(mount, ino, Why::Locks)
+            || !self.promotions().noted.remove(mount, ino, NoteReason::Locks)
         {
             return;
         }
@@ -104,11 +104,11 @@ impl Descriptors {
         self.close_range_call(first, last, flags).into()
     }
 
-    fn close_range_call(&self, first: u32, last: u32, flags: u32) -> Call<()> {
+    fn close_range_call(&self, first: u32, last: u32, flags: u32) -> CallResult<()> {
         let end = self.table().fd_end() as u32;
         let known = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
         if first > last || first >= end || flags & !known != 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
             // Above every descriptor: nothing is closed, but descriptors are this thread's own now.
@@ -154,7 +154,7 @@ impl Descriptors {
     }
 
     /// `F_DUPFD` and `F_DUPFD_CLOEXEC`.
-    fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> Call<i32> {
+    fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> CallResult<i32> {
         let ofd = self.table().get(fd)?;
         let table = self.table().lock_table();
         self.fd_allocator().unpark_all(&table);
@@ -168,7 +168,7 @@ impl Descriptors {
             drop(table);
             // The descriptor is beyond our table: it is the kernel's.
             self.promotions().promote_ofd(&ofd)?;
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         self.fd_allocator().copy_fd_record(fd, new, cloexec);
         let before = self.table().install(&table, new, ofd, self.on_kernel(fd));
@@ -178,7 +178,7 @@ impl Descriptors {
     }
 
     /// [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be asked with the table locked.
-    fn on_kernel(&self, fd: i32) -> Handle {
+    fn on_kernel(&self, fd: i32) -> OfdHandle {
         self.table().entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
     }
 
@@ -198,7 +198,7 @@ impl Descriptors {
         self.dup_to(old, new, flags & libc::O_CLOEXEC != 0).into()
     }
 
-    fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> Call<i32> {
+    fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> CallResult<i32> {
         if new < 0 {
             return self.table().get(old).and(Err(Errno::BADF.into()));
         }
@@ -216,10 +216,10 @@ impl Descriptors {
     }
 
     /// Makes `new`, which the library knows if it `is_ours`, a duplicate of `old`.
-    fn put_over(&self, old: i32, new: i32, cloexec: bool, is_ours: bool) -> Call<i32> {
+    fn put_over(&self, old: i32, new: i32, cloexec: bool, is_ours: bool) -> CallResult<i32> {
         let ofd = match self.table().get(old) {
             Ok(ofd) => ofd,
-            Err(Stop::Kernel) if is_ours => {
+            Err(CallStop::Kernel) if is_ours => {
                 let table = self.table().lock_table();
                 self.task().kernel.dup3(old, new, cloexec)?;
                 self.drop_locks(&table, new);
@@ -232,7 +232,7 @@ impl Descriptors {
         };
         if self.table().entry(new).is_none() {
             self.promotions().promote_ofd(&ofd)?;
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         self.promote_stream(new, &ofd)?;
         let table = self.table().lock_table();
@@ -245,7 +245,7 @@ impl Descriptors {
     }
 
     /// The program wants the number of a descriptor of our own: that one moves.
-    fn relocate(&self, fd: i32) -> Call<()> {
+    fn relocate(&self, fd: i32) -> CallResult<()> {
         let _table = self.table().lock_table();
         let Some(entry) = self.table().entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN)
         else {
@@ -274,7 +274,7 @@ impl Descriptors {
         self.fcntl_call(fd, cmd, arg).into()
     }
 
-    fn fcntl_call(&self, fd: i32, cmd: i32, arg: libc::c_long) -> Call<i32> {
+    fn fcntl_call(&self, fd: i32, cmd: i32, arg: libc::c_long) -> CallResult<i32> {
         let ofd = self.table().get(fd)?;
         let path_only = ofd.oflags() & libc::O_PATH != 0;
         match cmd {
@@ -316,7 +316,7 @@ impl Descriptors {
             }
             _ => {
                 self.promotions().promote_ofd(&ofd)?;
-                Err(Stop::Kernel)
+                Err(CallStop::Kernel)
             }
         }
     }

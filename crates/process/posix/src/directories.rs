@@ -1,8 +1,8 @@
 //! Listings, and the working directory.
 
-use crate::held::Held;
+use crate::held::HeldInode;
 use crate::names::Names;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
@@ -57,7 +57,7 @@ impl Names {
             offset.set(at)?;
             Ok(ended)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `chdir`. The kernel's working directory changes, too, so that libc's own paths agree. After
@@ -66,9 +66,9 @@ impl Names {
         let call = || {
             let held = self.paths().find(libc::AT_FDCWD, path, 0)?;
             self.working_dir()
-                .change_to(held, || self.task().kernel.chdir(path).map_err(Stop::from))
+                .change_to(held, || self.task().kernel.chdir(path).map_err(CallStop::from))
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchdir`; as [`chdir`](Self::chdir).
@@ -80,14 +80,14 @@ impl Names {
             }
             // It stays as long as `held` does.
             let description = self.table().family.ofd(ofd.handle);
-            let held = Held::description(self.task(), ofd);
+            let held = HeldInode::description(self.task(), ofd);
             self.working_dir().change_to(held, || {
                 let table = self.table().lock_table();
                 let change = |path: &[u8]| self.task().kernel.chdir(path);
-                self.promotions().by_path(&table, description, change).map_err(Stop::from)
+                self.promotions().by_path(&table, description, change).map_err(CallStop::from)
             })
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not
@@ -100,7 +100,7 @@ impl Names {
         let mut call = || {
             let path = match self.working_dir().cwd() {
                 Ok(ofd) => self.promotions().path_of(ofd.mount_index(), ofd.ino())?,
-                Err(Stop::Kernel) => self.working_dir().path_of_kernels()?,
+                Err(CallStop::Kernel) => self.working_dir().path_of_kernels()?,
                 Err(stop) => return Err(stop),
             };
             if path.len() >= buf.len() {
@@ -109,6 +109,6 @@ impl Names {
             buf[..path.len()].copy_from_slice(&path);
             Ok(path.len())
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 }

@@ -32,20 +32,20 @@ pub const OFDS: usize = 1 << 14;
 const SEGMENTS: usize = 256;
 
 /// Which description a table entry means: its index + 1; 0 is none.
-pub type Handle = u32;
+pub type OfdHandle = u32;
 /// The table entry of a descriptor of our own, which the program does not see.
-pub const HIDDEN: Handle = u32::MAX;
+pub const HIDDEN: OfdHandle = u32::MAX;
 /// The table entry of a descriptor that is closed, but not in the kernel.
-pub const PARKED: Handle = u32::MAX - 1;
+pub const PARKED: OfdHandle = u32::MAX - 1;
 
 /// In a table entry, beside the handle: the descriptor is a duplicate of the kernel's description (promote-M6 in `promote`).
-pub const ON_KERNEL: Handle = 1 << 30;
+pub const ON_KERNEL: OfdHandle = 1 << 30;
 
 /// The description that a table entry means, if any.
 #[inline]
-pub fn described(entry: Handle) -> Option<Handle> {
+pub fn described(entry: OfdHandle) -> Option<OfdHandle> {
     let handle = entry & !ON_KERNEL;
-    (1..=OFDS as Handle).contains(&handle).then_some(handle)
+    (1..=OFDS as OfdHandle).contains(&handle).then_some(handle)
 }
 
 /// The kernel has a description too, whose offset is the one that counts: [`Ofd::state`].
@@ -252,7 +252,7 @@ impl Segment {
     /// How often this process holds a description (family-F1). Descriptions that were opened one after the other
     /// have them in different cache lines, which threads with one each would pass to and fro.
     #[inline]
-    pub fn holds(&self, handle: Handle) -> &OwnU32 {
+    pub fn holds(&self, handle: OfdHandle) -> &OwnU32 {
         const PER_LINE: usize = 64 / size_of::<OwnU32>();
         const LINES: usize = OFDS / PER_LINE;
         let index = (handle - 1) as usize;
@@ -266,7 +266,7 @@ fn now_ms() -> u64 {
 }
 
 #[repr(C)]
-struct Shared {
+struct FamilyMemory {
     /// Where the search for a free description starts.
     next: AtomicU32,
     /// One more than the highest description ever used.
@@ -280,7 +280,7 @@ struct Shared {
 
 /// The family's memory and who this process is in it.
 pub struct Family {
-    shared: NonNull<Shared>,
+    shared: NonNull<FamilyMemory>,
     /// The process that has claimed a segment last, as [`ProcessId`]: after a fork, the parent.
     own: AtomicU64,
 }
@@ -345,23 +345,23 @@ fn map<T>() -> Result<NonNull<T>, Errno> {
 impl Family {
     /// Maps the memory.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { shared: map::<Shared>()?, own: AtomicU64::new(0) })
+        Ok(Self { shared: map::<FamilyMemory>()?, own: AtomicU64::new(0) })
     }
 
     /// Addresses of the memory.
     pub fn range(&self) -> Range<usize> {
         let start = self.shared.addr().get();
-        start..start + size_of::<Shared>()
+        start..start + size_of::<FamilyMemory>()
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &FamilyMemory {
         // SAFETY: mapped until `self` is dropped; zeroes are valid atomics.
         unsafe { self.shared.as_ref() }
     }
 
     /// A description.
     #[inline]
-    pub fn ofd(&self, handle: Handle) -> &Ofd {
+    pub fn ofd(&self, handle: OfdHandle) -> &Ofd {
         &self.shared().ofds[(handle - 1) as usize & (OFDS - 1)]
     }
 
@@ -451,7 +451,7 @@ impl Family {
             if ofd.lock.load(Relaxed) & !CONTENDED == token {
                 ofd.unlock();
             }
-            if segment.holds(i as Handle + 1).swap(0, AcqRel) > 0 {
+            if segment.holds(i as OfdHandle + 1).swap(0, AcqRel) > 0 {
                 ofd.holders.fetch_sub(1, AcqRel);
             }
         }
@@ -472,7 +472,7 @@ impl Family {
 
     /// Makes a description, with one hold for `member`. `ENFILE` where the family has
     /// too many.
-    pub fn open(&self, member: Member, init: &OfdInit) -> Result<Handle, Errno> {
+    pub fn open(&self, member: Member, init: &OfdInit) -> Result<OfdHandle, Errno> {
         let shared = self.shared();
         for sweep in [false, true] {
             if sweep {
@@ -493,8 +493,8 @@ impl Family {
                     ofd.ino.store(init.ino.0, Relaxed);
                     ofd.generation.store(init.generation, Relaxed);
                     ofd.mount.store(init.mount, Relaxed);
-                    member.segment().holds(i as Handle + 1).store(1, Release);
-                    return Ok(i as Handle + 1);
+                    member.segment().holds(i as OfdHandle + 1).store(1, Release);
+                    return Ok(i as OfdHandle + 1);
                 }
             }
         }
@@ -510,13 +510,13 @@ impl Family {
     }
 
     /// Another process of the family holds the description, too.
-    pub fn add_holder(&self, handle: Handle) {
+    pub fn add_holder(&self, handle: OfdHandle) {
         self.ofd(handle).holders.fetch_add(1, AcqRel);
     }
 
     /// The calling process holds it no longer. A freed description is the next to be used: its line
     /// is in the cache.
-    pub fn drop_holder(&self, handle: Handle) {
+    pub fn drop_holder(&self, handle: OfdHandle) {
         let holders = &self.ofd(handle).holders;
         // With one thread there is nobody who could be forking, and let another process hold it.
         let is_ours = os::threads::is_only_one() && holders.load(Relaxed) == 1;
@@ -532,7 +532,7 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         // SAFETY: references into the memory do not outlive `self`.
-        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<FamilyMemory>()) };
     }
 }
 

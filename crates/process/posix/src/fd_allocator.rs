@@ -2,7 +2,7 @@
 
 use crate::family::{HIDDEN, raise};
 use crate::parked::Parked;
-use crate::table::Table;
+use crate::table::DescriptorTable;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
@@ -14,7 +14,7 @@ const HIDDEN_BELOW: i32 = 1024;
 
 /// Descriptors, which the kernel gives out: those of the program (`parked`), and those of our own.
 pub struct FdAllocator {
-    table: Table,
+    table: DescriptorTable,
     /// What is parked of them.
     pub(crate) parked: Parked,
     /// `RLIMIT_NOFILE`.
@@ -22,14 +22,14 @@ pub struct FdAllocator {
 }
 
 impl FdAllocator {
-    pub(crate) fn new(table: Table) -> Self {
+    pub(crate) fn new(table: DescriptorTable) -> Self {
         let fds = Self { table, parked: Parked::default(), fd_limit: AtomicU32::new(0) };
         fds.read_limits();
         fds
     }
 
     #[inline(always)]
-    pub(crate) fn table(&self) -> &Table {
+    pub(crate) fn table(&self) -> &DescriptorTable {
         &self.table
     }
 

@@ -1,11 +1,11 @@
 //! Inodes that a call works with, and the directories in which it makes or removes names.
 //!
-//! - **held-H1** What a walk gives is held: the inode lives while the [`Held`] does. Only where the caller
+//! - **held-H1** What a walk gives is held: the inode lives while the [`HeldInode`] does. Only where the caller
 //!   wants to know what is there and no more ([`Want::Look`]) the last inode is not, and what is known
 //!   of it is what was seen.
 
-use crate::creds::{Access, Caps, Credentials};
-use crate::mount::Mount;
+use crate::creds::{AccessMask, Caps, Credentials};
+use crate::mount::ServedMount;
 use crate::path_cache::Used;
 use crate::table::OfdRef;
 use crate::task::Task;
@@ -14,7 +14,7 @@ use std::cell::OnceCell;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
 /// What keeps an inode alive.
-enum By<'p> {
+enum HoldBy<'p> {
     /// The root needs nothing.
     Root,
     /// One reference, given back on drop.
@@ -28,42 +28,42 @@ enum By<'p> {
 }
 
 /// An inode that a call works with (held-H1).
-pub(crate) struct Inode<'p> {
-    by: By<'p>,
-    pub mount: &'p Mount,
+pub(crate) struct InodeHold<'p> {
+    by: HoldBy<'p>,
+    pub mount: &'p ServedMount,
     pub mount_index: usize,
     pub ino: Ino,
     pub kind: FileKind,
 }
 
-impl<'p> Inode<'p> {
+impl<'p> InodeHold<'p> {
     /// A directory that the caller keeps alive by something else.
-    pub fn held_elsewhere(mount_index: usize, mount: &'p Mount, ino: Ino) -> Self {
-        Self { by: By::Nothing, mount, mount_index, ino, kind: FileKind::Dir }
+    pub fn held_elsewhere(mount_index: usize, mount: &'p ServedMount, ino: Ino) -> Self {
+        Self { by: HoldBy::Nothing, mount, mount_index, ino, kind: FileKind::Dir }
     }
 
     /// The root of a mount.
-    pub fn root(mount_index: usize, mount: &'p Mount) -> Self {
+    pub fn root(mount_index: usize, mount: &'p ServedMount) -> Self {
         let ino = mount.attached().fs.root();
-        Self { by: By::Root, mount, mount_index, ino, kind: FileKind::Dir }
+        Self { by: HoldBy::Root, mount, mount_index, ino, kind: FileKind::Dir }
     }
 
     /// A directory that was walked to before.
     pub fn kept(task: &'p Task, used: Used<'p>) -> Self {
         let (mount_index, ino) = used.dir();
         let mount = task.mount(mount_index);
-        Self { by: By::Kept(used), mount, mount_index, ino, kind: FileKind::Dir }
+        Self { by: HoldBy::Kept(used), mount, mount_index, ino, kind: FileKind::Dir }
     }
 
     /// The inode of a description.
     pub fn description(task: &'p Task, ofd: OfdRef<'p>) -> Self {
         let (ino, kind, mount_index) = (ofd.ino(), ofd.kind(), ofd.mount_index());
         let mount = task.mount(mount_index);
-        Self { by: By::Description(ofd), mount, mount_index, ino, kind }
+        Self { by: HoldBy::Description(ofd), mount, mount_index, ino, kind }
     }
 
     /// An inode with these attributes, on the mount of `self`.
-    fn beside(&self, by: By<'p>, attr: &Attr) -> Self {
+    fn beside(&self, by: HoldBy<'p>, attr: &Attr) -> Self {
         let (mount, mount_index) = (self.mount, self.mount_index);
         Self { by, mount, mount_index, ino: attr.ino, kind: attr.kind }
     }
@@ -75,58 +75,58 @@ impl<'p> Inode<'p> {
     }
 }
 
-impl Drop for Inode<'_> {
+impl Drop for InodeHold<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let By::Reference = self.by {
+        if let HoldBy::Reference = self.by {
             self.fs().forget(self.ino, 1);
         }
     }
 }
 
 /// An inode with what a call has seen of its attributes.
-pub(crate) struct Held<'p> {
-    inode: Inode<'p>,
+pub(crate) struct HeldInode<'p> {
+    inode: InodeHold<'p>,
     attr: OnceCell<Attr>,
 }
 
-impl<'p> std::ops::Deref for Held<'p> {
-    type Target = Inode<'p>;
+impl<'p> std::ops::Deref for HeldInode<'p> {
+    type Target = InodeHold<'p>;
     #[inline]
-    fn deref(&self) -> &Inode<'p> {
+    fn deref(&self) -> &InodeHold<'p> {
         &self.inode
     }
 }
 
-impl<'p> From<Inode<'p>> for Held<'p> {
-    fn from(inode: Inode<'p>) -> Self {
+impl<'p> From<InodeHold<'p>> for HeldInode<'p> {
+    fn from(inode: InodeHold<'p>) -> Self {
         Self { inode, attr: OnceCell::new() }
     }
 }
 
-impl<'p> Held<'p> {
+impl<'p> HeldInode<'p> {
     /// The inode of a description.
     pub fn description(task: &'p Task, ofd: OfdRef<'p>) -> Self {
-        Inode::description(task, ofd).into()
+        InodeHold::description(task, ofd).into()
     }
 
     /// What a call that creates returned, on the mount of `self`.
-    pub fn beside(&self, attr: Attr) -> Held<'p> {
-        Self { inode: self.inode.beside(By::Reference, &attr), attr: OnceCell::from(attr) }
+    pub fn beside(&self, attr: Attr) -> HeldInode<'p> {
+        Self { inode: self.inode.beside(HoldBy::Reference, &attr), attr: OnceCell::from(attr) }
     }
 
     /// What was looked at on the mount of `self`.
-    pub fn seen(&self, attr: Attr) -> Held<'p> {
-        Self { inode: self.inode.beside(By::Nothing, &attr), attr: OnceCell::from(attr) }
+    pub fn seen(&self, attr: Attr) -> HeldInode<'p> {
+        Self { inode: self.inode.beside(HoldBy::Nothing, &attr), attr: OnceCell::from(attr) }
     }
 
     /// Turns the hold into an engine reference that somebody else gives back.
     pub fn into_reference(self) -> Result<(), Errno> {
-        debug_assert!(!matches!(self.by, By::Nothing), "held-H1");
-        if let By::Description(_) | By::Kept(_) = self.by {
+        debug_assert!(!matches!(self.by, HoldBy::Nothing), "held-H1");
+        if let HoldBy::Description(_) | HoldBy::Kept(_) = self.by {
             self.fs().lookup(self.ino, b".")?;
         }
-        if let By::Reference = self.by {
+        if let HoldBy::Reference = self.by {
             std::mem::forget(self);
         }
         Ok(())
@@ -134,7 +134,7 @@ impl<'p> Held<'p> {
 
     /// What a name in this directory leads to, if it is there. A symbolic link is held in any case:
     /// it may have to be followed.
-    pub fn child(&self, name: &[u8], want: Want) -> Result<Option<Held<'p>>, Errno> {
+    pub fn child(&self, name: &[u8], want: Want) -> Result<Option<HeldInode<'p>>, Errno> {
         let found = match want {
             Want::Look => self.fs().peek(self.ino, name),
             Want::Hold => self.fs().lookup(self.ino, name),
@@ -162,7 +162,7 @@ impl<'p> Held<'p> {
     }
 
     /// Checks permission, and for changes whether the mount takes any.
-    pub fn check(&self, creds: &Credentials, want: Access) -> Result<(), Errno> {
+    pub fn check(&self, creds: &Credentials, want: AccessMask) -> Result<(), Errno> {
         self.mount.check_change(self.kind, want)?;
         if self.kind == FileKind::Dir && creds.can(Caps::DAC_OVERRIDE) {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'p> Held<'p> {
 
     /// Checks whether names may be made in a directory: `ENOENT` where it is removed (`may_create`).
     pub fn check_create(&self, creds: &Credentials) -> Result<(), Errno> {
-        self.check(creds, Access::WRITE | Access::EXEC).map_err(|errno| match errno {
+        self.check(creds, AccessMask::WRITE | AccessMask::EXEC).map_err(|errno| match errno {
             Errno::ACCESS => self.refusal(errno),
             _ => errno,
         })
@@ -200,7 +200,7 @@ impl<'p> Held<'p> {
 
 /// What kind of component a path ends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum LastComponent {
     /// A name.
     Name,
     /// `.`, or nothing: the mount point itself.
@@ -212,25 +212,25 @@ pub(crate) enum Last {
 /// Where a path leads.
 pub(crate) struct Walked<'p> {
     /// The directory that the last component is in.
-    pub dir: Held<'p>,
+    pub dir: HeldInode<'p>,
     /// The last component.
     pub name: SmallVec<[u8; 64]>,
     /// What it is.
-    pub last: Last,
+    pub last: LastComponent,
     /// Slashes follow it.
     pub slash: bool,
     /// What it names.
-    pub found: Option<Held<'p>>,
+    pub found: Option<HeldInode<'p>>,
 }
 
 /// Where a name is to be made or removed (`Follow::Never`); as [`Walked`].
 #[derive(Clone, Copy)]
 pub(crate) struct ParentAndName<'w, 'p> {
-    pub dir: &'w Held<'p>,
+    pub dir: &'w HeldInode<'p>,
     pub name: &'w [u8],
-    pub last: Last,
+    pub last: LastComponent,
     pub slash: bool,
-    pub found: Option<&'w Held<'p>>,
+    pub found: Option<&'w HeldInode<'p>>,
 }
 
 impl ParentAndName<'_, '_> {
@@ -254,7 +254,7 @@ impl<'p> Walked<'p> {
     /// What the path names: `ENOENT`; `ENOTDIR` where a slash follows something else than a
     /// directory.
     #[inline]
-    pub fn existing(self) -> Result<Held<'p>, Errno> {
+    pub fn existing(self) -> Result<HeldInode<'p>, Errno> {
         let found = self.found.ok_or(Errno::NOENT)?;
         if self.slash && found.kind != FileKind::Dir { Err(Errno::NOTDIR) } else { Ok(found) }
     }

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::Errno;
-use crate::creds::Identity;
+use crate::creds::ThreadIdentity;
 use crate::known::Values;
 use os::thread_cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -49,14 +49,14 @@ pub(crate) struct Identities {
     change: AtomicU64,
     /// Whether there may be threads that libc does not count.
     has_uncounted: AtomicBool,
-    values: Values<Identity>,
+    values: Values<ThreadIdentity>,
 }
 
 impl Identities {
     /// Reads the identity of the calling thread for all.
     pub fn new() -> Result<Self, Errno> {
         let values = Values::default();
-        let first = std::ptr::from_ref(values.keep(Identity::read()?)).addr();
+        let first = std::ptr::from_ref(values.keep(ThreadIdentity::read()?)).addr();
         Ok(Self {
             word: AtomicUsize::new(first),
             change: AtomicU64::new(CHANGES.fetch_add(1, Relaxed) + 1),
@@ -67,12 +67,12 @@ impl Identities {
 
     /// That of the calling thread.
     #[inline]
-    pub fn current(&self) -> &Identity {
+    pub fn current(&self) -> &ThreadIdentity {
         let word = self.word.load(Acquire);
         if word & TAG == 0 { self.at(word) } else { self.read() }
     }
 
-    fn at(&self, address: usize) -> &Identity {
+    fn at(&self, address: usize) -> &ThreadIdentity {
         // SAFETY: the address of a value that stays as long as `self`.
         unsafe { &*std::ptr::with_exposed_provenance(address) }
     }
@@ -90,7 +90,7 @@ impl Identities {
     }
 
     #[inline(never)]
-    fn read(&self) -> &Identity {
+    fn read(&self) -> &ThreadIdentity {
         loop {
             let word = self.word.load(Acquire);
             if word & TAG == 0 {
@@ -102,8 +102,9 @@ impl Identities {
                 return self.at(address);
             }
             // A thread whose identity the kernel does not show gets nothing from us.
-            let identity =
-                self.values.keep(Identity::read().unwrap_or_else(|_| Identity::nobody()));
+            let identity = self
+                .values
+                .keep(ThreadIdentity::read().unwrap_or_else(|_| ThreadIdentity::nobody()));
             let address = std::ptr::from_ref(identity).expose_provenance();
             // identity-U1
             let is_common = word & TAG == UNREAD || word == DIFFER && self.is_only_thread();

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// The values that something has had. None goes away, because a call may still be using it; one that comes back is
 /// found again.
-pub(crate) struct Values<T>(AtomicPtr<Node<T>>);
+pub(crate) struct Values<T>(AtomicPtr<ValueNode<T>>);
 
 /// [`Values`] with the current one.
-pub(crate) struct Known<T> {
+pub(crate) struct CurrentValue<T> {
     current: AtomicPtr<T>,
     values: Values<T>,
 }
 
-struct Node<T> {
+struct ValueNode<T> {
     value: T,
-    next: *mut Node<T>,
+    next: *mut ValueNode<T>,
 }
 
 // SAFETY: what is known does not change and stays until the whole is dropped.
@@ -47,7 +47,7 @@ impl<T: PartialEq> Values<T> {
             }
             at = node.next;
         }
-        let node = Box::into_raw(Box::new(Node { value, next: std::ptr::null_mut() }));
+        let node = Box::into_raw(Box::new(ValueNode { value, next: std::ptr::null_mut() }));
         let mut next = self.0.load(Acquire);
         loop {
             // SAFETY: nobody else sees it before the exchange below.
@@ -61,7 +61,7 @@ impl<T: PartialEq> Values<T> {
     }
 }
 
-impl<T: PartialEq> Known<T> {
+impl<T: PartialEq> CurrentValue<T> {
     /// Begins with one.
     pub fn new(value: T) -> Self {
         let values = Values::default();
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_found_again() {
-        let known = Known::new(1);
+        let known = CurrentValue::new(1);
         let first = &raw const *known.current();
         assert!(!known.change(1) && !known.values.are_several());
         assert!(known.change(2));

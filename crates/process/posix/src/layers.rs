@@ -4,14 +4,14 @@
 //! down, so that a call names the layer that answers: `self.table().get(fd)`. No layer has an accessor for one above it:
 //! so the compiler holds that none calls what is above it. ([`Process`](crate::Process) stands on the highest.)
 
-use crate::content::Contents;
+use crate::content::FileContents;
 use crate::cwd::WorkingDir;
 use crate::descriptors::Descriptors;
 use crate::fd_allocator::FdAllocator;
 use crate::lookup::Paths;
 use crate::names::Names;
 use crate::promote::Promotions;
-use crate::table::Table;
+use crate::table::DescriptorTable;
 use crate::task::Task;
 use crate::walk::PathWalk;
 
@@ -32,7 +32,7 @@ macro_rules! layers {
 }
 
 layers!(
-    Contents,
+    FileContents,
     names: Names,
     paths: Paths,
     working_dir: WorkingDir,
@@ -40,6 +40,6 @@ layers!(
     descriptors: Descriptors,
     promotions: Promotions,
     fd_allocator: FdAllocator,
-    table: Table,
+    table: DescriptorTable,
     task: Task
 );

@@ -24,7 +24,7 @@
 //! - without a process: `served`, `sys` (the kernel), `family` (the shared memory), `creds`, `known`, `identity`, `attach_lock`,
 //!   `mount`, `noted`;
 //! - `Task`: `task`: the kernel, the mounts, who the process is, and its limits;
-//! - `Table`: `table`: which descriptor means which description, and descriptions in use;
+//! - `DescriptorTable`: `table`: which descriptor means which description, and descriptions in use;
 //! - `FdAllocator`: `fd_allocator`, `parked`: descriptors from the kernel and back to it, hidden and parked ones;
 //! - `Promotions`: `promote`, `offset`: the kernel's descriptions, locks and mappings of files, what a fork inherits;
 //! - `Descriptors`: `descriptors`: closing, duplicating, flags;
@@ -32,7 +32,7 @@
 //! - `WorkingDir`: `cwd`: where relative paths start;
 //! - `Paths`: `lookup`: what a path names, by one look or by a walk;
 //! - `Names`: `names`, `attributes`, `xattrs`, `directories`: calls on what paths name;
-//! - `Contents`: `open`, `recognize`, `content`, `transfer`: open files, what is read from them and written to them;
+//! - `FileContents`: `open`, `recognize`, `content`, `transfer`: open files, what is read from them and written to them;
 //! - [`Process`]: `process`: start and end, mounts, other users, fork and exec.
 //!
 //! # What is served
@@ -119,7 +119,7 @@ mod xattrs;
 pub use attributes::Unaligned;
 pub use directories::DirItem;
 pub use mappings::{PoolFile, map_window, unmap_window};
-pub use mount::{Attached, Fork, MountSpec};
+pub use mount::{AttachedPool, Fork, MountSpec};
 pub use mounts::{MountEvents, MountState};
 pub use process::Process;
 pub use served::Served;

@@ -1,11 +1,11 @@
 //! Looking up what paths name: by one look where the directory is known, else by a walk.
 
-use crate::creds::{Access, Caps, Credentials};
+use crate::creds::{AccessMask, Caps, Credentials};
 use crate::cwd::WorkingDir;
-use crate::held::{Held, Inode, Last, ParentAndName, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, InodeHold, LastComponent, ParentAndName, Walked, Want};
+use crate::mount::ServedMount;
 use crate::path_cache::PathKey;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::walk::{Follow, Start};
 use os::threads::OwnU32;
@@ -16,7 +16,7 @@ use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 /// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
 #[derive(Clone, Copy)]
 struct CachedParent<'p> {
-    mount: &'p Mount,
+    mount: &'p ServedMount,
     mount_index: usize,
     ino: Ino,
 }
@@ -44,7 +44,7 @@ impl Paths {
     }
 
     /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
-    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> CallResult<HeldInode<'_>> {
         self.find_for(Want::Hold, dirfd, path, flags)
     }
 
@@ -56,13 +56,13 @@ impl Paths {
         dirfd: i32,
         path: &[u8],
         flags: i32,
-    ) -> Call<Held<'_>> {
+    ) -> CallResult<HeldInode<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
                 libc::AT_FDCWD => self.working_dir().cwd()?,
                 fd => self.table().get(fd)?,
             };
-            return Ok(Held::description(self.task(), ofd));
+            return Ok(HeldInode::description(self.task(), ofd));
         }
         let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
@@ -95,7 +95,7 @@ impl Paths {
                     _held = ofd;
                     (Some((mount_index, ino, kind)), path)
                 }
-                Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+                Err(CallStop::Kernel) if dirfd == libc::AT_FDCWD => {
                     let (index, mount, rest) = self.working_dir().mount_by_prefix(path).ok()?;
                     (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
                 }
@@ -116,7 +116,7 @@ impl Paths {
         let dir = CachedParent { mount: self.task().mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
-            creds.check(dir.fs(), &attr, Access::EXEC)
+            creds.check(dir.fs(), &attr, AccessMask::EXEC)
         };
         let usual = creds.can(Caps::DAC_OVERRIDE) || may_search().is_ok();
         if usual { look(dir, name) } else { None }
@@ -130,7 +130,7 @@ impl Paths {
         dirfd: i32,
         path: &[u8],
         attr: &mut Attr,
-    ) -> Option<Result<&Mount, Errno>> {
+    ) -> Option<Result<&ServedMount, Errno>> {
         self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().peek_into(dir.ino, name, attr) {
                 Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
@@ -170,8 +170,8 @@ impl Paths {
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<Call<R>>,
-    ) -> Option<Call<R>> {
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<CallResult<R>>,
+    ) -> Option<CallResult<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
             if name.len() > parent.mount.limits().name {
@@ -183,7 +183,7 @@ impl Paths {
             };
             let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
             // held-H1: `parent` holds it meanwhile.
-            let dir = Held::from(Inode::held_elsewhere(mount_index, mount, ino));
+            let dir = HeldInode::from(InodeHold::held_elsewhere(mount_index, mount, ino));
             let mut found = None;
             if is_there {
                 mount.check_covered(attr.ino).ok()?;
@@ -192,7 +192,7 @@ impl Paths {
             act(ParentAndName {
                 dir: &dir,
                 name,
-                last: Last::Name,
+                last: LastComponent::Name,
                 slash: false,
                 found: found.as_ref(),
             })
@@ -205,8 +205,8 @@ impl Paths {
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Call<ParentAndName<'_, '_>>) -> Call<R>,
-    ) -> Call<R> {
+        act: impl FnOnce(CallResult<ParentAndName<'_, '_>>) -> CallResult<R>,
+    ) -> CallResult<R> {
         let mut act = Some(act);
         let done = self.at_cached_parent(dirfd, path, |at| act.take().map(|act| act(Ok(at))));
         match (done, act) {
@@ -228,7 +228,7 @@ impl Paths {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'_>> {
+    ) -> CallResult<Walked<'_>> {
         let start = self.start_or_skip(dirfd, path, creds)?;
         self.path_walk().walk_from(start, want, path, follow, creds)
     }
@@ -240,7 +240,7 @@ impl Paths {
         dirfd: i32,
         path: &'a [u8],
         creds: &Credentials,
-    ) -> Call<Start<'_, 'a>> {
+    ) -> CallResult<Start<'_, 'a>> {
         let is_absolute = path.first() == Some(&b'/');
         let from = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path)?) };
         self.path_walk().skip(from, path, creds)
@@ -248,43 +248,47 @@ impl Paths {
 
     /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
     #[inline]
-    fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
+    fn start_of_relative<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+    ) -> CallResult<(InodeHold<'_>, &'a [u8])> {
         if dirfd == libc::AT_FDCWD && self.path_walk().foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         match self.description_at(dirfd) {
-            Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
+            Err(CallStop::Kernel) if dirfd == libc::AT_FDCWD => {
                 let (index, mount, rest) = self.working_dir().mount_by_prefix(path)?;
-                Ok((Inode::root(index, mount), rest))
+                Ok((InodeHold::root(index, mount), rest))
             }
-            Err(Stop::Kernel) => {
+            Err(CallStop::Kernel) => {
                 let (index, mount, rest) = self.working_dir().mount_below(dirfd, path)?;
-                Ok((Inode::root(index, mount), rest))
+                Ok((InodeHold::root(index, mount), rest))
             }
-            ofd => Ok((Inode::description(self.task(), ofd?), path)),
+            ofd => Ok((InodeHold::description(self.task(), ofd?), path)),
         }
     }
 
     /// What a relative path starts from, where that is in a pool.
     #[inline]
-    fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
+    fn description_at(&self, dirfd: i32) -> CallResult<OfdRef<'_>> {
         let ofd = self.table().get_entry(self.entry_at(dirfd)?)?;
         ofd.mount().catch_up();
         Ok(ofd)
     }
 
     #[inline]
-    fn entry_at(&self, dirfd: i32) -> Call<&OwnU32> {
+    fn entry_at(&self, dirfd: i32) -> CallResult<&OwnU32> {
         match dirfd {
             libc::AT_FDCWD => Ok(self.working_dir().cwd_entry()),
-            fd => self.table().entry(fd).ok_or(Stop::Kernel),
+            fd => self.table().entry(fd).ok_or(CallStop::Kernel),
         }
     }
 
     /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
     /// mount, inode and kind, and what is held of it, if anything.
     #[inline(always)]
-    fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
+    fn borrow_at(&self, dirfd: i32) -> CallResult<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
         if let Some(ofd) = self.table().borrow_entry(self.entry_at(dirfd)?) {
             self.task().mount(ofd.mount()).catch_up();
             return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));

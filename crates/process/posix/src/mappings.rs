@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use crate::promote::Promotions;
-use crate::served::Call;
+use crate::served::CallResult;
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use libc::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_WRITE};
@@ -43,7 +43,7 @@ pub struct PoolFile {
 
 /// Addresses at which a part of a file is mapped.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct MappingEntry {
     start: usize,
     end: usize,
     mount: usize,
@@ -60,7 +60,7 @@ struct Entry {
     is_inherited: bool,
 }
 
-impl Entry {
+impl MappingEntry {
     fn meets(&self, range: &Range<usize>) -> bool {
         self.start < range.end && range.start < self.end
     }
@@ -83,32 +83,32 @@ impl Entry {
 pub(crate) struct Mappings {
     count: AtomicU32,
     lock: AtomicU32,
-    entries: UnsafeCell<Vec<Entry>>,
+    entries: UnsafeCell<Vec<MappingEntry>>,
 }
 
 // SAFETY: `entries` is reached only under `lock`.
 unsafe impl Sync for Mappings {}
 
 /// The list, locked (mappings-P2).
-struct Locked<'a>(&'a Mappings);
+struct LockedMappings<'a>(&'a Mappings);
 
-impl Deref for Locked<'_> {
-    type Target = Vec<Entry>;
+impl Deref for LockedMappings<'_> {
+    type Target = Vec<MappingEntry>;
 
-    fn deref(&self) -> &Vec<Entry> {
+    fn deref(&self) -> &Vec<MappingEntry> {
         // SAFETY: the lock is held.
         unsafe { &*self.0.entries.get() }
     }
 }
 
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Vec<Entry> {
+impl DerefMut for LockedMappings<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<MappingEntry> {
         // SAFETY: the lock is held, and `self` is borrowed alone.
         unsafe { &mut *self.0.entries.get() }
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedMappings<'_> {
     fn drop(&mut self) {
         self.0.count.store(self.len() as u32, Relaxed);
         self.0.lock.store(0, Release);
@@ -116,11 +116,11 @@ impl Drop for Locked<'_> {
 }
 
 impl Mappings {
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> LockedMappings<'_> {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();
         }
-        Locked(self)
+        LockedMappings(self)
     }
 
     /// Before a fork: nothing changes until [`release`](Self::release), in parent and child.
@@ -139,7 +139,7 @@ impl Mappings {
     }
 
     /// Those that lie in a range of addresses, at least in part.
-    fn within(&self, range: &Range<usize>) -> SmallVec<[Entry; 2]> {
+    fn within(&self, range: &Range<usize>) -> SmallVec<[MappingEntry; 2]> {
         if self.is_empty() {
             return SmallVec::new();
         }
@@ -247,7 +247,7 @@ impl Promotions {
     }
 
     /// Counts one more mapping as an entry does, in this process.
-    fn count_again(&self, entry: &Entry) -> Result<(), Errno> {
+    fn count_again(&self, entry: &MappingEntry) -> Result<(), Errno> {
         let fs = self.engine(entry.mount);
         fs.map_again(entry.ino, entry.stores)?;
         match fs.lookup(entry.ino, b".") {
@@ -260,7 +260,7 @@ impl Promotions {
     }
 
     /// Takes back what an entry stands for, which is not mapped any more.
-    fn end(&self, entry: &Entry) {
+    fn end(&self, entry: &MappingEntry) {
         let fs = self.engine(entry.mount);
         fs.unmap_range(entry.ino, entry.stores, false);
         fs.forget(entry.ino, 1);
@@ -271,11 +271,11 @@ impl Promotions {
     fn remap<T>(
         &self,
         range: Range<usize>,
-        change: impl FnOnce() -> Result<(T, Option<Entry>), Errno>,
+        change: impl FnOnce() -> Result<(T, Option<MappingEntry>), Errno>,
     ) -> Result<T, Errno> {
         let mut list = self.mappings.lock();
         let (done, new) = change()?;
-        let mut ended = SmallVec::<[Entry; 2]>::new();
+        let mut ended = SmallVec::<[MappingEntry; 2]>::new();
         let mut at = 0;
         while let Some(entry) = list.get(at).copied() {
             if range.is_empty() || !entry.meets(&range) {
@@ -339,7 +339,7 @@ impl Promotions {
         if flags & MAP_FIXED != 0 && pages(addr, len).is_none() {
             return Some(Err(Errno::INVAL));
         }
-        let entry = Entry {
+        let entry = MappingEntry {
             start: 0,
             end: 0,
             mount: ofd.mount_index(),
@@ -356,7 +356,7 @@ impl Promotions {
 
     /// Maps what an entry says, but for its addresses. `None` where the engine refuses, or the kernel does what it can do
     /// otherwise.
-    fn map_entry(&self, entry: Entry, wanted: Wanted) -> Result<Option<usize>, Errno> {
+    fn map_entry(&self, entry: MappingEntry, wanted: Wanted) -> Result<Option<usize>, Errno> {
         let fs = self.engine(entry.mount);
         let Some(end) = entry.offset.checked_add(wanted.len as u64) else { return Ok(None) };
         let Ok(extents) = fs.map_range(entry.ino, entry.offset..end, entry.stores) else {
@@ -375,7 +375,7 @@ impl Promotions {
         };
         let mapped = self.remap(replaced, || {
             let start = self.map_extents(&entry, wanted, &extents)?;
-            Ok((start, Some(Entry { start, end: start + wanted.len, ..entry })))
+            Ok((start, Some(MappingEntry { start, end: start + wanted.len, ..entry })))
         });
         match mapped {
             Ok(start) => Ok(Some(start)),
@@ -391,7 +391,7 @@ impl Promotions {
 
     fn map_extents(
         &self,
-        entry: &Entry,
+        entry: &MappingEntry,
         wanted: Wanted,
         extents: &[Extent],
     ) -> Result<usize, Errno> {
@@ -448,13 +448,13 @@ impl Promotions {
         self.msync_call(addr, len, flags).into()
     }
 
-    fn msync_call(&self, addr: usize, len: usize, flags: i32) -> Call<()> {
-        let Some(range) = pages(addr, len) else { return Err(crate::served::Stop::Kernel) };
+    fn msync_call(&self, addr: usize, len: usize, flags: i32) -> CallResult<()> {
+        let Some(range) = pages(addr, len) else { return Err(crate::served::CallStop::Kernel) };
         let both = libc::MS_ASYNC | libc::MS_SYNC;
         let known = both | libc::MS_INVALIDATE;
         let found = self.mappings.within(&range);
         if found.is_empty() || flags & !known != 0 || flags & both == both {
-            return Err(crate::served::Stop::Kernel);
+            return Err(crate::served::CallStop::Kernel);
         }
         if flags & libc::MS_INVALIDATE != 0 {
             // The kernel knows what is locked.
@@ -471,7 +471,7 @@ impl Promotions {
             }
         }
         // The rest is the kernel's, which knows as well whether all of it is mapped.
-        if covered < range.len() { Err(crate::served::Stop::Kernel) } else { Ok(()) }
+        if covered < range.len() { Err(crate::served::CallStop::Kernel) } else { Ok(()) }
     }
 
     /// Before `mprotect`, which the kernel is to do: what may be stored to from then on is counted so.
@@ -505,9 +505,9 @@ impl Promotions {
     }
 
     /// Makes entries end and begin where a range does.
-    fn split(&self, list: &mut Vec<Entry>, range: &Range<usize>) -> Result<(), Errno> {
+    fn split(&self, list: &mut Vec<MappingEntry>, range: &Range<usize>) -> Result<(), Errno> {
         for edge in [range.start, range.end] {
-            let is_inside = |entry: &Entry| entry.start < edge && edge < entry.end;
+            let is_inside = |entry: &MappingEntry| entry.start < edge && edge < entry.end;
             let Some(at) = list.iter().position(is_inside) else { continue };
             let entry = list[at];
             self.count_again(&entry)?;
@@ -569,7 +569,7 @@ impl Promotions {
             let mut found = self.mappings.within(&range);
             found.sort_by_key(|entry| entry.start);
             let first = *found.first().ok_or(Errno::INVAL)?;
-            let is_alike = |entry: &Entry| {
+            let is_alike = |entry: &MappingEntry| {
                 let same = (entry.mount, entry.ino) == (first.mount, first.ino);
                 same && entry.prot == first.prot && entry.is_shared && entry.may_store
             };
@@ -580,7 +580,8 @@ impl Promotions {
                 return Err(Errno::INVAL);
             }
             let offset = (page as u64).checked_mul(size as u64).ok_or(Errno::INVAL)?;
-            let entry = Entry { offset, ..first.part(range.start.max(first.start), range.end) };
+            let entry =
+                MappingEntry { offset, ..first.part(range.start.max(first.start), range.end) };
             let wanted = Wanted { addr: start, len, prot: first.prot, flags: MAP_FIXED };
             self.map_entry(entry, wanted)?.map(drop).ok_or(Errno::INVAL)
         };
@@ -667,8 +668,8 @@ impl Promotions {
     }
 
     /// Maps what follows a part of an entry behind it, up to `end`; whether there was room.
-    fn extend(&self, part: &Entry, end: usize) -> bool {
-        let more = Entry { offset: part.offset + (part.end - part.start) as u64, ..*part };
+    fn extend(&self, part: &MappingEntry, end: usize) -> bool {
+        let more = MappingEntry { offset: part.offset + (part.end - part.start) as u64, ..*part };
         let wanted = Wanted {
             addr: part.end,
             len: end - part.end,
@@ -680,10 +681,11 @@ impl Promotions {
         }
         // One mapping is one entry: for the next call.
         let mut list = self.mappings.lock();
-        let place = |list: &[Entry], at: usize| list.iter().position(|entry| entry.start == at);
+        let place =
+            |list: &[MappingEntry], at: usize| list.iter().position(|entry| entry.start == at);
         let Some(behind) = place(&list, part.end) else { return true };
         let behind = list.swap_remove(behind);
-        let is_first = |entry: &&mut Entry| entry.end == part.end && entry.ino == part.ino;
+        let is_first = |entry: &&mut MappingEntry| entry.end == part.end && entry.ino == part.ino;
         match list.iter_mut().find(is_first) {
             Some(first) => first.end = behind.end,
             None => {

@@ -8,11 +8,11 @@
 #![allow(unsafe_code)]
 
 use crate::attach_lock::AttachLock;
-use crate::creds::{Access, Credentials, Identity};
+use crate::creds::{AccessMask, Credentials, ThreadIdentity};
 use crate::cwd::Prefix;
-use crate::known::Known;
+use crate::known::CurrentValue;
 use crate::mappings::PoolFile;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ pub struct MountSpec {
     pub look: Box<dyn Fn() -> Option<MountState> + Send + Sync>,
     /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
     /// a lock). After an error the mount is the kernel's for good.
-    pub attach: Box<dyn Fn() -> Result<Attached, Errno> + Send + Sync>,
+    pub attach: Box<dyn Fn() -> Result<AttachedPool, Errno> + Send + Sync>,
 }
 
 /// A pool that is open in this process.
-pub struct Attached {
+pub struct AttachedPool {
     /// The engine.
     pub fs: Arc<dyn FileSystem>,
     /// What the mount's server announces.
@@ -59,25 +59,25 @@ pub enum Fork {
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
-/// Of [`Mount::reach`]: the bits that are 0 in an address.
+/// Of [`ServedMount::reach`]: the bits that are 0 in an address.
 const REACH: usize = 3;
 
 /// The server has not been asked for its directory of capabilities.
 const NOT_ASKED: i32 = -2;
 
 /// A pool in use.
-struct Pool {
-    attached: Attached,
+struct PoolInUse {
+    attached: AttachedPool,
     /// Those of the engine: a call of it would cost each walk more than these two loads.
     limits: Limits,
     /// [`MountEvents::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
-    state: Known<State>,
+    state: CurrentValue<MountSnapshot>,
 }
 
 /// What the last look at the kernel's table has told (mount-T1).
 #[derive(PartialEq, Eq)]
-struct State {
+struct MountSnapshot {
     /// `ST_*` of `statvfs`.
     flags: u64,
     /// Whether absolute paths lead to the mount.
@@ -87,10 +87,10 @@ struct State {
 }
 
 /// A mount and what has become of it.
-pub(crate) struct Mount {
+pub(crate) struct ServedMount {
     pub spec: MountSpec,
     state: AtomicU32,
-    pool: AtomicPtr<Pool>,
+    pool: AtomicPtr<PoolInUse>,
     /// The descriptor that those of the pool's files are duplicates of.
     placeholder: AtomicI32,
     /// The descriptor below which promotions open; [`NOT_ASKED`], or -1 where the server offers none.
@@ -103,7 +103,7 @@ pub(crate) struct Mount {
     pub prefix: Prefix,
 }
 
-impl Mount {
+impl ServedMount {
     pub fn new(spec: MountSpec) -> Self {
         let path = &spec.mountpoint[..];
         let starts = |&at: &usize| path[at] != b'/' && (at == 0 || path[at - 1] == b'/');
@@ -128,11 +128,11 @@ impl Mount {
         lock: &AttachLock,
         placeholder: impl FnOnce() -> Result<i32, Errno>,
         give_back: impl FnOnce(i32),
-    ) -> Call<&Attached> {
+    ) -> CallResult<&AttachedPool> {
         if let Some(tried) = self.tried() {
             return tried;
         }
-        let _held = lock.hold().ok_or(Stop::Kernel)?;
+        let _held = lock.hold().ok_or(CallStop::Kernel)?;
         // Another thread may have held it.
         if let Some(tried) = self.tried() {
             return tried;
@@ -146,12 +146,12 @@ impl Mount {
         });
         let Ok((attached, fd)) = attempt else {
             self.state.store(REFUSED, Release);
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         };
         let changes = AtomicU64::new(attached.events.mount_changes());
-        let state = Known::new(self.look(&*attached.fs, 0));
+        let state = CurrentValue::new(self.look(&*attached.fs, 0));
         let limits = *attached.fs.limits();
-        let pool = Box::into_raw(Box::new(Pool { limits, attached, changes, state }));
+        let pool = Box::into_raw(Box::new(PoolInUse { limits, attached, changes, state }));
         self.pool.store(pool, Release);
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
@@ -160,11 +160,11 @@ impl Mount {
 
     /// What came of attaching; `None` before.
     #[inline]
-    fn tried(&self) -> Option<Call<&Attached>> {
+    fn tried(&self) -> Option<CallResult<&AttachedPool>> {
         match self.state.load(Acquire) {
             USABLE => Some(Ok(self.attached())),
             UNTRIED => None,
-            _ => Some(Err(Stop::Kernel)),
+            _ => Some(Err(CallStop::Kernel)),
         }
     }
 
@@ -174,7 +174,7 @@ impl Mount {
     }
 
     #[inline]
-    fn pool(&self) -> &Pool {
+    fn pool(&self) -> &PoolInUse {
         // SAFETY: callers come from a description or a walk, which attached it; it stays until the
         // mount is dropped.
         unsafe { &*self.pool.load(Acquire) }
@@ -182,7 +182,7 @@ impl Mount {
 
     /// The pool of a mount that has been attached.
     #[inline]
-    pub fn attached(&self) -> &Attached {
+    pub fn attached(&self) -> &AttachedPool {
         &self.pool().attached
     }
 
@@ -198,7 +198,7 @@ impl Mount {
     }
 
     /// The pool, if it is attached.
-    pub fn if_attached(&self) -> Option<&Attached> {
+    pub fn if_attached(&self) -> Option<&AttachedPool> {
         (self.state.load(Acquire) == USABLE).then(|| self.attached())
     }
 
@@ -234,7 +234,7 @@ impl Mount {
 
     /// What is known of a mount that has been attached.
     #[inline]
-    fn state(&self) -> &State {
+    fn state(&self) -> &MountSnapshot {
         self.catch_up();
         self.pool().state.current()
     }
@@ -250,14 +250,14 @@ impl Mount {
     }
 
     /// What the table says now; where it says nothing, the flags stay as they were.
-    fn look(&self, fs: &dyn FileSystem, flags: u64) -> State {
+    fn look(&self, fs: &dyn FileSystem, flags: u64) -> MountSnapshot {
         match (self.spec.look)() {
-            Some(seen) => State {
+            Some(seen) => MountSnapshot {
                 flags: seen.flags,
                 is_reached: true,
                 covered: seen.nested.iter().filter_map(|path| self.find(fs, path)).collect(),
             },
-            None => State { flags, is_reached: false, covered: SmallVec::new() },
+            None => MountSnapshot { flags, is_reached: false, covered: SmallVec::new() },
         }
     }
 
@@ -280,30 +280,30 @@ impl Mount {
 
     /// `EROFS` where that would be a change, and nothing may be changed.
     #[inline]
-    pub fn check_change(&self, kind: FileKind, want: Access) -> Result<(), Errno> {
-        let changes = want.contains(Access::WRITE)
+    pub fn check_change(&self, kind: FileKind, want: AccessMask) -> Result<(), Errno> {
+        let changes = want.contains(AccessMask::WRITE)
             && matches!(kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
         if changes { self.check_writable() } else { Ok(()) }
     }
 
     /// Checks permission, and for changes whether the mount takes any.
     #[inline]
-    pub fn check(&self, creds: &Credentials, attr: &Attr, want: Access) -> Result<(), Errno> {
+    pub fn check(&self, creds: &Credentials, attr: &Attr, want: AccessMask) -> Result<(), Errno> {
         self.check_change(attr.kind, want)?;
         creds.check(self.attached().fs.as_ref(), attr, want)
     }
 
     /// `Kernel` where absolute paths do not lead here any more.
-    pub fn check_reached(&self) -> Call<()> {
-        if self.state().is_reached { Ok(()) } else { Err(Stop::Kernel) }
+    pub fn check_reached(&self) -> CallResult<()> {
+        if self.state().is_reached { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
     /// `Kernel` where the directories above the mount point keep this user out.
     pub fn check_reach(
         &self,
-        user: &Identity,
+        user: &ThreadIdentity,
         reach: impl FnOnce(&[u8]) -> Result<(), Errno>,
-    ) -> Call<()> {
+    ) -> CallResult<()> {
         let user = std::ptr::from_ref(user).addr();
         let mut known = self.reach.load(Relaxed);
         if known & !REACH != user || known & REACH == UNTRIED as usize {
@@ -312,7 +312,7 @@ impl Mount {
             known = user | state as usize;
             self.reach.store(known, Relaxed);
         }
-        if known & REACH == USABLE as usize { Ok(()) } else { Err(Stop::Kernel) }
+        if known & REACH == USABLE as usize { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
     /// A user has changed.
@@ -322,20 +322,24 @@ impl Mount {
 
     /// `Kernel` where another mount covers the inode. The walk has caught up when it began.
     #[inline]
-    pub fn check_covered(&self, ino: Ino) -> Call<()> {
-        if self.pool().state.current().covered.contains(&ino) { Err(Stop::Kernel) } else { Ok(()) }
+    pub fn check_covered(&self, ino: Ino) -> CallResult<()> {
+        if self.pool().state.current().covered.contains(&ino) {
+            Err(CallStop::Kernel)
+        } else {
+            Ok(())
+        }
     }
 
     /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
-    pub fn check_not_executed(&self, ino: Ino) -> Call<()> {
-        if self.attached().events.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
+    pub fn check_not_executed(&self, ino: Ino) -> CallResult<()> {
+        if self.attached().events.is_executed(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
     /// `Kernel` where the kernel may have pages of the file that somebody maps: what such pages hold, only calls by the
     /// kernel see and change.
     #[inline]
-    pub fn check_unmapped(&self, ino: Ino) -> Call<()> {
-        if self.attached().events.is_mapped(ino) { Err(Stop::Kernel) } else { Ok(()) }
+    pub fn check_unmapped(&self, ino: Ino) -> CallResult<()> {
+        if self.attached().events.is_mapped(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
     /// The inode at an absolute path, without symbolic links.
@@ -392,14 +396,14 @@ pub(crate) const MOUNTS: usize = 16;
 /// The mounts of a process, which only become more.
 #[derive(Default)]
 pub(crate) struct Mounts {
-    slots: [AtomicPtr<Mount>; MOUNTS],
+    slots: [AtomicPtr<ServedMount>; MOUNTS],
     /// Held while one of them is attached, and while the process forks.
     pub attaching: AttachLock,
 }
 
 impl Mounts {
     /// Adds one; `ENOSPC` beyond [`MOUNTS`].
-    pub fn add(&self, mount: Mount) -> Result<(), Errno> {
+    pub fn add(&self, mount: ServedMount) -> Result<(), Errno> {
         let mount = Box::into_raw(Box::new(mount));
         for slot in &self.slots {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
@@ -412,7 +416,7 @@ impl Mounts {
     }
 
     /// All of them, with their indexes.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &Mount)> {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &ServedMount)> {
         let slots = self.slots.iter().map(|slot| slot.load(Acquire));
         // SAFETY: a mount, once added, stays until `self` is dropped.
         slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
@@ -420,7 +424,7 @@ impl Mounts {
 
     /// A mount that is known to be there.
     #[inline]
-    pub fn get(&self, index: usize) -> &Mount {
+    pub fn get(&self, index: usize) -> &ServedMount {
         // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
         unsafe { &*self.slots[index % MOUNTS].load(Acquire) }
     }
@@ -438,7 +442,7 @@ impl Drop for Mounts {
     }
 }
 
-impl Drop for Mount {
+impl Drop for ServedMount {
     fn drop(&mut self) {
         let pool = *self.pool.get_mut();
         if !pool.is_null() {
@@ -456,7 +460,7 @@ mod tests {
     fn a_pool_is_opened_when_nothing_else_can_fail() {
         let mount = |attach| {
             let (mountpoint, look) = (b"/mnt".to_vec(), Box::new(|| None));
-            Mount::new(MountSpec { mountpoint, dev: 0, look, attach })
+            ServedMount::new(MountSpec { mountpoint, dev: 0, look, attach })
         };
         let lock = AttachLock::default();
         let refused = mount(Box::new(|| panic!("nothing is to be put behind it")));
@@ -469,7 +473,7 @@ mod tests {
 
     #[test]
     fn mount_points_are_stripped_by_whole_components() {
-        let mount = Mount::new(MountSpec {
+        let mount = ServedMount::new(MountSpec {
             mountpoint: b"/mnt/pool".to_vec(),
             dev: 0,
             look: Box::new(|| None),

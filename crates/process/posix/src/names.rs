@@ -1,11 +1,11 @@
 //! Names: making, removing, renaming. The order of checks is that of `fs/namei.c`.
 
 use crate::attributes::check_flags;
-use crate::creds::{Access, Caps};
+use crate::creds::{AccessMask, Caps};
 use crate::family::UNLINKABLE;
-use crate::held::{Held, Last, ParentAndName};
+use crate::held::{HeldInode, LastComponent, ParentAndName};
 use crate::lookup::Paths;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::proc_fd;
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
@@ -18,7 +18,7 @@ impl ParentAndName<'_, '_> {
     /// name of what is to be no directory (`filename_create`).
     fn check_vacant(&self, directory: bool) -> Result<(), Errno> {
         self.check_name()?;
-        if self.last != Last::Name || self.found.is_some() {
+        if self.last != LastComponent::Name || self.found.is_some() {
             return Err(Errno::EXIST);
         }
         if self.slash && !directory {
@@ -45,7 +45,12 @@ impl Names {
 
     /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
     /// to what it names. `node.umask` is filled in.
-    pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
+    pub(crate) fn create(
+        &self,
+        dir: &HeldInode<'_>,
+        name: &[u8],
+        node: NewNode<'_>,
+    ) -> CallResult<Attr> {
         let creds = &self.task().identity().effective;
         dir.check_create(creds)?;
         let umask = self.task().current_umask();
@@ -63,8 +68,8 @@ impl Names {
         dirfd: i32,
         path: &[u8],
         (directory, arguments): (bool, Result<(), Errno>),
-        act: impl FnOnce(ParentAndName<'_, '_>) -> Call<()>,
-    ) -> Call<()> {
+        act: impl FnOnce(ParentAndName<'_, '_>) -> CallResult<()>,
+    ) -> CallResult<()> {
         self.paths().at_parent(dirfd, path, |at| {
             let at = checked(at, arguments)?;
             at.check_vacant(directory)?;
@@ -72,7 +77,7 @@ impl Names {
         })
     }
 
-    fn make(&self, at: ParentAndName<'_, '_>, node: NewNode<'_>) -> Call<()> {
+    fn make(&self, at: ParentAndName<'_, '_>, node: NewNode<'_>) -> CallResult<()> {
         let made = self.create(at.dir, at.name, node)?;
         at.dir.fs().forget(made.ino, 1);
         Ok(())
@@ -90,7 +95,7 @@ impl Names {
         self.mknod_call(dirfd, path, mode, dev).into()
     }
 
-    fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> Call<()> {
+    fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> CallResult<()> {
         let number = dev as u32;
         let kind = match FileKind::from_mode(mode) {
             None if mode & libc::S_IFMT == 0 => Ok(NewKind::File),
@@ -147,7 +152,7 @@ impl Names {
             buf[..len].copy_from_slice(&target[..len]);
             Ok(len)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `link` (flags 0), `linkat`.
@@ -169,13 +174,13 @@ impl Names {
         to_dirfd: i32,
         to: &[u8],
         flags: i32,
-    ) -> Call<()> {
+    ) -> CallResult<()> {
         // By a descriptor, the kernel asks who has opened it.
         let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
         let may_be_anothers = self.task().identities.have_changed()
             && !self.task().identity().effective.can(Caps::DAC_READ_SEARCH);
         if flags & libc::AT_EMPTY_PATH != 0 && is_by_fd && may_be_anothers {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let by_fd = if from.is_empty() {
@@ -188,7 +193,7 @@ impl Names {
             Some(fd) => {
                 let ofd = self.table().get(fd)?;
                 let is_unlinkable = ofd.is(UNLINKABLE);
-                (Ok(Held::description(self.task(), ofd)), is_unlinkable)
+                (Ok(HeldInode::description(self.task(), ofd)), is_unlinkable)
             }
             None => {
                 let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
@@ -216,7 +221,7 @@ impl Names {
     }
 
     /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
-    fn may_link(&self, source: &Held<'_>) -> Result<(), Errno> {
+    fn may_link(&self, source: &HeldInode<'_>) -> Result<(), Errno> {
         let creds = &self.task().identity().effective;
         let attr = source.attr()?;
         if creds.owns(attr) || self.task().protection("protected_hardlinks") == 0 {
@@ -225,14 +230,14 @@ impl Names {
         let harmless = attr.kind == FileKind::File
             && attr.perm & 0o4000 == 0
             && attr.perm & 0o2010 != 0o2010
-            && creds.check(source.fs(), attr, Access::READ | Access::WRITE).is_ok();
+            && creds.check(source.fs(), attr, AccessMask::READ | AccessMask::WRITE).is_ok();
         if harmless { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// Whether the caller may take a name out of `dir` (`may_delete`).
-    fn may_delete(&self, dir: &Held<'_>, victim: &Attr) -> Result<(), Errno> {
+    fn may_delete(&self, dir: &HeldInode<'_>, victim: &Attr) -> Result<(), Errno> {
         let creds = &self.task().identity().effective;
-        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        dir.check(creds, AccessMask::WRITE | AccessMask::EXEC)?;
         if creds.can(Caps::FOWNER) { Ok(()) } else { creds.check_sticky(dir.attr()?, victim) }
     }
 
@@ -244,14 +249,14 @@ impl Names {
             .into()
     }
 
-    fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> Call<()> {
+    fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> CallResult<()> {
         let ParentAndName { dir, name, last, slash, found } = at;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
-            Last::Name => {}
+            LastComponent::Name => {}
             _ if !directory => return Err(Errno::ISDIR.into()),
-            Last::Dot => return Err(Errno::INVAL.into()),
-            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+            LastComponent::Dot => return Err(Errno::INVAL.into()),
+            LastComponent::DotDot => return Err(Errno::NOTEMPTY.into()),
         }
         dir.check_writable()?;
         at.check_name()?;
@@ -289,12 +294,12 @@ impl Names {
 
     fn rename_at(
         &self,
-        from: Call<ParentAndName<'_, '_>>,
-        to: Call<ParentAndName<'_, '_>>,
+        from: CallResult<ParentAndName<'_, '_>>,
+        to: CallResult<ParentAndName<'_, '_>>,
         flags: u32,
-    ) -> Call<()> {
-        if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
-            return Err(Stop::Kernel);
+    ) -> CallResult<()> {
+        if matches!(from, Err(CallStop::Kernel)) || matches!(to, Err(CallStop::Kernel)) {
+            return Err(CallStop::Kernel);
         }
         let leaves_whiteout = flags & libc::RENAME_WHITEOUT != 0;
         let flags = RenameFlags::from_bits(flags & !libc::RENAME_WHITEOUT).ok_or(Errno::INVAL)?;
@@ -306,10 +311,10 @@ impl Names {
         if from.dir.mount_index != to.dir.mount_index {
             return Err(Errno::XDEV.into());
         }
-        if from.last != Last::Name {
+        if from.last != LastComponent::Name {
             return Err(Errno::BUSY.into());
         }
-        if to.last != Last::Name {
+        if to.last != LastComponent::Name {
             let exists = flags == RenameFlags::NOREPLACE;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         }
@@ -319,7 +324,7 @@ impl Names {
         to.check_name()?;
         self.rename_found(from, source, to, flags, leaves_whiteout).map_err(|stop| match stop {
             // The kernel has looked the new name up before, which fails in a removed directory.
-            Stop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
+            CallStop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
             stop => stop,
         })
     }
@@ -328,11 +333,11 @@ impl Names {
     fn rename_found(
         &self,
         from: ParentAndName<'_, '_>,
-        source: &Held<'_>,
+        source: &HeldInode<'_>,
         to: ParentAndName<'_, '_>,
         flags: RenameFlags,
         leaves_whiteout: bool,
-    ) -> Call<()> {
+    ) -> CallResult<()> {
         let exchange = flags == RenameFlags::EXCHANGE;
         match to.found {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
@@ -374,7 +379,7 @@ impl Names {
         // A directory that moves gets another `..`: that is a change of it.
         let moved = [Some(source), target.filter(|_| exchange)];
         for dir in moved.into_iter().flatten().filter(|m| crosses && m.kind == FileKind::Dir) {
-            dir.check(creds, Access::WRITE)?;
+            dir.check(creds, AccessMask::WRITE)?;
         }
         let (from_name, to_name) = ((from.dir.ino, from.name), (to.dir.ino, to.name));
         let fs = from.dir.fs();
@@ -387,7 +392,12 @@ impl Names {
 
     /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it
     /// comes before permissions, as in the kernel.
-    fn check_not_above(&self, inode: &Held<'_>, dir: &Held<'_>, what: Errno) -> Result<(), Errno> {
+    fn check_not_above(
+        &self,
+        inode: &HeldInode<'_>,
+        dir: &HeldInode<'_>,
+        what: Errno,
+    ) -> Result<(), Errno> {
         if inode.kind != FileKind::Dir {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use vfs::Ino;
 
 /// Why an inode is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum NoteReason {
     /// This process has POSIX locks on it.
     Locks,
     /// The kernel has mapped it into this process.
@@ -19,7 +19,7 @@ pub enum Why {
 }
 
 /// An inode of a mount, and why.
-pub type Note = (usize, Ino, Why);
+pub type Note = (usize, Ino, NoteReason);
 
 /// A small set, mostly empty; asking an empty one costs a load.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Noted {
     }
 
     /// Notes an inode; returns whether it was not noted yet.
-    pub fn add(&self, mount: usize, ino: Ino, why: Why) -> bool {
+    pub fn add(&self, mount: usize, ino: Ino, why: NoteReason) -> bool {
         self.with(|notes| {
             let is_new = !notes.contains(&(mount, ino, why));
             if is_new {
@@ -62,7 +62,7 @@ impl Noted {
     }
 
     /// Forgets a note; returns whether there was one.
-    pub fn remove(&self, mount: usize, ino: Ino, why: Why) -> bool {
+    pub fn remove(&self, mount: usize, ino: Ino, why: NoteReason) -> bool {
         self.count.load(Relaxed) != 0
             && self.with(|notes| {
                 let before = notes.len();
@@ -77,13 +77,13 @@ impl Noted {
 
     /// Whether this process has POSIX locks on the inode.
     pub fn has_locks(&self, mount: usize, ino: Ino) -> bool {
-        self.has((mount, ino, Why::Locks))
+        self.has((mount, ino, NoteReason::Locks))
     }
 
     /// The inodes that are mapped, with their mounts.
     pub fn mapped(&self) -> SmallVec<[(usize, Ino); 8]> {
         let all = |notes: &mut SmallVec<[Note; 8]>| {
-            let mapped = notes.iter().filter(|note| note.2 == Why::Mapped);
+            let mapped = notes.iter().filter(|note| note.2 == NoteReason::Mapped);
             mapped.map(|(mount, ino, _)| (*mount, *ino)).collect()
         };
         if self.is_empty() { SmallVec::new() } else { self.with(all) }
@@ -96,7 +96,7 @@ impl Noted {
         }
         self.with(|notes| {
             let kept = |note: &Note| match note {
-                (m, i, Why::Kept(fd)) if (*m, *i) == (mount, ino) => Some(*fd),
+                (m, i, NoteReason::Kept(fd)) if (*m, *i) == (mount, ino) => Some(*fd),
                 _ => None,
             };
             let (at, fd) = notes.iter().enumerate().find_map(|(at, n)| Some((at, kept(n)?)))?;
@@ -108,8 +108,8 @@ impl Noted {
     /// A kept descriptor has another number now; returns whether it is one.
     pub fn move_kept(&self, from: i32, to: i32) -> bool {
         self.with(|notes| {
-            let kept = notes.iter_mut().find(|note| note.2 == Why::Kept(from));
-            kept.map(|note| note.2 = Why::Kept(to)).is_some()
+            let kept = notes.iter_mut().find(|note| note.2 == NoteReason::Kept(from));
+            kept.map(|note| note.2 = NoteReason::Kept(to)).is_some()
         })
     }
 
@@ -119,7 +119,7 @@ impl Noted {
         self.lock.store(0, Release);
         self.with(|notes| {
             let before = notes.clone();
-            notes.retain(|(_, _, why)| *why == Why::Mapped);
+            notes.retain(|(_, _, why)| *why == NoteReason::Mapped);
             before
         })
     }

@@ -3,7 +3,7 @@
 use crate::Errno;
 use crate::family::{PROMOTED, Position};
 use crate::promote::Promotions;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::sys::Kernel;
 use crate::table::OfdRef;
 use vfs::FileKind;
@@ -20,7 +20,7 @@ impl Promotions {
     /// The offset of a description, wherever it is kept. `Kernel` where the kernel keeps that of something else than a
     /// regular file.
     #[inline]
-    pub(crate) fn lock_offset<'a>(&'a self, ofd: &'a OfdRef<'_>) -> Call<Offset<'a>> {
+    pub(crate) fn lock_offset<'a>(&'a self, ofd: &'a OfdRef<'_>) -> CallResult<Offset<'a>> {
         let position = ofd.hold_position();
         if ofd.is(PROMOTED) {
             return self.lock_promoted_offset(ofd, position);
@@ -33,11 +33,11 @@ impl Promotions {
         &'a self,
         ofd: &OfdRef<'_>,
         position: Position<'a>,
-    ) -> Call<Offset<'a>> {
+    ) -> CallResult<Offset<'a>> {
         // Where it has been promoted since it was taken, the descriptor may be a placeholder still.
         self.adopt(ofd)?;
         if ofd.kind() != FileKind::File || ofd.fd() < 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         Ok(Offset::promoted(position, self.task().kernel.as_ref(), ofd.fd()))
     }

@@ -1,13 +1,13 @@
 //! Opening: `open`, `openat`, `creat`.
 
-use crate::content::Contents;
-use crate::creds::Access;
+use crate::content::FileContents;
+use crate::creds::AccessMask;
 use crate::descriptors::SETTABLE;
 use crate::family::{CREATED, OfdInit, UNLINKABLE};
-use crate::held::{Held, Last, ParentAndName, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, LastComponent, ParentAndName, Walked, Want};
+use crate::mount::ServedMount;
 use crate::parked::NewFd;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::Follow;
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, SetAttr};
@@ -28,14 +28,14 @@ pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
 const LARGEFILE: i32 = 0o100000;
 
 /// What opening an existing inode asks for.
-fn open_access(flags: i32) -> Access {
+fn open_access(flags: i32) -> AccessMask {
     let mut want = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => Access::READ,
-        libc::O_WRONLY => Access::WRITE,
-        _ => Access::READ | Access::WRITE,
+        libc::O_RDONLY => AccessMask::READ,
+        libc::O_WRONLY => AccessMask::WRITE,
+        _ => AccessMask::READ | AccessMask::WRITE,
     };
     if flags & libc::O_TRUNC != 0 {
-        want |= Access::WRITE;
+        want |= AccessMask::WRITE;
     }
     want
 }
@@ -53,13 +53,13 @@ fn check_open_flags(flags: i32) -> Result<(), Errno> {
     if bad { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-impl Contents {
+impl FileContents {
     /// `open`, `openat`, `creat`. Pipes, sockets and devices are the kernel's.
     pub fn open(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Served<i32> {
         self.open_call(dirfd, path, flags, mode).into()
     }
 
-    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Call<i32> {
+    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> CallResult<i32> {
         let flags = if flags & libc::O_PATH != 0 {
             flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
         } else {
@@ -77,7 +77,7 @@ impl Contents {
         };
         let arguments = check_open_flags(flags);
         if changes && !self.table().family.has_room() {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let mut attr = Attr::NONE;
         if let (false, Ok(())) = (creates, arguments)
@@ -90,7 +90,7 @@ impl Contents {
                 at.found.is_none().then(|| self.open_new(at, flags, mode))
             };
             match self.paths().at_cached_parent(dirfd, path, create) {
-                None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
+                None | Some(Err(CallStop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }
         }
@@ -126,7 +126,7 @@ impl Contents {
     }
 
     /// Creates a file and opens it.
-    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
+    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> CallResult<i32> {
         // As the kernel: without a free descriptor nothing is created.
         let new_fd = self.fd_for(at.dir, flags)?;
         let attr = self.names().create(at.dir, at.name, new_file(mode))?;
@@ -134,7 +134,7 @@ impl Contents {
     }
 
     /// Opens what is there, to which it takes over a reference.
-    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
+    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> CallResult<i32> {
         let mount = self.task().mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
@@ -144,7 +144,7 @@ impl Contents {
             self.may_open(mount, attr, flags)?;
             Ok(early)
         };
-        let early: Call<_> = early();
+        let early: CallResult<_> = early();
         let early = early.inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
         self.open_referred(mount_index, attr, early, (flags, 0))
     }
@@ -157,7 +157,7 @@ impl Contents {
         attr: &Attr,
         early: Option<NewFd<'_>>,
         (flags, state): (i32, u32),
-    ) -> Call<i32> {
+    ) -> CallResult<i32> {
         let mount = self.task().mount(mount_index);
         let give_back = || mount.attached().fs.forget(attr.ino, 1);
         let path_only = flags & libc::O_PATH != 0;
@@ -172,7 +172,7 @@ impl Contents {
         let ofd = self.table().describe(&init).map_err(|errno| {
             give_back();
             // What the family has no room for, the kernel has.
-            if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
+            if errno == Errno::NFILE && early.is_none() { CallStop::Kernel } else { errno.into() }
         })?;
         let table = self.table().lock_table();
         let new_fd = match early {
@@ -191,17 +191,17 @@ impl Contents {
     }
 
     /// A descriptor for what is opened below a directory.
-    fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
+    fn fd_for(&self, dir: &HeldInode<'_>, flags: i32) -> CallResult<NewFd<'_>> {
         self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
     /// A descriptor for what is opened below a mount.
-    fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
+    fn fd_below(&self, mount: (usize, &ServedMount), flags: i32) -> CallResult<NewFd<'_>> {
         self.fd_allocator().take_fd(&self.table().lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
     /// `may_open`, and `O_TRUNC`.
-    fn may_open(&self, mount: &Mount, attr: &Attr, flags: i32) -> Call<()> {
+    fn may_open(&self, mount: &ServedMount, attr: &Attr, flags: i32) -> CallResult<()> {
         let directory = attr.kind == FileKind::Dir;
         if flags & libc::O_DIRECTORY != 0 && !directory {
             return Err(Errno::NOTDIR.into());
@@ -212,15 +212,15 @@ impl Contents {
         let want = open_access(flags);
         match attr.kind {
             FileKind::Symlink => return Err(Errno::LOOP.into()),
-            FileKind::Dir if want.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
+            FileKind::Dir if want.contains(AccessMask::WRITE) => return Err(Errno::ISDIR.into()),
             FileKind::Dir | FileKind::File => {}
             FileKind::Fifo | FileKind::Socket | FileKind::Char | FileKind::Block => {
-                return Err(Stop::Kernel);
+                return Err(CallStop::Kernel);
             }
         }
         let creds = &self.task().identity().effective;
         mount.check(creds, attr, want)?;
-        if want.contains(Access::WRITE) {
+        if want.contains(AccessMask::WRITE) {
             mount.check_not_executed(attr.ino)?;
         }
         if flags & libc::O_NOATIME != 0 && !creds.owns(attr) {
@@ -245,8 +245,8 @@ impl Contents {
         walked: Walked<'p>,
         flags: i32,
         mode: u32,
-    ) -> Call<Option<(Held<'p>, u32)>> {
-        if walked.slash && walked.last == Last::Name {
+    ) -> CallResult<Option<(HeldInode<'p>, u32)>> {
+        if walked.slash && walked.last == LastComponent::Name {
             return Err(Errno::ISDIR.into());
         }
         walked.parent_and_name().check_name()?;
@@ -260,7 +260,7 @@ impl Contents {
             }
             None => match self.names().create(&walked.dir, &walked.name, new_file(mode)) {
                 Ok(attr) => Ok(Some((walked.dir.beside(attr), CREATED))),
-                Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
+                Err(CallStop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
                 Err(stop) => Err(stop),
             },
         }
@@ -268,7 +268,7 @@ impl Contents {
 
     /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory. A
     /// symbolic link (`O_NOFOLLOW`) is refused as at level 1.
-    fn may_create_over(&self, dir: &Held<'_>, found: &Held<'_>) -> Result<(), Errno> {
+    fn may_create_over(&self, dir: &HeldInode<'_>, found: &HeldInode<'_>) -> Result<(), Errno> {
         if !matches!(found.kind, FileKind::File | FileKind::Symlink) {
             return Ok(());
         }
@@ -285,13 +285,13 @@ impl Contents {
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> Call<Held<'p>> {
+    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> CallResult<HeldInode<'p>> {
         let dir = walked.existing()?;
         if dir.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
         let creds = &self.task().identity().effective;
-        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        dir.check(creds, AccessMask::WRITE | AccessMask::EXEC)?;
         let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
         let umask = self.task().current_umask();
         Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))

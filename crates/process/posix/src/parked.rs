@@ -20,8 +20,8 @@
 use crate::Errno;
 use crate::family::{FDS, PARKED};
 use crate::fd_allocator::FdAllocator;
-use crate::mount::Mount;
-use crate::served::{Call, Stop};
+use crate::mount::ServedMount;
+use crate::served::{CallResult, CallStop};
 use crate::table::TableLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -107,9 +107,9 @@ impl FdAllocator {
     pub(crate) fn take_fd(
         &self,
         table: &TableLock<'_>,
-        (index, mount): (usize, &Mount),
+        (index, mount): (usize, &ServedMount),
         cloexec: bool,
-    ) -> Call<NewFd<'_>> {
+    ) -> CallResult<NewFd<'_>> {
         let wanted = record(index, cloexec);
         let fd = match self.take_parked(table) {
             Some(fd) => {
@@ -128,7 +128,7 @@ impl FdAllocator {
         };
         if self.table().entry(fd).is_none() {
             let _ = self.close_fd(fd);
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         self.set_fd_record(fd, wanted);
         Ok(NewFd { allocator: self, fd })

@@ -77,7 +77,7 @@ struct Cached {
     text: SmallVec<[u8; TEXT_BYTES]>,
     creds: usize,
     mount_index: usize,
-    /// [`Mount::state_id`](crate::mount::Mount::state_id) during the walk.
+    /// [`ServedMount::state_id`](crate::mount::Mount::state_id) during the walk.
     state: usize,
     steps: Steps,
     dir: Ino,

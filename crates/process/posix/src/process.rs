@@ -1,16 +1,16 @@
 //! The process: how it starts and ends, and what happens to it: mounts, other users, fork and exec.
 
-use crate::content::Contents;
+use crate::content::FileContents;
 use crate::cwd::WorkingDir;
 use crate::descriptors::Descriptors;
 use crate::family::{HIDDEN, Member, PARKED};
 use crate::fd_allocator::FdAllocator;
 use crate::lookup::Paths;
-use crate::mount::Mount;
+use crate::mount::ServedMount;
 use crate::names::Names;
 use crate::promote::Promotions;
 use crate::sys::{Kernel, Raw};
-use crate::table::Table;
+use crate::table::DescriptorTable;
 use crate::task::Task;
 use crate::walk::PathWalk;
 use crate::{Errno, MountSpec};
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::*;
 /// Calls of libc are methods of the layers, by the same names: `process.contents().pwrite(…)`. The methods of this type prepare
 /// and follow what happens to the process: start, mounts, fork, exec, other users and limits.
 pub struct Process {
-    contents: Contents,
+    contents: FileContents,
 }
 
 impl Process {
@@ -34,15 +34,15 @@ impl Process {
     /// [`start`](Self::start) on another kernel.
     pub fn with_kernel(kernel: Box<dyn Kernel>) -> Result<Self, Errno> {
         arena::prepare();
-        let table = Table::new(Task::new(kernel)?)?;
+        let table = DescriptorTable::new(Task::new(kernel)?)?;
         let descriptors = Descriptors::new(Promotions::new(FdAllocator::new(table)));
         let paths = Paths::new(WorkingDir::new(PathWalk::new(descriptors)));
-        Ok(Self { contents: Contents::new(Names::new(paths)) })
+        Ok(Self { contents: FileContents::new(Names::new(paths)) })
     }
 
     /// Open files and their contents: `open`, reads, writes, sizes, copies, locks.
     #[inline(always)]
-    pub fn contents(&self) -> &Contents {
+    pub fn contents(&self) -> &FileContents {
         &self.contents
     }
 
@@ -78,7 +78,7 @@ impl Process {
 
     /// The table of descriptors: which of them are served.
     #[inline(always)]
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &DescriptorTable {
         self.contents.table()
     }
 
@@ -96,7 +96,7 @@ impl Process {
 
     /// Adds a mount; it is attached at its first use. `ENOSPC` beyond 16 mounts.
     pub fn add_mount(&self, spec: MountSpec) -> Result<(), Errno> {
-        self.task().mounts.add(Mount::new(spec))?;
+        self.task().mounts.add(ServedMount::new(spec))?;
         // What they have led to may lie behind it.
         self.path_walk().forget_paths();
         self.working_dir().cwd.forget();

@@ -20,12 +20,12 @@
 #![allow(unsafe_code)]
 
 use crate::creds;
-use crate::family::{Handle, Member, ON_KERNEL, Ofd, PARKED, PROMOTED, Segment, described};
+use crate::family::{Member, ON_KERNEL, Ofd, OfdHandle, PARKED, PROMOTED, Segment, described};
 use crate::fd_allocator::FdAllocator;
 use crate::mappings::Mappings;
-use crate::mount::Mount;
-use crate::noted::{Noted, Why};
-use crate::served::Stop;
+use crate::mount::ServedMount;
+use crate::noted::{NoteReason, Noted};
+use crate::served::CallStop;
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
 use mounts::{Opening, Ticket};
@@ -96,8 +96,8 @@ impl Promotions {
         }
         match self.table().get(fd) {
             Ok(ofd) => self.promote_ofd(&ofd),
-            Err(Stop::Kernel) => Ok(()),
-            Err(Stop::Errno(errno)) => Err(errno),
+            Err(CallStop::Kernel) => Ok(()),
+            Err(CallStop::Errno(errno)) => Err(errno),
         }
     }
 
@@ -140,7 +140,7 @@ impl Promotions {
 
     /// Opens the kernel's description of a file, and puts it onto every descriptor of this process that means it and is a
     /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
-    fn open_on_fds(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
+    fn open_on_fds(&self, table: &TableLock<'_>, handle: OfdHandle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
         for fd in 0..self.table().fd_end() {
@@ -189,7 +189,7 @@ impl Promotions {
     }
 
     /// A descriptor is a duplicate of the kernel's description from now on.
-    fn set_on_kernel(&self, fd: i32, handle: Handle) {
+    fn set_on_kernel(&self, fd: i32, handle: OfdHandle) {
         self.fd_allocator().forget_fd_records(fd..fd + 1);
         self.table().entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
@@ -248,7 +248,7 @@ impl Promotions {
     /// Closes a descriptor that is the kernel's description and nothing else's, unless there are locks (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
         if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.fd_allocator().mark_hidden(fd) {
-            self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
+            self.noted.add(ofd.mount(), ofd.ino(), NoteReason::Kept(fd));
         } else {
             let _ = self.fd_allocator().close_fd(fd);
         }
@@ -282,7 +282,7 @@ impl Promotions {
 
     /// Occupies the free descriptors below `fd`, so that it is the lowest when it is closed. `None` where those
     /// are many.
-    fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
+    fn fill_below(&self, fd: i32, mount: &ServedMount) -> Option<Fillers<'_>> {
         let mut fillers = Fillers { allocator: self.fd_allocator(), fds: SmallVec::new() };
         // What is parked is occupied already.
         while fillers.fds.len() < FILLERS {
@@ -302,7 +302,7 @@ impl Promotions {
 
     /// The directory below which a name opens an inode whatever its permissions (promote-M4), as a hidden descriptor;
     /// `None` where the mount's server has none.
-    fn capability(&self, _table: &TableLock<'_>, mount: &Mount) -> Option<i32> {
+    fn capability(&self, _table: &TableLock<'_>, mount: &ServedMount) -> Option<i32> {
         if let Some(known) = mount.capability() {
             return known;
         }
@@ -573,7 +573,7 @@ impl Promotions {
     fn inherit(&self, old: &Segment, new: &Segment) {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
-        let hold = |handle: Handle| new.holds(handle).fetch_add(1, Relaxed) == 0;
+        let hold = |handle: OfdHandle| new.holds(handle).fetch_add(1, Relaxed) == 0;
         let fds = old.fds[..end as usize].iter().zip(&new.fds).map(|(a, b)| (a.load(Acquire), b));
         for (handle, entry) in fds.chain([(old.cwd.load(Acquire), &new.cwd)]) {
             entry.store(handle, Relaxed);
@@ -591,12 +591,12 @@ impl Promotions {
     fn notes_after_fork(&self) {
         for (mount, ino, why) in self.noted.after_fork() {
             match why {
-                Why::Kept(fd) => self.fd_allocator().unhide(fd),
-                Why::Mapped => {
+                NoteReason::Kept(fd) => self.fd_allocator().unhide(fd),
+                NoteReason::Mapped => {
                     // It fails where the pool does, and then every call.
                     let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
                 }
-                Why::Locks => {}
+                NoteReason::Locks => {}
             }
         }
     }
@@ -604,13 +604,13 @@ impl Promotions {
     /// Notes that the kernel maps a file, before it does: from then on everybody's calls on it are the kernel's
     /// ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
     pub(crate) fn begin_mapping(&self, mount: usize, ino: Ino, fd: i32) -> Result<(), Errno> {
-        if !self.noted.add(mount, ino, Why::Mapped) {
+        if !self.noted.add(mount, ino, NoteReason::Mapped) {
             return Ok(());
         }
         let events = &self.task().mount(mount).attached().events;
         let was_mapped = events.is_mapped(ino);
         events.begin_mapping(ino).inspect_err(|_| {
-            self.noted.remove(mount, ino, Why::Mapped);
+            self.noted.remove(mount, ino, NoteReason::Mapped);
         })?;
         // The caller decides the size: none that is older may come afterwards.
         events.wait_for_openings(ino, false);

@@ -5,18 +5,18 @@
 //!   has it shares; its data is served here.
 //! - **recognize-I2** Descriptors that the kernel has on one description are one description here.
 
-use crate::content::Contents;
+use crate::content::FileContents;
 use crate::family::{ON_KERNEL, OfdInit, PROMOTED};
-use crate::mount::Mount;
+use crate::mount::ServedMount;
 use crate::open::SHOWN_BY_KERNEL;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use std::sync::atomic::Ordering::*;
 use vfs::{FileKind, Ino};
 
-impl Contents {
+impl FileContents {
     /// The mount of whose files `fd` is one, if the kernel says so, with its index and the inode.
-    fn mount_of(&self, fd: i32) -> Option<(usize, &Mount, Ino)> {
+    fn mount_of(&self, fd: i32) -> Option<(usize, &ServedMount, Ino)> {
         let (device, ino, kind) = self.task().kernel.identity(fd).ok()?;
         let (index, mount) = self.task().mounts().find(|(_, mount)| mount.spec.dev == device)?;
         (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
@@ -60,21 +60,21 @@ impl Contents {
         self.recognize_call(fd).is_ok()
     }
 
-    fn recognize_call(&self, fd: i32) -> Call<()> {
-        let (index, mount, ino) = self.mount_of(fd).ok_or(Stop::Kernel)?;
+    fn recognize_call(&self, fd: i32) -> CallResult<()> {
+        let (index, mount, ino) = self.mount_of(fd).ok_or(CallStop::Kernel)?;
         let attached = self.path_walk().attach(mount)?;
         let flags = self.task().kernel.status(fd)?;
         if flags & libc::O_PATH != 0 || self.table().entry(fd).is_none() {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         // A reference for the description: the kernel's keeps the inode meanwhile.
         let attr = attached.fs.lookup(ino, b".")?;
-        let give_back = |stop: Stop| {
+        let give_back = |stop: CallStop| {
             attached.fs.forget(ino, 1);
             stop
         };
         if attr.kind != FileKind::File {
-            return Err(give_back(Stop::Kernel));
+            return Err(give_back(CallStop::Kernel));
         }
         let table = self.table().lock_table();
         let ofd = match self.same_description(fd, index, ino) {
@@ -97,7 +97,7 @@ impl Contents {
         // Another thread may have put something else there meanwhile.
         if self.table().owns(fd) || self.mount_of(fd).is_none_or(|(_, _, now)| now != ino) {
             drop((table, ofd));
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let before = self.table().install(&table, fd, ofd, ON_KERNEL);
         drop((table, before));

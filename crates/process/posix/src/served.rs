@@ -14,11 +14,11 @@ pub enum Served<T> {
 
 /// Why a call ends early, inside this crate.
 ///
-/// Its tag is as wide as what a [`Call`] holds in the same place. With a narrow one, descriptions are stored in halves and
+/// Its tag is as wide as what a [`CallResult`] holds in the same place. With a narrow one, descriptions are stored in halves and
 /// loaded whole, which stalls each read and write for as long as ten instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Stop {
+pub(crate) enum CallStop {
     /// It fails.
     Errno(Errno),
     /// It is the kernel's.
@@ -26,29 +26,29 @@ pub(crate) enum Stop {
 }
 
 /// A call on its way to [`Served`].
-pub(crate) type Call<T> = Result<T, Stop>;
+pub(crate) type CallResult<T> = Result<T, CallStop>;
 
-impl From<Errno> for Stop {
+impl From<Errno> for CallStop {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
     }
 }
 
-impl<T> From<Call<T>> for Served<T> {
-    fn from(call: Call<T>) -> Self {
+impl<T> From<CallResult<T>> for Served<T> {
+    fn from(call: CallResult<T>) -> Self {
         match call {
             Ok(value) => Self::Done(Ok(value)),
-            Err(Stop::Errno(errno)) => Self::Done(Err(errno)),
-            Err(Stop::Kernel) => Self::Kernel,
+            Err(CallStop::Errno(errno)) => Self::Done(Err(errno)),
+            Err(CallStop::Kernel) => Self::Kernel,
         }
     }
 }
 
 /// Arguments are checked before paths are looked at; but whose call it is, is known only by then.
 /// So: what a walk `found`, unless `arguments` are bad.
-pub(crate) fn checked<T>(found: Call<T>, arguments: Result<(), Errno>) -> Call<T> {
+pub(crate) fn checked<T>(found: CallResult<T>, arguments: Result<(), Errno>) -> CallResult<T> {
     match found {
-        Err(Stop::Kernel) => Err(Stop::Kernel),
+        Err(CallStop::Kernel) => Err(CallStop::Kernel),
         found => {
             arguments?;
             found

@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::family::{
-    FDS, Family, HIDDEN, Handle, Member, ON_KERNEL, Ofd, OfdInit, PARKED, Position, Segment,
+    FDS, Family, HIDDEN, Member, ON_KERNEL, Ofd, OfdHandle, OfdInit, PARKED, Position, Segment,
     described, raise,
 };
-use crate::mount::Mount;
-use crate::served::{Call, Stop};
+use crate::mount::ServedMount;
+use crate::served::{CallResult, CallStop};
 use crate::task::Task;
 use os::threads::OwnU32;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use vfs::{Attr, Errno, FileSystem};
 
 /// The table of descriptors of a process and its open file descriptions, in the memory that its family shares.
-pub struct Table {
+pub struct DescriptorTable {
     task: Task,
     pub(crate) family: Family,
     segment: AtomicPtr<Segment>,
@@ -46,8 +46,8 @@ impl Drop for TableLock<'_> {
 
 /// A description in use by a call.
 pub(crate) struct OfdRef<'p> {
-    table: &'p Table,
-    pub handle: Handle,
+    table: &'p DescriptorTable,
+    pub handle: OfdHandle,
     /// The descriptor by which it was taken, if it was by one; else -1.
     fd: i32,
 }
@@ -78,7 +78,7 @@ fn wants_write(flags: i32) -> bool {
 impl OfdRef<'_> {
     /// Its mount.
     #[inline]
-    pub fn mount(&self) -> &Mount {
+    pub fn mount(&self) -> &ServedMount {
         self.table.task().mount(self.mount_index())
     }
 
@@ -111,9 +111,9 @@ impl OfdRef<'_> {
         self.position(table.member().token, |token| table.family.is_dead(token))
     }
 
-    /// `Kernel` where the file's data is the kernel's to read and write ([`Mount::check_unmapped`]).
+    /// `Kernel` where the file's data is the kernel's to read and write ([`ServedMount::check_unmapped`]).
     #[inline]
-    pub fn check_unmapped(&self) -> Call<()> {
+    pub fn check_unmapped(&self) -> CallResult<()> {
         self.mount().check_unmapped(self.ino())
     }
 
@@ -136,7 +136,7 @@ impl OfdRef<'_> {
     }
 }
 
-impl Table {
+impl DescriptorTable {
     pub(crate) fn new(task: Task) -> Result<Self, Errno> {
         let family = Family::new()?;
         let member = family.claim()?;
@@ -193,10 +193,10 @@ impl Table {
 
     /// Takes the description of a descriptor. `Kernel` where it is not ours (any more).
     #[inline]
-    pub(crate) fn get(&self, fd: i32) -> Call<OfdRef<'_>> {
-        let Some(entry) = self.entry(fd) else { return Err(Stop::Kernel) };
+    pub(crate) fn get(&self, fd: i32) -> CallResult<OfdRef<'_>> {
+        let Some(entry) = self.entry(fd) else { return Err(CallStop::Kernel) };
         if entry.load(Relaxed) == 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let mut ofd = self.get_entry(entry)?;
         ofd.fd = fd;
@@ -205,11 +205,11 @@ impl Table {
 
     /// Takes the description that an entry refers to.
     #[inline]
-    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> Call<OfdRef<'_>> {
+    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> CallResult<OfdRef<'_>> {
         loop {
             let word = entry.load(Acquire);
             match word {
-                0 => return Err(Stop::Kernel),
+                0 => return Err(CallStop::Kernel),
                 HIDDEN | PARKED => return Err(Errno::BADF.into()),
                 _ => {}
             }
@@ -239,21 +239,21 @@ impl Table {
 
     /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
     #[inline]
-    pub(crate) fn get_open(&self, fd: i32) -> Call<OfdRef<'_>> {
+    pub(crate) fn get_open(&self, fd: i32) -> CallResult<OfdRef<'_>> {
         let ofd = self.get(fd)?;
         if ofd.oflags() & libc::O_PATH != 0 { Err(Errno::BADF.into()) } else { Ok(ofd) }
     }
 
     /// Adds a hold (family-F1); `false` where there is none to add to.
     #[inline]
-    fn hold(&self, handle: Handle) -> bool {
+    fn hold(&self, handle: OfdHandle) -> bool {
         let more = |have: u32| (have > 0).then_some(have + 1);
         self.segment().holds(handle).modify(more).is_ok()
     }
 
     /// Gives a hold back.
     #[inline]
-    pub(crate) fn put(&self, handle: Handle) {
+    pub(crate) fn put(&self, handle: OfdHandle) {
         if self.segment().holds(handle).modify(|have| Some(have - 1)) == Ok(1) {
             self.release(handle);
         }
@@ -261,7 +261,7 @@ impl Table {
 
     /// The last hold of this process is gone (family-F1).
     #[cold]
-    fn release(&self, handle: Handle) {
+    fn release(&self, handle: OfdHandle) {
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         self.family.drop_holder(handle);
@@ -301,7 +301,7 @@ impl Table {
         _table: &TableLock<'_>,
         fd: i32,
         ofd: OfdRef<'_>,
-        on_kernel: Handle,
+        on_kernel: OfdHandle,
     ) -> Option<OfdRef<'_>> {
         let member = self.member();
         raise(&member.segment().fd_end, fd as u32 + 1);
@@ -317,7 +317,7 @@ impl Table {
     }
 
     /// The hold that an entry had.
-    fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
+    fn released(&self, handle: OfdHandle) -> Option<OfdRef<'_>> {
         described(handle).map(|handle| OfdRef { table: self, handle, fd: -1 })
     }
 

@@ -1,8 +1,8 @@
 //! What every call depends on, whatever it is about: the kernel, the mounts, who the process is, and its limits.
 
-use crate::creds::Identity;
+use crate::creds::ThreadIdentity;
 use crate::identity::Identities;
-use crate::mount::{Mount, Mounts};
+use crate::mount::{Mounts, ServedMount};
 use crate::sys::Kernel;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -35,19 +35,19 @@ impl Task {
     }
 
     /// The mounts, with their indexes.
-    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &Mount)> {
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &ServedMount)> {
         self.mounts.iter()
     }
 
     /// A mount that is known to be there.
     #[inline]
-    pub(crate) fn mount(&self, index: usize) -> &Mount {
+    pub(crate) fn mount(&self, index: usize) -> &ServedMount {
         self.mounts.get(index)
     }
 
     /// User, groups and capabilities of the calling thread.
     #[inline]
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ThreadIdentity {
         self.identities.current()
     }
 

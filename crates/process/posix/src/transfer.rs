@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::content::{Contents, read_content, sync_if};
-use crate::noted::Why;
-use crate::served::{Call, Stop};
+use crate::content::{FileContents, read_content, sync_if};
+use crate::noted::NoteReason;
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use rustix::fs::MemfdFlags;
@@ -19,19 +19,19 @@ const SNAPSHOT_MAX: usize = 16 << 20;
 /// Bytes that `sendfile` moves at once, and a private mapping is filled with.
 const CHUNK: usize = 64 << 10;
 
-impl Contents {
+impl FileContents {
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms: the kernel's locks on the kernel's
     /// description, so that they hold for the mount's users, too.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
         self.lock_call(fd, cmd, lock).into()
     }
 
-    fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Call<()> {
+    fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> CallResult<()> {
         let ofd = self.table().get_open(fd)?;
         self.promotions().promote_ofd(&ofd)?;
         let posix = matches!(cmd, libc::F_SETLK | libc::F_SETLKW);
         if posix && lock.l_type != libc::F_UNLCK as i16 {
-            self.promotions().noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
+            self.promotions().noted.add(ofd.mount_index(), ofd.ino(), NoteReason::Locks);
         }
         Ok(self.task().kernel.lock(fd, cmd, lock)?)
     }
@@ -43,7 +43,7 @@ impl Contents {
             self.promotions().promote_ofd(&ofd)?;
             Ok(self.task().kernel.flock(fd, operation)?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `copy_file_range`. `EXDEV` between a file of ours and another's, as between any two file systems: the program copies
@@ -68,13 +68,15 @@ impl Contents {
         to_offset: Option<&mut i64>,
         len: usize,
         flags: u32,
-    ) -> Call<usize> {
+    ) -> CallResult<usize> {
         let (src, dst) = match (self.table().get(from), self.table().get(to)) {
             (Ok(src), Ok(dst)) if src.mount_index() == dst.mount_index() => (src, dst),
-            (Err(Stop::Errno(errno)), _) | (_, Err(Stop::Errno(errno))) => return Err(errno.into()),
-            (Ok(_), Err(Stop::Kernel)) => return Err(self.other_device(flags, to).into()),
+            (Err(CallStop::Errno(errno)), _) | (_, Err(CallStop::Errno(errno))) => {
+                return Err(errno.into());
+            }
+            (Ok(_), Err(CallStop::Kernel)) => return Err(self.other_device(flags, to).into()),
             (_, Ok(_)) => return Err(self.other_device(flags, from).into()),
-            (Err(Stop::Kernel), Err(Stop::Kernel)) => return Err(Stop::Kernel),
+            (Err(CallStop::Kernel), Err(CallStop::Kernel)) => return Err(CallStop::Kernel),
         };
         if flags != 0 {
             return Err(Errno::INVAL.into());
@@ -95,7 +97,7 @@ impl Contents {
         }
         let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
             Some(at) => Ok(**at),
-            None => Ok::<i64, Stop>(self.promotions().lock_offset(ofd)?.get()? as i64),
+            None => Ok::<i64, CallStop>(self.promotions().lock_offset(ofd)?.get()? as i64),
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
@@ -131,7 +133,7 @@ impl Contents {
                 Some(place) => *place = (at + copied) as i64,
                 None => self.promotions().lock_offset(ofd)?.set(at + copied)?,
             }
-            Ok::<(), Stop>(())
+            Ok::<(), CallStop>(())
         };
         advance(from_offset, &src, src_at)?;
         advance(to_offset, &dst, dst_at)?;
@@ -159,7 +161,7 @@ impl Contents {
 
     /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they are promoted, as the kernel
     /// has to make the call.
-    fn pair(&self, a: i32, b: i32) -> Call<(OfdRef<'_>, OfdRef<'_>)> {
+    fn pair(&self, a: i32, b: i32) -> CallResult<(OfdRef<'_>, OfdRef<'_>)> {
         if let (Ok(a), Ok(b)) = (self.table().get(a), self.table().get(b))
             && a.mount_index() == b.mount_index()
         {
@@ -167,7 +169,7 @@ impl Contents {
         }
         self.promotions().promote(a)?;
         self.promotions().promote(b)?;
-        Err(Stop::Kernel)
+        Err(CallStop::Kernel)
     }
 
     /// `sendfile`.
@@ -187,7 +189,7 @@ impl Contents {
         from: i32,
         offset: Option<&mut i64>,
         count: usize,
-    ) -> Call<usize> {
+    ) -> CallResult<usize> {
         let (src, dst) = self.pair(from, out)?;
         if !src.is_readable() || !dst.is_writable() {
             return Err(Errno::BADF.into());
@@ -257,7 +259,7 @@ impl Contents {
         flags: i32,
         fd: i32,
         offset: i64,
-    ) -> Call<usize> {
+    ) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
         let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
         let page = rustix::param::page_size() as i64;
@@ -286,7 +288,7 @@ impl Contents {
             if plain {
                 self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
             }
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let executable = prot & libc::PROT_EXEC != 0;
         if executable && ofd.mount().flags() & libc::ST_NOEXEC != 0 {
@@ -297,7 +299,7 @@ impl Contents {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOSYS | Errno::PERM) if !is_direct => {
                 self.promotions().promote_ofd(&ofd)?;
                 self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
-                Err(Stop::Kernel)
+                Err(CallStop::Kernel)
             }
             mapped => Ok(mapped?),
         }

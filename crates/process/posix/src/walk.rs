@@ -3,13 +3,13 @@
 //! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
 //!   inode) ends with `Kernel`, and nothing has changed.
 
-use crate::Attached;
-use crate::creds::{Access, Credentials};
+use crate::AttachedPool;
+use crate::creds::{AccessMask, Credentials};
 use crate::descriptors::Descriptors;
-use crate::held::{Held, Inode, Last, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, InodeHold, LastComponent, Walked, Want};
+use crate::mount::ServedMount;
 use crate::path_cache::{PathCache, PathKey, Steps};
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -18,7 +18,7 @@ use vfs::{Errno, FileKind};
 
 /// Where a walk starts.
 pub(crate) struct Start<'p, 'a> {
-    dir: Inode<'p>,
+    dir: InodeHold<'p>,
     /// What remains of the path.
     rest: &'a [u8],
     /// The key to cache the directory by when it is found, with the state of the mount.
@@ -59,7 +59,7 @@ impl PathWalk {
     }
 
     /// The pool of a mount, attached at the first use; `Kernel` where that failed.
-    pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
+    pub(crate) fn attach<'m>(&self, mount: &'m ServedMount) -> CallResult<&'m AttachedPool> {
         let placeholder = || {
             self.task().check_user_namespace()?;
             let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -72,7 +72,7 @@ impl PathWalk {
 
     /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.
     #[inline]
-    pub(crate) fn reach_mount(&self, mount: &Mount) -> Call<()> {
+    pub(crate) fn reach_mount(&self, mount: &ServedMount) -> CallResult<()> {
         self.attach(mount)?;
         mount.check_reached()?;
         // Not by access(2), for which the kernel asks the server.
@@ -86,7 +86,7 @@ impl PathWalk {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'_>> {
+    ) -> CallResult<Walked<'_>> {
         self.walk_from(self.skip(None, path, creds)?, want, path, follow, creds)
     }
 
@@ -98,8 +98,8 @@ impl PathWalk {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'p>> {
-        let (mut dir, rest, mut key) = (Held::from(start.dir), start.rest, start.key);
+    ) -> CallResult<Walked<'p>> {
+        let (mut dir, rest, mut key) = (HeldInode::from(start.dir), start.rest, start.key);
         let mut steps = Steps::new();
         if path.len() >= libc::PATH_MAX as usize {
             return Err(Errno::NAMETOOLONG.into());
@@ -121,17 +121,17 @@ impl PathWalk {
             }
             let last = match name {
                 // A name that is made or removed there is one of the file system above.
-                b"" if follow == Follow::Never => return Err(Stop::Kernel),
+                b"" if follow == Follow::Never => return Err(CallStop::Kernel),
                 b"" => {
                     let found = Some(dir.again()?);
                     let name = SmallVec::new();
-                    return Ok(Walked { dir, name, last: Last::Dot, slash: false, found });
+                    return Ok(Walked { dir, name, last: LastComponent::Dot, slash: false, found });
                 }
-                b"." => Last::Dot,
-                b".." => Last::DotDot,
-                _ => Last::Name,
+                b"." => LastComponent::Dot,
+                b".." => LastComponent::DotDot,
+                _ => LastComponent::Name,
             };
-            if last == Last::DotDot {
+            if last == LastComponent::DotDot {
                 key = None;
             } else if let Some((key, state)) = key.take_if(|_| is_last) {
                 self.path_cache.keep(
@@ -141,21 +141,23 @@ impl PathWalk {
                     &steps,
                     dir.ino,
                 );
-            } else if key.is_some() && last == Last::Name {
+            } else if key.is_some() && last == LastComponent::Name {
                 match dir.fs().version(dir.ino) {
                     Some(version) => steps.push((dir.ino, version)),
                     None => key = None,
                 }
             }
-            dir.check(creds, Access::EXEC)?;
+            dir.check(creds, AccessMask::EXEC)?;
             let found = match last {
-                Last::Dot if !is_last => {
+                LastComponent::Dot if !is_last => {
                     at += len;
                     continue;
                 }
-                Last::Dot => Some(dir.again()?),
-                Last::DotDot if dir.ino == dir.fs().root() => return Err(Stop::Kernel),
-                Last::Name if slash && follow == Follow::ToCreate => {
+                LastComponent::Dot => Some(dir.again()?),
+                LastComponent::DotDot if dir.ino == dir.fs().root() => {
+                    return Err(CallStop::Kernel);
+                }
+                LastComponent::Name if slash && follow == Follow::ToCreate => {
                     return Err(Errno::ISDIR.into());
                 }
                 // Whoever makes or removes the name says so in its turn.
@@ -206,7 +208,12 @@ impl PathWalk {
 
     /// `fs.protected_symlinks`: in a sticky directory that everybody may write to, only one's own
     /// links and those of the directory's owner.
-    fn may_follow(&self, dir: &Held<'_>, link: &Held<'_>, creds: &Credentials) -> Call<()> {
+    fn may_follow(
+        &self,
+        dir: &HeldInode<'_>,
+        link: &HeldInode<'_>,
+        creds: &Credentials,
+    ) -> CallResult<()> {
         let owner = link.attr()?.uid;
         if owner == creds.uid {
             return Ok(());
@@ -230,12 +237,12 @@ impl PathWalk {
     #[inline]
     pub(crate) fn skip<'p, 'a>(
         &'p self,
-        from: Option<(Inode<'p>, &'a [u8])>,
+        from: Option<(InodeHold<'p>, &'a [u8])>,
         path: &'a [u8],
         creds: &Credentials,
-    ) -> Call<Start<'p, 'a>> {
+    ) -> CallResult<Start<'p, 'a>> {
         if from.is_none() && self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let creds = std::ptr::from_ref(creds).addr();
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
@@ -243,7 +250,7 @@ impl PathWalk {
         if let Some((key, name)) = key
             && let Some(used) = self.path_cache.find(&self.task().mounts, &key)
         {
-            let dir = Inode::kept(self.task(), used);
+            let dir = InodeHold::kept(self.task(), used);
             return Ok(Start { dir, rest: name, key: None });
         }
         let (dir, rest) = match from {
@@ -259,11 +266,11 @@ impl PathWalk {
     }
 
     /// The mount that an absolute path leads into by its text, and how much of it that is.
-    fn start_of_absolute(&self, path: &[u8]) -> Call<(Inode<'_>, usize)> {
+    fn start_of_absolute(&self, path: &[u8]) -> CallResult<(InodeHold<'_>, usize)> {
         if self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
-        let mut best: Option<(usize, &Mount, &[u8])> = None;
+        let mut best: Option<(usize, &ServedMount, &[u8])> = None;
         for (i, mount) in self.task().mounts() {
             if let Some(rest) = mount.strip(path)
                 && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
@@ -271,13 +278,13 @@ impl PathWalk {
                 best = Some((i, mount, rest));
             }
         }
-        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        let (index, mount, rest) = best.ok_or(CallStop::Kernel)?;
         self.reach_mount(mount)?;
-        Ok((Inode::root(index, mount), path.len() - rest.len()))
+        Ok((InodeHold::root(index, mount), path.len() - rest.len()))
     }
 
     /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
-    fn promote_proc(&self, path: &[u8]) -> Call<()> {
+    fn promote_proc(&self, path: &[u8]) -> CallResult<()> {
         if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.table().owns(*fd)) {
             self.promotions().promote(fd)?;
         }

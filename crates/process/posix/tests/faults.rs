@@ -10,7 +10,7 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use common::{Engine, Fault, World, done, libc_result};
+use common::{KernelFault, TestEngine, TestWorld, done, libc_result};
 use posix::{Errno, Served};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
@@ -41,8 +41,8 @@ struct Number {
 }
 
 /// A program and what it has.
-struct Program {
-    world: World,
+struct TestedProgram {
+    world: TestWorld,
     setting: Setting,
     descriptions: Vec<Description>,
     numbers: BTreeMap<i32, Number>,
@@ -100,12 +100,12 @@ impl Setting {
 }
 
 /// A call that failed, or was left to the kernel.
-type Outcome = Result<(), Errno>;
+type ScenarioOutcome = Result<(), Errno>;
 
-type Scenario = fn(&mut Program) -> Outcome;
+type FaultScenario = fn(&mut TestedProgram) -> ScenarioOutcome;
 
 /// By name, so that a failure says which.
-const SCENARIOS: &[(&str, Scenario)] = &[
+const SCENARIOS: &[(&str, FaultScenario)] = &[
     ("open", |p| p.open("other", libc::O_RDWR)),
     ("open of a new file", |p| p.open("new", RW | libc::O_EXCL)),
     ("open that truncates", |p| p.open("other", libc::O_RDWR | libc::O_TRUNC)),
@@ -226,10 +226,10 @@ fn descriptors() -> BTreeMap<i32, String> {
     numbers.into_iter().filter_map(link).collect()
 }
 
-impl Program {
-    fn new(engine: Engine, setting: Setting) -> Self {
+impl TestedProgram {
+    fn new(engine: TestEngine, setting: Setting) -> Self {
         let before = descriptors();
-        let world = World::new(engine);
+        let world = TestWorld::new(engine);
         let mut program = Self {
             world,
             setting,
@@ -304,7 +304,7 @@ impl Program {
         self.numbers.insert(fd, Number { of, cloexec, delegated: false });
     }
 
-    fn open(&mut self, name: &'static str, flags: i32) -> Outcome {
+    fn open(&mut self, name: &'static str, flags: i32) -> ScenarioOutcome {
         let path = self.world.path(name);
         let fd = done(self.world.process.contents().open(libc::AT_FDCWD, &path, flags, 0o644))?;
         let ino = done(self.world.process.names().fstat(fd)).unwrap().st_ino;
@@ -321,7 +321,7 @@ impl Program {
         Ok(())
     }
 
-    fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> Outcome {
+    fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> ScenarioOutcome {
         let new = done(self.world.process.descriptors().fcntl(fd, cmd, min))?;
         let of = self.numbers[&fd].of;
         self.add(new, of, cmd == libc::F_DUPFD_CLOEXEC);
@@ -337,7 +337,7 @@ impl Program {
         }
     }
 
-    fn dup_to(&mut self, fd: i32, to: i32, cloexec: bool) -> Outcome {
+    fn dup_to(&mut self, fd: i32, to: i32, cloexec: bool) -> ScenarioOutcome {
         let limit = getrlimit(Resource::Nofile).current.unwrap();
         let saved = (to == 0).then(|| {
             set_limit(1024);
@@ -378,7 +378,7 @@ impl Program {
         Ok(())
     }
 
-    fn dup_foreign(&mut self, to: i32) -> Outcome {
+    fn dup_foreign(&mut self, to: i32) -> ScenarioOutcome {
         let from = self.foreign[0];
         assert_eq!(done(self.world.process.descriptors().dup2(from, to))?, to);
         self.closed(to);
@@ -386,7 +386,7 @@ impl Program {
         Ok(())
     }
 
-    fn close(&mut self, fd: i32) -> Outcome {
+    fn close(&mut self, fd: i32) -> ScenarioOutcome {
         let closed = if self.numbers[&fd].delegated {
             // SAFETY: a descriptor of this test.
             libc_result(unsafe { libc::close(fd) }.into()).map(drop)
@@ -398,12 +398,12 @@ impl Program {
         closed
     }
 
-    fn close_all(&mut self) -> Outcome {
+    fn close_all(&mut self) -> ScenarioOutcome {
         let numbers: Vec<i32> = self.numbers.keys().copied().collect();
-        numbers.into_iter().map(|fd| self.close(fd)).fold(Ok(()), Outcome::and)
+        numbers.into_iter().map(|fd| self.close(fd)).fold(Ok(()), ScenarioOutcome::and)
     }
 
-    fn promote(&mut self, of: usize) -> Outcome {
+    fn promote(&mut self, of: usize) -> ScenarioOutcome {
         let numbers: Vec<i32> =
             self.numbers.iter().filter(|n| n.1.of == of).map(|n| *n.0).collect();
         self.world.process.promotions().promote(numbers[0])?;
@@ -424,13 +424,13 @@ impl Program {
         Ok(())
     }
 
-    fn delegate(&mut self, fd: i32) -> Outcome {
+    fn delegate(&mut self, fd: i32) -> ScenarioOutcome {
         self.world.process.promotions().delegate(fd)?;
         self.numbers.get_mut(&fd).unwrap().delegated = true;
         Ok(())
     }
 
-    fn lock(&mut self, of: usize) -> Outcome {
+    fn lock(&mut self, of: usize) -> ScenarioOutcome {
         // SAFETY: a flock is plain numbers.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         (lock.l_type, lock.l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
@@ -440,7 +440,7 @@ impl Program {
         Ok(())
     }
 
-    fn read(&mut self, of: usize) -> Outcome {
+    fn read(&mut self, of: usize) -> ScenarioOutcome {
         let mut buf = [0; 64];
         let got = done(self.world.process.contents().read(self.number(of), &mut buf[..4]))?;
         let description = &mut self.descriptions[of];
@@ -452,7 +452,7 @@ impl Program {
         Ok(())
     }
 
-    fn map(&mut self, of: usize) -> Outcome {
+    fn map(&mut self, of: usize) -> ScenarioOutcome {
         let (fd, p) = (self.number(of), &self.world.process);
         match p.contents().mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
             Served::Done(result) => {
@@ -463,7 +463,7 @@ impl Program {
         Ok(())
     }
 
-    fn exec(&mut self) -> Outcome {
+    fn exec(&mut self) -> ScenarioOutcome {
         self.world.process.before_exec()?;
         self.world.process.before_image_ends();
         for (fd, number) in &self.numbers {
@@ -476,7 +476,7 @@ impl Program {
         Ok(())
     }
 
-    fn close_range(&mut self, flags: u32) -> Outcome {
+    fn close_range(&mut self, flags: u32) -> ScenarioOutcome {
         let (first, last) = (self.number(0), *self.numbers.keys().next_back().unwrap());
         let closed = self.world.process.descriptors().close_range(first as u32, last as u32, flags);
         let marks = flags & libc::CLOSE_RANGE_CLOEXEC != 0;
@@ -498,7 +498,7 @@ impl Program {
     }
 
     /// Forks as a front end does; a fault that the child meets is told to the parent.
-    fn fork(&mut self, child: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+    fn fork(&mut self, child: impl FnOnce(&mut Self) -> ScenarioOutcome) -> ScenarioOutcome {
         const FINE: i32 = 0;
         const HIT: i32 = 3;
         self.world.process.before_fork();
@@ -557,7 +557,7 @@ impl Program {
         Ok(())
     }
 
-    fn beyond_the_table(&mut self) -> Outcome {
+    fn beyond_the_table(&mut self) -> ScenarioOutcome {
         const BEYOND: i32 = 66_000;
         let fd = self.number(0);
         match self.world.process.descriptors().dup2(fd, BEYOND) {
@@ -570,7 +570,7 @@ impl Program {
     }
 
     /// A call gives the error that it met, and none otherwise, but for lack of numbers.
-    fn check_outcome(&self, outcome: Outcome, met: Option<Errno>) {
+    fn check_outcome(&self, outcome: ScenarioOutcome, met: Option<Errno>) {
         let Err(errno) = outcome else { return };
         let full = self.setting.fills() || self.setting == Setting::BelowLimit;
         let lacks_numbers = full && matches!(errno, Errno::MFILE | Errno::INVAL | Errno::BADF);
@@ -692,7 +692,7 @@ impl Program {
         }
         self.world.remove_all();
         assert!(self.world.live_inodes().is_empty(), "somebody still holds them");
-        let World { process, dir, .. } = self.world;
+        let TestWorld { process, dir, .. } = self.world;
         drop(process);
         drop(dir);
         assert_eq!(descriptors(), self.before);
@@ -700,10 +700,10 @@ impl Program {
 }
 
 /// Plays a scenario while one fault is met; returns whether it was.
-fn play(engine: Engine, setting: Setting, scenario: Scenario, fault: Fault) -> bool {
+fn play(engine: TestEngine, setting: Setting, scenario: FaultScenario, fault: KernelFault) -> bool {
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = setting.threads().then(|| std::thread::spawn(move || told.recv()));
-    let mut program = Program::new(engine, setting);
+    let mut program = TestedProgram::new(engine, setting);
     *program.world.stage.fault.lock().unwrap() = Some(fault);
     let outcome = scenario(&mut program);
     let fault = program.world.stage.fault.lock().unwrap().take().unwrap();
@@ -718,9 +718,9 @@ fn play(engine: Engine, setting: Setting, scenario: Scenario, fault: Fault) -> b
 }
 
 /// Lets a fault be met while the pool is attached. Where that fails, the mount serves.
-fn attach(engine: Engine, fault: Fault) -> bool {
+fn attach(engine: TestEngine, fault: KernelFault) -> bool {
     let before = descriptors();
-    let world = World::new(engine);
+    let world = TestWorld::new(engine);
     let p = &world.process;
     *world.stage.fault.lock().unwrap() = Some(fault);
     let opened = p.contents().open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
@@ -741,13 +741,13 @@ fn attach(engine: Engine, fault: Fault) -> bool {
 }
 
 /// Plays something with each fault, until none is met; returns how often, and what failed.
-fn play_all(seed: usize, play: impl Fn(Fault) -> bool) -> (u64, Option<Fault>) {
+fn play_all(seed: usize, play: impl Fn(KernelFault) -> bool) -> (u64, Option<KernelFault>) {
     let errnos = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO];
     let mut played = 0;
     for stays in [false, true] {
         for after in 0.. {
             let errno = errnos[(after as usize + seed) % errnos.len()];
-            let fault = Fault { after, errno, stays, hit: false };
+            let fault = KernelFault { after, errno, stays, hit: false };
             played += 1;
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(fault))) {
                 Ok(true) => {}
@@ -760,7 +760,7 @@ fn play_all(seed: usize, play: impl Fn(Fault) -> bool) -> (u64, Option<Fault>) {
 }
 
 /// Plays in a process of its own, which may have threads; returns whether all was well.
-fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
+fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<KernelFault>)) -> bool {
     // SAFETY: the child plays and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -780,9 +780,9 @@ fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
 }
 
 /// Plays everything on an engine.
-fn play_on(engine: Engine) {
+fn play_on(engine: TestEngine) {
     let mut failed = Vec::new();
-    let mut run = |name: String, seed, play: &dyn Fn(Fault) -> bool| {
+    let mut run = |name: String, seed, play: &dyn Fn(KernelFault) -> bool| {
         if !in_child(&name, || play_all(seed, play)) {
             failed.push(name);
         }
@@ -800,7 +800,7 @@ fn play_on(engine: Engine) {
 /// What the test harness would be asked, by cargo or nextest: it has threads, and a process with one thread opens otherwise than
 /// others.
 fn main() {
-    let tests = [("bpfs", Engine::Bpfs), ("scmfs", Engine::Scmfs)];
+    let tests = [("bpfs", TestEngine::Bpfs), ("scmfs", TestEngine::Scmfs)];
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
     if has("--list") {

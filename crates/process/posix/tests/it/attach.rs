@@ -1,6 +1,6 @@
 //! Pools that are attached by one thread while others need them, or fork.
 
-use crate::common::{Engine, World, done, stat};
+use crate::common::{TestEngine, TestWorld, done, stat};
 use crate::promote::in_child;
 use posix::{Errno, Served};
 use std::os::unix::ffi::OsStrExt;
@@ -10,17 +10,18 @@ use std::time::Duration;
 
 /// Another mount of a process, whose attaching counts itself and goes on for a while.
 struct Slow {
-    world: World,
+    world: TestWorld,
     home: tempfile::TempDir,
     begun: Arc<AtomicU32>,
 }
 
 impl Slow {
     fn new(goes_on: Duration) -> Self {
-        let world = World::new(Engine::Bpfs);
+        let world = TestWorld::new(TestEngine::Bpfs);
         let home = tempfile::tempdir().unwrap();
         let mountpoint = home.path().as_os_str().as_bytes().to_vec();
-        let mut spec = World::spec(mountpoint, &world.table, &World::pool(Engine::Bpfs));
+        let mut spec =
+            TestWorld::spec(mountpoint, &world.table, &TestWorld::pool(TestEngine::Bpfs));
         let begun = Arc::new(AtomicU32::new(0));
         let (attach, count) = (spec.attach, begun.clone());
         spec.attach = Box::new(move || {
@@ -88,10 +89,10 @@ fn nobody_waits_for_ever() {
 /// A call that attaching itself makes does not wait for it.
 #[test]
 fn a_thread_does_not_wait_for_itself() {
-    let world = Arc::new(World::new(Engine::Bpfs));
+    let world = Arc::new(TestWorld::new(TestEngine::Bpfs));
     let home = tempfile::tempdir().unwrap();
     let path = home.path().as_os_str().as_bytes().to_vec();
-    let mut spec = World::spec(path.clone(), &world.table, &World::pool(Engine::Bpfs));
+    let mut spec = TestWorld::spec(path.clone(), &world.table, &TestWorld::pool(TestEngine::Bpfs));
     let (caller, below) = (Arc::downgrade(&world), path.clone());
     spec.attach = Box::new(move || {
         let world = caller.upgrade().unwrap();

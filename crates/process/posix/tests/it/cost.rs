@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::Served;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Allocations and calls of the kernel that `call` makes.
-fn cost<T>(world: &World, mut call: impl FnMut() -> T) -> (u64, u64) {
+fn cost<T>(world: &TestWorld, mut call: impl FnMut() -> T) -> (u64, u64) {
     // The first run may attach, or take a first look.
     call();
     let before = (ALLOCATIONS.get(), world.stage.count.load(Relaxed));
@@ -46,8 +46,8 @@ fn cost<T>(world: &World, mut call: impl FnMut() -> T) -> (u64, u64) {
     (ALLOCATIONS.get() - before.0, world.stage.count.load(Relaxed) - before.1)
 }
 
-fn content_costs_neither(engine: Engine) {
-    let world = World::new(engine);
+fn content_costs_neither(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", libc::O_RDWR | libc::O_CREAT);
     let ino = vfs::Ino(done(p.names().fstat(fd)).unwrap().st_ino);
@@ -66,8 +66,8 @@ fn content_costs_neither(engine: Engine) {
     assert_eq!(cost(&world, || done(p.contents().preadv2(fd, &mut parts, 0, 0))), (0, 0));
 }
 
-fn names_cost_neither(engine: Engine) {
-    let world = World::new(engine);
+fn names_cost_neither(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     done(p.names().mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
     let _ = world.open("d/a", libc::O_RDWR | libc::O_CREAT);
@@ -99,8 +99,8 @@ fn names_cost_neither(engine: Engine) {
     assert_eq!(cost(&world, there_and_back), (0, 0));
 }
 
-fn relative_paths_from_outside_cost_neither(engine: Engine) {
-    let world = World::new(engine);
+fn relative_paths_from_outside_cost_neither(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     done(p.names().mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
     let _ = world.open("d/a", libc::O_RDWR | libc::O_CREAT);

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, Served};
 
 on_each_engine!(descriptors);
@@ -25,12 +25,12 @@ fn kernel_knows(fd: i32) -> bool {
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
 }
 
-fn offset(world: &World, fd: i32) -> i64 {
+fn offset(world: &TestWorld, fd: i32) -> i64 {
     done(world.process.contents().lseek(fd, 0, libc::SEEK_CUR)).unwrap()
 }
 
 /// One test, because tests of one process share its descriptors.
-fn descriptors(engine: Engine) {
+fn descriptors(engine: TestEngine) {
     numbers_are_the_kernels(engine);
     duplicates_share_an_offset(engine);
     a_missed_call_fails_rather_than_loses(engine);
@@ -44,8 +44,8 @@ fn descriptors(engine: Engine) {
     nameless_files_get_names(engine);
 }
 
-fn numbers_are_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn numbers_are_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     world.open("warm-up", RW);
     let free = lowest_free();
     assert_eq!(world.open("a", RW), free);
@@ -63,8 +63,8 @@ fn numbers_are_the_kernels(engine: Engine) {
     assert_eq!(world.process.descriptors().close(999), Served::Kernel);
 }
 
-fn duplicates_share_an_offset(engine: Engine) {
-    let world = World::new(engine);
+fn duplicates_share_an_offset(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let other = done(p.descriptors().dup(fd)).unwrap();
@@ -82,16 +82,16 @@ fn duplicates_share_an_offset(engine: Engine) {
     assert_eq!(offset(&world, fd), 5);
 }
 
-fn a_missed_call_fails_rather_than_loses(engine: Engine) {
-    let world = World::new(engine);
+fn a_missed_call_fails_rather_than_loses(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let fd = world.open("a", RW);
     // SAFETY: plain bytes; the descriptor is a placeholder.
     let ret = unsafe { libc::write(fd, b"lost".as_ptr().cast(), 4) };
     assert_eq!((ret, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EBADF)));
 }
 
-fn nothing_of_ours_can_be_closed(engine: Engine) {
-    let world = World::new(engine);
+fn nothing_of_ours_can_be_closed(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     // SAFETY: a new descriptor.
     let own = p.fd_allocator().hide(unsafe { libc::dup(2) }).unwrap();
@@ -102,8 +102,8 @@ fn nothing_of_ours_can_be_closed(engine: Engine) {
     assert!(kernel_knows(own));
 }
 
-fn a_wanted_number_is_given_up(engine: Engine) {
-    let world = World::new(engine);
+fn a_wanted_number_is_given_up(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.contents().flock(fd, libc::LOCK_SH)).unwrap();
@@ -118,8 +118,8 @@ fn a_wanted_number_is_given_up(engine: Engine) {
     world.open("b", RW);
 }
 
-fn ranges_close_what_is_in_them(engine: Engine) {
-    let world = World::new(engine);
+fn ranges_close_what_is_in_them(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let high = done(p.descriptors().fcntl(fd, libc::F_DUPFD, 200)).unwrap();
@@ -131,8 +131,8 @@ fn ranges_close_what_is_in_them(engine: Engine) {
     assert_eq!(offset(&world, fd), 0);
 }
 
-fn files_live_while_they_are_open(engine: Engine) {
-    let world = World::new(engine);
+fn files_live_while_they_are_open(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let ino = done(p.names().fstat(fd)).unwrap().st_ino;
@@ -155,8 +155,8 @@ fn files_live_while_they_are_open(engine: Engine) {
     assert!(!world.is_live(ino));
 }
 
-fn close_on_exec_is_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn close_on_exec_is_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW | libc::O_CLOEXEC);
     // SAFETY: asks for a flag.
@@ -174,8 +174,8 @@ fn close_on_exec_is_the_kernels(engine: Engine) {
     done(p.descriptors().close(150)).unwrap();
 }
 
-fn limits_hold(engine: Engine) {
-    let world = World::new(engine);
+fn limits_hold(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let set_limit = |bytes: Option<u64>| {
@@ -196,8 +196,8 @@ fn limits_hold(engine: Engine) {
     assert_eq!(done(p.contents().write(fd, b"1")), Ok(1));
 }
 
-fn foreign_descriptors_are_left_alone(engine: Engine) {
-    let world = World::new(engine);
+fn foreign_descriptors_are_left_alone(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     // SAFETY: a new descriptor.
@@ -217,8 +217,8 @@ fn foreign_descriptors_are_left_alone(engine: Engine) {
     }
 }
 
-fn nameless_files_get_names(engine: Engine) {
-    let world = World::new(engine);
+fn nameless_files_get_names(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let flags = libc::O_TMPFILE | libc::O_RDWR;
     let fd = world.open("", flags);

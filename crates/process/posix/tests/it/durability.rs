@@ -1,7 +1,7 @@
 //! Who asks for durable writes gets them from an engine that makes nothing durable by itself (vfs-C6): what is not asked
 //! for is lost in a crash, and what is survives.
 
-use crate::common::{Engine, World, done};
+use crate::common::{TestEngine, TestWorld, done};
 use posix::Process;
 use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,11 +20,12 @@ fn left(model: &Model) -> Option<Vec<u8>> {
 
 /// Opens a new file with `flags`, writes to it by `write`; what a crash then leaves of it.
 fn written(flags: i32, write: impl FnOnce(&Process, i32)) -> Option<Vec<u8>> {
-    let world = World::new(Engine::Bpfs);
+    let world = TestWorld::new(TestEngine::Bpfs);
     let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
     let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
     let model = Arc::new(Model::durable_on_sync());
-    let spec = World::spec_of(mountpoint.clone(), &world.table, model.clone(), world.fs.clone());
+    let spec =
+        TestWorld::spec_of(mountpoint.clone(), &world.table, model.clone(), world.fs.clone());
     world.process.add_mount(spec).unwrap();
     let path = [&mountpoint[..], b"file"].join(&b'/');
     let flags = flags | libc::O_CREAT | libc::O_RDWR;
@@ -83,8 +84,8 @@ fn a_single_write_may_ask_for_it() {
 
 #[test]
 fn a_call_may_ask_for_it() {
-    type Call = fn(&Process, i32);
-    let calls: [(&str, Call); 5] = [
+    type FdCall = fn(&Process, i32);
+    let calls: [(&str, FdCall); 5] = [
         ("fsync", |p, fd| assert_eq!(done(p.contents().fsync(fd)), Ok(()))),
         ("fdatasync", |p, fd| assert_eq!(done(p.contents().fdatasync(fd)), Ok(()))),
         ("sync_file_range", |p, fd| {

@@ -1,6 +1,6 @@
 //! What an engine states as its limits, the process layer holds programs to.
 
-use crate::common::{Engine, World, done};
+use crate::common::{TestEngine, TestWorld, done};
 use posix::{Errno, Process};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ const SMALL: Limits =
     Limits { name: 20, symlink: 100, file_size: 10_000, links: 3, xattr: 50, xattr_list: 60 };
 
 fn on_a_small_model(test: impl FnOnce(&Process, &dyn Fn(&str) -> Vec<u8>)) {
-    let world = World::new(Engine::Bpfs);
+    let world = TestWorld::new(TestEngine::Bpfs);
     let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
     let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
     let model = Arc::new(Model::with_limits(&SMALL));
-    let spec = World::spec_of(mountpoint.clone(), &world.table, model, world.fs.clone());
+    let spec = TestWorld::spec_of(mountpoint.clone(), &world.table, model, world.fs.clone());
     world.process.add_mount(spec).unwrap();
     test(&world.process, &|name| [&mountpoint[..], name.as_bytes()].join(&b'/'));
 }

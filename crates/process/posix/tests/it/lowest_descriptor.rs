@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, Served};
 use rng::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -29,12 +29,12 @@ enum Whose {
 }
 
 /// What the program has open, by POSIX.
-struct Model {
+struct DescriptorModel {
     open: BTreeMap<i32, Whose>,
     rng: Rng,
 }
 
-impl Model {
+impl DescriptorModel {
     fn lowest(&self, min: i32) -> Result<i32, Errno> {
         let free = (min..LIMIT).find(|fd| !self.open.contains_key(fd));
         free.ok_or(Errno::MFILE)
@@ -71,7 +71,7 @@ fn last_errno() -> Errno {
 }
 
 /// What a call on a closed descriptor answers must be `EBADF`, from us or from the kernel.
-fn check_closed(world: &World, fd: i32) {
+fn check_closed(world: &TestWorld, fd: i32) {
     let p = &world.process;
     assert!(matches!(p.names().fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
     assert!(matches!(
@@ -89,8 +89,8 @@ fn check_closed(world: &World, fd: i32) {
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
 
-fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
-    let world = World::new(engine);
+fn descriptors_are_the_lowest_that_are_free(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
     let fd = world.open("a", flags);
@@ -100,7 +100,8 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
     setrlimit(Resource::Nofile, limit).unwrap();
     p.limits_changed();
     let open = (0..LIMIT).filter(|fd| flag_of(*fd).is_some()).map(|fd| (fd, Whose::Fixed));
-    let mut model = Model { open: open.collect(), rng: Rng::new(env("KEEPSTONE_SEED", 1)) };
+    let mut model =
+        DescriptorModel { open: open.collect(), rng: Rng::new(env("KEEPSTONE_SEED", 1)) };
     let path = world.path("a");
     let before = world.stage.count.load(std::sync::atomic::Ordering::Relaxed);
     let ops = env("KEEPSTONE_OPS", 100_000);

@@ -1,7 +1,7 @@
 //! Cached paths are found as others find them who walk: whatever another process does to
 //! the directories of the path. Needs root.
 
-use crate::common::{Engine, World, become_user, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, become_user, done, on_each_engine, stat};
 use posix::{Errno, Process, Served};
 use rng::Rng;
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
@@ -67,8 +67,8 @@ fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     };
 }
 
-fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
-    let world = World::new(engine);
+fn known_ways_are_believed_while_nothing_changes(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
@@ -96,8 +96,8 @@ fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
     assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
 }
 
-fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
-    let world = World::new(engine);
+fn a_known_directory_is_held_until_it_is_forgotten(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     done(p.names().mkdir(CWD, &world.path("d"), 0o755)).unwrap();
     let d = find(p, CWD, &world.path("d")).unwrap();
@@ -110,10 +110,10 @@ fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
     assert!(!world.is_live(d.0));
 }
 
-fn threads_share_what_is_known(engine: Engine) {
+fn threads_share_what_is_known(engine: TestEngine) {
     // More than there are entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
-    let world = World::new(engine);
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let path = |i: u64| world.path(&format!("d{i}/f"));
     for i in 0..DIRS {

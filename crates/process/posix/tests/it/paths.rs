@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, MountState, Process, Served};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -33,17 +33,17 @@ fn find(p: &Process, dirfd: i32, path: &[u8]) -> Option<Result<u64, Errno>> {
     }
 }
 
-fn link(world: &World, target: &str, name: &str) {
+fn link(world: &TestWorld, target: &str, name: &str) {
     done(world.process.names().symlink(target.as_bytes(), CWD, &world.path(name))).unwrap();
 }
 
-fn mkdir(world: &World, name: &str) -> u64 {
+fn mkdir(world: &TestWorld, name: &str) -> u64 {
     done(world.process.names().mkdir(CWD, &world.path(name), 0o755)).unwrap();
     find(&world.process, CWD, &world.path(name)).unwrap().unwrap()
 }
 
-fn what_leaves_the_mount_is_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn what_leaves_the_mount_is_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     link(&world, "/elsewhere", "away");
@@ -74,8 +74,8 @@ fn what_leaves_the_mount_is_the_kernels(engine: Engine) {
 }
 
 /// It lies in another line than the rest.
-fn the_time_of_creation_is_for_those_who_ask(engine: Engine) {
-    let world = World::new(engine);
+fn the_time_of_creation_is_for_those_who_ask(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let statx = |dirfd, path: &[u8], flags, mask| {
         // SAFETY: plain numbers, for which zeroes are valid.
@@ -95,8 +95,8 @@ fn the_time_of_creation_is_for_those_who_ask(engine: Engine) {
 }
 
 /// The kernel shows the path that the directory had before somebody beside the mount moved or removed it.
-fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: Engine) {
-    let world = World::new(engine);
+fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let begin = || {
@@ -124,13 +124,13 @@ fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: Engine) {
 }
 
 /// Lets the kernel change the working directory to `cwd`.
-fn chdir_outside(world: &World, cwd: &[u8]) {
+fn chdir_outside(world: &TestWorld, cwd: &[u8]) {
     *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());
     world.process.working_dir().left_pool();
 }
 
-fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
-    let world = World::new(engine);
+fn relative_paths_lead_into_the_mount_from_outside(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let root = find(p, CWD, &world.path(""));
     let d = mkdir(&world, "d");
@@ -185,8 +185,8 @@ fn relative_paths_lead_into_the_mount_from_outside(engine: Engine) {
     assert_eq!(at(&format!("../{name}/d")), None);
 }
 
-fn the_working_directory_goes_in_and_out(engine: Engine) {
-    let world = World::new(engine);
+fn the_working_directory_goes_in_and_out(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let name = world.dir.path().file_name().unwrap().to_str().unwrap();
@@ -232,8 +232,8 @@ fn the_working_directory_goes_in_and_out(engine: Engine) {
     is(false, &outside);
 }
 
-fn a_mount_in_a_mount_is_led_into_from_outside(engine: Engine) {
-    let world = World::new(engine);
+fn a_mount_in_a_mount_is_led_into_from_outside(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     mkdir(&world, "a");
     let x = mkdir(&world, "a/x");
@@ -242,7 +242,7 @@ fn a_mount_in_a_mount_is_led_into_from_outside(engine: Engine) {
     let at = |path: &str| find(p, CWD, path.as_bytes());
     chdir_outside(&world, b"/dev/shm");
     assert_eq!(at(&below), Some(Ok(x)));
-    p.add_mount(World::spec(world.path("a"), &world.table, &World::pool(engine))).unwrap();
+    p.add_mount(TestWorld::spec(world.path("a"), &world.table, &TestWorld::pool(engine))).unwrap();
     assert_eq!(at(&mountpoint), Some(Ok(1)), "the root of the inner pool");
     assert_eq!(at(&below), Some(Err(Errno::NOENT)));
     done(p.names().mknod(CWD, below.as_bytes(), libc::S_IFREG | 0o644, 0)).unwrap();
@@ -251,8 +251,8 @@ fn a_mount_in_a_mount_is_led_into_from_outside(engine: Engine) {
     assert_eq!(done(moved), Err(Errno::XDEV));
 }
 
-fn links_are_followed_forty_times(engine: Engine) {
-    let world = World::new(engine);
+fn links_are_followed_forty_times(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let ino = mkdir(&world, "l0");
     for i in 1..=41 {
         link(&world, &format!("l{}", i - 1), &format!("l{i}"));
@@ -266,8 +266,8 @@ fn links_are_followed_forty_times(engine: Engine) {
     assert_eq!(find(&world.process, CWD, &long), Some(Err(Errno::NAMETOOLONG)));
 }
 
-fn what_other_mounts_cover_is_theirs(engine: Engine) {
-    let world = World::with(engine, 0, &["covered/deep"]);
+fn what_other_mounts_cover_is_theirs(engine: TestEngine) {
+    let world = TestWorld::with(engine, 0, &["covered/deep"]);
     use vfs::{Caller, NewKind, NewNode};
     let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
     let make = |dir, name: &[u8]| {
@@ -284,8 +284,8 @@ fn what_other_mounts_cover_is_theirs(engine: Engine) {
     }
 }
 
-fn what_becomes_covered_is_noticed_when_it_is_posted(engine: Engine) {
-    let world = World::new(engine);
+fn what_becomes_covered_is_noticed_when_it_is_posted(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let d = mkdir(&world, "d");
     let file = world.open("f", libc::O_CREAT | libc::O_WRONLY);
@@ -307,8 +307,8 @@ fn what_becomes_covered_is_noticed_when_it_is_posted(engine: Engine) {
     assert_eq!(at("d"), Some(Ok(d)));
 }
 
-fn a_remount_stops_changes_by_names_and_by_descriptors(engine: Engine) {
-    let world = World::new(engine);
+fn a_remount_stops_changes_by_names_and_by_descriptors(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
     let other = world.open("g", libc::O_CREAT | libc::O_RDWR);
@@ -332,8 +332,8 @@ fn a_remount_stops_changes_by_names_and_by_descriptors(engine: Engine) {
     assert_eq!(done(p.contents().pwrite(fd, b"x", 0)), Ok(1));
 }
 
-fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: Engine) {
-    let world = World::new(engine);
+fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let _ = world.open("program", libc::O_CREAT | libc::O_WRONLY);
     let path = world.path("program");
@@ -353,22 +353,22 @@ fn who_may_write_to_a_running_program_is_the_kernels_to_say(engine: Engine) {
     let _ = world.open("program", libc::O_WRONLY);
 }
 
-fn two_pools_are_two_file_systems(engine: Engine) {
-    let world = World::new(engine);
+fn two_pools_are_two_file_systems(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     mkdir(&world, "a");
     done(p.names().mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
     // Mounted below the first.
-    let inner = World::pool(engine);
-    p.add_mount(World::spec(world.path("a"), &world.table, &inner)).unwrap();
+    let inner = TestWorld::pool(engine);
+    p.add_mount(TestWorld::spec(world.path("a"), &world.table, &inner)).unwrap();
     assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");
     let (from, to) = (world.path("f"), world.path("a/f"));
     assert_eq!(done(p.names().rename(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
     assert_eq!(done(p.names().link(CWD, &from, CWD, &to, 0)), Err(Errno::XDEV));
 }
 
-fn a_read_only_mount_takes_no_changes(engine: Engine) {
-    let world = World::with(engine, libc::ST_RDONLY, &[]);
+fn a_read_only_mount_takes_no_changes(engine: TestEngine) {
+    let world = TestWorld::with(engine, libc::ST_RDONLY, &[]);
     let p = &world.process;
     let path = world.path("x");
     let create = libc::O_CREAT | libc::O_WRONLY;
@@ -379,8 +379,8 @@ fn a_read_only_mount_takes_no_changes(engine: Engine) {
     assert_eq!(done(p.names().access(CWD, &world.path(""), libc::R_OK, 0)), Ok(()));
 }
 
-fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final(engine: Engine) {
-    let world = World::new(engine);
+fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     assert_eq!(find(&world.process, CWD, b"relative"), None, "where that is, is asked once");
     let calls = world.stage.count.load(Relaxed);
     for path in ["/etc", "relative", "/dev/shm"] {
@@ -390,7 +390,7 @@ fn a_pool_is_attached_at_its_first_use_and_a_refusal_is_final(engine: Engine) {
 
     let process = Process::with_kernel(Box::new(world.stage.clone())).unwrap();
     let tries = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let mut spec = World::spec(world.path(""), &world.table, &world.fs);
+    let mut spec = TestWorld::spec(world.path(""), &world.table, &world.fs);
     let counter = tries.clone();
     spec.attach = Box::new(move || {
         counter.fetch_add(1, Relaxed);

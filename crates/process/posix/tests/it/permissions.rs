@@ -3,7 +3,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, become_user, cstring, done, libc_result, on_each_engine, stat};
+use crate::common::{
+    TestEngine, TestWorld, become_user, cstring, done, libc_result, on_each_engine, stat,
+};
 use posix::{Errno, Process};
 use rng::Rng;
 use std::os::unix::ffi::OsStrExt;
@@ -38,8 +40,8 @@ fn acl(rng: &mut Rng) -> Acl {
     Acl::new(tags.into_iter().map(|tag| AclEntry { tag, perm: perm(rng) }))
 }
 
-fn permissions_are_those_of_the_kernel(engine: Engine) {
-    let world = World::new(engine);
+fn permissions_are_those_of_the_kernel(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     std::fs::set_permissions(theirs.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -162,8 +164,8 @@ fn make(p: &Process, path: &[u8], kind: u32, (uid, gid): (u32, u32), mode: u32) 
     done(p.names().chmod(cwd, path, mode, 0)).unwrap();
 }
 
-fn a_change_of_owner_to_nobody_takes_privileges(engine: Engine) {
-    let world = World::new(engine);
+fn a_change_of_owner_to_nobody_takes_privileges(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     let path = world.path("x");
     let [root, owner, stranger, ..] = USERS;
@@ -188,8 +190,8 @@ fn a_change_of_owner_to_nobody_takes_privileges(engine: Engine) {
     become_user(p, USERS[0]);
 }
 
-fn removed_directories_are_told_before_permission(engine: Engine) {
-    let world = World::new(engine);
+fn removed_directories_are_told_before_permission(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     make(p, &world.path("x"), libc::S_IFREG, (0, 0), 0o600);
     done(p.names().mkdir(cwd, &world.path("d"), 0o777)).unwrap();
@@ -213,8 +215,8 @@ fn removed_directories_are_told_before_permission(engine: Engine) {
     done(p.descriptors().close(d)).unwrap();
 }
 
-fn links_of_others_in_sticky_directories_are_not_created_over(engine: Engine) {
-    let world = World::new(engine);
+fn links_of_others_in_sticky_directories_are_not_created_over(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, cwd) = (&world.process, libc::AT_FDCWD);
     done(p.names().mkdir(cwd, &world.path("d"), 0o777)).unwrap();
     done(p.names().symlink(b"nowhere", cwd, &world.path("d/link"))).unwrap();

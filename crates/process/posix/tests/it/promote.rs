@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine};
 use posix::Served;
 use vfs::Errno;
 
@@ -11,7 +11,7 @@ on_each_engine!(promotion);
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
 /// One test, because it forks and counts descriptors.
-fn promotion(engine: Engine) {
+fn promotion(engine: TestEngine) {
     promotion_keeps_the_offset(engine);
     a_delegated_descriptor_is_the_kernels_alone(engine);
     streams_are_promoted_directories_are_not(engine);
@@ -33,7 +33,7 @@ fn kernel_offset(fd: i32) -> i64 {
 }
 
 /// Runs `child` in a forked process as a front end would; its result must be true.
-pub fn in_child(world: &World, child: impl FnOnce() -> bool) {
+pub fn in_child(world: &TestWorld, child: impl FnOnce() -> bool) {
     world.process.before_fork();
     // SAFETY: the child only makes calls of this crate and ends.
     match unsafe { libc::fork() } {
@@ -59,13 +59,13 @@ fn wait_for(pid: i32, expected: i32) {
     assert_eq!(status, expected, "the child failed");
 }
 
-fn opened(world: &World) -> Vec<String> {
+fn opened(world: &TestWorld) -> Vec<String> {
     let calls = world.stage.calls.lock().unwrap();
     calls.iter().filter(|call| call.starts_with("open")).cloned().collect()
 }
 
-fn promotion_keeps_the_offset(engine: Engine) {
-    let world = World::new(engine);
+fn promotion_keeps_the_offset(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW | libc::O_CLOEXEC);
     let twin = done(p.descriptors().dup(fd)).unwrap();
@@ -103,8 +103,8 @@ fn promotion_keeps_the_offset(engine: Engine) {
     done(p.descriptors().close(third)).unwrap();
 }
 
-fn a_delegated_descriptor_is_the_kernels_alone(engine: Engine) {
-    let world = World::new(engine);
+fn a_delegated_descriptor_is_the_kernels_alone(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let twin = done(p.descriptors().dup(fd)).unwrap();
@@ -118,8 +118,8 @@ fn a_delegated_descriptor_is_the_kernels_alone(engine: Engine) {
     unsafe { libc::close(fd) };
 }
 
-fn streams_are_promoted_directories_are_not(engine: Engine) {
-    let world = World::new(engine);
+fn streams_are_promoted_directories_are_not(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     // SAFETY: keeps standard input aside.
     let saved = unsafe { libc::dup(0) };
@@ -138,8 +138,8 @@ fn streams_are_promoted_directories_are_not(engine: Engine) {
     unsafe { libc::close(saved) };
 }
 
-fn exec_takes_what_it_inherits(engine: Engine) {
-    let world = World::new(engine);
+fn exec_takes_what_it_inherits(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (kept, closed) = (world.open("a", RW), world.open("b", RW | libc::O_CLOEXEC));
     p.before_exec().unwrap();
@@ -156,8 +156,8 @@ fn lock(kind: i32, start: i64, len: i64) -> libc::flock {
     lock
 }
 
-fn locks_are_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn locks_are_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.contents().flock(fd, libc::LOCK_EX | libc::LOCK_NB)).unwrap();
@@ -172,14 +172,14 @@ fn is_locked(fd: i32) -> bool {
     crate::common::another_sees_lock(|| fd)
 }
 
-fn lock_all(world: &World, fd: i32) {
+fn lock_all(world: &TestWorld, fd: i32) {
     done(world.process.contents().fcntl_lock(fd, libc::F_SETLK, &mut lock(libc::F_WRLCK, 0, 10)))
         .unwrap();
     assert!(is_locked(fd));
 }
 
-fn closing_drops_posix_locks(engine: Engine) {
-    let world = World::new(engine);
+fn closing_drops_posix_locks(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other) = (world.open("a", RW), world.open("a", RW));
     let path_only = world.open("a", libc::O_PATH);
@@ -190,8 +190,8 @@ fn closing_drops_posix_locks(engine: Engine) {
     assert!(!is_locked(fd), "closing any descriptor of a file drops its locks");
 }
 
-fn promotion_keeps_posix_locks(engine: Engine) {
-    let world = World::new(engine);
+fn promotion_keeps_posix_locks(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other, third) = (world.open("a", RW), world.open("a", RW), world.open("a", RW));
     lock_all(&world, fd);
@@ -214,8 +214,8 @@ fn promotion_keeps_posix_locks(engine: Engine) {
     done(p.descriptors().close(third)).unwrap();
 }
 
-fn a_forked_family_shares_offsets(engine: Engine) {
-    let world = World::new(engine);
+fn a_forked_family_shares_offsets(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.contents().write(fd, b"0123456789abcdef")).unwrap();
@@ -232,8 +232,8 @@ fn a_forked_family_shares_offsets(engine: Engine) {
     assert_eq!(&buf, b"6789");
 }
 
-fn a_family_promotes_together(engine: Engine) {
-    let world = World::new(engine);
+fn a_family_promotes_together(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.contents().write(fd, b"0123456789")).unwrap();
@@ -248,7 +248,7 @@ fn a_family_promotes_together(engine: Engine) {
 }
 
 /// Forks a child that is killed; `pid` is reaped unless `zombie`.
-fn killed_child(world: &World, child: impl FnOnce()) -> i32 {
+fn killed_child(world: &TestWorld, child: impl FnOnce()) -> i32 {
     world.process.before_fork();
     // SAFETY: the child makes calls of this crate and waits to be killed.
     match unsafe { libc::fork() } {
@@ -272,8 +272,8 @@ fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-fn the_dead_are_swept(engine: Engine) {
-    let world = World::new(engine);
+fn the_dead_are_swept(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     // More processes than a family has places for, all killed.
@@ -286,8 +286,8 @@ fn the_dead_are_swept(engine: Engine) {
     done(p.descriptors().close(fd)).unwrap();
 }
 
-fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
-    let world = World::new(engine);
+fn a_killed_holder_of_an_offset_is_taken_over(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let dir = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
     let (mut told, mut tells) = ([0; 2], [0u8; 1]);
@@ -317,8 +317,8 @@ fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
     wait_for(pid, libc::SIGKILL);
 }
 
-fn private_mappings_are_snapshots(engine: Engine) {
-    let world = World::new(engine);
+fn private_mappings_are_snapshots(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     done(p.contents().write(fd, b"before")).unwrap();
@@ -333,8 +333,8 @@ fn private_mappings_are_snapshots(engine: Engine) {
     assert!(!p.descriptors().is_promoted(fd));
 }
 
-fn what_is_mapped_is_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn what_is_mapped_is_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other, third) =
         (world.open("a", RW), world.open("a", libc::O_RDONLY), world.open("b", RW));

@@ -1,7 +1,7 @@
 //! Threads that open, duplicate, pass on and close the same descriptors, or change the working directory, while
 //! others use them.
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, Served};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,8 +19,8 @@ const ROUNDS: u64 = 20_000;
 
 /// Each file holds one byte over and over, so that whatever is read shows which file it was: one and
 /// the same, however often its number changed meanwhile.
-fn a_call_sees_one_description(engine: Engine) {
-    let world = World::new(engine);
+fn a_call_sees_one_description(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let sources: Vec<i32> = (0..FILES)
         .map(|i| {
@@ -94,9 +94,9 @@ fn a_call_sees_one_description(engine: Engine) {
 }
 
 /// Appends and reads that move an offset follow one another: nothing is lost or read twice.
-fn offsets_move_atomically(engine: Engine) {
+fn offsets_move_atomically(engine: TestEngine) {
     const EACH: usize = 2000;
-    let world = World::new(engine);
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", libc::O_RDWR | libc::O_CREAT);
     std::thread::scope(|scope| {
@@ -128,17 +128,17 @@ fn offsets_move_atomically(engine: Engine) {
 /// `mnt/f` is a file of one of three pools, as the working directory is: outside of two, and in the third.
 /// Whoever has changed it never meets the one from before, whatever other threads are in the middle of
 /// finding out.
-fn a_relative_path_starts_where_the_last_change_led(engine: Engine) {
-    let world = World::new(engine);
+fn a_relative_path_starts_where_the_last_change_led(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let homes = tempfile::tempdir().unwrap();
-    let pools = [(); 2].map(|()| World::pool(engine));
+    let pools = [(); 2].map(|()| TestWorld::pool(engine));
     let outside = ["a", "b"].map(|name| homes.path().join(name));
     for (home, pool) in outside.iter().zip(&pools) {
         let mountpoint = home.join("mnt");
         std::fs::create_dir_all(&mountpoint).unwrap();
         let mountpoint = mountpoint.into_os_string().into_encoded_bytes();
-        p.add_mount(World::spec(mountpoint, &world.table, pool)).unwrap();
+        p.add_mount(TestWorld::spec(mountpoint, &world.table, pool)).unwrap();
     }
     let go = |place: usize| match outside.get(place) {
         Some(home) => {

@@ -7,7 +7,7 @@ use bpfs::Bpfs;
 use mounts::{Requester, Ticket};
 use pmem::Region;
 use posix::{
-    Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
+    AttachedPool, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
 };
 use scmfs::Scmfs;
 use std::ffi::CString;
@@ -32,12 +32,12 @@ pub struct Stage {
     /// The device that relative paths lead to: that of the mount, unless a test says so.
     pub device: Arc<AtomicU64>,
     /// Which calls fail.
-    pub fault: Arc<Mutex<Option<Fault>>>,
+    pub fault: Arc<Mutex<Option<KernelFault>>>,
 }
 
 /// Calls that fail, which is also what is left of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
+pub struct KernelFault {
     /// How many calls succeed first.
     pub after: u64,
     pub errno: Errno,
@@ -213,7 +213,7 @@ impl Kernel for Stage {
 }
 
 /// What the kernel's table says of a mount, which tests may change.
-pub type Table = Arc<Mutex<Option<MountState>>>;
+pub type SharedMountState = Arc<Mutex<Option<MountState>>>;
 
 /// The pools that have been attached, whose announcements [`Stage`] answers.
 static POOLS: Mutex<Vec<Arc<dyn MountEvents>>> = Mutex::new(Vec::new());
@@ -230,20 +230,20 @@ fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
 
 /// What a pool is laid out for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum TestEngine {
     Bpfs,
     Scmfs,
 }
 
-/// Makes of each function, which takes an [`Engine`], a test for each of them.
+/// Makes of each function, which takes an [`TestEngine`], a test for each of them.
 #[allow(unused_macros, reason = "each test program uses a part")]
 macro_rules! on_each_engine {
     ($($test:ident),+ $(,)?) => {
         mod bpfs {
-            $(#[test] fn $test() { super::$test(crate::common::Engine::Bpfs); })+
+            $(#[test] fn $test() { super::$test(crate::common::TestEngine::Bpfs); })+
         }
         mod scmfs {
-            $(#[test] fn $test() { super::$test(crate::common::Engine::Scmfs); })+
+            $(#[test] fn $test() { super::$test(crate::common::TestEngine::Scmfs); })+
         }
     };
 }
@@ -251,39 +251,39 @@ macro_rules! on_each_engine {
 pub(crate) use on_each_engine;
 
 /// A mounted file system of any engine.
-pub trait Pool: FileSystem + MountEvents {
+pub trait PoolEngine: FileSystem + MountEvents {
     fn rehearse_recovery(&self) -> vfs::Result<()>;
 }
 
-impl Pool for Bpfs<Region> {
+impl PoolEngine for Bpfs<Region> {
     fn rehearse_recovery(&self) -> vfs::Result<()> {
         Self::rehearse_recovery(self)
     }
 }
 
-impl Pool for Scmfs<Region> {
+impl PoolEngine for Scmfs<Region> {
     fn rehearse_recovery(&self) -> vfs::Result<()> {
         Self::rehearse_recovery(self)
     }
 }
 
 /// A process with a pool at `dir`.
-pub struct World {
+pub struct TestWorld {
     pub process: Process,
-    pub engine: Engine,
-    pub fs: Arc<dyn Pool>,
+    pub engine: TestEngine,
+    pub fs: Arc<dyn PoolEngine>,
     pub stage: Stage,
     pub dir: tempfile::TempDir,
-    pub table: Table,
+    pub table: SharedMountState,
 }
 
-impl World {
-    pub fn new(engine: Engine) -> Self {
+impl TestWorld {
+    pub fn new(engine: TestEngine) -> Self {
         Self::with(engine, 0, &[])
     }
 
     /// `flags`: of the mount, `ST_RDONLY` and so on. `nested`: names that other mounts cover.
-    pub fn with(engine: Engine, flags: u64, nested: &[&str]) -> Self {
+    pub fn with(engine: TestEngine, flags: u64, nested: &[&str]) -> Self {
         let fs = Self::pool(engine);
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
@@ -298,7 +298,8 @@ impl World {
         };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
-        let table = Table::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
+        let table =
+            SharedMountState::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
         let spec = Self::spec(mountpoint, &table, &fs);
         process.add_mount(spec).unwrap();
         Self { process, engine, fs, stage, dir, table }
@@ -311,17 +312,17 @@ impl World {
     }
 
     /// A new pool.
-    pub fn pool(engine: Engine) -> Arc<dyn Pool> {
+    pub fn pool(engine: TestEngine) -> Arc<dyn PoolEngine> {
         let region = Region::anonymous(64 << 20).unwrap();
         let formatting = bpfs::FormatOptions::default();
         // A process that has ever had threads is not served as one that has not.
         let options = bpfs::MountOptions { threads: Some(1), ..bpfs::MountOptions::default() };
         match engine {
-            Engine::Bpfs => {
+            TestEngine::Bpfs => {
                 bpfs::format(&region, &formatting).unwrap();
                 Arc::new(Bpfs::mount(region, &options).unwrap())
             }
-            Engine::Scmfs => {
+            TestEngine::Scmfs => {
                 scmfs::format(&region, &formatting).unwrap();
                 Arc::new(Scmfs::mount(region, &options).unwrap())
             }
@@ -329,21 +330,25 @@ impl World {
     }
 
     /// A mount of a pool.
-    pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<dyn Pool>) -> MountSpec {
+    pub fn spec(
+        mountpoint: Vec<u8>,
+        table: &SharedMountState,
+        fs: &Arc<dyn PoolEngine>,
+    ) -> MountSpec {
         Self::spec_of(mountpoint, table, fs.clone(), fs.clone())
     }
 
     /// A mount of any file system, with the events of a pool.
     pub fn spec_of(
         mountpoint: Vec<u8>,
-        table: &Table,
+        table: &SharedMountState,
         fs: Arc<dyn FileSystem>,
         events: Arc<dyn MountEvents>,
     ) -> MountSpec {
         let table = table.clone();
         let attach = move || {
             POOLS.lock().unwrap().push(events.clone());
-            Ok(Attached {
+            Ok(AttachedPool {
                 fs: fs.clone(),
                 events: events.clone(),
                 file: None,

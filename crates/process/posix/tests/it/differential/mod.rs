@@ -9,9 +9,9 @@ mod generate;
 mod op;
 mod sides;
 
-use self::op::Op;
+use self::op::ProcessOp;
 use self::sides::{Ours, Side, Theirs};
-use crate::common::{Engine, World, on_each_engine};
+use crate::common::{TestEngine, TestWorld, on_each_engine};
 
 /// Calls in one sequence, which starts with an empty tree.
 const SEQUENCE: usize = 250;
@@ -22,15 +22,15 @@ fn env(name: &str, default: u64) -> u64 {
 
 on_each_engine!(calls_are_answered_as_by_the_kernel);
 
-fn calls_are_answered_as_by_the_kernel(engine: Engine) {
-    compare(engine, if engine == Engine::Bpfs { 20_000 } else { 10_000 });
+fn calls_are_answered_as_by_the_kernel(engine: TestEngine) {
+    compare(engine, if engine == TestEngine::Bpfs { 20_000 } else { 10_000 });
 }
 
 /// Makes so many calls where nothing else is said, each sequence in a world of its own.
-fn compare(engine: Engine, ops: u64) {
+fn compare(engine: TestEngine, ops: u64) {
     if let Some(file) = std::env::var_os("KEEPSTONE_REPLAY") {
         let script = std::fs::read_to_string(file).unwrap();
-        run(&World::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
+        run(&TestWorld::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
         return;
     }
     let ops = env("KEEPSTONE_OPS", ops);
@@ -38,7 +38,7 @@ fn compare(engine: Engine, ops: u64) {
     let (mut served, mut left) = (0, 0);
     for seed in first..first + ops.div_ceil(SEQUENCE as u64) {
         let again = format!("KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
-        let (s, l) = run(&World::new(engine), &generate::sequence(seed, SEQUENCE), &again);
+        let (s, l) = run(&TestWorld::new(engine), &generate::sequence(seed, SEQUENCE), &again);
         served += s;
         left += l;
     }
@@ -49,7 +49,7 @@ fn compare(engine: Engine, ops: u64) {
 }
 
 /// Runs one sequence, which `again` runs once more; returns how many calls were compared and how many were left to the kernel.
-fn run(world: &World, ops: &[Op], again: &str) -> (u64, u64) {
+fn run(world: &TestWorld, ops: &[ProcessOp], again: &str) -> (u64, u64) {
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
     let mut log = Vec::new();
@@ -82,7 +82,7 @@ fn run(world: &World, ops: &[Op], again: &str) -> (u64, u64) {
 }
 
 /// A result, short.
-fn show(outcome: &op::Outcome) -> String {
+fn show(outcome: &op::CallOutcome) -> String {
     match outcome {
         Ok(op::Value::Bytes(bytes)) if bytes.len() > 16 => {
             format!("{} bytes, {:?}…", bytes.len(), &bytes[..16])
@@ -102,6 +102,6 @@ fn sequences_are_scripts() {
     for seed in 1..20 {
         let ops = generate::sequence(seed, SEQUENCE);
         let lines: Vec<_> = ops.iter().map(|op| format!("{op} # as it was")).collect();
-        assert_eq!(vfs::script::parse::<Op>(&lines.join("\n")).unwrap(), ops);
+        assert_eq!(vfs::script::parse::<ProcessOp>(&lines.join("\n")).unwrap(), ops);
     }
 }

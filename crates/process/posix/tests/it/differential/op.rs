@@ -145,7 +145,7 @@ fn number<N: FromStr>(digits: &str) -> Result<N, NotOne> {
 vfs::text_form! {
 /// One call. A descriptor is the number of its slot; what is written comes from a length and a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum ProcessOp {
     Open(place: AtPath, flags: Octal, mode: Octal) "open";
     Close(fd: usize) "close";
     Dup(fd: usize) "dup";
@@ -209,4 +209,4 @@ pub enum Value {
     Text(String),
 }
 
-pub type Outcome = Result<Value, posix::Errno>;
+pub type CallOutcome = Result<Value, posix::Errno>;
