@@ -19,8 +19,16 @@ const GATHER: usize = 4096;
 enum At {
     /// At the description's offset, which moves.
     Position,
-    /// There.
+    /// At this offset.
     Offset(i64),
+}
+
+impl At {
+    /// `EINVAL` for a negative offset.
+    #[inline(always)]
+    fn check(self) -> Result<(), Errno> {
+        if matches!(self, Self::Offset(offset) if offset < 0) { Err(Errno::INVAL) } else { Ok(()) }
+    }
 }
 
 /// `EINVAL` where an offset is negative or a range ends beyond what an offset can say.
@@ -47,79 +55,79 @@ impl FileContents {
     /// `read`.
     #[inline]
     pub fn read(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
-        self.read_call(fd, buf).into()
-    }
-
-    #[inline]
-    fn read_call(&self, fd: i32, buf: &mut [u8]) -> CallResult<usize> {
-        let ofd = self.table().get(fd)?;
-        if !ofd.is_readable() {
-            return Err(Errno::BADF.into());
-        }
-        self.read_at_position(&ofd, buf)
+        self.read_by_fd(fd, buf, At::Position).into()
     }
 
     /// `pread`.
     #[inline]
     pub fn pread(&self, fd: i32, buf: &mut [u8], offset: i64) -> Served<usize> {
-        self.pread_call(fd, buf, offset).into()
+        self.read_by_fd(fd, buf, At::Offset(offset)).into()
     }
 
-    #[inline]
-    fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> CallResult<usize> {
+    /// Reads from what a descriptor refers to, if it was opened for reading.
+    #[inline(always)]
+    fn read_by_fd(&self, fd: i32, buf: &mut [u8], at: At) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
-        if offset < 0 {
-            return Err(Errno::INVAL.into());
-        }
+        at.check()?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        read_at_offset(&ofd, buf, offset)
+        self.read_description(&ofd, buf, at)
     }
 
-    /// Reads at the offset of the description, which moves, or at another.
-    fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> CallResult<usize> {
+    /// Reads from a description, unless the kernel maps the file: at its offset, which moves, or at another.
+    #[inline(always)]
+    fn read_description(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> CallResult<usize> {
+        ofd.check_unmapped()?;
         match at {
-            At::Offset(offset) => read_at_offset(ofd, buf, offset),
-            At::Position => self.read_at_position(ofd, buf),
+            At::Offset(offset) => Ok(read_range(ofd, buf, offset)?),
+            At::Position => self.read_and_advance(ofd, buf),
         }
     }
 
+    /// Reads at the offset of a description, which moves.
     #[inline]
-    fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> CallResult<usize> {
-        ofd.check_unmapped()?;
+    fn read_and_advance(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> CallResult<usize> {
         let at = self.promotions().lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
         if at.is_promoted() {
-            // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
+            // Reserves only bytes that exist, so that no other process finds the offset beyond the end meanwhile.
             let rest = ofd.attr()?.size.saturating_sub(at.get()?);
             len = len.min(usize::try_from(rest).unwrap_or(len));
             if len == 0 {
                 return Ok(0);
             }
         }
-        Ok(at.advance(len, |start| read_at(ofd, &mut buf[..len], start as i64))?)
+        Ok(at.advance(len, |start| read_range(ofd, &mut buf[..len], start as i64))?)
     }
 
     /// `write`.
     #[inline]
     pub fn write(&self, fd: i32, data: &[u8]) -> Served<usize> {
-        self.write_call(fd, data).into()
+        self.write_by_fd(fd, data, At::Position).into()
     }
 
+    /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
     #[inline]
-    fn write_call(&self, fd: i32, data: &[u8]) -> CallResult<usize> {
+    pub fn pwrite(&self, fd: i32, data: &[u8], offset: i64) -> Served<usize> {
+        self.write_by_fd(fd, data, At::Offset(offset)).into()
+    }
+
+    /// Writes to what a descriptor refers to, if it was opened for writing.
+    #[inline(always)]
+    fn write_by_fd(&self, fd: i32, data: &[u8], at: At) -> CallResult<usize> {
         let ofd = self.table().get(fd)?;
+        at.check()?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
         }
         let append = ofd.oflags() & libc::O_APPEND != 0;
-        self.write_there(&ofd, data, At::Position, append)
+        self.write_description(&ofd, data, at, append)
     }
 
-    /// Writes at the offset of the description, which moves, or at another, or at the end.
+    /// Writes to a description, unless the kernel maps the file: at its offset, which moves, at another, or at the end.
     #[inline]
-    fn write_there(
+    fn write_description(
         &self,
         ofd: &OfdRef<'_>,
         data: &[u8],
@@ -127,9 +135,9 @@ impl FileContents {
         append: bool,
     ) -> CallResult<usize> {
         ofd.check_unmapped()?;
-        // A mapping that has begun meanwhile may have read its pages before: the kernel then writes once more.
+        // A mapping that began meanwhile may hold pages from before the write. The kernel then repeats it.
         let write = |start: i64| {
-            let (len, _) = self.write_at(ofd, data, start, false)?;
+            let (len, _) = self.write_to_engine(ofd, data, start, false)?;
             if ofd.check_unmapped().is_err() { Err(Errno::RESTART) } else { Ok(len) }
         };
         if !append {
@@ -146,10 +154,10 @@ impl FileContents {
             });
         }
         let appended = match at {
-            At::Offset(at) => self.write_at(ofd, data, at, true)?.0,
+            At::Offset(at) => self.write_to_engine(ofd, data, at, true)?.0,
             At::Position => {
                 let at = self.promotions().lock_offset(ofd)?;
-                let (len, end) = self.write_at(ofd, data, 0, true)?;
+                let (len, end) = self.write_to_engine(ofd, data, 0, true)?;
                 if len > 0 {
                     at.set(end)?;
                 }
@@ -158,25 +166,6 @@ impl FileContents {
         };
         self.after_resize(ofd);
         Ok(appended)
-    }
-
-    /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
-    #[inline]
-    pub fn pwrite(&self, fd: i32, data: &[u8], offset: i64) -> Served<usize> {
-        self.pwrite_call(fd, data, offset).into()
-    }
-
-    #[inline]
-    fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> CallResult<usize> {
-        let ofd = self.table().get(fd)?;
-        if offset < 0 {
-            return Err(Errno::INVAL.into());
-        }
-        if !ofd.is_writable() {
-            return Err(Errno::BADF.into());
-        }
-        let append = ofd.oflags() & libc::O_APPEND != 0;
-        self.write_there(&ofd, data, At::Offset(offset), append)
     }
 
     /// `readv`.
@@ -215,13 +204,13 @@ impl FileContents {
             return Err(Errno::OPNOTSUPP.into());
         }
         if let [buf] = bufs {
-            return self.read_there(&ofd, buf, at);
+            return self.read_description(&ofd, buf, at);
         }
         // No more than there is: programs pass large buffers for small files.
         let room = if total > GATHER { total.min(ofd.attr()?.size as usize) } else { total };
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         gathered.resize(room, 0);
-        let len = self.read_there(&ofd, &mut gathered, at)?;
+        let len = self.read_description(&ofd, &mut gathered, at)?;
         let mut rest = &gathered[..len];
         for buf in bufs {
             let (now, later) = rest.split_at(buf.len().min(rest.len()));
@@ -289,15 +278,16 @@ impl FileContents {
         };
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
-        let written = self.write_there(&ofd, data, at, append)?;
+        let written = self.write_description(&ofd, data, at, append)?;
         // Where the description asks for it, it has been done.
         let asks = flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         sync_if(&ofd, asks && !ofd.writes_durably())?;
         Ok(written)
     }
 
-    /// Writes at an offset or at the end; returns how many bytes, and where they end.
-    pub(crate) fn write_at(
+    /// Stores data in the engine, at an offset or at the end, after checks of size, limits and privileges. Returns the
+    /// number of bytes and where they end.
+    pub(crate) fn write_to_engine(
         &self,
         ofd: &OfdRef<'_>,
         data: &[u8],
@@ -578,31 +568,29 @@ pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Reads at an offset that a call names, which is checked.
 #[inline]
-fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
+fn read_range(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let offset = check_range(offset, buf.len())?;
     let len = buf.len().min(RW_MAX);
-    read_content(ofd, offset, &mut buf[..len])
+    read_from_engine(ofd, offset, &mut buf[..len])
 }
 
-/// Reads a file of which the kernel has no mapping.
+/// Reads from the engine, which records the access unless the description has `O_NOATIME`.
 #[inline]
-fn read_at_offset(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> CallResult<usize> {
-    ofd.check_unmapped()?;
-    Ok(read_at(ofd, buf, offset)?)
-}
-
-/// Reads, which is an access unless the description has `O_NOATIME`.
-#[inline]
-pub(crate) fn read_content(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn read_from_engine(
+    ofd: &OfdRef<'_>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, Errno> {
     if ofd.oflags() & libc::O_NOATIME != 0 {
-        return read_unrecorded(ofd, offset, buf);
+        return read_without_atime(ofd, offset, buf);
     }
     ofd.fs().read(ofd.ino(), offset, buf)
 }
 
 #[cold]
-fn read_unrecorded(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+fn read_without_atime(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
     vfs::access::unrecorded(|| ofd.fs().read(ofd.ino(), offset, buf))
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::content::{FileContents, read_content, sync_if};
+use crate::content::{FileContents, read_from_engine, sync_if};
 use crate::noted::NoteReason;
 use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
@@ -215,9 +215,9 @@ impl FileContents {
         let mut done = 0;
         while done < count {
             let want = (count - done).min(CHUNK);
-            let len = read_content(&src, src_at + done as u64, &mut chunk[..want])?;
+            let len = read_from_engine(&src, src_at + done as u64, &mut chunk[..want])?;
             let to = (dst_at + done as u64) as i64;
-            match self.write_at(&dst, &chunk[..len], to, false) {
+            match self.write_to_engine(&dst, &chunk[..len], to, false) {
                 Ok((written, _)) => {
                     done += written;
                     if written < len || len == 0 {
@@ -325,7 +325,7 @@ impl FileContents {
         let mut done = 0;
         while done < len {
             let room = chunk.len().min(len - done);
-            let read = read_content(ofd, offset + done as u64, &mut chunk[..room])?;
+            let read = read_from_engine(ofd, offset + done as u64, &mut chunk[..room])?;
             if read == 0 {
                 break;
             }
