@@ -1,4 +1,4 @@
-//! Attributes: stat, modes, owners, times, and what a file system says of itself.
+//! Attributes: `stat`, modes, owners, times, and the properties of a file system (`statfs`).
 
 #![allow(unsafe_code)]
 
@@ -12,19 +12,20 @@ use crate::{Errno, Served};
 use vfs::rules::{S_ISGID, S_ISUID, clear_privileges};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 
-/// Bytes of preferred input and output, as the mount says.
+/// Preferred size of reads and writes, in bytes, as the mount reports it.
 const BLKSIZE: i64 = 4096;
 /// `FUSE_SUPER_MAGIC`.
 const FUSE_MAGIC: i64 = 0x6573_5546;
-/// What leaves an ID as it is.
+/// The ID that tells `chown` to leave an ID as it is.
 const SAME: u32 = u32::MAX;
 
-/// A value of a program's, which need not be aligned: the kernel does not ask for that either.
+/// A value in the program's memory, which need not be aligned: the kernel does not require that
+/// either.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed)]
 pub struct Unaligned<T>(pub T);
 
-/// Says where an answer is to be put, or why it cannot be.
+/// Returns where an answer is to be stored, or the error if it cannot be stored.
 pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut Unaligned<T>, Errno> {}
 impl<'s, T: 's, F: FnOnce() -> Result<&'s mut Unaligned<T>, Errno>> To<'s, T> for F {}
 
@@ -90,7 +91,7 @@ fn statfs_of(mount: &ServedMount, s: &StatFs) -> libc::statfs {
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
     st.f_namelen = mount.limits().name as _;
-    // `ST_VALID`: the flags mean something.
+    // `ST_VALID`: the kernel marks the flags as meaningful.
     st.f_flags = (mount.flags() | 0x20) as _;
     // SAFETY: the two are one structure with 64-bit longs; libc names the flags only in this one.
     unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
@@ -112,12 +113,12 @@ fn statvfs_of(mount: &ServedMount, s: &StatFs) -> libc::statvfs {
     st
 }
 
-/// `EINVAL` where flags of an `*at` call are not among these.
+/// Returns `EINVAL` if `flags` has a flag of an `*at` call that is not in `known`.
 pub(crate) fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
     if flags & !known != 0 { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// Whether both times are to stay; Linux looks at nothing else then.
+/// Whether both times are to stay. Linux then checks nothing else.
 fn changes_nothing(times: &Option<[libc::timespec; 2]>) -> bool {
     times.is_some_and(|t| t.iter().all(|t| t.tv_nsec == libc::UTIME_OMIT))
 }
@@ -133,7 +134,8 @@ impl Names {
         CallResult::into(call())
     }
 
-    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. `to` is asked when there is an answer.
+    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. Calls `to` only if there is an
+    /// answer.
     #[inline]
     pub fn stat<'s>(
         &self,
@@ -146,7 +148,8 @@ impl Names {
         self.show((dirfd, path, flags), check_flags(flags, known), Want::Look, to, stat_of).into()
     }
 
-    /// Shows the attributes of what a path names; all of them to those who `want` to hold it.
+    /// Stores the attributes of the inode that a path names. The time of creation is only there if
+    /// `want` is to hold the inode.
     #[inline]
     fn show<'s, T: 's>(
         &self,
@@ -171,7 +174,8 @@ impl Names {
         Ok(())
     }
 
-    /// `statx`. Gives what it has, whatever `mask` asks for; but the time of creation only where it does.
+    /// `statx`. Reports every attribute it has, whatever `mask` asks for; the time of creation only
+    /// if `mask` asks for it.
     pub fn statx<'s>(
         &self,
         dirfd: i32,
@@ -314,7 +318,7 @@ impl Names {
         if gid != SAME && !own_group && !creds.can(Caps::CHOWN) {
             return Err(Errno::PERM.into());
         }
-        // Even a change to the same takes privileges, which is a change of mode.
+        // A change to the same owner takes privileges, too. That is a change of mode.
         let outsider = creds.drops_plain_setgid(attr);
         let takes =
             held.kind != FileKind::Dir && (clear_privileges(attr.perm) != attr.perm || outsider);
@@ -334,8 +338,8 @@ impl Names {
         Ok(())
     }
 
-    /// `utimensat`, `utimes`, `utime`: access time, then modification time; `None` for a null pointer
-    /// (now).
+    /// `utimensat`, `utimes`, `utime`: access time, then modification time; `None` for a null
+    /// pointer (now).
     pub fn utimens(
         &self,
         dirfd: i32,
@@ -391,7 +395,8 @@ impl Names {
             Some([a, m]) => [set_time(a)?, set_time(m)?],
         };
         if mtime.is_some() {
-            // The kernel writes back what was stored through mappings before, which is a change of its own.
+            // The kernel still has to write back what the program stored through mappings. That
+            // write changes times again.
             held.mount.check_unmapped(held.ino)?;
         }
         held.check_writable()?;

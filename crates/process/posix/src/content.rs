@@ -1,4 +1,5 @@
-//! Reading, writing and sizes. (Opening is in `open`, copies, locks and mappings in `transfer`.)
+//! Reading, writing and sizes. (Opening is in `open`; copies, locks and mappings are in
+//! `transfer`.)
 
 use crate::names::Names;
 use crate::served::{CallResult, CallStop, checked};
@@ -14,7 +15,7 @@ const RW_MAX: usize = 0x7fff_f000;
 /// Vectors up to this many bytes are gathered on the stack.
 const GATHER: usize = 4096;
 
-/// Where a call reads or writes.
+/// The place at which a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     /// At the description's offset, which moves.
@@ -24,14 +25,14 @@ enum At {
 }
 
 impl At {
-    /// `EINVAL` for a negative offset.
+    /// Returns `EINVAL` for a negative offset.
     #[inline(always)]
     fn check(self) -> Result<(), Errno> {
         if matches!(self, Self::Offset(offset) if offset < 0) { Err(Errno::INVAL) } else { Ok(()) }
     }
 }
 
-/// `EINVAL` where an offset is negative or a range ends beyond what an offset can say.
+/// Returns `EINVAL` if an offset is negative, or if a range ends beyond the largest offset.
 fn check_range(offset: i64, len: usize) -> Result<u64, Errno> {
     let end = i64::try_from(len).ok().and_then(|len| offset.checked_add(len));
     if offset < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(offset as u64) }
@@ -75,7 +76,8 @@ impl FileContents {
         self.read_description(&ofd, buf, at)
     }
 
-    /// Reads from a description, unless the kernel maps the file: at its offset, which moves, or at another.
+    /// Reads from a description, at its offset, which moves, or at another. `Kernel` if the kernel
+    /// maps the file.
     #[inline(always)]
     fn read_description(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> CallResult<usize> {
         ofd.check_unmapped()?;
@@ -91,7 +93,8 @@ impl FileContents {
         let at = self.promotions().lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
         if at.is_promoted() {
-            // Reserves only bytes that exist, so that no other process finds the offset beyond the end meanwhile.
+            // Reserves only bytes that exist. Otherwise another process could find the offset
+            // beyond the end meanwhile.
             let rest = ofd.attr()?.size.saturating_sub(at.get()?);
             len = len.min(usize::try_from(rest).unwrap_or(len));
             if len == 0 {
@@ -125,7 +128,8 @@ impl FileContents {
         self.write_description(&ofd, data, at, append)
     }
 
-    /// Writes to a description, unless the kernel maps the file: at its offset, which moves, at another, or at the end.
+    /// Writes to a description, at its offset, which moves, at another, or at the end. `Kernel` if
+    /// the kernel maps the file.
     #[inline]
     fn write_description(
         &self,
@@ -135,7 +139,8 @@ impl FileContents {
         append: bool,
     ) -> CallResult<usize> {
         ofd.check_unmapped()?;
-        // A mapping that began meanwhile may hold pages from before the write. The kernel then repeats it.
+        // A mapping that began meanwhile may hold pages from before the write. The kernel then
+        // repeats it.
         let write = |start: i64| {
             let (len, _) = self.write_to_engine(ofd, data, start, false)?;
             if ofd.check_unmapped().is_err() { Err(Errno::RESTART) } else { Ok(len) }
@@ -173,7 +178,7 @@ impl FileContents {
         self.read_vector(fd, bufs, At::Position, 0).into()
     }
 
-    /// `preadv` (flags 0) and `preadv2`; an offset of -1 is the description's.
+    /// `preadv` (flags 0) and `preadv2`. An offset of -1 stands for the description's.
     pub fn preadv2(
         &self,
         fd: i32,
@@ -185,7 +190,7 @@ impl FileContents {
         self.read_vector(fd, bufs, at, flags).into()
     }
 
-    /// A read into several buffers is one read: into a buffer of its own where that is needed.
+    /// Reads into several buffers by a single read, if needed into a buffer of its own first.
     fn read_vector(
         &self,
         fd: i32,
@@ -206,7 +211,7 @@ impl FileContents {
         if let [buf] = bufs {
             return self.read_description(&ofd, buf, at);
         }
-        // No more than there is: programs pass large buffers for small files.
+        // Reserves no more than the file has: programs pass large buffers for small files.
         let room = if total > GATHER { total.min(ofd.attr()?.size as usize) } else { total };
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         gathered.resize(room, 0);
@@ -220,7 +225,7 @@ impl FileContents {
         Ok(len)
     }
 
-    /// The description for a vector, and the vector's length.
+    /// Takes the description for a vector, and returns it with the vector's length.
     fn vector(
         &self,
         fd: i32,
@@ -240,7 +245,7 @@ impl FileContents {
         self.write_vector(fd, data, At::Position, 0).into()
     }
 
-    /// `pwritev` (flags 0) and `pwritev2`; an offset of -1 is the description's.
+    /// `pwritev` (flags 0) and `pwritev2`. An offset of -1 stands for the description's.
     pub fn pwritev2(
         &self,
         fd: i32,
@@ -252,7 +257,7 @@ impl FileContents {
         self.write_vector(fd, data, at, flags).into()
     }
 
-    /// A write from several buffers is one write, atomic as any other.
+    /// Writes from several buffers by a single write, which is atomic as any other.
     fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> CallResult<usize> {
         let (ofd, total) = self.vector(fd, at, data.iter().map(|part| part.len()))?;
         if !ofd.is_writable() {
@@ -279,14 +284,14 @@ impl FileContents {
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
         let written = self.write_description(&ofd, data, at, append)?;
-        // Where the description asks for it, it has been done.
+        // If the description asks for durability, the write above has seen to it.
         let asks = flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         sync_if(&ofd, asks && !ofd.writes_durably())?;
         Ok(written)
     }
 
-    /// Stores data in the engine, at an offset or at the end, after checks of size, limits and privileges. Returns the
-    /// number of bytes and where they end.
+    /// Stores data in the engine, at an offset or at the end, after checks of size, limits and
+    /// privileges. Returns the number of bytes and where they end.
     pub(crate) fn write_to_engine(
         &self,
         ofd: &OfdRef<'_>,
@@ -307,7 +312,7 @@ impl FileContents {
         let limit = self.task().file_size_max.load(Relaxed);
         let creds = &self.task().identity().effective;
         let privileged = creds.can(crate::creds::Caps::FSETID);
-        // Most writes need to know nothing of the file.
+        // Most writes need no attributes of the file.
         let attr = if privileged && !(append && limit != u64::MAX) {
             None
         } else {
@@ -340,7 +345,7 @@ impl FileContents {
         Ok((data.len(), at + data.len() as u64))
     }
 
-    /// `EFBIG` and a signal where a file may not grow to `size`.
+    /// Returns `EFBIG` and raises a signal if a file may not grow to `size`.
     pub(crate) fn check_size(&self, old: u64, size: u64) -> Result<(), Errno> {
         if size > old && size > self.task().file_size_max.load(Relaxed) {
             self.task().kernel.raise(libc::SIGXFSZ);
@@ -356,7 +361,7 @@ impl FileContents {
 
     fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> CallResult<i64> {
         let ofd = self.table().get_open(fd)?;
-        // The kernel may have pages, stored to through a mapping, where the engine has a hole.
+        // The kernel may have pages, stored to through a mapping, at a hole of the engine's.
         if matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE) {
             ofd.check_unmapped()?;
         }
@@ -419,11 +424,12 @@ impl FileContents {
         held.mount.check_not_executed(held.ino)?;
         held.mount.check_unmapped(held.ino)?;
         self.resize(held.fs(), held.attr()?, len)?;
-        // Where a mapping began meanwhile, the kernel does it once more.
+        // If a mapping began meanwhile, the kernel repeats the call.
         held.mount.check_unmapped(held.ino)
     }
 
-    /// After a change of the size without the kernel: a mapping may have begun meanwhile that knows the old one.
+    /// Updates the kernel after a change of the size without it, if a mapping began meanwhile that
+    /// has the old size.
     #[inline]
     fn after_resize(&self, ofd: &OfdRef<'_>) {
         if ofd.check_unmapped().is_err() {
@@ -489,7 +495,7 @@ impl FileContents {
     pub fn fsync(&self, fd: i32) -> Served<()> {
         let call = || {
             let ofd = self.table().get_open(fd)?;
-            // What is in mapped pages, the kernel writes back.
+            // The kernel writes back mapped pages.
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
@@ -501,7 +507,7 @@ impl FileContents {
         self.fsync(fd)
     }
 
-    /// `syncfs`. The kernel's part, files that are mapped, is for the kernel.
+    /// `syncfs`. The kernel repeats it for files that are mapped.
     pub fn syncfs(&self, fd: i32) -> Served<()> {
         let call = || {
             let ofd = self.table().get_open(fd)?;
@@ -531,7 +537,7 @@ impl FileContents {
         CallResult::into(call())
     }
 
-    /// `posix_fadvise`: there is no cache to advise.
+    /// `posix_fadvise`. Only checks its arguments, as there is no cache to advise.
     pub fn posix_fadvise(&self, fd: i32, _offset: i64, len: i64, advice: i32) -> Served<()> {
         let call = || {
             let _ofd = self.table().get_open(fd)?;
@@ -554,12 +560,12 @@ impl FileContents {
     }
 }
 
-/// Flags that change nothing of what a call does where no device is waited for.
+/// Flags without effect on a call that waits for no device.
 const HINTS: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
 /// `RWF_NOAPPEND` of Linux 6.9.
 const RWF_NOAPPEND: i32 = 0x20;
 
-/// Makes durable what has been written, if that `is_asked` for and the engine has not done it (vfs-C6).
+/// Makes written data durable, if that `is_asked` for and the engine has not done it (vfs-C6).
 #[inline]
 pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     if is_asked && ofd.fs().durability() != Durability::OnReturn {
@@ -568,7 +574,7 @@ pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reads at an offset that a call names, which is checked.
+/// Reads at an offset that the call names, after a check of the range.
 #[inline]
 fn read_range(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let offset = check_range(offset, buf.len())?;
@@ -576,7 +582,7 @@ fn read_range(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Er
     read_from_engine(ofd, offset, &mut buf[..len])
 }
 
-/// Reads from the engine, which records the access unless the description has `O_NOATIME`.
+/// Reads from the engine. The read counts as an access unless the description has `O_NOATIME`.
 #[inline]
 pub(crate) fn read_from_engine(
     ofd: &OfdRef<'_>,
@@ -594,8 +600,8 @@ fn read_without_atime(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<u
     vfs::access::unrecorded(|| ofd.fs().read(ofd.ino(), offset, buf))
 }
 
-/// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more
-/// bytes than a result can say.
+/// Returns the length of a vector, cut to the most that one call moves. `EINVAL` for more than 1024
+/// parts, or for a length beyond the largest result.
 fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno> {
     if lens.len() > libc::UIO_MAXIOV as usize {
         return Err(Errno::INVAL);
@@ -606,7 +612,7 @@ fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno>
     total.map(|total| total.min(RW_MAX)).ok_or(Errno::INVAL)
 }
 
-/// The mode of `fallocate(2)`: `EOPNOTSUPP` for what Linux does not combine.
+/// Parses the mode of `fallocate(2)`. `EOPNOTSUPP` for a combination that Linux does not have.
 fn fallocate_mode(mode: i32) -> Result<Fallocate, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {

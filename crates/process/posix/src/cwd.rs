@@ -1,16 +1,21 @@
-//! The working directory. In a pool it is a description, [`Segment::cwd`](crate::family::Segment::cwd):
-//! relative paths start from there. Elsewhere it is the kernel's; then a path that leads into a pool by its
-//! text (`mnt/file`, `../mnt/file`) is served as the absolute one. So is one that leads there from a directory above the
-//! mount point which the kernel has open.
+//! The working directory, and relative paths from it.
 //!
-//! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
-//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Prefix`]).
+//! A working directory in a pool is a description, [`Segment::cwd`](crate::family::Segment::cwd),
+//! from which relative paths start. Any other working directory is the kernel's. A relative path
+//! that leads from there into a pool by its text (`mnt/file`, `../mnt/file`) is served like the
+//! absolute path. So is a path relative to a descriptor of the kernel's, if that is a directory
+//! above the mount point.
 //!
-//! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
-//!   is found out stands for the word from before the look, and is not believed with another.
-//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest path leads this
-//!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
-//!   be searched any more.)
+//! The kernel reports the path of the working directory without links, so that leading `..` can be
+//! followed by its text. For each mount, two numbers are kept: the depth of the working directory,
+//! and the number of components that it shares with the mount point ([`Prefix`]).
+//!
+//! - **cwd-L1** A call that changes the working directory changes the word of [`Cwd`] before it
+//!   returns. A finding carries the word from before the look, and counts only while the word is
+//!   the same.
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest
+//!   path leads this user from the working directory to the mount. (The directory may lie where
+//!   another mount hides it, or the user may no longer search it.)
 
 use crate::creds::AccessMask;
 use crate::family::{CWD, OfdInit};
@@ -24,16 +29,17 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
 
-/// Of the word: what is known. Above is how often it has changed.
+/// The bits of the word that tell what is known. The bits above count changes.
 const STATE: u32 = 3;
-/// To be found out when the first relative path comes.
+/// The next relative path finds out where the working directory is.
 const UNKNOWN: u32 = 0;
-/// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
+/// The working directory is in a pool, or its place cannot be used. A path that is not relative to
+/// a description is the kernel's.
 const KERNEL: u32 = 1;
-/// Outside: the prefixes of mounts tell.
+/// The working directory is outside of pools. The prefixes of mounts hold.
 const OUTSIDE: u32 = 2;
 
-/// What is known of the working directory, besides the description (cwd-L1).
+/// State of the working directory, besides its description (cwd-L1).
 #[derive(Default)]
 pub(crate) struct Cwd {
     word: AtomicU32,
@@ -50,32 +56,32 @@ impl Cwd {
         let _ = self.word.fetch_update(AcqRel, Relaxed, next);
     }
 
-    /// It may be anywhere now: the next relative path makes for another look.
+    /// Notes that the working directory may be anywhere. The next relative path looks again.
     pub fn forget(&self) {
         self.change(UNKNOWN);
     }
 
-    /// The kernel has entered a pool.
+    /// Notes that the kernel's working directory is in a pool.
     pub fn entered_pool(&self) {
         self.change(KERNEL);
     }
 
-    /// Ends a look that began with `word`; `false` where it comes too late.
+    /// Ends a look that began with `word`. Returns `false` if the word has changed since.
     fn finish_look(&self, word: u32, state: u32) -> bool {
         self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
     }
 }
 
-/// How the path of the working directory and a mount point lie to each other: numbers of components.
+/// Position of the working directory relative to a mount point, in components of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathDepths {
-    /// Of the working directory.
+    /// Components of the working directory.
     depth: u16,
-    /// That both begin with.
+    /// Components with which both paths begin.
     shared: u16,
 }
 
-/// Whether the kernel has shown it (cwd-L2).
+/// Whether the kernel has shown that the shortest path leads to the mount (cwd-L2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     NotYet,
@@ -83,7 +89,8 @@ enum Shown {
     Refused,
 }
 
-/// How a relative path gets from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word they stand for.
+/// The way from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word for
+/// which they hold.
 #[derive(Default)]
 pub(crate) struct Prefix(AtomicU64);
 
@@ -97,7 +104,7 @@ impl Prefix {
         self.0.store(Self::pack(word, depths, Shown::NotYet), Release);
     }
 
-    /// What stands for `word`.
+    /// Returns what holds for `word`, if anything does.
     #[inline]
     fn get(&self, word: u32) -> Option<(PathDepths, Shown)> {
         let packed = self.0.load(Acquire);
@@ -111,7 +118,7 @@ impl Prefix {
         (high & !STATE == word & !STATE).then_some((depths, shown))
     }
 
-    /// Remembers what the kernel has shown, unless something else stands there by now.
+    /// Stores what the kernel has shown, unless the word has changed.
     fn show(&self, word: u32, depths: PathDepths, shown: Shown) {
         let before = Self::pack(word, depths, Shown::NotYet);
         let _ = self.0.compare_exchange(before, Self::pack(word, depths, shown), AcqRel, Relaxed);
@@ -134,13 +141,13 @@ impl WorkingDir {
         &self.path_walk
     }
 
-    /// The working directory, where it is in a pool.
+    /// The working directory, if it is in a pool.
     #[inline]
     pub(crate) fn cwd(&self) -> CallResult<OfdRef<'_>> {
         self.table().get_entry(self.cwd_entry())
     }
 
-    /// The entry of the working directory.
+    /// The table entry of the working directory.
     #[inline]
     pub(crate) fn cwd_entry(&self) -> &OwnU32 {
         let entry = &self.table().segment().cwd;
@@ -163,7 +170,7 @@ impl WorkingDir {
         };
         if self.task().mounts().any(|(_, mount)| mount.strip(path).is_some()) {
             if self.cwd.finish_look(word, KERNEL) {
-                // Where that is refused, relative paths are the kernel's.
+                // If that fails, relative paths are the kernel's.
                 let _ = self.enter_here(path);
             }
             return;
@@ -177,8 +184,9 @@ impl WorkingDir {
         self.cwd.finish_look(word, OUTSIDE);
     }
 
-    /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
-    /// mount may have moved that, and made another in its place: the kernel hears of it later.
+    /// Makes the directory at `path` the working directory, if it is the kernel's. A program with
+    /// direct access may have moved that directory and created another at its path; the kernel
+    /// learns of it later.
     fn enter_here(&self, path: &[u8]) -> CallResult<()> {
         let creds = &self.task().identity().effective;
         let held =
@@ -189,16 +197,16 @@ impl WorkingDir {
         self.change_to(held, is_here)
     }
 
-    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
-    /// `Kernel`: the working directory is elsewhere now.
+    /// Notes that the working directory is elsewhere. To be called after `chdir` or `fchdir` of the
+    /// kernel succeeded, if the answer here was `Kernel`.
     pub fn left_pool(&self) {
-        // cwd-L1: before the description, without which prefixes are asked.
+        // cwd-L1: the word changes first, because a call without a description uses prefixes.
         self.cwd.forget();
         self.set_cwd(None);
     }
 
-    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
-    /// is there, too.
+    /// Makes a directory the working directory, if this user may enter it and `by_kernel` confirms
+    /// that it is the kernel's, too.
     pub(crate) fn change_to(
         &self,
         held: HeldInode<'_>,
@@ -227,7 +235,7 @@ impl WorkingDir {
         Ok(())
     }
 
-    /// The working directory is this description now, whose hold it takes over.
+    /// Makes a description the working directory, and takes over its hold.
     pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
         let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
         std::mem::forget(ofd);
@@ -237,11 +245,11 @@ impl WorkingDir {
         }
     }
 
-    /// The path of the working directory where relative paths are the kernel's, for the same reason.
+    /// Returns the path of a working directory that has no description here, but is in a pool.
     pub(crate) fn path_of_kernels(&self) -> CallResult<Vec<u8>> {
         let mut buf = [0; libc::PATH_MAX as usize];
         let path = self.task().kernel.getcwd(&mut buf).map_err(|err| match err {
-            // Libc may have asked before the kernel heard of it.
+            // Libc may have asked before the kernel learned of the removal.
             Errno::NOENT => err.into(),
             _ => CallStop::Kernel,
         })?;
@@ -260,8 +268,8 @@ impl WorkingDir {
         }
     }
 
-    /// The mount that a relative path leads into from a working directory outside, and what remains of the
-    /// path below the mount point.
+    /// Finds the mount into which a relative path leads from a working directory outside. Returns
+    /// the mount, and the rest of the path below the mount point.
     pub(crate) fn mount_by_prefix<'a>(
         &self,
         path: &'a [u8],
@@ -289,8 +297,9 @@ impl WorkingDir {
         Ok((index, mount, &rest[slashes..]))
     }
 
-    /// The mount that a relative path leads into from a directory of the kernel's, and what remains of the path below the
-    /// mount point. Only where the path's text leads there from some directory above, the kernel is asked whether it is this one.
+    /// Finds the mount into which a relative path leads from a directory of the kernel's. Returns
+    /// the mount, and the rest of the path below the mount point. Asks the kernel only if the
+    /// path's text leads there from a directory above the mount point.
     pub(crate) fn mount_below<'a>(
         &self,
         dirfd: i32,
@@ -319,8 +328,9 @@ impl WorkingDir {
         Err(CallStop::Kernel)
     }
 
-    /// cwd-L2; where threads may have different users, the kernel is asked each time. Longer paths to the mount lead through
-    /// directories above its mount point, which are looked at for absolute paths.
+    /// Checks cwd-L2. If threads may have different users, asks the kernel each time. A longer path
+    /// to the mount leads through directories above its mount point, which are checked as for
+    /// absolute paths.
     fn check_prefix(&self, mount: &ServedMount, word: u32) -> CallResult<()> {
         let (depths, mut shown) = mount.prefix.get(word).ok_or(CallStop::Kernel)?;
         if shown == Shown::NotYet || self.task().identities.differ() {
@@ -339,7 +349,7 @@ impl WorkingDir {
     }
 }
 
-/// How many directories a relative path first climbs, and what remains of it.
+/// Returns the number of directories that a relative path first climbs, and the rest of it.
 fn climb(path: &[u8]) -> (usize, &[u8]) {
     let (mut climbed, mut rest) = (0, path);
     loop {

@@ -1,9 +1,11 @@
-//! Closing and duplicating, and what is asked of a descriptor.
+//! Calls on descriptors: `close`, `dup`, `fcntl`, `close_range`.
 //!
-//! - **descriptors-D1** The descriptor is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free descriptor, close-on-exec and limits are its business (parked-N1–N4 in `parked`).
-//! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked and filled after it
-//!   was opened, so that it never refers to somebody else's descriptor.
+//! - **descriptors-D1** The descriptor is the kernel's: a duplicate of a placeholder opened with
+//!   `O_PATH`. The kernel keeps the lowest free descriptor, close-on-exec and limits (parked-N1–N4
+//!   in `parked`).
+//! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked,
+//!   and filled after the descriptor was opened. So it never refers to a descriptor of another
+//!   file.
 
 use crate::family::{CREATED, HIDDEN, ON_KERNEL, OfdHandle, PARKED, PROMOTED, described};
 use crate::noted::NoteReason;
@@ -16,7 +18,7 @@ use vfs::FileKind;
 
 /// `F_CREATED_QUERY` (Linux 6.12).
 const CREATED_QUERY: i32 = 1024 + 4;
-/// What `F_SETFL` changes.
+/// Flags that `F_SETFL` changes.
 pub(crate) const SETTABLE: i32 =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
 
@@ -35,15 +37,15 @@ impl Descriptors {
         &self.promotions
     }
 
-    /// Promotes what has become standard input, output or error: libc reads and writes there without asking
-    /// us. It does so with files only.
+    /// Promotes a file that has become standard input, output or error: libc reads and writes there
+    /// by itself. Only regular files need that.
     fn promote_stream(&self, fd: i32, ofd: &OfdRef<'_>) -> Result<(), Errno> {
         let is_file = ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0;
         if fd <= 2 && is_file { self.promotions().promote_ofd(ofd) } else { Ok(()) }
     }
 
-    /// [`promote_stream`](Self::promote_stream) for a descriptor that the program does not know yet: it is closed where
-    /// that fails.
+    /// Promotes like [`promote_stream`](Self::promote_stream), for a descriptor that the program
+    /// does not know yet. Closes the descriptor if that fails.
     pub(crate) fn promote_new_stream(&self, fd: i32) -> Result<(), Errno> {
         if fd > 2 {
             return Ok(());
@@ -74,8 +76,9 @@ impl Descriptors {
         Ok(closed?)
     }
 
-    /// Closing any description of an inode, but those of `O_PATH`, ends this process's POSIX locks on it. To be
-    /// called with the table locked, while the entry is still that of what is closed.
+    /// Ends this process's POSIX locks on the inode of a descriptor that is being closed. Closing
+    /// any description ends them, except one of `O_PATH`. To be called with the table locked,
+    /// before the entry changes.
     fn drop_locks(&self, table: &TableLock<'_>, fd: i32) {
         if self.promotions().noted.is_empty() {
             return;
@@ -111,7 +114,8 @@ impl Descriptors {
             return Err(CallStop::Kernel);
         }
         if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
-            // Above every descriptor: nothing is closed, but descriptors are this thread's own now.
+            // The range lies above every descriptor. It closes nothing, but gives this thread its
+            // own table.
             self.task().kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
         }
         self.fd_allocator().unpark();
@@ -129,8 +133,8 @@ impl Descriptors {
         Ok(())
     }
 
-    /// `close_range` of what the kernel has, but for descriptors of our own: all that a process does which shares this
-    /// one's table of descriptors, but not its memory.
+    /// Makes the `close_range` of the kernel, and spares descriptors of our own. A process that
+    /// shares this one's table of descriptors, but not its memory, makes no more than this.
     pub fn close_range_in_kernel(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
         let end = self.table().fd_end() as u32;
         let mut from = first;
@@ -166,7 +170,7 @@ impl Descriptors {
         if self.table().entry(new).is_none() {
             let _ = self.fd_allocator().close_fd(new);
             drop(table);
-            // The descriptor is beyond our table: it is the kernel's.
+            // The descriptor is beyond our table, so it is the kernel's.
             self.promotions().promote_ofd(&ofd)?;
             return Err(CallStop::Kernel);
         }
@@ -177,7 +181,8 @@ impl Descriptors {
         Ok(new)
     }
 
-    /// [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be asked with the table locked.
+    /// Returns [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be
+    /// called with the table locked.
     fn on_kernel(&self, fd: i32) -> OfdHandle {
         self.table().entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
     }
@@ -205,7 +210,7 @@ impl Descriptors {
         self.fd_allocator().unpark();
         if self.table().entry(new).is_some_and(|entry| entry.load(Acquire) == HIDDEN) {
             self.relocate(new)?;
-            // What has moved is there still, unseen.
+            // The moved descriptor is still open, unseen by the program.
             let put_over = self.put_over(old, new, cloexec, true);
             return put_over.inspect_err(|_| {
                 let _ = self.fd_allocator().close_fd(new);
@@ -244,7 +249,7 @@ impl Descriptors {
         Ok(new)
     }
 
-    /// The program wants the number of a descriptor of our own: that one moves.
+    /// Moves a descriptor of our own whose number the program wants.
     fn relocate(&self, fd: i32) -> CallResult<()> {
         let _table = self.table().lock_table();
         let Some(entry) = self.table().entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN)
@@ -260,7 +265,7 @@ impl Descriptors {
         } else if let Some((_, mount)) = capability {
             mount.set_capability(Some(moved));
         } else if !self.promotions().noted.move_kept(fd, moved) {
-            // Given to `hide` by the front end, which knows it by its number.
+            // The front end had it hidden, and knows it by its number.
             let _ = self.task().kernel.close(moved);
             return Err(Errno::BADF.into());
         }
@@ -321,7 +326,7 @@ impl Descriptors {
         }
     }
 
-    /// Whether the kernel has the description of `fd`, too.
+    /// Whether the kernel has a description for `fd`, too.
     pub fn is_promoted(&self, fd: i32) -> bool {
         let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire));
         handle == 0

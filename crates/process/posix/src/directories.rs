@@ -1,4 +1,4 @@
-//! Listings, and the working directory.
+//! Listings of directories, and the calls on the working directory.
 
 use crate::held::HeldInode;
 use crate::names::Names;
@@ -12,7 +12,7 @@ use vfs::FileKind;
 pub struct DirItem<'a> {
     /// Inode number.
     pub ino: u64,
-    /// Where a listing continues after this entry (`d_off`).
+    /// The offset at which a listing continues after this entry (`d_off`).
     pub offset: i64,
     /// `DT_*`.
     pub kind: u8,
@@ -21,9 +21,10 @@ pub struct DirItem<'a> {
 }
 
 impl Names {
-    /// Lists from the description's offset, which follows the entries taken, until `emit` returns
-    /// `false` (that entry is listed again) or the end. Returns whether the end was reached. `emit`
-    /// must not call the process layer. `ENOTDIR`; `ENOENT` for a directory that was removed.
+    /// Lists a directory from the description's offset on. Stops at the end, or when `emit` returns
+    /// `false`; the entry that `emit` refused is listed again. The offset follows the entries
+    /// taken. Returns whether the end was reached. `emit` must not call the process layer.
+    /// `ENOTDIR`; `ENOENT` for a directory that was removed.
     pub fn getdents(&self, fd: i32, emit: &mut dyn FnMut(&DirItem<'_>) -> bool) -> Served<bool> {
         let mut call = || {
             let ofd = self.table().get_open(fd)?;
@@ -60,8 +61,8 @@ impl Names {
         CallResult::into(call())
     }
 
-    /// `chdir`. The kernel's working directory changes, too, so that libc's own paths agree. After
-    /// an answer of `Kernel`, and success there, `left_pool` must be called.
+    /// `chdir`. Changes the kernel's working directory, too, so that libc's own paths agree. If the
+    /// answer is `Kernel`, and the call of the kernel succeeds, the caller must call `left_pool`.
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
             let held = self.paths().find(libc::AT_FDCWD, path, 0)?;
@@ -78,7 +79,7 @@ impl Names {
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            // It stays as long as `held` does.
+            // The description stays as long as `held` does.
             let description = self.table().family.ofd(ofd.handle);
             let held = HeldInode::description(self.task(), ofd);
             self.working_dir().change_to(held, || {
@@ -90,10 +91,10 @@ impl Names {
         CallResult::into(call())
     }
 
-    /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not
-    /// fit; `ENOENT` where the directory was removed.
+    /// `getcwd`: writes the path, without NUL, and returns its length. `ERANGE` if it does not fit
+    /// together with a NUL; `ENOENT` if the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
-        // Only the kernel knows whether the root leads there (`chroot`).
+        // After `chroot`, only the kernel knows whether the root leads there.
         if self.path_walk().foreign_namespace.load(Relaxed) {
             return Served::Kernel;
         }

@@ -1,4 +1,5 @@
-//! Descriptors of our own, which the program does not see: pool files, placeholders of mounts. They have high numbers.
+//! Descriptors of our own, which the program does not see: pool files and placeholders of mounts.
+//! They have high numbers.
 
 use crate::family::{HIDDEN, raise};
 use crate::parked::Parked;
@@ -7,15 +8,15 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Errno;
 
-/// How many of the descriptors below the descriptor limit are for descriptors of our own.
+/// Descriptors below the descriptor limit that are meant for our own.
 const HIDDEN_FDS: i32 = 256;
 /// Descriptors of our own stay below this, so that the kernel's table stays small.
 const HIDDEN_BELOW: i32 = 1024;
 
-/// Descriptors, which the kernel gives out: those of the program (`parked`), and those of our own.
+/// Descriptors that the kernel gives out: the program's (`parked`), and our own.
 pub struct FdAllocator {
     table: DescriptorTable,
-    /// What is parked of them.
+    /// Descriptors that are parked.
     pub(crate) parked: Parked,
     /// `RLIMIT_NOFILE`.
     fd_limit: AtomicU32,
@@ -33,15 +34,17 @@ impl FdAllocator {
         &self.table
     }
 
-    /// Moves a descriptor of the caller's own (a pool file, say) to a high one that the program
-    /// neither sees nor can close; returns that. Where that fails, it is closed.
+    /// Moves a descriptor of the caller's own, such as a pool file, to a high number that the
+    /// program neither sees nor can close. Returns the new number. Closes the descriptor if that
+    /// fails.
     pub fn hide(&self, fd: i32) -> Result<i32, Errno> {
         let hidden = self.hidden_duplicate(fd);
         let _ = self.close_fd(fd);
         hidden
     }
 
-    /// [`hide`](Self::hide)s several descriptors, or none: those then stay as they are. Returns the new ones.
+    /// Moves several descriptors like [`hide`](Self::hide), or none: after an error all stay as
+    /// they are. Returns the new numbers.
     pub fn hide_all(&self, fds: &[i32]) -> Result<SmallVec<[i32; 4]>, Errno> {
         let mut hidden = SmallVec::<[i32; 4]>::new();
         for &fd in fds {
@@ -73,7 +76,7 @@ impl FdAllocator {
         Err(Errno::MFILE)
     }
 
-    /// From now on the program does not see that `fd` is open; `false` where it is beyond our table.
+    /// Makes the program believe that `fd` is closed. Returns `false` if `fd` is beyond our table.
     pub(crate) fn mark_hidden(&self, fd: i32) -> bool {
         let Some(entry) = self.table().entry(fd) else { return false };
         raise(&self.table().member().segment().fd_end, fd as u32 + 1);
@@ -96,7 +99,7 @@ impl FdAllocator {
         self.task().file_size_max.store(size, Relaxed);
         let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.fd_limit.store(fds.min(u64::from(u32::MAX)) as u32, Relaxed);
-        // What is parked may be above the limit now.
+        // A parked descriptor may be above the limit now.
         self.unpark();
     }
 }

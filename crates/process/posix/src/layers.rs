@@ -1,8 +1,10 @@
-//! The layers of this crate, from the highest to the lowest, and how each reaches those below it.
+//! The layers of this crate, from the highest to the lowest, and the accessors by which each
+//! reaches those below it.
 //!
-//! A layer owns the one below it and has an accessor for it. This module adds accessors for the layers further
-//! down, so that a call names the layer that answers: `self.table().get(fd)`. No layer has an accessor for one above it:
-//! so the compiler holds that none calls what is above it. ([`Process`](crate::Process) stands on the highest.)
+//! A layer owns the layer below it and has an accessor for it. This module adds accessors for the
+//! layers further down, so that a call names the layer that answers: `self.table().get(fd)`. A
+//! layer has no accessor for a layer above it. So the compiler ensures that no call goes up.
+//! [`Process`](crate::Process) owns the highest layer.
 
 use crate::content::FileContents;
 use crate::cwd::WorkingDir;
@@ -15,7 +17,8 @@ use crate::table::DescriptorTable;
 use crate::task::Task;
 use crate::walk::PathWalk;
 
-/// Adds accessors to a layer, which forward to the layer that it owns, and goes on with that one.
+/// Adds accessors to a layer, which forward to the layer that it owns, and continues with that
+/// layer.
 macro_rules! layers {
     ($Layer:ident, $owned:ident: $Owned:ident $(, $below:ident: $Below:ident)*) => {
         impl $Layer {

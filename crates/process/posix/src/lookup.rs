@@ -1,4 +1,4 @@
-//! Looking up what paths name: by one look where the directory is known, else by a walk.
+//! Lookup of paths: by one look if the directory is known, else by a walk.
 
 use crate::creds::{AccessMask, Caps, Credentials};
 use crate::cwd::WorkingDir;
@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
-/// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
+/// The directory of a path's last name, kept alive by the path cache or the working directory. It
+/// takes no reference.
 #[derive(Clone, Copy)]
 struct CachedParent<'p> {
     mount: &'p ServedMount,
@@ -28,7 +29,8 @@ impl<'p> CachedParent<'p> {
     }
 }
 
-/// Paths of all kinds: absolute ones, and those from a directory that is open or the working directory.
+/// Lookup of all paths: absolute ones, and those relative to an open directory or the working
+/// directory.
 pub struct Paths {
     working_dir: WorkingDir,
 }
@@ -43,12 +45,12 @@ impl Paths {
         &self.working_dir
     }
 
-    /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
+    /// Finds the inode that a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
     pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> CallResult<HeldInode<'_>> {
         self.find_for(Want::Hold, dirfd, path, flags)
     }
 
-    /// As [`find`](Self::find), to hold what is found or to look at it.
+    /// As [`find`](Self::find), for a caller that holds the inode or only looks at it.
     #[inline]
     pub(crate) fn find_for(
         &self,
@@ -69,8 +71,8 @@ impl Paths {
         Ok(self.walk(want, dirfd, path, follow, &self.task().identity().effective)?.existing()?)
     }
 
-    /// What `look` sees in the directory that a path's last name is in, where that is known or given and
-    /// may be searched. Else, and where anything is not as usual, it has to be walked to.
+    /// Runs `look` with the directory of a path's last name, if that is cached or given and the
+    /// caller may search it. Returns `None` in any other case: the caller then has to walk.
     #[inline(always)]
     fn in_cached_parent<'p, R>(
         &'p self,
@@ -85,7 +87,7 @@ impl Paths {
         {
             return None;
         }
-        // In pieces: a structure would be written and read again in other sizes, which takes long.
+        // In pieces: a structure would be stored and loaded in different sizes, which stalls.
         let _held;
         let (start, rest) = if is_absolute {
             (None, path)
@@ -122,8 +124,8 @@ impl Paths {
         if usual { look(dir, name) } else { None }
     }
 
-    /// Sees what a path names by one look, if that tells: see [`in_cached_parent`](Self::in_cached_parent). Its
-    /// attributes are in `attr` then.
+    /// Stores the attributes of the inode that a path names in `attr`, if one look suffices. See
+    /// [`in_cached_parent`](Self::in_cached_parent).
     #[inline(always)]
     pub(crate) fn peek_fast(
         &self,
@@ -141,8 +143,8 @@ impl Paths {
         })
     }
 
-    /// As [`peek_fast`](Self::peek_fast), to work with it: the caller gets a reference to the inode, on the mount
-    /// with this index.
+    /// As [`peek_fast`](Self::peek_fast), but takes a reference to the inode for the caller.
+    /// Returns the index of its mount.
     #[inline(always)]
     pub(crate) fn lookup_fast(
         &self,
@@ -163,8 +165,9 @@ impl Paths {
         })
     }
 
-    /// Acts where a name is to be made or removed, if one look tells where that is: see
-    /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
+    /// Runs `act` with the place of a name that is to be made or removed, if one look finds it. See
+    /// [`in_cached_parent`](Self::in_cached_parent). `act` also returns `None` if the caller has to
+    /// walk, having done nothing.
     #[inline(always)]
     pub(crate) fn at_cached_parent<R>(
         &self,
@@ -182,7 +185,7 @@ impl Paths {
                 found => found.map(|()| true).ok()?,
             };
             let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
-            // held-H1: `parent` holds it meanwhile.
+            // held-H1: `parent` holds the directory meanwhile.
             let dir = HeldInode::from(InodeHold::held_elsewhere(mount_index, mount, ino));
             let mut found = None;
             if is_there {
@@ -199,7 +202,8 @@ impl Paths {
         })
     }
 
-    /// Acts where a name is to be made or removed, or on the reason why there is no such directory.
+    /// Runs `act` with the place of a name that is to be made or removed, or with the reason why
+    /// there is no such directory.
     #[inline(always)]
     pub(crate) fn at_parent<R>(
         &self,
@@ -233,7 +237,7 @@ impl Paths {
         self.path_walk().walk_from(start, want, path, follow, creds)
     }
 
-    /// Where a walk starts: at the last directory, if that is cached.
+    /// Finds the start of a walk: the last directory, if that is cached.
     #[inline]
     fn start_or_skip<'a>(
         &self,
@@ -246,7 +250,8 @@ impl Paths {
         self.path_walk().skip(from, path, creds)
     }
 
-    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
+    /// Finds the start of a relative path, and the rest of the path. That is all of the path,
+    /// unless it leads into a mount from a directory outside.
     #[inline]
     fn start_of_relative<'a>(
         &self,
@@ -269,7 +274,7 @@ impl Paths {
         }
     }
 
-    /// What a relative path starts from, where that is in a pool.
+    /// The description from which a relative path starts, if it starts in a pool.
     #[inline]
     fn description_at(&self, dirfd: i32) -> CallResult<OfdRef<'_>> {
         let ofd = self.table().get_entry(self.entry_at(dirfd)?)?;
@@ -285,8 +290,8 @@ impl Paths {
         }
     }
 
-    /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
-    /// mount, inode and kind, and what is held of it, if anything.
+    /// As [`description_at`](Self::description_at), for a call that does not close anything: mount,
+    /// inode and kind of the start, and the hold on it if one was needed.
     #[inline(always)]
     fn borrow_at(&self, dirfd: i32) -> CallResult<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
         if let Some(ofd) = self.table().borrow_entry(self.entry_at(dirfd)?) {

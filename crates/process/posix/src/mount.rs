@@ -1,9 +1,9 @@
 //! Mounts of pools, as this process sees them.
 //!
-//! - **mount-T1** The state of a mount (read-only, covered directories, whether paths still lead to it) are
-//!   those of the kernel's table at the last look. The mount's server announces on the pool's
-//!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
-//!   that word first, and looks again where it is another.
+//! - **mount-T1** The state of a mount is that of the kernel's table at the last look: read-only or
+//!   not, covered directories, whether paths still lead to it. The mount's server announces changes
+//!   on the pool's [`MountEvents`]. Each walk, and each change by a descriptor, first loads that
+//!   word, and looks at the table again if the word has changed.
 
 #![allow(unsafe_code)]
 
@@ -21,15 +21,15 @@ use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Limits};
 
 /// A mount that the process may serve itself.
 pub struct MountSpec {
-    /// Where it is mounted: absolute, as in `/proc/self/mountinfo`, without a trailing slash.
+    /// The mount point: absolute, as in `/proc/self/mountinfo`, without a trailing slash.
     pub mountpoint: Vec<u8>,
-    /// `st_dev` of what is in it.
+    /// `st_dev` of files in it.
     pub dev: u64,
-    /// Looks at the kernel's table: its flags, and what is mounted below; `None` where it is not any more, or
-    /// another mount hides it.
+    /// Looks up the mount in the kernel's table, and returns its flags and the mounts below it.
+    /// `None` if it is unmounted, or another mount hides it.
     pub look: Box<dyn Fn() -> Option<MountState> + Send + Sync>,
-    /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
-    /// a lock). After an error the mount is the kernel's for good.
+    /// Opens the pool. Called once, at the first use of a path below the mount point, while the
+    /// table of descriptors is not locked. After an error the mount is the kernel's for good.
     pub attach: Box<dyn Fn() -> Result<AttachedPool, Errno> + Send + Sync>,
 }
 
@@ -37,29 +37,30 @@ pub struct MountSpec {
 pub struct AttachedPool {
     /// The engine.
     pub fs: Arc<dyn FileSystem>,
-    /// What the mount's server announces.
+    /// Events that the mount's server announces.
     pub events: Arc<dyn MountEvents>,
-    /// What the pool lies in, where files can be mapped in place.
+    /// The file of the pool, if files can be mapped in place.
     pub file: Option<PoolFile>,
-    /// Is told of forks: what the process holds must stay until the child holds it, too.
+    /// Receives forks: the engine must keep what the process holds until the child holds it, too.
     pub on_fork: Box<dyn Fn(Fork) + Send + Sync>,
 }
 
-/// What happens of a fork.
+/// A step of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// In the parent: it is about to be.
+    /// The parent is about to fork.
     Begins,
-    /// In the child: it inherits a description of this inode, which the parent holds.
+    /// The child inherits a description of this inode, which the parent holds.
     Inherits(Ino),
-    /// In the child: it holds what it inherits. In the parent: so it does, or there is no child.
+    /// In the child: it holds what it inherits. In the parent: the child has done so, or does not
+    /// exist.
     Ends,
 }
 
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
-/// Of [`ServedMount::reach`]: the bits that are 0 in an address.
+/// Bits of [`ServedMount::reach`] that are 0 in an address.
 const REACH: usize = 3;
 
 /// The server has not been asked for its directory of capabilities.
@@ -68,14 +69,14 @@ const NOT_ASKED: i32 = -2;
 /// A pool in use.
 struct PoolInUse {
     attached: AttachedPool,
-    /// Those of the engine: a call of it would cost each walk more than these two loads.
+    /// Limits of the engine. A call of the engine would cost each walk more than these two loads.
     limits: Limits,
     /// [`MountEvents::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
     state: CurrentValue<MountSnapshot>,
 }
 
-/// What the last look at the kernel's table has told (mount-T1).
+/// The state of a mount at the last look at the kernel's table (mount-T1).
 #[derive(PartialEq, Eq)]
 struct MountSnapshot {
     /// `ST_*` of `statvfs`.
@@ -86,20 +87,22 @@ struct MountSnapshot {
     covered: SmallVec<[Ino; 4]>,
 }
 
-/// A mount and what has become of it.
+/// A mount, and its state in this process.
 pub(crate) struct ServedMount {
     pub spec: MountSpec,
     state: AtomicU32,
     pool: AtomicPtr<PoolInUse>,
-    /// The descriptor that those of the pool's files are duplicates of.
+    /// The placeholder: descriptors of the pool's files are duplicates of it.
     placeholder: AtomicI32,
-    /// The descriptor below which promotions open; [`NOT_ASKED`], or -1 where the server offers none.
+    /// The descriptor of the directory by which promotions open files. [`NOT_ASKED`], or -1 if the
+    /// server has no such directory.
     capability: AtomicI32,
-    /// Whether the mount point can be reached: `UNTRIED`, or `USABLE` or `REFUSED` with the address of the user's identity.
+    /// Whether this user reaches the mount point: `UNTRIED`, or `USABLE` or `REFUSED` with the
+    /// address of the user's identity.
     reach: AtomicUsize,
-    /// Where the components of the mount point start.
+    /// Offsets at which the components of the mount point start.
     starts: SmallVec<[u16; 8]>,
-    /// The way from a working directory outside.
+    /// The way to the mount from a working directory outside.
     pub prefix: Prefix,
 }
 
@@ -120,9 +123,10 @@ impl ServedMount {
         }
     }
 
-    /// Attaches the pool, once; `placeholder` makes that descriptor, and `give_back` closes it. A pool that is open is
-    /// never closed again: the front end has its address. `Kernel` where that failed, now or before, or another
-    /// thread is at it for too long.
+    /// Attaches the pool, once. `placeholder` opens the descriptor that is duplicated, and
+    /// `give_back` closes it after an error. An open pool is never closed, because the front end
+    /// has its address. `Kernel` if attaching failed, now or before, or if another thread attaches
+    /// for too long.
     pub fn attach(
         &self,
         lock: &AttachLock,
@@ -133,7 +137,7 @@ impl ServedMount {
             return tried;
         }
         let _held = lock.hold().ok_or(CallStop::Kernel)?;
-        // Another thread may have held it.
+        // Another thread may have attached it meanwhile.
         if let Some(tried) = self.tried() {
             return tried;
         }
@@ -158,7 +162,7 @@ impl ServedMount {
         Ok(self.attached())
     }
 
-    /// What came of attaching; `None` before.
+    /// The result of attaching; `None` before.
     #[inline]
     fn tried(&self) -> Option<CallResult<&AttachedPool>> {
         match self.state.load(Acquire) {
@@ -168,15 +172,15 @@ impl ServedMount {
         }
     }
 
-    /// Leaves a mount to the kernel that has not been attached.
+    /// Leaves a mount that has not been attached to the kernel.
     pub fn refuse(&self) {
         let _ = self.state.compare_exchange(UNTRIED, REFUSED, Relaxed, Relaxed);
     }
 
     #[inline]
     fn pool(&self) -> &PoolInUse {
-        // SAFETY: callers come from a description or a walk, which attached it; it stays until the
-        // mount is dropped.
+        // SAFETY: callers come from a description or a walk, which attached the pool. It stays
+        // until the mount is dropped.
         unsafe { &*self.pool.load(Acquire) }
     }
 
@@ -186,13 +190,14 @@ impl ServedMount {
         &self.pool().attached
     }
 
-    /// How large things can be in a pool that has been attached.
+    /// The limits of a pool that has been attached.
     #[inline]
     pub fn limits(&self) -> &Limits {
         &self.pool().limits
     }
 
-    /// Whether it is the kernel's for good: attaching has failed, or this user does not reach it.
+    /// Whether the mount is left to the kernel: attaching has failed, or this user does not reach
+    /// it.
     pub fn is_refused(&self) -> bool {
         self.state.load(Relaxed) == REFUSED || self.reach.load(Relaxed) & REACH == REFUSED as usize
     }
@@ -202,28 +207,29 @@ impl ServedMount {
         (self.state.load(Acquire) == USABLE).then(|| self.attached())
     }
 
-    /// The descriptor to duplicate.
+    /// The placeholder.
     pub fn placeholder(&self) -> i32 {
         self.placeholder.load(Acquire)
     }
 
-    /// The placeholder has been moved.
+    /// Notes that the placeholder has another number.
     pub fn move_placeholder(&self, fd: i32) {
         self.placeholder.store(fd, Release);
     }
 
-    /// The descriptor of the directory of capabilities, if there is one; `None` where that is not known yet.
+    /// The descriptor of the directory of capabilities, or `Some(None)` if the server has none.
+    /// `None` if it has not been asked.
     pub fn capability(&self) -> Option<Option<i32>> {
         let fd = self.capability.load(Acquire);
         (fd != NOT_ASKED).then_some((fd >= 0).then_some(fd))
     }
 
-    /// What came of asking for it, or where it has been moved.
+    /// Stores the descriptor of the directory of capabilities, after it was opened or moved.
     pub fn set_capability(&self, fd: Option<i32>) {
         self.capability.store(fd.unwrap_or(-1), Release);
     }
 
-    /// Looks at the table again where an event says so (mount-T1).
+    /// Looks at the table again if an event announces a change (mount-T1).
     #[inline]
     pub fn catch_up(&self) {
         let pool = self.pool();
@@ -232,7 +238,7 @@ impl ServedMount {
         }
     }
 
-    /// What is known of a mount that has been attached.
+    /// The state of a mount that has been attached.
     #[inline]
     fn state(&self) -> &MountSnapshot {
         self.catch_up();
@@ -242,14 +248,15 @@ impl ServedMount {
     #[cold]
     fn look_again(&self) {
         let pool = self.pool();
-        // First: what changes after this load makes for another look.
+        // Loaded first: a change after this load causes another look.
         let changes = pool.attached.events.mount_changes();
         let flags = pool.state.current().flags;
         pool.state.change(self.look(&*pool.attached.fs, flags));
         pool.changes.store(changes, Release);
     }
 
-    /// What the table says now; where it says nothing, the flags stay as they were.
+    /// Looks at the table, and returns the mount's state. If the mount is not there, the flags stay
+    /// as they were.
     fn look(&self, fs: &dyn FileSystem, flags: u64) -> MountSnapshot {
         match (self.spec.look)() {
             Some(seen) => MountSnapshot {
@@ -261,7 +268,7 @@ impl ServedMount {
         }
     }
 
-    /// Stands for all of that: another number where anything is otherwise.
+    /// Identifies the state of the mount: the number differs if the state does.
     #[inline]
     pub fn state_id(&self) -> usize {
         std::ptr::from_ref(self.state()).addr()
@@ -272,13 +279,13 @@ impl ServedMount {
         self.state().flags
     }
 
-    /// `EROFS` where nothing may be changed.
+    /// Returns `EROFS` if the mount is read-only.
     #[inline]
     pub fn check_writable(&self) -> Result<(), Errno> {
         if self.flags() & libc::ST_RDONLY != 0 { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// `EROFS` where that would be a change, and nothing may be changed.
+    /// Returns `EROFS` if `want` would change an inode of a read-only mount.
     #[inline]
     pub fn check_change(&self, kind: FileKind, want: AccessMask) -> Result<(), Errno> {
         let changes = want.contains(AccessMask::WRITE)
@@ -286,19 +293,19 @@ impl ServedMount {
         if changes { self.check_writable() } else { Ok(()) }
     }
 
-    /// Checks permission, and for changes whether the mount takes any.
+    /// Checks permission and, for a change, that the mount is writable.
     #[inline]
     pub fn check(&self, creds: &Credentials, attr: &Attr, want: AccessMask) -> Result<(), Errno> {
         self.check_change(attr.kind, want)?;
         creds.check(self.attached().fs.as_ref(), attr, want)
     }
 
-    /// `Kernel` where absolute paths do not lead here any more.
+    /// Returns `Kernel` if absolute paths no longer lead to the mount.
     pub fn check_reached(&self) -> CallResult<()> {
         if self.state().is_reached { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
-    /// `Kernel` where the directories above the mount point keep this user out.
+    /// Returns `Kernel` if this user may not pass the directories above the mount point.
     pub fn check_reach(
         &self,
         user: &ThreadIdentity,
@@ -315,12 +322,13 @@ impl ServedMount {
         if known & REACH == USABLE as usize { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
-    /// A user has changed.
+    /// Forgets whether users reach the mount, after a change of the user.
     pub fn forget_reach(&self) {
         self.reach.store(UNTRIED as usize, Relaxed);
     }
 
-    /// `Kernel` where another mount covers the inode. The walk has caught up when it began.
+    /// Returns `Kernel` if another mount covers the inode. The walk has caught up with the table
+    /// when it began.
     #[inline]
     pub fn check_covered(&self, ino: Ino) -> CallResult<()> {
         if self.pool().state.current().covered.contains(&ino) {
@@ -330,36 +338,38 @@ impl ServedMount {
         }
     }
 
-    /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
+    /// Returns `Kernel` if a program may be running from the file. The kernel knows whether the
+    /// file may be written to.
     pub fn check_not_executed(&self, ino: Ino) -> CallResult<()> {
         if self.attached().events.is_executed(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
-    /// `Kernel` where the kernel may have pages of the file that somebody maps: what such pages hold, only calls by the
-    /// kernel see and change.
+    /// Returns `Kernel` if a process may map the file through the kernel's pages. Only calls of the
+    /// kernel see and change these.
     #[inline]
     pub fn check_unmapped(&self, ino: Ino) -> CallResult<()> {
         if self.attached().events.is_mapped(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
-    /// The inode at an absolute path, without symbolic links.
+    /// Finds the inode at an absolute path, without symbolic links.
     fn find(&self, fs: &dyn FileSystem, path: &[u8]) -> Option<Ino> {
         let rest = path.strip_prefix(&self.spec.mountpoint[..])?;
         let mut at = fs.root();
         for name in vfs::path::names(rest) {
-            // What is covered cannot be removed, so no reference is needed.
+            // A covered directory cannot be removed, so no reference is needed.
             at = fs.peek(at, name).ok()?.ino;
         }
         Some(at)
     }
 
-    /// What is left of an absolute path below the mount point; `None` where it leads elsewhere, or
-    /// that cannot be told from its text.
+    /// Returns the rest of an absolute path below the mount point. `None` if it leads elsewhere, or
+    /// if its text does not show where it leads.
     pub fn strip<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         if path.first() == Some(&b'/') { self.strip_names(path, 0) } else { None }
     }
 
-    /// As [`strip`](Self::strip), of a path that starts after so many components of the mount point.
+    /// As [`strip`](Self::strip), of a path that starts below the first `passed` components of the
+    /// mount point.
     pub fn strip_names<'a>(&self, path: &'a [u8], passed: usize) -> Option<&'a [u8]> {
         let mut rest = path;
         for name in self.names(passed) {
@@ -379,7 +389,7 @@ impl ServedMount {
         Some(rest)
     }
 
-    /// The components of the mount point after so many.
+    /// The components of the mount point after the first `passed`.
     #[inline]
     pub fn names(&self, passed: usize) -> impl Iterator<Item = &[u8]> {
         let starts = self.starts.get(passed..).unwrap_or_default().iter();
@@ -390,19 +400,19 @@ impl ServedMount {
     }
 }
 
-/// Mounts of a process.
+/// The largest number of mounts of a process.
 pub(crate) const MOUNTS: usize = 16;
 
-/// The mounts of a process, which only become more.
+/// The mounts of a process. None is ever removed.
 #[derive(Default)]
 pub(crate) struct Mounts {
     slots: [AtomicPtr<ServedMount>; MOUNTS],
-    /// Held while one of them is attached, and while the process forks.
+    /// Held while a mount is attached, and while the process forks.
     pub attaching: AttachLock,
 }
 
 impl Mounts {
-    /// Adds one; `ENOSPC` beyond [`MOUNTS`].
+    /// Adds a mount. `ENOSPC` beyond [`MOUNTS`].
     pub fn add(&self, mount: ServedMount) -> Result<(), Errno> {
         let mount = Box::into_raw(Box::new(mount));
         for slot in &self.slots {
@@ -410,19 +420,19 @@ impl Mounts {
                 return Ok(());
             }
         }
-        // SAFETY: it came from a box above and nobody else has seen it.
+        // SAFETY: it came from a box above, and no other thread has seen it.
         drop(unsafe { Box::from_raw(mount) });
         Err(Errno::NOSPC)
     }
 
-    /// All of them, with their indexes.
+    /// All mounts, with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &ServedMount)> {
         let slots = self.slots.iter().map(|slot| slot.load(Acquire));
         // SAFETY: a mount, once added, stays until `self` is dropped.
         slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
     }
 
-    /// A mount that is known to be there.
+    /// The mount with this index, which must exist.
     #[inline]
     pub fn get(&self, index: usize) -> &ServedMount {
         // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
@@ -435,7 +445,7 @@ impl Drop for Mounts {
         for slot in &mut self.slots {
             let mount = std::mem::replace(slot.get_mut(), std::ptr::null_mut());
             if !mount.is_null() {
-                // SAFETY: it came from a box in `add`; `&mut self` says that nobody uses it.
+                // SAFETY: it came from a box in `add`; by `&mut self`, no other thread uses it.
                 drop(unsafe { Box::from_raw(mount) });
             }
         }
@@ -446,7 +456,7 @@ impl Drop for ServedMount {
     fn drop(&mut self) {
         let pool = *self.pool.get_mut();
         if !pool.is_null() {
-            // SAFETY: it came from a box in `attach`; `&mut self` says that nobody uses it.
+            // SAFETY: it came from a box in `attach`; by `&mut self`, no other thread uses it.
             drop(unsafe { Box::from_raw(pool) });
         }
     }

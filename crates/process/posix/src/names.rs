@@ -1,4 +1,4 @@
-//! Names: making, removing, renaming. The order of checks is that of `fs/namei.c`.
+//! Calls that make, remove and rename names. The order of checks is that of `fs/namei.c`.
 
 use crate::attributes::check_flags;
 use crate::creds::{AccessMask, Caps};
@@ -10,12 +10,12 @@ use crate::walk::proc_fd;
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
-/// A directory is not deeper than that: whoever looks for the root gives up.
+/// The most steps upward from a directory; a search for the root then gives up.
 const STEPS_MAX: u32 = 65_000;
 
 impl ParentAndName<'_, '_> {
-    /// Whether a name can be made here: `EEXIST` where there is one, `ENOENT` where a slash follows the
-    /// name of what is to be no directory (`filename_create`).
+    /// Checks whether a name can be made here (`filename_create`). `EEXIST` if it exists; `ENOENT`
+    /// if a slash follows the name of an inode that will not be a directory.
     fn check_vacant(&self, directory: bool) -> Result<(), Errno> {
         self.check_name()?;
         if self.last != LastComponent::Name || self.found.is_some() {
@@ -43,8 +43,8 @@ impl Names {
         &self.paths
     }
 
-    /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
-    /// to what it names. `node.umask` is filled in.
+    /// Creates a name in a directory, after a check of permissions. Returns attributes of the new
+    /// inode, to which the caller gets a reference. Fills in `node.umask`.
     pub(crate) fn create(
         &self,
         dir: &HeldInode<'_>,
@@ -62,7 +62,8 @@ impl Names {
         Ok(dir.fs().create(&creds.caller(), dir.ino, name, &node)?)
     }
 
-    /// Acts where a name can be made. `arguments`: what is wrong with the others.
+    /// Runs `act` with the place of a name that can be made. `arguments` is the error of the call's
+    /// other arguments, if any.
     fn at_vacancy(
         &self,
         dirfd: i32,
@@ -111,7 +112,7 @@ impl Names {
             let kind = kind?;
             let device = match kind {
                 NewKind::Block(_) => true,
-                // The white-out of overlay file systems is nobody's device.
+                // The white-out of overlay file systems belongs to no device.
                 NewKind::Char(number) => number != 0,
                 _ => false,
             };
@@ -136,8 +137,8 @@ impl Names {
         self.at_vacancy(dirfd, path, (false, arguments), call).into()
     }
 
-    /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`; returns how many
-    /// bytes.
+    /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`. Returns the number
+    /// of bytes.
     pub fn readlink(&self, dirfd: i32, path: &[u8], buf: &mut [u8]) -> Served<usize> {
         let mut call = || {
             let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
@@ -175,7 +176,7 @@ impl Names {
         to: &[u8],
         flags: i32,
     ) -> CallResult<()> {
-        // By a descriptor, the kernel asks who has opened it.
+        // By a descriptor, the kernel checks which user has opened it.
         let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
         let may_be_anothers = self.task().identities.have_changed()
             && !self.task().identity().effective.can(Caps::DAC_READ_SEARCH);
@@ -186,7 +187,7 @@ impl Names {
         let by_fd = if from.is_empty() {
             Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)
         } else {
-            // The way to name what came from `O_TMPFILE` (open(2)).
+            // A path below `/proc` names a file of `O_TMPFILE` (open(2)).
             proc_fd(from).filter(|(_, rest)| follow && rest.is_empty()).map(|(fd, _)| fd)
         };
         let (source, is_unlinkable) = match by_fd {
@@ -220,7 +221,8 @@ impl Names {
         })
     }
 
-    /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
+    /// Checks `fs.protected_hardlinks`: a user may link its own inodes, and harmless files that it
+    /// may read and write.
     fn may_link(&self, source: &HeldInode<'_>) -> Result<(), Errno> {
         let creds = &self.task().identity().effective;
         let attr = source.attr()?;
@@ -234,7 +236,7 @@ impl Names {
         if harmless { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Whether the caller may take a name out of `dir` (`may_delete`).
+    /// Checks whether the caller may take a name out of `dir` (`may_delete`).
     fn may_delete(&self, dir: &HeldInode<'_>, victim: &Attr) -> Result<(), Errno> {
         let creds = &self.task().identity().effective;
         dir.check(creds, AccessMask::WRITE | AccessMask::EXEC)?;
@@ -323,13 +325,13 @@ impl Names {
         let source = from.found.ok_or(Errno::NOENT)?;
         to.check_name()?;
         self.rename_found(from, source, to, flags, leaves_whiteout).map_err(|stop| match stop {
-            // The kernel has looked the new name up before, which fails in a removed directory.
+            // The kernel has looked up the new name before, which fails in a removed directory.
             CallStop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
             stop => stop,
         })
     }
 
-    /// Renames what was found to be there.
+    /// Renames an inode that was found.
     fn rename_found(
         &self,
         from: ParentAndName<'_, '_>,
@@ -376,7 +378,7 @@ impl Names {
                 }
             }
         }
-        // A directory that moves gets another `..`: that is a change of it.
+        // A directory that moves gets another `..`, so it changes, too.
         let moved = [Some(source), target.filter(|_| exchange)];
         for dir in moved.into_iter().flatten().filter(|m| crosses && m.kind == FileKind::Dir) {
             dir.check(creds, AccessMask::WRITE)?;
@@ -390,7 +392,7 @@ impl Names {
         Ok(())
     }
 
-    /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it
+    /// Fails with `what` if `inode` is `dir` or above it. The engine checks that again; here it
     /// comes before permissions, as in the kernel.
     fn check_not_above(
         &self,

@@ -7,21 +7,22 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Ino;
 
-/// Why an inode is noted.
+/// The reason why an inode is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteReason {
     /// This process has POSIX locks on it.
     Locks,
     /// The kernel has mapped it into this process.
     Mapped,
-    /// A hidden descriptor of it stays open while there are locks (promote-M5 in `promote`).
+    /// The hidden descriptor of the inode that stays open while there are locks (promote-M5 in
+    /// `promote`).
     Kept(i32),
 }
 
-/// An inode of a mount, and why.
+/// A noted inode: index of its mount, its number, and the reason.
 pub type Note = (usize, Ino, NoteReason);
 
-/// A small set, mostly empty; asking an empty one costs a load.
+/// A small set of notes, mostly empty. A look at an empty one costs one load.
 #[derive(Default)]
 pub struct Noted {
     count: AtomicU32,
@@ -37,7 +38,7 @@ impl Noted {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();
         }
-        // SAFETY: the lock is ours.
+        // SAFETY: this thread has the lock.
         let notes = unsafe { &mut *self.notes.get() };
         let done = f(notes);
         self.count.store(notes.len() as u32, Relaxed);
@@ -45,7 +46,7 @@ impl Noted {
         done
     }
 
-    /// Whether nothing is noted.
+    /// Whether there are no notes.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
@@ -89,7 +90,7 @@ impl Noted {
         if self.is_empty() { SmallVec::new() } else { self.with(all) }
     }
 
-    /// Takes away a descriptor that is kept for an inode.
+    /// Removes the note of a descriptor that is kept for an inode, and returns the descriptor.
     pub fn take_kept(&self, mount: usize, ino: Ino) -> Option<i32> {
         if self.is_empty() {
             return None;
@@ -105,7 +106,8 @@ impl Noted {
         })
     }
 
-    /// A kept descriptor has another number now; returns whether it is one.
+    /// Notes that a kept descriptor has another number now. Returns whether `from` was such a
+    /// descriptor.
     pub fn move_kept(&self, from: i32, to: i32) -> bool {
         self.with(|notes| {
             let kept = notes.iter_mut().find(|note| note.2 == NoteReason::Kept(from));
@@ -113,8 +115,9 @@ impl Noted {
         })
     }
 
-    /// In a forked child: what was noted. Mappings stay noted; POSIX locks are not inherited. Another thread
-    /// may have held the lock.
+    /// Drops the notes that a forked child does not inherit, and returns all notes of the parent.
+    /// Mappings stay noted; POSIX locks are not inherited. Ignores the lock, which another thread
+    /// of the parent may have held.
     pub fn after_fork(&self) -> SmallVec<[Note; 8]> {
         self.lock.store(0, Release);
         self.with(|notes| {

@@ -14,7 +14,7 @@ use vfs::{Attr, FileKind, NewKind, NewNode, SetAttr};
 
 /// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
 const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-/// What a description remembers besides: access mode, and what `F_GETFL` shows.
+/// Flags that a description keeps: access mode, and those that `F_GETFL` shows.
 const SHOWN: i32 = libc::O_ACCMODE
     | SETTABLE
     | libc::O_SYNC
@@ -22,12 +22,12 @@ const SHOWN: i32 = libc::O_ACCMODE
     | libc::O_NOFOLLOW
     | libc::O_PATH
     | TMPFILE;
-/// Of that, what the kernel tells of a description, with what it adds by itself.
+/// Flags that are taken from a description of the kernel's, with the one that it adds by itself.
 pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
-/// `O_LARGEFILE` of the kernel, which it adds by itself.
+/// `O_LARGEFILE` of the kernel.
 const LARGEFILE: i32 = 0o100000;
 
-/// What opening an existing inode asks for.
+/// The access that opening an existing inode asks for.
 fn open_access(flags: i32) -> AccessMask {
     let mut want = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => AccessMask::READ,
@@ -44,7 +44,7 @@ fn new_file(mode: u32) -> NewNode<'static> {
     NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 }
 }
 
-/// `EINVAL` for flags that contradict each other.
+/// Returns `EINVAL` for flags that contradict each other.
 fn check_open_flags(flags: i32) -> Result<(), Errno> {
     let directory = flags & libc::O_DIRECTORY != 0;
     let tmpfile = flags & TMPFILE != 0;
@@ -103,7 +103,7 @@ impl FileContents {
                 &self.task().identity().effective,
             );
             let walked = checked(walked, arguments)?;
-            // As the kernel: without a free descriptor nothing is created.
+            // As in the kernel: without a free descriptor no file is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
             let (held, state) = if flags & TMPFILE != 0 {
                 let state = if flags & libc::O_EXCL != 0 { UNLINKABLE } else { 0 };
@@ -127,18 +127,18 @@ impl FileContents {
 
     /// Creates a file and opens it.
     fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> CallResult<i32> {
-        // As the kernel: without a free descriptor nothing is created.
+        // As in the kernel: without a free descriptor no file is created.
         let new_fd = self.fd_for(at.dir, flags)?;
         let attr = self.names().create(at.dir, at.name, new_file(mode))?;
         self.open_referred(at.dir.mount_index, &attr, Some(new_fd), (flags, CREATED))
     }
 
-    /// Opens what is there, to which it takes over a reference.
+    /// Opens an existing inode, and takes over the caller's reference to it.
     fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> CallResult<i32> {
         let mount = self.task().mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
-            // As the kernel: without a free descriptor nothing is truncated.
+            // As in the kernel: without a free descriptor no file is truncated.
             let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
             let early = early.transpose()?;
             self.may_open(mount, attr, flags)?;
@@ -149,8 +149,8 @@ impl FileContents {
         self.open_referred(mount_index, attr, early, (flags, 0))
     }
 
-    /// Gives a descriptor a description of an inode, to which it takes over a reference, with these flags and further bits of
-    /// its state.
+    /// Makes a description of an inode, with these flags and further bits of its state, and gives
+    /// it a descriptor. Takes over the caller's reference to the inode.
     fn open_referred(
         &self,
         mount_index: usize,
@@ -171,7 +171,7 @@ impl FileContents {
         };
         let ofd = self.table().describe(&init).map_err(|errno| {
             give_back();
-            // What the family has no room for, the kernel has.
+            // If the family has no room for a description, the kernel may have.
             if errno == Errno::NFILE && early.is_none() { CallStop::Kernel } else { errno.into() }
         })?;
         let table = self.table().lock_table();
@@ -190,17 +190,18 @@ impl FileContents {
         Ok(fd)
     }
 
-    /// A descriptor for what is opened below a directory.
+    /// Takes a descriptor for a file that is opened in a directory.
     fn fd_for(&self, dir: &HeldInode<'_>, flags: i32) -> CallResult<NewFd<'_>> {
         self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
-    /// A descriptor for what is opened below a mount.
+    /// Takes a descriptor for a file that is opened below a mount.
     fn fd_below(&self, mount: (usize, &ServedMount), flags: i32) -> CallResult<NewFd<'_>> {
         self.fd_allocator().take_fd(&self.table().lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
-    /// `may_open`, and `O_TRUNC`.
+    /// Checks permission to open an inode (`may_open`), and truncates it if `O_TRUNC` asks for
+    /// that.
     fn may_open(&self, mount: &ServedMount, attr: &Attr, flags: i32) -> CallResult<()> {
         let directory = attr.kind == FileKind::Dir;
         if flags & libc::O_DIRECTORY != 0 && !directory {
@@ -232,14 +233,14 @@ impl FileContents {
             self.task().drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             fs.setattr(&creds.caller(), attr.ino, &set)?;
-            // Where a mapping began meanwhile, the kernel does it once more.
+            // If a mapping began meanwhile, the kernel repeats the call.
             mount.check_unmapped(attr.ino)?;
         }
         Ok(())
     }
 
-    /// What `O_CREAT` opens, and [`CREATED`] if it has made that; `None` where somebody else was faster and the walk has to
-    /// start over.
+    /// Opens the inode for `O_CREAT`, or creates it and adds [`CREATED`]. `None` if another process
+    /// has created it meanwhile, and the walk has to start over.
     fn open_or_create<'p>(
         &'p self,
         walked: Walked<'p>,
@@ -266,8 +267,8 @@ impl FileContents {
         }
     }
 
-    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory. A
-    /// symbolic link (`O_NOFOLLOW`) is refused as at level 1.
+    /// Checks `fs.protected_regular`: `O_CREAT` does not open another user's file in a sticky
+    /// directory. A symbolic link (`O_NOFOLLOW`) is refused as at level 1.
     fn may_create_over(&self, dir: &HeldInode<'_>, found: &HeldInode<'_>) -> Result<(), Errno> {
         if !matches!(found.kind, FileKind::File | FileKind::Symlink) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The process: how it starts and ends, and what happens to it: mounts, other users, fork and exec.
+//! The process: its start and end, and the events in between: mounts, other users, fork and exec.
 
 use crate::content::FileContents;
 use crate::cwd::WorkingDir;
@@ -16,17 +16,18 @@ use crate::walk::PathWalk;
 use crate::{Errno, MountSpec};
 use std::sync::atomic::Ordering::*;
 
-/// What this process knows of its descriptors and mounts. Any number of threads may call it.
+/// The POSIX state of this process: its descriptors and mounts. Any number of threads may call it.
 ///
-/// Calls of libc are methods of the layers, by the same names: `process.contents().pwrite(…)`. The methods of this type prepare
-/// and follow what happens to the process: start, mounts, fork, exec, other users and limits.
+/// Calls of libc are methods of the layers, by the same names: `process.contents().pwrite(…)`. The
+/// methods of this type prepare and follow the events of a process: start, mounts, fork, exec,
+/// other users and limits.
 pub struct Process {
     contents: FileContents,
 }
 
 impl Process {
-    /// Makes the shared memory of the family and claims its first segment. Opens no descriptor that
-    /// stays.
+    /// Makes the shared memory of the family, and claims its first segment. Leaves no descriptor
+    /// open.
     pub fn start() -> Result<Self, Errno> {
         Self::with_kernel(Box::new(Raw))
     }
@@ -94,38 +95,38 @@ impl Process {
         self.contents.path_walk()
     }
 
-    /// Adds a mount; it is attached at its first use. `ENOSPC` beyond 16 mounts.
+    /// Adds a mount, which is attached at its first use. `ENOSPC` beyond 16 mounts.
     pub fn add_mount(&self, spec: MountSpec) -> Result<(), Errno> {
         self.task().mounts.add(ServedMount::new(spec))?;
-        // What they have led to may lie behind it.
+        // The mount may cover directories that paths have led to.
         self.path_walk().forget_paths();
         self.working_dir().cwd.forget();
         Ok(())
     }
 
-    /// After a successful mount or umount by this process: what it and others find next is as it has
-    /// made it.
+    /// Announces a successful mount or umount by this process, so that every process looks at the
+    /// kernel's table again.
     pub fn mounts_changed(&self) {
         let pools =
             self.task().mounts().filter_map(|(_, mount)| self.path_walk().attach(mount).ok());
         pools.for_each(|pool| pool.events.announce_mount_change());
     }
 
-    /// After a successful chroot, pivot_root, unshare or setns: paths are the kernel's from now on;
-    /// open descriptors stay.
+    /// Leaves all paths to the kernel, after a successful chroot, pivot_root, unshare or setns.
+    /// Open descriptors stay.
     pub fn namespace_changed(&self) {
         self.path_walk().foreign_namespace.store(true, Relaxed);
     }
 
-    /// Notes the same change of user, groups or capabilities by all threads: after libc's `setuid` and its like. May be called
-    /// by a signal handler at any moment.
+    /// Notes the same change of user, groups or capabilities by all threads: after libc's `setuid`
+    /// and its like. A signal handler may call it at any moment.
     pub fn credentials_changed(&self) {
         self.task().identities.changed();
         self.forget_where_user_leads();
     }
 
-    /// Notes such a change by the calling thread: after `setfsuid`, `capset`, and all changes by number. May be called by
-    /// a signal handler at any moment.
+    /// Notes such a change by the calling thread: after `setfsuid`, `capset`, and all changes by
+    /// number. A signal handler may call it at any moment.
     pub fn thread_credentials_changed(&self) {
         self.task().identities.thread_changed();
         self.forget_where_user_leads();
@@ -136,58 +137,62 @@ impl Process {
         self.working_dir().cwd.forget();
     }
 
-    /// Before a `clone` that shares memory: it makes a thread that libc does not count. Without a thread pointer of its
-    /// own (`shares_cells`), it shares what belongs to the calling thread.
+    /// Prepares a `clone` that shares memory: it makes a thread that libc does not count. If
+    /// `shares_cells`, the new thread has no thread pointer of its own, and shares the cells of the
+    /// calling thread.
     pub fn adds_uncounted_thread(&self, shares_cells: bool) {
         self.task().identities.add_uncounted(shares_cells);
     }
 
-    /// Reads `RLIMIT_FSIZE` and `RLIMIT_NOFILE` again: after each setrlimit, prlimit.
+    /// Reads `RLIMIT_FSIZE` and `RLIMIT_NOFILE` again, after `setrlimit` or `prlimit`.
     pub fn limits_changed(&self) {
         self.fd_allocator().read_limits();
     }
 
-    /// Before exec and posix_spawn: promotes every descriptor that is not close-on-exec. Fails with the first error,
-    /// having gone through all.
+    /// Promotes every descriptor that is not close-on-exec, before exec and posix_spawn. Returns
+    /// the first error, but goes through all.
     pub fn before_exec(&self) -> Result<(), Errno> {
         self.path_walk().forget_paths();
         self.promotions().promote_inherited()
     }
 
-    /// Ends this process's mappings of files by the kernel, before another program takes the process over. Where that fails,
-    /// [`exec_failed`](Self::exec_failed) must be called.
+    /// Ends this process's mappings of files by the kernel, before another program takes the
+    /// process over. If that fails, call [`exec_failed`](Self::exec_failed).
     pub fn before_image_ends(&self) {
         self.promotions().before_image_ends();
     }
 
-    /// Takes back [`before_image_ends`](Self::before_image_ends): no other program has taken this process over.
+    /// Takes back [`before_image_ends`](Self::before_image_ends): no other program has taken this
+    /// process over.
     pub fn exec_failed(&self) {
         self.promotions().exec_failed();
     }
 
-    /// Prepares a fork, or a vfork made as a fork. Must be followed by [`after_fork_parent`](Self::after_fork_parent)
-    /// in this thread and [`after_fork_child`](Self::after_fork_child) in the child.
+    /// Prepares a fork, or a vfork made as a fork. Must be followed by
+    /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
+    /// [`after_fork_child`](Self::after_fork_child) in the child.
     pub fn before_fork(&self) {
         self.promotions().before_fork();
     }
 
-    /// Waits in the parent until the child has copied the table and holds its inodes. `child` is its process ID, or -1 if
-    /// fork failed.
+    /// Waits in the parent until the child has copied the table and holds its inodes. `child` is
+    /// its process ID, or -1 if fork failed.
     pub fn after_fork_parent(&self, child: i32) {
         self.promotions().after_fork_parent(child);
     }
 
-    /// After fork, in the child, before anything else of this crate or of an engine.
+    /// Takes over from the parent in a forked child, before any other call of this crate or of an
+    /// engine.
     pub fn after_fork_child(&self) {
         self.task().identities.after_fork();
         self.path_walk().path_cache.after_fork();
-        // Another thread may have been about to change it.
+        // Another thread of the parent may have been changing it.
         self.working_dir().cwd.forget();
         self.promotions().become_child();
     }
 
-    /// At a quiet exit: gives up everything that others would otherwise sweep. Descriptors answer
-    /// `Kernel` from then on.
+    /// Gives up everything that other processes would otherwise sweep, before the process exits.
+    /// Descriptors answer `Kernel` from then on.
     pub fn detach(&self) {
         let member = self.table().member();
         self.table().set_member(Member::nobody());

@@ -1,21 +1,25 @@
-//! The kernel's descriptions of files of ours, and processes that come and go.
+//! Promotion: descriptions that the kernel has, too; and the steps of fork and exec.
 //!
-//! - **promote-M1** A description is *private*: its descriptors are placeholders, its offset is in the family's memory.
-//!   Or it is *promoted*: every descriptor of it is a duplicate of one description of the kernel's, whose offset
-//!   is the one that counts. What is promoted stays so.
-//! - **promote-M2** A regular file's description is promoted before anybody can have it who does not see the family's
-//!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
-//! - **promote-M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
-//!   is atomic towards everybody who shares the description. Only a descriptor that libc is going to use and
-//!   close by itself is *delegated*: its entry is emptied ([`Promotions::delegate`]).
-//! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
-//!   ([`mounts::Ticket`]), so what the program may do is what it could when it opened the file.
-//! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
-//!   it. So a description that this module opens lands on the right descriptor at once, where there is one thread; else
-//!   the descriptor where it has landed stays open while the process has locks on the file.
-//! - **promote-M6** Each call of the kernel may fail. A descriptor is what its entry says, a placeholder or a duplicate of the
-//!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
-//!   descriptor, is private as before (promote-M1), and opened no second time.
+//! - **promote-M1** A description is *private*: its descriptors are placeholders, and its offset is
+//!   in the family's memory. Or it is *promoted*: every descriptor of it is a duplicate of one
+//!   description of the kernel's, whose offset counts. A promoted description stays promoted.
+//! - **promote-M2** A regular file's description is promoted before a process can have it that does
+//!   not see the family's memory, and before a fork: for locks, for descriptors that exec inherits,
+//!   and for each call that only the kernel can make.
+//! - **promote-M3** A promoted description is served here as before. A transfer at the offset
+//!   reserves its range by `lseek`, which is atomic for all processes that share the description.
+//!   Only a descriptor that libc is going to use and close by itself is *delegated* to the kernel:
+//!   its entry is emptied ([`Promotions::delegate`]).
+//! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission
+//!   on it ([`mounts::Ticket`]). So the program may do what it could do when it opened the file.
+//! - **promote-M5** The kernel drops a process's POSIX locks on a file when any description of the
+//!   file is closed in it. In a process of one thread, a description that this module opens lands
+//!   on the right descriptor at once. Otherwise the descriptor where it has landed stays open while
+//!   the process has locks on the file.
+//! - **promote-M6** Each call of the kernel may fail. After any failure, a descriptor is still what
+//!   its entry records: a placeholder, or a duplicate of the kernel's description ([`ON_KERNEL`]).
+//!   A description that was opened, but not put onto every descriptor, is private as before
+//!   (promote-M1), and is not opened a second time.
 
 #![allow(unsafe_code)]
 
@@ -33,19 +37,21 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{FileKind, FileSystem, Ino};
 
-/// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
-/// child is alive, in nanoseconds.
+/// The time that the parent of a fork waits for the child to hold its inodes before it checks that
+/// the child lives, in nanoseconds.
 const LOOK_NS: i64 = 5_000_000;
-/// How often the parent of a fork lets others run before it sleeps.
+/// Times that the parent of a fork lets other threads run before it sleeps.
 const FORK_YIELDS: u32 = 200;
 
-/// How often an opening is announced: the server may be too slow for an announcement, which is good for a second.
+/// Times that an opening is announced. An announcement is valid for a second, and the server may be
+/// slower.
 const ANNOUNCEMENTS: usize = 3;
 
-/// How many free descriptors below its own a description may find occupied for it (promote-M5).
+/// The most free descriptors below a description's own that are occupied so that it gets its own
+/// (promote-M5).
 const FILLERS: usize = 64;
 
-/// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
+/// Placeholders that occupy descriptors, and are closed when this is dropped.
 struct Fillers<'p> {
     allocator: &'p FdAllocator,
     fds: SmallVec<[i32; FILLERS]>,
@@ -59,16 +65,17 @@ impl Drop for Fillers<'_> {
     }
 }
 
-/// The kernel's descriptions of files of ours, and which inodes have locks or are mapped.
+/// Descriptions that the kernel has, too, and inodes that have locks or are mapped.
 pub struct Promotions {
     fd_allocator: FdAllocator,
-    /// Inodes with POSIX locks of this process, or that it maps.
+    /// Inodes with POSIX locks of this process, or that the kernel maps into it.
     pub(crate) noted: Noted,
-    /// What is mapped where it lies.
+    /// Mappings of files in place.
     pub(crate) mappings: Mappings,
-    /// Set before a fork: whether the child has anything to take over from this process's segment.
+    /// Set before a fork: whether the child inherits anything of this process's segment.
     shares_with_child: AtomicBool,
-    /// Set before a fork: whether this thread has the lock of attaching, so that no other one is at it.
+    /// Set before a fork: whether this thread has the lock of attaching, so that no other thread
+    /// attaches.
     fork_holds_attaching: AtomicBool,
 }
 
@@ -88,8 +95,8 @@ impl Promotions {
         &self.fd_allocator
     }
 
-    /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
-    /// served as before. What is parked is closed (parked-N3).
+    /// Gives the kernel the description of `fd`, too, before a call that only the kernel can make.
+    /// `fd` is served as before. A parked descriptor is closed (parked-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
         if self.table().entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
             self.fd_allocator().unpark();
@@ -101,8 +108,8 @@ impl Promotions {
         }
     }
 
-    /// Makes the descriptor `fd` the kernel's for good: libc is going to use it, and perhaps to close it, where nobody
-    /// sees it.
+    /// Leaves the descriptor `fd` to the kernel for good, because libc is going to use it, and
+    /// perhaps to close it, without a call that this library sees.
     pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
         self.promote(fd)?;
         let table = self.table().lock_table();
@@ -128,8 +135,9 @@ impl Promotions {
         Ok(())
     }
 
-    /// Another process of the family may have promoted a description that it could not promote before the fork (promote-M2):
-    /// this one opens it anew then, at the offset that was last known.
+    /// Opens a description in this process, at its last known offset, if another process of the
+    /// family has promoted it. That happens if it could not be promoted before the fork
+    /// (promote-M2).
     pub(crate) fn adopt(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
         let entry = self.table().entry(ofd.fd()).map(|entry| entry.load(Acquire));
         if entry.is_some_and(|entry| entry & ON_KERNEL != 0) {
@@ -138,8 +146,9 @@ impl Promotions {
         self.open_on_fds(&self.table().lock_table(), ofd.handle)
     }
 
-    /// Opens the kernel's description of a file, and puts it onto every descriptor of this process that means it and is a
-    /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
+    /// Opens the kernel's description of a file, and puts it onto every descriptor of this process
+    /// that refers to it and is a placeholder. After a failure half-way, the next call continues
+    /// from there (promote-M6).
     fn open_on_fds(&self, table: &TableLock<'_>, handle: OfdHandle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
@@ -164,7 +173,7 @@ impl Promotions {
         if ofd.oflags() & libc::O_PATH == 0 && (is_new || !ofd.is(PROMOTED)) {
             self.bring_up_to_date(ofd, first, is_new).inspect_err(|_| {
                 if ofd.is(PROMOTED) {
-                    // Else the next call would believe its offset.
+                    // Otherwise the next call would use its offset.
                     self.make_placeholder(table, ofd, first, self.task().kernel.is_cloexec(first));
                 }
             })?;
@@ -176,10 +185,11 @@ impl Promotions {
         Ok(())
     }
 
-    /// Gives the kernel's description the offset, and the flags if it is not new, that the family knows.
+    /// Gives the kernel's description the offset that the family knows, and the flags if the
+    /// description is not new.
     fn bring_up_to_date(&self, ofd: &Ofd, fd: i32, is_new: bool) -> Result<(), Errno> {
         let flags = ofd.oflags();
-        // Who owns the file no more may not ask for `O_NOATIME` again.
+        // A user who no longer owns the file may not ask for `O_NOATIME` again.
         let is_set =
             flags & libc::O_NOATIME != 0 && self.task().kernel.set_status(fd, flags).is_ok();
         if !is_new && !is_set {
@@ -188,14 +198,14 @@ impl Promotions {
         self.task().kernel.seek_to(fd, ofd.offset.load(Relaxed))
     }
 
-    /// A descriptor is a duplicate of the kernel's description from now on.
+    /// Notes that a descriptor is a duplicate of the kernel's description.
     fn set_on_kernel(&self, fd: i32, handle: OfdHandle) {
         self.fd_allocator().forget_fd_records(fd..fd + 1);
         self.table().entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
 
-    /// Makes a descriptor a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
-    /// not mean another file when the kernel gives it out.
+    /// Makes a descriptor a placeholder again. If that fails, closes it, here and in the kernel.
+    /// Otherwise it would refer to another file once the kernel gives its number out again.
     fn make_placeholder(
         &self,
         table: &TableLock<'_>,
@@ -214,17 +224,18 @@ impl Promotions {
         }
     }
 
-    /// Opens the kernel's description of a file onto a descriptor that is a placeholder, and stays one where that fails.
+    /// Opens the kernel's description of a file onto a placeholder's descriptor. After a failure it
+    /// is a placeholder still.
     fn open_on_fd(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
         let mount = self.task().mount(ofd.mount());
         let capability = self.capability(table, mount);
         let cloexec = self.task().kernel.is_cloexec(fd)?;
         let fillers = if os::threads::is_only_one() { self.fill_below(fd, mount) } else { None };
-        // Whether it can be put back is tried before: the limit may have been lowered below it.
+        // First checks that it can be put back, because the limit may have been lowered below it.
         let frees =
             fillers.is_some() && self.task().kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
         if frees {
-            // Whatever the kernel says, the descriptor is free.
+            // Whatever `close` returns, the descriptor is free.
             let _ = self.task().kernel.close(fd);
         }
         let landed = self.open_inode(table, ofd, capability, !frees || cloexec);
@@ -245,7 +256,8 @@ impl Promotions {
         })
     }
 
-    /// Closes a descriptor that is the kernel's description and nothing else's, unless there are locks (promote-M5).
+    /// Closes a descriptor that refers to the kernel's description, unless there are locks
+    /// (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
         if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.fd_allocator().mark_hidden(fd) {
             self.noted.add(ofd.mount(), ofd.ino(), NoteReason::Kept(fd));
@@ -254,9 +266,11 @@ impl Promotions {
         }
     }
 
-    /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is closed.
+    /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is
+    /// closed.
     pub(crate) fn end_locks(&self, table: &TableLock<'_>, ofd: &Ofd) {
-        // Whoever has locks mostly has a descriptor that they were taken by, and perhaps no free one.
+        // A process with locks usually still has the descriptor by which it took them. It may have
+        // no free descriptor.
         let has_it = |fd: &i32| {
             let entry = self.table().entry(*fd).map_or(0, |entry| entry.load(Acquire));
             let other = described(entry).map(|handle| self.table().family.ofd(handle));
@@ -280,11 +294,11 @@ impl Promotions {
         }
     }
 
-    /// Occupies the free descriptors below `fd`, so that it is the lowest when it is closed. `None` where those
-    /// are many.
+    /// Occupies the free descriptors below `fd`, so that `fd` is the lowest when it is closed.
+    /// `None` if there are too many.
     fn fill_below(&self, fd: i32, mount: &ServedMount) -> Option<Fillers<'_>> {
         let mut fillers = Fillers { allocator: self.fd_allocator(), fds: SmallVec::new() };
-        // What is parked is occupied already.
+        // Parked descriptors are occupied already.
         while fillers.fds.len() < FILLERS {
             match self.task().kernel.dup(mount.placeholder(), 0, true) {
                 Ok(filler) => {
@@ -300,8 +314,8 @@ impl Promotions {
         None
     }
 
-    /// The directory below which a name opens an inode whatever its permissions (promote-M4), as a hidden descriptor;
-    /// `None` where the mount's server has none.
+    /// Opens the directory below which a name opens an inode whatever its permissions (promote-M4),
+    /// as a hidden descriptor. `None` if the mount's server has no such directory.
     fn capability(&self, _table: &TableLock<'_>, mount: &ServedMount) -> Option<i32> {
         if let Some(known) = mount.capability() {
             return known;
@@ -330,14 +344,14 @@ impl Promotions {
         capability: Option<i32>,
         cloexec: bool,
     ) -> Result<i32, Errno> {
-        // Only owners may ask for `O_NOATIME`: it is set afterwards, if that is allowed.
+        // Only owners may ask for `O_NOATIME`. It is set afterwards, if that is permitted.
         let own = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_NOATIME;
         let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
         let flags = ofd.oflags() & !own | cloexec;
         let plain = ofd.kind() == FileKind::File && flags & libc::O_PATH == 0;
         if let (true, Some(dir)) = (plain, capability) {
             match self.open_capability(table, ofd, dir, flags | libc::O_CREAT) {
-                // A mount that takes no changes creates nothing, not even this.
+                // On a read-only mount, the kernel refuses `O_CREAT` even here.
                 Err(Errno::ROFS) => {}
                 opened => return opened,
             }
@@ -346,8 +360,9 @@ impl Promotions {
         self.by_path(table, ofd, |path| self.task().kernel.open(path, flags | kind))
     }
 
-    /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
-    /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::MountEvents::begin_opening`]).
+    /// Opens a regular file whatever its permissions are (promote-M4). The kernel takes over the
+    /// size in the server's answer, which may be older than the one it knew. Calls that depend on
+    /// the size wait meanwhile ([`mounts::MountEvents::begin_opening`]).
     fn open_capability(
         &self,
         table: &TableLock<'_>,
@@ -365,8 +380,8 @@ impl Promotions {
         })
     }
 
-    /// Announces that this thread has the kernel look at the inode of a description, by a name of the ticket, while `act` does
-    /// so. One thread at a time, which has the table's lock (openings-O1).
+    /// Runs `act`, by which the kernel looks up the inode of a description by a name of the ticket,
+    /// while that is announced. One thread at a time, by the table's lock (openings-O1).
     fn announced<T>(
         &self,
         _table: &TableLock<'_>,
@@ -379,7 +394,8 @@ impl Promotions {
         for attempt in 0..ANNOUNCEMENTS {
             let mut by = creds::requester()?;
             if attempt == 1 {
-                // In a user namespace that was entered since, users have other numbers than the server sees.
+                // In a user namespace that was entered since, users have other numbers than the
+                // server sees.
                 by.user = self.task().identity().effective.uid;
             }
             let ticket = events.begin_opening(opening, by)?;
@@ -392,10 +408,11 @@ impl Promotions {
         Err(Errno::NOENT)
     }
 
-    /// Calls `act` with a path that leads to the inode of a description through the mount: for a directory its own,
-    /// unless it was removed, otherwise a name that leads there once.
+    /// Calls `act` with a path that leads to the inode of a description through the mount. For a
+    /// directory that is its own path, unless it was removed; for other inodes it is a name that
+    /// leads there once.
     ///
-    /// Directories have one name, and opening them by another would move them in the kernel's view.
+    /// A directory has one name. Opening it by another would move it in the kernel's view.
     pub(crate) fn by_path<T>(
         &self,
         table: &TableLock<'_>,
@@ -414,7 +431,7 @@ impl Promotions {
         })
     }
 
-    /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
+    /// Finds the path of a directory by a search in its parents. `ENOENT` if it was removed.
     pub(crate) fn path_of(&self, mount: usize, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mount = self.task().mount(mount);
         let fs = mount.attached().fs.as_ref();
@@ -433,8 +450,8 @@ impl Promotions {
         Ok(path)
     }
 
-    /// Promotes every descriptor that is not close-on-exec, for what exec inherits. Fails with the first error,
-    /// having gone through all.
+    /// Promotes every descriptor that is not close-on-exec, because exec inherits it. Returns the
+    /// first error, but goes through all.
     pub(crate) fn promote_inherited(&self) -> Result<(), Errno> {
         self.fd_allocator().unpark();
         let mut result = Ok(());
@@ -452,24 +469,24 @@ impl Promotions {
         result
     }
 
-    /// Before another program takes this process over: it has none of our mappings by the kernel. Where that fails,
-    /// [`exec_failed`](Self::exec_failed) must be called. (Mappings to where files lie end as what a dead process has: if
-    /// this failed, their blocks could be others'.)
+    /// Ends mappings by the kernel before another program takes this process over. If that fails,
+    /// call [`exec_failed`](Self::exec_failed). (Mappings of files in place end like those of a
+    /// dead process. If they ended here and exec failed, other files could use their blocks.)
     pub(crate) fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
             self.task().mount(mount).attached().events.end_mapping(ino);
         }
     }
 
-    /// No other program has taken this process over.
+    /// Takes back `before_image_ends`: exec has failed.
     pub(crate) fn exec_failed(&self) {
         for (mount, ino) in self.noted.mapped() {
-            // It fails where the pool does, and then every call.
+            // It fails only if the pool does, and then every call fails.
             let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
         }
     }
 
-    /// Before fork (and vfork made as fork). Must be followed by
+    /// Prepares a fork, or a vfork made as a fork. Must be followed by
     /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
     /// `Process::after_fork_child` in the child.
     pub(crate) fn before_fork(&self) {
@@ -478,7 +495,8 @@ impl Promotions {
                 && ofd.kind() == FileKind::File
                 && ofd.oflags() & libc::O_PATH == 0
             {
-                // promote-M2; a description that cannot be promoted is shared as long as nobody promotes it.
+                // promote-M2. A description that cannot be promoted is shared as long as no process
+                // promotes it.
                 let _ = self.promote_ofd(&ofd);
             }
         }
@@ -498,7 +516,7 @@ impl Promotions {
         }
     }
 
-    /// Tells the pools in use about a fork.
+    /// Reports a step of a fork to the pools in use.
     fn tell_pools(&self, step: Fork) {
         self.task()
             .mounts()
@@ -506,16 +524,16 @@ impl Promotions {
             .for_each(|pool| (pool.on_fork)(step));
     }
 
-    /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
-    /// child has copied the table, which must not change before, and holds its inodes, so that what
-    /// the parent closes next stays alive for it.
+    /// Waits in the parent of a fork until the child has copied the table and holds its inodes. The
+    /// table must not change before, and inodes that the parent closes next stay alive for the
+    /// child. `child` is its process ID, or -1 if fork failed.
     pub(crate) fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
         let member = self.table().member();
         let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
         let is_awaited = || child > 0 && shares && word.load(Acquire) == 0;
-        // Mostly it is there in less time than it takes to fall asleep and to be woken.
+        // Usually the child has come before this thread could fall asleep and be woken.
         for _ in (0..FORK_YIELDS).take_while(|_| is_awaited()) {
             rustix::thread::sched_yield();
         }
@@ -537,10 +555,11 @@ impl Promotions {
         self.table().reset_table_lock();
     }
 
-    /// After fork, in the child: takes over descriptors and notes of the parent.
+    /// Takes over descriptors and notes of the parent, in a forked child.
     pub(crate) fn become_child(&self) {
         if !self.fork_holds_attaching.load(Relaxed) {
-            // A thread that is not here was at one of them, and may hold what attaching needs.
+            // A thread that the child does not have was attaching one of them, and may have had
+            // locks that attaching needs.
             self.task().mounts().for_each(|(_, mount)| mount.refuse());
         }
         drop(self.task().mounts.attaching.take_over());
@@ -569,7 +588,7 @@ impl Promotions {
         }
     }
 
-    /// Takes over what the parent has, which waits meanwhile.
+    /// Copies the table of the parent, which waits meanwhile, and holds its descriptions.
     fn inherit(&self, old: &Segment, new: &Segment) {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
@@ -581,19 +600,19 @@ impl Promotions {
             if hold(handle) {
                 self.table().family.add_holder(handle);
                 let ofd = self.table().family.ofd(handle);
-                // The parent still holds it, so it is there.
+                // The parent still holds the inode, so it exists.
                 (self.task().mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
             }
         }
     }
 
-    /// In a forked child: locks of the parent are not its own, its mappings are.
+    /// Keeps notes of mappings in a forked child, and drops those of the parent's locks.
     fn notes_after_fork(&self) {
         for (mount, ino, why) in self.noted.after_fork() {
             match why {
                 NoteReason::Kept(fd) => self.fd_allocator().unhide(fd),
                 NoteReason::Mapped => {
-                    // It fails where the pool does, and then every call.
+                    // It fails only if the pool does, and then every call fails.
                     let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
                 }
                 NoteReason::Locks => {}
@@ -601,8 +620,8 @@ impl Promotions {
         }
     }
 
-    /// Notes that the kernel maps a file, before it does: from then on everybody's calls on it are the kernel's
-    /// ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
+    /// Announces that the kernel is about to map a file. From then on the kernel makes every
+    /// process's calls on it ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
     pub(crate) fn begin_mapping(&self, mount: usize, ino: Ino, fd: i32) -> Result<(), Errno> {
         if !self.noted.add(mount, ino, NoteReason::Mapped) {
             return Ok(());
@@ -612,31 +631,32 @@ impl Promotions {
         events.begin_mapping(ino).inspect_err(|_| {
             self.noted.remove(mount, ino, NoteReason::Mapped);
         })?;
-        // The caller decides the size: none that is older may come afterwards.
+        // The caller sets the size. No answer with an older size may come afterwards.
         events.wait_for_openings(ino, false);
         if !was_mapped {
-            // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
+            // From an earlier mapping the kernel may have pages that have changed since by calls
+            // that were served here.
             self.task().kernel.drop_cache(fd);
         }
         Ok(())
     }
 }
 
-/// Whether a child runs no more. Needs no descriptor, and leaves the child to be waited for.
+/// Whether a child has ended. Needs no descriptor, and leaves the child for `wait`.
 fn has_ended(child: i32) -> bool {
-    // SAFETY: room for the answer, which is zeroes where the child still runs.
+    // SAFETY: room for the answer, which stays zero if the child still runs.
     unsafe {
         let mut ended: libc::siginfo_t = std::mem::zeroed();
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         match libc::waitid(libc::P_PID, child as u32, &raw mut ended, options) {
             0 => ended.si_pid() == child,
-            // Somebody has waited for it; or it is the child of a child (`daemon`).
+            // Another thread has waited for it, or it is the child of a child (`daemon`).
             _ => arena::ProcessId::is_free(child as u32),
         }
     }
 }
 
-/// The name of `child` in `dir`.
+/// Finds the name of `child` in `dir`.
 fn name_in(fs: &dyn FileSystem, dir: Ino, child: Ino) -> Result<Vec<u8>, Errno> {
     let mut found = None;
     fs.readdir(dir, 2, &mut |entry| {

@@ -1,8 +1,10 @@
-//! Descriptors that the kernel has, and nobody here has opened: what a shell redirects, and exec hands on.
+//! Recognition of descriptors that the kernel has and this library has not opened: redirections of
+//! a shell, and descriptors that exec inherits.
 //!
-//! - **recognize-I1** Such a descriptor is recognised by what the kernel knows of it without asking a server. Its description
-//!   is from then on as one that was promoted (promote-M1): its offset and its flags are the kernel's, which whoever else
-//!   has it shares; its data is served here.
+//! - **recognize-I1** Such a descriptor is recognised by attributes that the kernel has without
+//!   asking a server. From then on its description is like a promoted one (promote-M1): its offset
+//!   and flags are the kernel's, shared with other processes that have it, and its data is served
+//!   here.
 //! - **recognize-I2** Descriptors that the kernel has on one description are one description here.
 
 use crate::content::FileContents;
@@ -15,14 +17,15 @@ use std::sync::atomic::Ordering::*;
 use vfs::{FileKind, Ino};
 
 impl FileContents {
-    /// The mount of whose files `fd` is one, if the kernel says so, with its index and the inode.
+    /// Returns the mount of the regular file that `fd` refers to, with its index and the inode, if
+    /// the kernel knows them.
     fn mount_of(&self, fd: i32) -> Option<(usize, &ServedMount, Ino)> {
         let (device, ino, kind) = self.task().kernel.identity(fd).ok()?;
         let (index, mount) = self.task().mounts().find(|(_, mount)| mount.spec.dev == device)?;
         (kind == libc::S_IFREG).then_some((index, mount, Ino(ino)))
     }
 
-    /// Whether a descriptor that nobody here has opened is one of a regular file in a pool.
+    /// Whether a descriptor that was not opened here refers to a regular file in a pool.
     pub fn is_in_pool(&self, fd: i32) -> bool {
         fd >= 0
             && self.table().entry(fd).is_some()
@@ -30,7 +33,7 @@ impl FileContents {
             && self.mount_of(fd).is_some()
     }
 
-    /// Whether a descriptor that nobody here serves is one of anything in a mount.
+    /// Whether a descriptor that is not served here refers to an inode of a mount.
     pub fn is_of_pool(&self, fd: i32) -> bool {
         let device = || self.task().kernel.identity(fd).map(|(device, _, _)| device);
         fd >= 0
@@ -50,12 +53,13 @@ impl FileContents {
         self.task().mounts().any(|(_, mount)| mount.strip(path).is_some())
     }
 
-    /// Whether the pool of what a descriptor is of is in use by this process already.
+    /// Whether this process already uses the pool of a descriptor's file.
     pub fn is_attached(&self, fd: i32) -> bool {
         self.mount_of(fd).is_some_and(|(_, mount, _)| mount.if_attached().is_some())
     }
 
-    /// Serves a descriptor of a regular file in a pool that nobody here has opened from now on (recognize-I1); whether it could.
+    /// Serves a descriptor of a regular file in a pool from now on (recognize-I1). Returns whether
+    /// that succeeded.
     pub fn recognize(&self, fd: i32) -> bool {
         self.recognize_call(fd).is_ok()
     }
@@ -67,7 +71,7 @@ impl FileContents {
         if flags & libc::O_PATH != 0 || self.table().entry(fd).is_none() {
             return Err(CallStop::Kernel);
         }
-        // A reference for the description: the kernel's keeps the inode meanwhile.
+        // A reference for the description. Until then, the kernel's description keeps the inode.
         let attr = attached.fs.lookup(ino, b".")?;
         let give_back = |stop: CallStop| {
             attached.fs.forget(ino, 1);
@@ -94,7 +98,7 @@ impl FileContents {
                 self.table().describe(&init).map_err(|errno| give_back(errno.into()))?
             }
         };
-        // Another thread may have put something else there meanwhile.
+        // Another thread may have put another file there meanwhile.
         if self.table().owns(fd) || self.mount_of(fd).is_none_or(|(_, _, now)| now != ino) {
             drop((table, ofd));
             return Err(CallStop::Kernel);
@@ -104,7 +108,8 @@ impl FileContents {
         Ok(())
     }
 
-    /// The description of another descriptor, which the kernel has on the same one (recognize-I2).
+    /// Finds the description of another descriptor that shares the kernel's description with `fd`
+    /// (recognize-I2).
     fn same_description(&self, fd: i32, mount: usize, ino: Ino) -> Option<OfdRef<'_>> {
         (0..self.table().fd_end()).find_map(|other| {
             let entry = self.table().entry(other)?;

@@ -1,4 +1,5 @@
-//! Locks, copies between files, and mappings: what needs the kernel's description, or two of ours.
+//! Locks, copies between files, and mappings: calls that need the kernel's description, or two of
+//! ours.
 
 #![allow(unsafe_code)]
 
@@ -14,14 +15,14 @@ use vfs::FileKind;
 
 /// Private mappings up to this many bytes are filled at once, even where the file could be mapped.
 const COPY_MAX: usize = 64 << 10;
-/// Private mappings up to this many bytes are filled at once where the file can be mapped by the kernel only.
+/// Private mappings up to this many bytes are filled at once if only the kernel could map the file.
 const SNAPSHOT_MAX: usize = 16 << 20;
-/// Bytes that `sendfile` moves at once, and a private mapping is filled with.
+/// Bytes that `sendfile` moves at once, and by which a private mapping is filled.
 const CHUNK: usize = 64 << 10;
 
 impl FileContents {
-    /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms: the kernel's locks on the kernel's
-    /// description, so that they hold for the mount's users, too.
+    /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms. The kernel locks its own
+    /// description, so that the locks hold for other users of the mount, too.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
         self.lock_call(fd, cmd, lock).into()
     }
@@ -46,8 +47,8 @@ impl FileContents {
         CallResult::into(call())
     }
 
-    /// `copy_file_range`. `EXDEV` between a file of ours and another's, as between any two file systems: the program copies
-    /// then by reading and writing.
+    /// `copy_file_range`. `EXDEV` between a file of ours and any other, as between two file
+    /// systems. The program then copies by reading and writing.
     pub fn copy_file_range(
         &self,
         from: i32,
@@ -102,7 +103,7 @@ impl FileContents {
         src.check_unmapped()?;
         dst.check_unmapped()?;
         let (src_at, dst_at) = (offset(&from_offset, &src)?, offset(&to_offset, &dst)?);
-        // The kernel adds without signs first.
+        // The kernel first adds without signs.
         let wraps = |at: i64| (at as u64).checked_add(len as u64).is_none();
         if wraps(src_at) || wraps(dst_at) {
             return Err(Errno::OVERFLOW.into());
@@ -125,7 +126,7 @@ impl FileContents {
         self.check_size(attr.size, dst_at.saturating_add(have))?;
         self.task().drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
-        // Where a mapping began meanwhile, the kernel does it once more.
+        // If a mapping began meanwhile, the kernel repeats the call.
         dst.check_unmapped()?;
         sync_if(&dst, dst.writes_durably())?;
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
@@ -140,7 +141,7 @@ impl FileContents {
         Ok(copied as usize)
     }
 
-    /// The error of `copy_file_range` if one of its files is not of the same pool.
+    /// Returns the error of `copy_file_range` between files that are not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
         if let Ok(ofd) = self.table().get(other) {
             return if flags == 0 && ofd.kind() == FileKind::File {
@@ -159,8 +160,8 @@ impl FileContents {
         }
     }
 
-    /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they are promoted, as the kernel
-    /// has to make the call.
+    /// Takes two descriptions of one mount. If only one is ours, or they are of two mounts,
+    /// promotes them, as the kernel has to make the call.
     fn pair(&self, a: i32, b: i32) -> CallResult<(OfdRef<'_>, OfdRef<'_>)> {
         if let (Ok(a), Ok(b)) = (self.table().get(a), self.table().get(b))
             && a.mount_index() == b.mount_index()
@@ -203,7 +204,7 @@ impl FileContents {
         if src.kind() != FileKind::File {
             return Err(Errno::INVAL.into());
         }
-        // The two may share their offset: both are taken before and set after.
+        // The two may share their offset, so both are read before and set after.
         let src_at = match &offset {
             Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
             None => self.promotions().lock_offset(&src)?.get()?,
@@ -237,8 +238,9 @@ impl FileContents {
         Ok(done)
     }
 
-    /// `mmap`: the address of a mapping of the pool's memory, or of a private one that holds what the file holds now, or
-    /// `Kernel`, `fd` being promoted then. From a mapping by the kernel on, calls on the file are the kernel's, in every process.
+    /// `mmap`. Returns the address of a mapping of the pool's memory, or of a private copy of the
+    /// file's present content. Or returns `Kernel`, after `fd` was promoted. Once the kernel maps a
+    /// file, it makes every process's calls on it.
     pub fn mmap(
         &self,
         addr: usize,
@@ -280,7 +282,7 @@ impl FileContents {
         {
             return Ok(mapped?);
         }
-        // What others map where it lies, the kernel cannot map.
+        // The kernel cannot map a file that a process maps in place.
         let is_direct = ofd.mount().attached().events.is_mapped_directly(ofd.ino());
         let copies = plain && private && (len <= SNAPSHOT_MAX || is_direct);
         if !copies || ofd.check_unmapped().is_err() {
@@ -295,7 +297,7 @@ impl FileContents {
             return Err(Errno::PERM.into());
         }
         match self.map_snapshot(&ofd, (addr, len), prot, flags, offset.cast_unsigned()) {
-            // No descriptor, no memory: the kernel maps the file, or cannot either.
+            // Without a descriptor or memory, the kernel maps the file, or fails as well.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOSYS | Errno::PERM) if !is_direct => {
                 self.promotions().promote_ofd(&ofd)?;
                 self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
@@ -305,9 +307,9 @@ impl FileContents {
         }
     }
 
-    /// Maps what a file holds now, privately. It is put into a file in memory, so that the kernel does to the mapping what
-    /// it does to one of a file: pages that are given back (`MADV_DONTNEED`) hold that again, and beyond the end there are
-    /// none.
+    /// Maps a private copy of the file's present content. The copy is a file in memory, so that the
+    /// kernel treats the mapping like one of a file: pages that are given back (`MADV_DONTNEED`)
+    /// are filled again, and there are none beyond the end.
     fn map_snapshot(
         &self,
         ofd: &OfdRef<'_>,
@@ -317,7 +319,7 @@ impl FileContents {
         offset: u64,
     ) -> Result<usize, Errno> {
         if len as u64 > self.task().file_size_max.load(Relaxed) {
-            // It is a limit of files in memory, too, and a signal.
+            // The limit applies to files in memory, too, and would raise a signal.
             return Err(Errno::MFILE);
         }
         let memory = rustix::fs::memfd_create(c"keepstone", MemfdFlags::CLOEXEC)?;
@@ -337,8 +339,8 @@ impl FileContents {
         }
         let kind = MapFlags::from_bits_retain(flags as u32);
         let prot = ProtFlags::from_bits_retain(prot as u32);
-        // SAFETY: what the program asks for at an address of its choice is its responsibility; the
-        // mapping is new or, with `MAP_FIXED`, replaces what the program says it may.
+        // SAFETY: the program answers for the address that it has chosen. The mapping is new or,
+        // with `MAP_FIXED`, replaces a range that the program wants replaced.
         let map = || unsafe { rustix::mm::mmap(addr as *mut _, len, prot, kind, &memory, 0) };
         let at = match flags & libc::MAP_FIXED {
             0 => map()?,

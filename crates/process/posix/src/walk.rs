@@ -1,7 +1,8 @@
-//! Paths: from text to inodes, component by component, by the kernel's rules (`fs/namei.c`).
+//! Walks of paths: from text to inodes, component by component, by the kernel's rules
+//! (`fs/namei.c`).
 //!
-//! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
-//!   inode) ends with `Kernel`, and nothing has changed.
+//! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a
+//!   covered inode) ends with `Kernel`, without having changed anything.
 
 use crate::AttachedPool;
 use crate::creds::{AccessMask, Credentials};
@@ -16,34 +17,34 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::path::LINKS_MAX;
 use vfs::{Errno, FileKind};
 
-/// Where a walk starts.
+/// The start of a walk.
 pub(crate) struct Start<'p, 'a> {
     dir: InodeHold<'p>,
-    /// What remains of the path.
+    /// The rest of the path.
     rest: &'a [u8],
-    /// The key to cache the directory by when it is found, with the state of the mount.
+    /// The key by which to cache the directory when it is found, with the state of the mount.
     key: Option<(PathKey<'a>, usize)>,
 }
 
-/// Whether the last component is followed where it is a symbolic link.
+/// Whether a symbolic link as the last component is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// Yes.
+    /// It is followed.
     Always,
-    /// Yes, and it is to be created where it is missing: `EISDIR` where a slash follows it.
+    /// It is followed. A missing name is to be created: `EISDIR` if a slash follows it.
     ToCreate,
-    /// Only where a slash follows it.
+    /// It is followed only if a slash follows it.
     BeforeSlash,
-    /// No: the path says where a name is to be made or removed.
+    /// It is not followed: the name itself is to be made or removed.
     Never,
 }
 
-/// Walks of absolute paths, and of others from where they start.
+/// Walks of absolute paths, and of other paths from a given start.
 pub struct PathWalk {
     descriptors: Descriptors,
-    /// Paths are the kernel's.
+    /// Set when all paths are left to the kernel.
     pub(crate) foreign_namespace: AtomicBool,
-    /// Where paths have led.
+    /// Directories that paths have led to.
     pub(crate) path_cache: PathCache,
 }
 
@@ -58,7 +59,7 @@ impl PathWalk {
         &self.descriptors
     }
 
-    /// The pool of a mount, attached at the first use; `Kernel` where that failed.
+    /// Attaches the pool of a mount at its first use. `Kernel` if that failed.
     pub(crate) fn attach<'m>(&self, mount: &'m ServedMount) -> CallResult<&'m AttachedPool> {
         let placeholder = || {
             self.task().check_user_namespace()?;
@@ -70,12 +71,13 @@ impl PathWalk {
             .attach(&self.task().mounts.attaching, placeholder, |fd| self.fd_allocator().unhide(fd))
     }
 
-    /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.
+    /// Returns `Kernel` if this user's absolute paths do not lead to the mount, or if it is not
+    /// served.
     #[inline]
     pub(crate) fn reach_mount(&self, mount: &ServedMount) -> CallResult<()> {
         self.attach(mount)?;
         mount.check_reached()?;
-        // Not by access(2), for which the kernel asks the server.
+        // Not by access(2), for which the kernel would ask the server.
         mount.check_reach(self.task().identity(), |path| self.task().kernel.place(path).map(drop))
     }
 
@@ -90,7 +92,7 @@ impl PathWalk {
         self.walk_from(self.skip(None, path, creds)?, want, path, follow, creds)
     }
 
-    /// Walks what remains of `path` after its start.
+    /// Walks the rest of `path` from its start.
     pub(crate) fn walk_from<'p>(
         &'p self,
         start: Start<'p, '_>,
@@ -120,7 +122,7 @@ impl PathWalk {
                 return Err(Errno::NOTDIR.into());
             }
             let last = match name {
-                // A name that is made or removed there is one of the file system above.
+                // The name of the mount point belongs to the file system above.
                 b"" if follow == Follow::Never => return Err(CallStop::Kernel),
                 b"" => {
                     let found = Some(dir.again()?);
@@ -160,7 +162,7 @@ impl PathWalk {
                 LastComponent::Name if slash && follow == Follow::ToCreate => {
                     return Err(Errno::ISDIR.into());
                 }
-                // Whoever makes or removes the name says so in its turn.
+                // The caller that makes or removes the name returns the error in its turn.
                 _ if len > dir.mount.limits().name && is_last && follow == Follow::Never => None,
                 _ if len > dir.mount.limits().name => {
                     return Err(dir.refusal(Errno::NAMETOOLONG).into());
@@ -206,8 +208,8 @@ impl PathWalk {
         }
     }
 
-    /// `fs.protected_symlinks`: in a sticky directory that everybody may write to, only one's own
-    /// links and those of the directory's owner.
+    /// Checks `fs.protected_symlinks`: in a sticky directory that all users may write to, a walk
+    /// follows only the user's own links and those of the directory's owner.
     fn may_follow(
         &self,
         dir: &HeldInode<'_>,
@@ -226,14 +228,13 @@ impl PathWalk {
         Ok(())
     }
 
-    /// Gives back the directories that paths have led to, which are held so that later paths need not
-    /// be walked again: up to 64 of them, removed or not.
+    /// Gives back the directories of the path cache: up to 64, removed or not.
     pub fn forget_paths(&self) {
         self.path_cache.clear(&self.task().mounts);
     }
 
-    /// Where a walk starts: at the last directory, if that is cached. A path without what it is relative `from` is
-    /// absolute.
+    /// Finds the start of a walk: the last directory, if that is cached. `from` is the start of a
+    /// relative path and the rest of its text; `None` for an absolute path.
     #[inline]
     pub(crate) fn skip<'p, 'a>(
         &'p self,
@@ -265,7 +266,7 @@ impl PathWalk {
         Ok(Start { dir, rest, key: key.map(|(key, _)| (key, state)) })
     }
 
-    /// The mount that an absolute path leads into by its text, and how much of it that is.
+    /// Finds the mount into which an absolute path leads by its text, and the length of that text.
     fn start_of_absolute(&self, path: &[u8]) -> CallResult<(InodeHold<'_>, usize)> {
         if self.foreign_namespace.load(Relaxed) {
             return Err(CallStop::Kernel);
@@ -283,7 +284,8 @@ impl PathWalk {
         Ok((InodeHold::root(index, mount), path.len() - rest.len()))
     }
 
-    /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
+    /// Promotes a descriptor of ours that a path names through `/proc`, as the path reaches the
+    /// kernel.
     fn promote_proc(&self, path: &[u8]) -> CallResult<()> {
         if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.table().owns(*fd)) {
             self.promotions().promote(fd)?;
@@ -292,7 +294,8 @@ impl PathWalk {
     }
 }
 
-/// The descriptor of this process that a path below `/proc` or `/dev/fd` starts with, and what follows it.
+/// Parses a path that starts with a descriptor of this process below `/proc` or `/dev/fd`. Returns
+/// the descriptor and the rest.
 pub fn proc_fd(path: &[u8]) -> Option<(i32, &[u8])> {
     fn number(digits: &[u8]) -> Option<i32> {
         std::str::from_utf8(digits).ok()?.parse().ok()

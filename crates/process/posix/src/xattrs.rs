@@ -1,4 +1,4 @@
-//! Extended attributes: who may see and change which (`fs/xattr.c`).
+//! Extended attributes: which caller may see and change which (`fs/xattr.c`).
 
 use crate::creds::{AccessMask, Caps};
 use crate::held::HeldInode;
@@ -9,10 +9,10 @@ use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
 use vfs::rules::S_ISGID;
 use vfs::{FileKind, Limits, SetAttr, SetXattr, XATTR_NAME_MAX};
 
-/// Attributes that the mount computes; they are the kernel's.
+/// Prefix of attributes that the mount computes. Calls on them are the kernel's.
 const COMPUTED: &[u8] = b"user.keepstone.";
 
-/// Copies a value out; an empty buffer asks for its length.
+/// Copies a value out, and returns its length. With an empty buffer, only returns the length.
 fn answer(value: &[u8], buf: &mut [u8]) -> CallResult<usize> {
     if !buf.is_empty() {
         buf.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
@@ -33,8 +33,8 @@ impl Names {
         Ok(HeldInode::description(self.task(), self.table().get_open(fd)?))
     }
 
-    /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf` (empty: asks for the
-    /// length); returns its length.
+    /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf`, unless that is
+    /// empty, and returns its length.
     pub fn getxattr(&self, path: &[u8], name: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
         CallResult::into(
             checked(self.at_path(path, flags), check_name(name))
@@ -102,7 +102,8 @@ impl Names {
         Ok(())
     }
 
-    /// As the kernel, an access ACL from somebody outside the file's group takes set-group-ID.
+    /// Takes set-group-ID from a file whose access ACL was set by a user outside the file's group,
+    /// as the kernel does.
     fn clear_setgid_for_stranger(&self, held: &HeldInode<'_>) -> Result<(), Errno> {
         let creds = &self.task().identity().effective;
         let attr = held.fs().getattr(held.ino)?;
@@ -134,7 +135,7 @@ impl Names {
         held.check_writable()?;
         self.may_change(held, name)?;
         match held.fs().removexattr(held.ino, name) {
-            // There is nothing to take away from what never had one.
+            // A file that has no ACL is as if the ACL had been removed.
             Err(Errno::NODATA) if is_acl(name) => Ok(()),
             done => Ok(done?),
         }
@@ -176,7 +177,7 @@ impl Names {
         if creds.can(needed) { Ok(()) } else { Err(Errno::PERM.into()) }
     }
 
-    /// `xattr_permission`.
+    /// Checks permission to use an attribute (`xattr_permission`).
     fn may_use(&self, held: &HeldInode<'_>, name: &[u8], want: AccessMask) -> CallResult<()> {
         if name.starts_with(COMPUTED) {
             return Err(CallStop::Kernel);
@@ -203,14 +204,14 @@ impl Names {
     }
 }
 
-/// `EOPNOTSUPP` for a name in no namespace, `EINVAL` for nothing but a namespace.
+/// Returns `EOPNOTSUPP` for a name in no namespace, `EINVAL` for a name that is only a namespace.
 fn check_namespace(name: &[u8]) -> Result<(), Errno> {
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let prefix = prefixes.into_iter().find(|prefix| name.starts_with(prefix));
     if prefix.ok_or(Errno::OPNOTSUPP)?.len() == name.len() { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// The arguments of `setxattr`, in the order in which the kernel looks at them.
+/// Checks the arguments of `setxattr`, in the kernel's order.
 fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
     let mode = match how {
         0 => SetXattr::Any,
@@ -219,7 +220,7 @@ fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
         _ => return Err(Errno::INVAL),
     };
     check_name(name)?;
-    // The kernel's limit; an engine may have a smaller one, and looks at more before.
+    // The kernel's limit. An engine may have a smaller one, which comes after more checks.
     if value.len() > Limits::MAX.xattr { Err(Errno::TOOBIG) } else { Ok(mode) }
 }
 

@@ -1,9 +1,9 @@
-//! Calls of the kernel that fail, each in turn, in each thing that a program does with descriptors.
+//! Failing calls of the kernel, in each operation of a program on descriptors.
 //!
-//! A scenario is played again and again, while its first, its second, … call of the kernel fails, until it is over
-//! before the fault is met. Whatever fails, the program gets that error or what it asked for, and what was there before
-//! is there: contents, offsets, flags and locks; every number is what the table says; and in the end nothing is
-//! left of descriptors, inodes and mappings.
+//! A scenario runs again and again. In each run another call of the kernel fails: the first, the
+//! second, and so on, until a run ends before its fault. Whatever fails, the call returns that
+//! error or succeeds, and everything from before stays: contents, offsets, flags and locks. Every
+//! descriptor is what the table records. In the end no descriptors, inodes and mappings are left.
 
 #![allow(unsafe_code)]
 
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use vfs::Ino;
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
-/// Descriptors that this process may have.
+/// Limit of this process's descriptors.
 const LIMIT: i32 = 96;
-/// Numbers from here on are the library's own: half of [`LIMIT`] is.
+/// Descriptors from this one on are the library's own.
 const OWN: i32 = LIMIT / 2;
 
-/// What a program knows of an open file description.
+/// Expected state of an open file description.
 #[derive(Clone, Debug)]
 struct Description {
     name: &'static str,
@@ -30,48 +30,48 @@ struct Description {
     offset: i64,
 }
 
-/// A number that a program has.
+/// A descriptor of the program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Number {
     /// Index of its description.
     of: usize,
     cloexec: bool,
-    /// It is the kernel's alone.
+    /// Whether it is the kernel's alone.
     delegated: bool,
 }
 
-/// A program and what it has.
+/// A program, with its expected state.
 struct TestedProgram {
     world: TestWorld,
     setting: Setting,
     descriptions: Vec<Description>,
     numbers: BTreeMap<i32, Number>,
-    /// Other descriptors.
+    /// Descriptors of other files.
     foreign: Vec<i32>,
-    /// Those of them that were there before.
+    /// Descriptors that were open before the scenario.
     before: BTreeMap<i32, String>,
     /// The inode with a POSIX lock.
     locked: Option<u64>,
-    /// Whether one was asked for.
+    /// Whether the program has asked for a lock.
     asked_for_lock: bool,
     /// Inodes that are mapped.
     mapped: Vec<u64>,
 }
 
-/// Under which circumstances a scenario is played.
+/// Circumstances of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Setting {
     Plain,
     /// The process has a POSIX lock on the file.
     Locked,
-    /// Another thread lives.
+    /// The process has another thread.
     Threads,
     ThreadsAndLocked,
-    /// No number is free.
+    /// No descriptor is free.
     Full,
-    /// No number is free, and a lock is held.
+    /// No descriptor is free, and the process has a lock.
     FullAndLocked,
-    /// Numbers of the program are beyond its limit, which was lowered since.
+    /// The limit was lowered below descriptors of the program.
     BelowLimit,
 }
 
@@ -99,12 +99,12 @@ impl Setting {
     }
 }
 
-/// A call that failed, or was left to the kernel.
+/// The result of a call that failed, or was left to the kernel.
 type ScenarioOutcome = Result<(), Errno>;
 
 type FaultScenario = fn(&mut TestedProgram) -> ScenarioOutcome;
 
-/// By name, so that a failure says which.
+/// Scenarios with names, which failures print.
 const SCENARIOS: &[(&str, FaultScenario)] = &[
     ("open", |p| p.open("other", libc::O_RDWR)),
     ("open of a new file", |p| p.open("new", RW | libc::O_EXCL)),
@@ -128,8 +128,8 @@ const SCENARIOS: &[(&str, FaultScenario)] = &[
         let own = p.own_number();
         match p.world.process.descriptors().dup2(47, own) {
             Served::Done(result) => result.map(drop),
-            // As the front end: the kernel says what is wrong.
-            // SAFETY: descriptors of this test.
+            // As in the front end, the kernel decides on the error. SAFETY: descriptors of this
+            // test.
             Served::Kernel => libc_result(unsafe { libc::dup2(47, own) }.into()).map(drop),
         }
         .or_else(|errno| if errno == Errno::BADF { Ok(()) } else { Err(errno) })
@@ -189,7 +189,7 @@ const SCENARIOS: &[(&str, FaultScenario)] = &[
     }),
 ];
 
-/// Whether the kernel has the number, and its flag.
+/// Returns close-on-exec of a descriptor, if the kernel has it.
 fn flag_of(fd: i32) -> Option<bool> {
     // SAFETY: asks for a flag.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -197,7 +197,7 @@ fn flag_of(fd: i32) -> Option<bool> {
 }
 
 fn kernel_offset(fd: i32) -> i64 {
-    // SAFETY: moves nothing.
+    // SAFETY: does not move the offset.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
@@ -207,9 +207,9 @@ fn set_limit(to: u64) {
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
-/// What this process has open: where each number leads.
+/// The open descriptors of this process, and the files that they refer to.
 fn descriptors() -> BTreeMap<i32, String> {
-    // One number, which the listing itself has, is needed beside.
+    // The listing itself needs one more descriptor.
     let limit = getrlimit(Resource::Nofile).current.unwrap();
     set_limit(4096);
     let list = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -251,7 +251,8 @@ impl TestedProgram {
             done(p.contents().write(fd, format!("content of {name}").as_bytes())).unwrap();
             done(p.descriptors().close(fd)).unwrap();
         }
-        // 0: a file with two numbers; 1: one without a name; 2: the first again; 3: a directory.
+        // 0: a file with two descriptors; 1: a file without a name; 2: the file of 0 again; 3: a
+        // directory.
         program.open("a", libc::O_RDWR).unwrap();
         program.dup(program.number(0), libc::F_DUPFD_CLOEXEC, 0).unwrap();
         program.open("gone", libc::O_RDWR).unwrap();
@@ -263,11 +264,11 @@ impl TestedProgram {
             done(p.contents().lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
             program.descriptions[of].offset = offset;
         }
-        // Two numbers wait to be used again.
+        // Two descriptors are parked.
         let parked = [(); 2].map(|()| program.world.open("other", libc::O_RDONLY));
         parked.iter().for_each(|fd| done(p.descriptors().close(*fd)).unwrap());
         if setting.locks() {
-            // By a number of its own, which the kernel has, too.
+            // A promoted description of its own.
             program.open("a", libc::O_RDWR).unwrap();
             program.lock(program.descriptions.len() - 1).unwrap();
         }
@@ -283,14 +284,14 @@ impl TestedProgram {
         }
         if setting == Setting::BelowLimit {
             program.world.process.fd_allocator().unpark();
-            // As sandboxes do it.
+            // Sandboxes lower the limit like this.
             set_limit(program.number(0) as u64);
             program.world.process.limits_changed();
         }
         program
     }
 
-    /// The lowest number of a description.
+    /// The lowest descriptor of a description.
     fn number(&self, of: usize) -> i32 {
         *self.numbers.iter().find(|(_, number)| number.of == of).expect("has a number").0
     }
@@ -328,7 +329,7 @@ impl TestedProgram {
         Ok(())
     }
 
-    /// The number `to` is closed: with it go locks on its file.
+    /// Notes that a descriptor is closed, which ends locks on its file.
     fn closed(&mut self, fd: i32) {
         if let Some(number) = self.numbers.remove(&fd)
             && Some(self.descriptions[number.of].ino) == self.locked
@@ -341,7 +342,7 @@ impl TestedProgram {
         let limit = getrlimit(Resource::Nofile).current.unwrap();
         let saved = (to == 0).then(|| {
             set_limit(1024);
-            // SAFETY: keeps standard input aside, where it is in nobody's way.
+            // SAFETY: keeps standard input at a high number.
             let saved = unsafe { libc::fcntl(0, libc::F_DUPFD, 512) };
             set_limit(limit);
             saved
@@ -356,7 +357,7 @@ impl TestedProgram {
             assert_eq!(new, to);
         }
         if let Some(saved) = saved {
-            // SAFETY: standard input as it was, which closes what may have come there.
+            // SAFETY: restores standard input, which closes a file that may have come there.
             unsafe {
                 if self.world.process.table().owns(0) {
                     done(self.world.process.descriptors().close(0)).ok();
@@ -393,7 +394,7 @@ impl TestedProgram {
         } else {
             done(self.world.process.descriptors().close(fd))
         };
-        // As with the kernel, it is closed whatever that says.
+        // As in the kernel, the descriptor is closed whatever the call returns.
         self.closed(fd);
         closed
     }
@@ -482,7 +483,7 @@ impl TestedProgram {
         let marks = flags & libc::CLOSE_RANGE_CLOEXEC != 0;
         let all: Vec<i32> = self.numbers.range(first..=last).map(|n| *n.0).collect();
         for fd in all {
-            // Where it fails, it may have done some.
+            // A failed call may have changed some descriptors.
             if marks {
                 let number = self.numbers.get_mut(&fd).unwrap();
                 number.cloexec = number.cloexec || flag_of(fd) == Some(true);
@@ -497,7 +498,7 @@ impl TestedProgram {
         done(closed)
     }
 
-    /// Forks as a front end does; a fault that the child meets is told to the parent.
+    /// Forks like a front end. The child reports a fault to the parent.
     fn fork(&mut self, child: impl FnOnce(&mut Self) -> ScenarioOutcome) -> ScenarioOutcome {
         const FINE: i32 = 0;
         const HIT: i32 = 3;
@@ -525,7 +526,7 @@ impl TestedProgram {
                 Err(_) => 1,
             };
             self.world.process.detach();
-            // SAFETY: ends at once, without what the test harness of the parent would do.
+            // SAFETY: ends at once, without the parent's test harness.
             unsafe { libc::_exit(code) }
         }
         assert!(pid > 0);
@@ -542,7 +543,7 @@ impl TestedProgram {
             }
             _ => panic!("the child failed"),
         }
-        // Offsets are the family's.
+        // The family shares offsets.
         for of in 0..self.descriptions.len() {
             if self.descriptions[of].name.is_empty() {
                 continue;
@@ -550,7 +551,7 @@ impl TestedProgram {
             let seek = self.world.process.contents().lseek(self.number(of), 0, libc::SEEK_CUR);
             self.descriptions[of].offset = match seek {
                 Served::Done(Ok(offset)) => offset,
-                // Where the fault was met by this question, the kernel still knows.
+                // If the fault hit this call, the kernel still has the offset.
                 Served::Done(Err(_)) | Served::Kernel => kernel_offset(self.number(of)),
             };
         }
@@ -569,7 +570,8 @@ impl TestedProgram {
         }
     }
 
-    /// A call gives the error that it met, and none otherwise, but for lack of numbers.
+    /// Checks that a call returns the error of its fault, and no other error except a lack of
+    /// descriptors.
     fn check_outcome(&self, outcome: ScenarioOutcome, met: Option<Errno>) {
         let Err(errno) = outcome else { return };
         let full = self.setting.fills() || self.setting == Setting::BelowLimit;
@@ -577,7 +579,7 @@ impl TestedProgram {
         assert!(Some(errno) == met || lacks_numbers, "{errno:?}, but met {met:?}");
     }
 
-    /// Every number is what the program thinks, and nothing else is open.
+    /// Checks that every descriptor is as expected, and that no others are open.
     fn check(&mut self) {
         let p = &self.world.process;
         let (root, open) = (self.world.dir.path().to_str().unwrap().to_owned(), descriptors());
@@ -593,7 +595,7 @@ impl TestedProgram {
                     link.starts_with(&format!("{root}/{}-", self.descriptions[number.of].ino))
                 });
             let is_own = *fd >= OWN && (*link == root || link == "/dev/shm") || kept;
-            // What is neither waits to be used again.
+            // Any other descriptor must be parked.
             assert!(p.table().owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
             assert_eq!(
                 done(p.names().fstat(*fd)).map(|st| st.st_ino),
@@ -638,7 +640,7 @@ impl TestedProgram {
         let file = self.world.dir.path().join(format!("{ino}-{generation}"));
         let path = crate::common::cstring(file.as_os_str().as_encoded_bytes());
         crate::common::another_sees_lock(|| {
-            // SAFETY: the child makes a number free, whatever the limit is; `path` is a C string.
+            // SAFETY: the child frees a descriptor, whatever the limit is; `path` is a C string.
             unsafe { libc::close(0) };
             set_limit(4096);
             // SAFETY: as above.
@@ -646,10 +648,10 @@ impl TestedProgram {
         })
     }
 
-    /// Uses everything, closes everything, and looks that nothing is left.
+    /// Uses and closes every descriptor, and checks that none is left.
     fn finish(mut self) {
         self.check();
-        // There is room again.
+        // Raises the limit again.
         set_limit(LIMIT as u64);
         self.world.process.limits_changed();
         // SAFETY: descriptors of this test.
@@ -672,7 +674,7 @@ impl TestedProgram {
             assert!(!self.is_locked(ino), "closing any descriptor of a file drops its locks");
         }
         self.check();
-        // What is used again is nothing but a number.
+        // Parked descriptors are taken again.
         for _ in 0..8 {
             self.open("other", libc::O_RDONLY).unwrap();
         }
@@ -699,7 +701,7 @@ impl TestedProgram {
     }
 }
 
-/// Plays a scenario while one fault is met; returns whether it was.
+/// Runs a scenario with one fault. Returns whether the fault was reached.
 fn play(engine: TestEngine, setting: Setting, scenario: FaultScenario, fault: KernelFault) -> bool {
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = setting.threads().then(|| std::thread::spawn(move || told.recv()));
@@ -717,7 +719,7 @@ fn play(engine: TestEngine, setting: Setting, scenario: FaultScenario, fault: Ke
     fault.hit
 }
 
-/// Lets a fault be met while the pool is attached. Where that fails, the mount serves.
+/// Fails a call while the pool is attached. If attaching fails, the mount serves.
 fn attach(engine: TestEngine, fault: KernelFault) -> bool {
     let before = descriptors();
     let world = TestWorld::new(engine);
@@ -740,7 +742,8 @@ fn attach(engine: TestEngine, fault: KernelFault) -> bool {
     fault.hit
 }
 
-/// Plays something with each fault, until none is met; returns how often, and what failed.
+/// Runs `play` with each fault until one is not reached. Returns the number of runs, and the fault
+/// of a failed run.
 fn play_all(seed: usize, play: impl Fn(KernelFault) -> bool) -> (u64, Option<KernelFault>) {
     let errnos = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO];
     let mut played = 0;
@@ -759,7 +762,7 @@ fn play_all(seed: usize, play: impl Fn(KernelFault) -> bool) -> (u64, Option<Ker
     (played, None)
 }
 
-/// Plays in a process of its own, which may have threads; returns whether all was well.
+/// Runs `play` in a process of its own, which may have threads. Returns whether it succeeded.
 fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<KernelFault>)) -> bool {
     // SAFETY: the child plays and ends.
     let pid = unsafe { libc::fork() };
@@ -779,7 +782,7 @@ fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<KernelFault>)) -> bo
     status == 0
 }
 
-/// Plays everything on an engine.
+/// Runs all scenarios on an engine.
 fn play_on(engine: TestEngine) {
     let mut failed = Vec::new();
     let mut run = |name: String, seed, play: &dyn Fn(KernelFault) -> bool| {
@@ -797,8 +800,8 @@ fn play_on(engine: TestEngine) {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// What the test harness would be asked, by cargo or nextest: it has threads, and a process with one thread opens otherwise than
-/// others.
+/// Answers cargo or nextest like a test harness. The usual harness has threads, and a process of
+/// one thread opens files in another way.
 fn main() {
     let tests = [("bpfs", TestEngine::Bpfs), ("scmfs", TestEngine::Scmfs)];
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,4 @@
-//! Pools that are attached by one thread while others need them, or fork.
+//! Attaching of pools by one thread while other threads need them, or fork.
 
 use crate::common::{TestEngine, TestWorld, done, stat};
 use crate::promote::in_child;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Another mount of a process, whose attaching counts itself and goes on for a while.
+/// A second mount of a process, whose attaching counts itself and takes a while.
 struct Slow {
     world: TestWorld,
     home: tempfile::TempDir,
@@ -55,7 +55,7 @@ impl Slow {
     }
 }
 
-/// What a thread opens while another attaches is served like what it opens later.
+/// A file that a thread opens while another attaches is served like later ones.
 #[test]
 fn others_wait_for_a_thread_that_attaches() {
     let slow = Slow::new(Duration::from_millis(100));
@@ -64,7 +64,7 @@ fn others_wait_for_a_thread_that_attaches() {
     slow.world.remove_all();
 }
 
-/// A fork in the middle: the child has the pool, and counts as one of its users.
+/// A fork meanwhile: the child has the pool, and counts as one of its users.
 #[test]
 fn a_fork_waits_for_a_thread_that_attaches() {
     let slow = Slow::new(Duration::from_millis(100));
@@ -73,8 +73,8 @@ fn a_fork_waits_for_a_thread_that_attaches() {
     slow.world.remove_all();
 }
 
-/// Where attaching goes on for too long, others go to the kernel instead, and a child leaves the pool to it:
-/// the thread that attaches is not there, and what it holds is held for good.
+/// If attaching takes too long, other threads leave the pool to the kernel. So does a forked child,
+/// which lacks the attaching thread, so that its locks are never given back.
 #[test]
 fn nobody_waits_for_ever() {
     let slow = Slow::new(Duration::from_millis(2500));
@@ -86,7 +86,7 @@ fn nobody_waits_for_ever() {
     slow.world.remove_all();
 }
 
-/// A call that attaching itself makes does not wait for it.
+/// A call that attaching itself makes does not wait for attaching.
 #[test]
 fn a_thread_does_not_wait_for_itself() {
     let world = Arc::new(TestWorld::new(TestEngine::Bpfs));

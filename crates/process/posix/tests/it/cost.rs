@@ -1,4 +1,4 @@
-//! What calls cost, in what does not jitter: allocations, and calls of the kernel.
+//! Costs of calls that do not jitter: allocations, and calls of the kernel.
 
 #![allow(unsafe_code)]
 
@@ -37,9 +37,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations and calls of the kernel that `call` makes.
+/// Counts the allocations and calls of the kernel that `call` makes.
 fn cost<T>(world: &TestWorld, mut call: impl FnMut() -> T) -> (u64, u64) {
-    // The first run may attach, or take a first look.
+    // The first run may attach, or look at a mount for the first time.
     call();
     let before = (ALLOCATIONS.get(), world.stage.count.load(Relaxed));
     call();

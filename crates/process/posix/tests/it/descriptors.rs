@@ -1,4 +1,4 @@
-//! Numbers, descriptions and offsets.
+//! Descriptors, descriptions and offsets.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ on_each_engine!(descriptors);
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
-/// The lowest number that is free in this process.
+/// The lowest descriptor that is free in this process.
 fn lowest_free() -> i32 {
     // SAFETY: a descriptor that is closed at once.
     unsafe {
@@ -19,7 +19,7 @@ fn lowest_free() -> i32 {
     }
 }
 
-/// What the kernel thinks of a number.
+/// Whether the kernel has a descriptor.
 fn kernel_knows(fd: i32) -> bool {
     // SAFETY: asks for a flag.
     unsafe { libc::fcntl(fd, libc::F_GETFD) >= 0 }
@@ -29,7 +29,7 @@ fn offset(world: &TestWorld, fd: i32) -> i64 {
     done(world.process.contents().lseek(fd, 0, libc::SEEK_CUR)).unwrap()
 }
 
-/// One test, because tests of one process share its descriptors.
+/// A single test, because tests of one process share its descriptors.
 fn descriptors(engine: TestEngine) {
     numbers_are_the_kernels(engine);
     duplicates_share_an_offset(engine);
@@ -113,7 +113,7 @@ fn a_wanted_number_is_given_up(engine: TestEngine) {
         assert_eq!(done(p.descriptors().dup2(fd, *number)), Ok(*number));
         assert_eq!(done(p.contents().write(*number, b"x")), Ok(1));
     }
-    // What moved still works.
+    // The moved descriptor still works.
     done(p.contents().flock(fd, libc::LOCK_UN)).unwrap();
     world.open("b", RW);
 }
@@ -144,7 +144,7 @@ fn files_live_while_they_are_open(engine: TestEngine) {
     assert!(world.is_live(ino));
     done(p.descriptors().close(fd)).unwrap();
     assert!(!world.is_live(ino));
-    // Walks give back what they took.
+    // Walks give back their references.
     done(p.names().mkdir(libc::AT_FDCWD, &world.path("d"), 0o755)).unwrap();
     let ino = done(stat(p, libc::AT_FDCWD, &world.path("d/../d/."), 0)).unwrap().st_ino;
     done(p.names().chdir(&world.path("d"))).unwrap();
@@ -166,7 +166,7 @@ fn close_on_exec_is_the_kernels(engine: TestEngine) {
     assert_eq!(done(p.descriptors().fcntl(fd, libc::F_SETFD, 0)), Ok(0));
     assert!(!cloexec(fd) && p.table().owns(fd));
     assert!(!cloexec(done(p.descriptors().dup(fd)).unwrap()));
-    // A number that waits for the next file takes what that one wants.
+    // A parked descriptor gets the flags of the file that takes it.
     done(p.descriptors().close(fd)).unwrap();
     assert_eq!(world.open("a", libc::O_RDONLY | libc::O_CLOEXEC), fd);
     assert!(cloexec(fd));
@@ -204,7 +204,7 @@ fn foreign_descriptors_are_left_alone(engine: TestEngine) {
     let foreign = unsafe { libc::dup(2) };
     assert_eq!(p.contents().read(foreign, &mut [0; 1]), Served::Kernel);
     assert_eq!(p.descriptors().dup2(foreign, 180), Served::Kernel);
-    // Onto one of ours: the number is no longer ours.
+    // The kernel's file replaces ours, so the descriptor is not ours any more.
     assert_eq!(done(p.descriptors().dup2(foreign, fd)), Ok(fd));
     assert!(!p.table().owns(fd) && kernel_knows(fd));
     // SAFETY: descriptors of this test.
@@ -232,6 +232,6 @@ fn nameless_files_get_names(engine: TestEngine) {
     assert_eq!(link(fd, "named"), Err(Errno::EXIST));
     let exclusive = world.open("", flags | libc::O_EXCL);
     assert_eq!(link(exclusive, "other"), Err(Errno::NOENT));
-    // The kernel looks at the new name first.
+    // The kernel checks the new name first.
     assert_eq!(link(exclusive, "named"), Err(Errno::EXIST));
 }

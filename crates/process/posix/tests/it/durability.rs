@@ -1,5 +1,5 @@
-//! Who asks for durable writes gets them from an engine that makes nothing durable by itself (vfs-C6): what is not asked
-//! for is lost in a crash, and what is survives.
+//! Durability on request, over an engine that makes writes durable only when asked (vfs-C6): a
+//! crash loses other writes, and keeps these.
 
 use crate::common::{TestEngine, TestWorld, done};
 use posix::Process;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use vfs::model::Model;
 use vfs::{FileSystem as _, ROOT};
 
-/// What a crash leaves of the file.
+/// Returns the content of the file after a crash.
 fn left(model: &Model) -> Option<Vec<u8>> {
     let model = model.after_crash();
     let file = model.lookup(ROOT, b"file").ok()?;
@@ -18,7 +18,7 @@ fn left(model: &Model) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// Opens a new file with `flags`, writes to it by `write`; what a crash then leaves of it.
+/// Opens a new file with `flags`, and writes to it by `write`. Returns its content after a crash.
 fn written(flags: i32, write: impl FnOnce(&Process, i32)) -> Option<Vec<u8>> {
     let world = TestWorld::new(TestEngine::Bpfs);
     let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
@@ -34,7 +34,7 @@ fn written(flags: i32, write: impl FnOnce(&Process, i32)) -> Option<Vec<u8>> {
     left(&model)
 }
 
-/// Each way to write, on a description with `flags`.
+/// Writes in each way, on a description with `flags`.
 fn ways(flags: i32) -> Vec<Option<Vec<u8>>> {
     let parts = [IoSlice::new(b"a"), IoSlice::new(b"bc")];
     vec![

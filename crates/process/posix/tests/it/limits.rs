@@ -1,4 +1,4 @@
-//! What an engine states as its limits, the process layer holds programs to.
+//! Limits of an engine, as the process layer enforces them.
 
 use crate::common::{TestEngine, TestWorld, done};
 use posix::{Errno, Process};
@@ -29,7 +29,7 @@ fn names_and_targets() {
     on_a_small_model(|p, path| {
         let (longest, long) = ("n".repeat(20), "n".repeat(21));
         for _ in 0..2 {
-            // By a walk, then by the path cache.
+            // First by a walk, then by the path cache.
             open(p, &path(&longest)).unwrap();
             assert_eq!(open(p, &path(&long)), Err(Errno::NAMETOOLONG));
             assert_eq!(
@@ -51,7 +51,7 @@ fn names_and_targets() {
 fn sizes() {
     on_a_small_model(|p, path| {
         let fd = open(p, &path("file")).unwrap();
-        // What fits is written, and the rest is refused.
+        // The bytes that fit are written, the rest is refused.
         assert_eq!(done(p.contents().pwrite(fd, &[1; 100], 9_950)), Ok(50));
         assert_eq!(done(p.contents().pwrite(fd, b"x", 10_000)), Err(Errno::FBIG));
         assert_eq!(done(p.contents().ftruncate(fd, 10_001)), Err(Errno::FBIG));

@@ -1,8 +1,8 @@
-//! Which descriptor is given out, against POSIX's rule: the lowest that is free. Random openings, closings and
-//! duplicates of files in the pool, between descriptors that the kernel alone gives out and takes
-//! back, under a limit that is often reached.
+//! POSIX's rule for new descriptors: the lowest that is free. Random calls open, close and
+//! duplicate files in the pool, between descriptors that the kernel alone gives out and takes back,
+//! under a limit that is often reached.
 //!
-//! `KEEPSTONE_OPS` says how many calls (100 000), `KEEPSTONE_SEED` which sequence.
+//! `KEEPSTONE_OPS` sets the number of calls (100 000), `KEEPSTONE_SEED` the sequence.
 
 #![allow(unsafe_code)]
 
@@ -14,21 +14,21 @@ use std::collections::BTreeMap;
 
 on_each_engine!(descriptors_are_the_lowest_that_are_free);
 
-/// Descriptors that this process may have: few, so that it runs out of them.
+/// Limit of this process's descriptors: low, so that it runs out of them.
 const LIMIT: i32 = 48;
 
-/// Whose a descriptor is.
+/// The owner of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The test program's, from before.
+    /// The test program, from before.
     Fixed,
-    /// The kernel's alone.
+    /// The kernel alone.
     Kernel,
     /// A file in the pool.
     Pool { cloexec: bool },
 }
 
-/// What the program has open, by POSIX.
+/// The open descriptors of the program, by POSIX's rule.
 struct DescriptorModel {
     open: BTreeMap<i32, Whose>,
     rng: Rng,
@@ -40,7 +40,7 @@ impl DescriptorModel {
         free.ok_or(Errno::MFILE)
     }
 
-    /// One of those that may be closed.
+    /// Draws a descriptor that may be closed.
     fn any(&mut self) -> Option<i32> {
         let open: Vec<i32> =
             self.open.iter().filter(|(_, w)| **w != Whose::Fixed).map(|(fd, _)| *fd).collect();
@@ -59,7 +59,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-/// Whether the kernel has the descriptor as it is said to be.
+/// Returns close-on-exec of a descriptor, if the kernel has it.
 fn flag_of(fd: i32) -> Option<bool> {
     // SAFETY: asks for a flag.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -70,7 +70,7 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// What a call on a closed descriptor answers must be `EBADF`, from us or from the kernel.
+/// Checks that calls on a closed descriptor answer `EBADF`, here or from the kernel.
 fn check_closed(world: &TestWorld, fd: i32) {
     let p = &world.process;
     assert!(matches!(p.names().fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
@@ -83,7 +83,7 @@ fn check_closed(world: &TestWorld, fd: i32) {
     let directory = stat(p, fd, b"a", 0);
     assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
     if p.table().owns(fd) {
-        // Before the kernel is asked, as the front end does it.
+        // As in the front end, before a call of the kernel.
         assert_eq!(p.promotions().promote(fd), Ok(()));
     }
     assert_eq!(flag_of(fd), None, "{fd} is closed");
@@ -140,7 +140,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: TestEngine) {
                 model.give(model.lowest(0), got, Whose::Kernel);
             }
             19 => {
-                // `accept`, say, that fails: what was parked is not missed.
+                // A call such as `accept` that fails: the parked descriptors are not needed.
                 p.fd_allocator().unpark();
             }
             20 | 21 => {

@@ -1,5 +1,5 @@
-//! Cached paths are found as others find them who walk: whatever another process does to
-//! the directories of the path. Needs root.
+//! The path cache against walks, while another process changes the directories of the paths. Needs
+//! root.
 
 use crate::common::{TestEngine, TestWorld, become_user, done, on_each_engine, stat};
 use posix::{Errno, Process, Served};
@@ -23,7 +23,7 @@ fn find(p: &Process, dirfd: i32, path: &[u8]) -> Result<Ino, Errno> {
     }
 }
 
-/// What a user who owns nothing finds, name by name.
+/// Walks as a user who owns nothing, name by name.
 fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
     names.iter().try_fold(start, |dir, name| {
         let attr = fs.getattr(dir)?;
@@ -40,7 +40,7 @@ fn names(rng: &mut Rng) -> Vec<&'static str> {
     (0..len).map(|_| rng.pick(&NAMES)).collect()
 }
 
-/// Changes something, as another process does. What is not possible is not done.
+/// Changes something, as another process does. Ignores changes that are not possible.
 fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     let mut place = || {
         let names = names(rng);
@@ -111,7 +111,7 @@ fn a_known_directory_is_held_until_it_is_forgotten(engine: TestEngine) {
 }
 
 fn threads_share_what_is_known(engine: TestEngine) {
-    // More than there are entries, so that they displace each other all the time.
+    // More directories than the cache has entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
     let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());

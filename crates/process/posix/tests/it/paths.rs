@@ -1,4 +1,4 @@
-//! Where paths lead, and whose they are.
+//! Paths: the inodes that they lead to, and whether the kernel has to walk them.
 
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ on_each_engine!(
 
 const CWD: i32 = libc::AT_FDCWD;
 
-/// The inode at a path; `None` where it is the kernel's to say.
+/// Returns the inode at a path, or `None` if the path is the kernel's.
 fn find(p: &Process, dirfd: i32, path: &[u8]) -> Option<Result<u64, Errno>> {
     match stat(p, dirfd, path, 0) {
         Served::Done(result) => Some(result.map(|st| st.st_ino)),
@@ -58,10 +58,10 @@ fn what_leaves_the_mount_is_the_kernels(engine: TestEngine) {
     for name in ["within", "absolute", "d/.", "./d//", "absolute/../d", "within/../absolute"] {
         assert_eq!(at(name), Some(Ok(d)), "{name}");
     }
-    // The link itself is ours, whatever it leads to.
+    // The link itself is ours, wherever it leads.
     let st = stat(p, CWD, &world.path("away"), libc::AT_SYMLINK_NOFOLLOW);
     assert_eq!(done(st).unwrap().st_size, 10);
-    // A name that is made where the mount point is, is one of the file system above.
+    // The name of the mount point belongs to the file system above.
     assert_eq!(p.names().mkdir(CWD, &world.path(""), 0o755), Served::Kernel);
     assert_eq!(p.names().unlink(CWD, &world.path(""), libc::AT_REMOVEDIR), Served::Kernel);
     let fd = world.open("d", libc::O_RDONLY);
@@ -73,7 +73,7 @@ fn what_leaves_the_mount_is_the_kernels(engine: TestEngine) {
     assert_eq!(find(p, fd, b"../d"), Some(Ok(d)), "what is open stays ours");
 }
 
-/// It lies in another line than the rest.
+/// The time of creation is in another line of the inode than the rest.
 fn the_time_of_creation_is_for_those_who_ask(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let fd = world.open("f", libc::O_CREAT | libc::O_RDWR);
@@ -94,7 +94,8 @@ fn the_time_of_creation_is_for_those_who_ask(engine: TestEngine) {
     }
 }
 
-/// The kernel shows the path that the directory had before somebody beside the mount moved or removed it.
+/// The kernel shows the path that the directory had before a program with direct access moved or
+/// removed it.
 fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let p = &world.process;
@@ -123,7 +124,7 @@ fn a_working_directory_is_the_one_that_the_kernel_is_in(engine: TestEngine) {
     assert_eq!(getcwd(), Err(Errno::NOENT));
 }
 
-/// Lets the kernel change the working directory to `cwd`.
+/// Makes `cwd` the kernel's working directory.
 fn chdir_outside(world: &TestWorld, cwd: &[u8]) {
     *world.stage.cwd.lock().unwrap() = Some(cwd.to_vec());
     world.process.working_dir().left_pool();
@@ -145,7 +146,7 @@ fn relative_paths_lead_into_the_mount_from_outside(engine: TestEngine) {
             assert_eq!(at(&format!("{to_mount}{path}")), root, "{to_mount}{path}");
         }
         for (path, ino) in [("d", d), ("d/", d), ("d/f", f), ("/./d//f", f), ("d/../d/f", f)] {
-            // Twice: the second time, it is cached.
+            // Twice, because the second lookup finds it cached.
             assert_eq!([(); 2].map(|()| at(&format!("{to_mount}/{path}"))), [Some(Ok(ino)); 2]);
         }
         assert_eq!(at(&format!("{to_mount}/d/missing")), Some(Err(Errno::NOENT)));
@@ -168,7 +169,7 @@ fn relative_paths_lead_into_the_mount_from_outside(engine: TestEngine) {
         ("/", vec![mountpoint[1..].to_owned(), format!("../../{}", &mountpoint[1..])]),
         ("/dev/shm/x/y", vec![format!("../../{name}"), format!("..//./../../shm/{name}")]),
         ("/home/user", vec![format!("../..{mountpoint}"), format!("../../../..{mountpoint}")]),
-        // Only the text is alike.
+        // The text is similar, but leads elsewhere.
         (&format!("{mountpoint}.d"), vec![format!("../{name}")]),
     ] {
         chdir_outside(&world, cwd.as_bytes());
@@ -205,17 +206,17 @@ fn the_working_directory_goes_in_and_out(engine: TestEngine) {
     chdir_outside(&world, b"/elsewhere");
     is(false, &outside);
     is(true, &format!("../dev/shm/{outside}"));
-    // The kernel has entered the pool.
+    // The kernel's working directory is in the pool.
     let root = find(p, CWD, &world.path("")).unwrap().unwrap();
     world.stage.cwd_ino.store(root, Relaxed);
     chdir_outside(&world, &world.path(""));
     is(true, inside);
-    // Removed, or out of the root's reach.
+    // It was removed, or the root does not lead there.
     *world.stage.cwd.lock().unwrap() = None;
     p.working_dir().left_pool();
     is(false, inside);
     is(false, &outside);
-    // It has a path, but that leads elsewhere: a mount hides the working directory.
+    // It has a path that leads elsewhere: a mount hides the working directory.
     world.stage.device.store(1, Relaxed);
     chdir_outside(&world, b"/dev/shm");
     is(false, &outside);
@@ -223,7 +224,7 @@ fn the_working_directory_goes_in_and_out(engine: TestEngine) {
     is(false, &outside);
     chdir_outside(&world, b"/dev/shm");
     is(true, &outside);
-    // What the table says of the mount holds.
+    // The state of the mount is that of the table.
     world.remount(None);
     is(false, &outside);
     world.remount(Some(MountState::default()));
@@ -296,11 +297,11 @@ fn what_becomes_covered_is_noticed_when_it_is_posted(engine: TestEngine) {
     assert_eq!((at("d"), at("f"), at("d/x")), (None, None, None));
     assert_eq!(p.names().unlink(CWD, &world.path("d"), libc::AT_REMOVEDIR), Served::Kernel);
     assert_eq!(done(p.contents().write(file, b"x")), Ok(1), "what is open stays ours");
-    // Hidden, or unmounted lazily.
+    // The mount is hidden, or was unmounted lazily.
     world.remount(None);
     assert_eq!(at("f"), None);
     assert_eq!(done(p.contents().write(file, b"x")), Ok(1));
-    // What this process changes itself, nobody has to announce.
+    // A change by this process needs no announcement by the server.
     *world.table.lock().unwrap() = Some(MountState::default());
     assert_eq!(at("d"), None);
     p.mounts_changed();
@@ -358,7 +359,7 @@ fn two_pools_are_two_file_systems(engine: TestEngine) {
     let p = &world.process;
     mkdir(&world, "a");
     done(p.names().mknod(CWD, &world.path("f"), libc::S_IFREG | 0o644, 0)).unwrap();
-    // Mounted below the first.
+    // A mount below the first.
     let inner = TestWorld::pool(engine);
     p.add_mount(TestWorld::spec(world.path("a"), &world.table, &inner)).unwrap();
     assert_eq!(find(p, CWD, &world.path("a")), Some(Ok(1)), "the root of the inner pool");

@@ -1,5 +1,5 @@
-//! Modes, owners and ACLs at random, for several users: what may be done must be what the kernel
-//! allows on tmpfs. Needs root.
+//! Random modes, owners and ACLs for several users: the process layer permits what the kernel
+//! permits on tmpfs. Needs root.
 
 #![allow(unsafe_code)]
 
@@ -122,8 +122,8 @@ fn compare(p: &Process, ours: &[u8], their: &std::ffi::CStr, directory: bool, wh
     }
 }
 
-/// Creates a file of a group-executable, set-group-ID mode in a directory, and looks what became of
-/// it.
+/// Creates a file of a group-executable, set-group-ID mode in a directory on both sides, and
+/// compares the results.
 fn creates_alike(p: &Process, ours: &[u8], their: &std::ffi::CStr, what: &str) {
     let cwd = libc::AT_FDCWD;
     let ours = [ours, b"/new"].concat();
@@ -175,7 +175,7 @@ fn a_change_of_owner_to_nobody_takes_privileges(engine: TestEngine) {
             (root, 1000, 0o2646, Ok(0o2646)),
             (owner, 1000, 0o6755, Ok(0o755)),
             (owner, 1000, 0o6646, Ok(0o2646)),
-            // Whoever is not in the group keeps nobody's set-group-ID.
+            // A user outside the group keeps no set-group-ID.
             (owner, 2000, 0o2646, Ok(0o646)),
             (stranger, 1000, 0o6755, Err(Errno::PERM)),
             (stranger, 1000, 0o755, Ok(0o755)),

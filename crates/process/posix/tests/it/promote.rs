@@ -10,7 +10,7 @@ on_each_engine!(promotion);
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
-/// One test, because it forks and counts descriptors.
+/// A single test, because it forks and counts descriptors.
 fn promotion(engine: TestEngine) {
     promotion_keeps_the_offset(engine);
     a_delegated_descriptor_is_the_kernels_alone(engine);
@@ -28,11 +28,11 @@ fn promotion(engine: TestEngine) {
 }
 
 fn kernel_offset(fd: i32) -> i64 {
-    // SAFETY: moves nothing.
+    // SAFETY: does not move the offset.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
-/// Runs `child` in a forked process as a front end would; its result must be true.
+/// Runs `child` in a forked process like a front end. Its result must be true.
 pub fn in_child(world: &TestWorld, child: impl FnOnce() -> bool) {
     world.process.before_fork();
     // SAFETY: the child only makes calls of this crate and ends.
@@ -41,7 +41,7 @@ pub fn in_child(world: &TestWorld, child: impl FnOnce() -> bool) {
             world.process.after_fork_child();
             let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
             world.process.detach();
-            // SAFETY: ends at once, without what the parent's test harness would do.
+            // SAFETY: ends at once, without the parent's test harness.
             unsafe { libc::_exit(if ok { 0 } else { 1 }) }
         }
         pid => {
@@ -114,7 +114,7 @@ fn a_delegated_descriptor_is_the_kernels_alone(engine: TestEngine) {
     assert_eq!(done(p.contents().write(twin, b"xy")), Ok(2));
     assert_eq!(kernel_offset(fd), 2);
     done(p.descriptors().close(twin)).unwrap();
-    // SAFETY: the kernel's now.
+    // SAFETY: the descriptor is the kernel's.
     unsafe { libc::close(fd) };
 }
 
@@ -134,7 +134,7 @@ fn streams_are_promoted_directories_are_not(engine: TestEngine) {
     done(p.descriptors().close(dir)).unwrap();
     done(p.descriptors().close(fd)).unwrap();
     assert_eq!(done(p.descriptors().dup2(saved, 0)), Ok(0));
-    // SAFETY: standard input as it was.
+    // SAFETY: restores standard input.
     unsafe { libc::close(saved) };
 }
 
@@ -199,7 +199,8 @@ fn promotion_keeps_posix_locks(engine: TestEngine) {
     assert!(is_locked(fd));
     let open = || -> Vec<i32> { (0..1024).filter(|fd| kernel_offset(*fd) >= 0).collect() };
     let before = open();
-    // With more threads, where the description lands is not its number; it stays open.
+    // In a process of several threads, the description lands on another descriptor, which stays
+    // open.
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || told.recv());
     p.promotions().promote(third).unwrap();
@@ -208,7 +209,7 @@ fn promotion_keeps_posix_locks(engine: TestEngine) {
     assert!(is_locked(fd));
     assert_eq!(open().len(), before.len() + 2, "{before:?}");
     done(p.descriptors().close(fd)).unwrap();
-    // What stayed open for the locks has gone with them.
+    // The descriptors that stayed open for the locks were closed with them.
     assert_eq!(open().len(), before.len() - 1, "{before:?}");
     done(p.descriptors().close(other)).unwrap();
     done(p.descriptors().close(third)).unwrap();
@@ -238,7 +239,7 @@ fn a_family_promotes_together(engine: TestEngine) {
     let fd = world.open("a", RW);
     done(p.contents().write(fd, b"0123456789")).unwrap();
     in_child(&world, || {
-        // SAFETY: the kernel's description, moved for all who share it.
+        // SAFETY: moves the offset of the kernel's description, for all who share it.
         p.descriptors().is_promoted(fd) && unsafe { libc::lseek(fd, 7, libc::SEEK_SET) == 7 }
     });
     let mut buf = [0; 2];
@@ -276,7 +277,7 @@ fn the_dead_are_swept(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    // More processes than a family has places for, all killed.
+    // More processes than a family has segments, all killed.
     for _ in 0..300 {
         let pid = killed_child(&world, || ());
         kill(pid);
@@ -312,7 +313,7 @@ fn a_killed_holder_of_an_offset_is_taken_over(engine: TestEngine) {
         libc::close(told[1]);
     }
     kill(pid);
-    // Not reaped yet: the parent may be the one who waits.
+    // The child is not reaped yet: the parent may be the waiting process.
     assert_eq!(done(p.contents().lseek(dir, 0, libc::SEEK_SET)), Ok(0));
     wait_for(pid, libc::SIGKILL);
 }
@@ -350,7 +351,7 @@ fn what_is_mapped_is_the_kernels(engine: TestEngine) {
     let again = world.open("a", RW);
     assert_eq!(p.contents().pwrite(again, b"x", 0), Served::Kernel);
     assert_eq!(done(p.contents().pwrite(third, b"x", 0)), Ok(1));
-    // Whoever has the pool sees that, too.
+    // Another process that uses the pool sees that, too.
     let ino = vfs::Ino(done(p.names().fstat(fd)).unwrap().st_ino);
     assert!(world.fs.is_mapped(ino));
     p.before_image_ends();

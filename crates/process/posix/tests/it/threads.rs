@@ -1,5 +1,5 @@
-//! Threads that open, duplicate, pass on and close the same descriptors, or change the working directory, while
-//! others use them.
+//! Threads that open, duplicate, pass on and close the same descriptors, or change the working
+//! directory, while other threads use them.
 
 use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, Served};
@@ -12,13 +12,13 @@ on_each_engine!(
     a_relative_path_starts_where_the_last_change_led,
 );
 
-/// Numbers that the threads fight for.
+/// Descriptors for which the threads compete.
 const FDS: std::ops::Range<i32> = 120..126;
 const FILES: usize = 4;
 const ROUNDS: u64 = 20_000;
 
-/// Each file holds one byte over and over, so that whatever is read shows which file it was: one and
-/// the same, however often its number changed meanwhile.
+/// Each file holds a single byte over and over. So the bytes of a read show their file: the same
+/// for all of them, however often the descriptor changed meanwhile.
 fn a_call_sees_one_description(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let p = &world.process;
@@ -43,7 +43,7 @@ fn a_call_sees_one_description(engine: TestEngine) {
                     match random >> 16 & 15 {
                         0..=8 => assert_eq!(done(p.descriptors().dup2(source, fd)), Ok(fd)),
                         9..=12 => {
-                            // Two threads may close the same number: the second is told so.
+                            // Two threads may close the same descriptor. The second gets an error.
                             let closed = p.descriptors().close(fd);
                             let known = [
                                 Served::Done(Ok(())),
@@ -93,7 +93,7 @@ fn a_call_sees_one_description(engine: TestEngine) {
     assert!(world.live_inodes().is_empty(), "every hold was given back");
 }
 
-/// Appends and reads that move an offset follow one another: nothing is lost or read twice.
+/// Appends and reads that move an offset follow one another: no bytes are lost or read twice.
 fn offsets_move_atomically(engine: TestEngine) {
     const EACH: usize = 2000;
     let world = TestWorld::new(engine);
@@ -125,9 +125,9 @@ fn offsets_move_atomically(engine: TestEngine) {
     assert!(counts.iter().all(|count| count.load(Relaxed) == EACH as u64), "{counts:?}");
 }
 
-/// `mnt/f` is a file of one of three pools, as the working directory is: outside of two, and in the third.
-/// Whoever has changed it never meets the one from before, whatever other threads are in the middle of
-/// finding out.
+/// `mnt/f` is a file of one of three pools, depending on the working directory: outside of two, and
+/// in the third. A thread that has changed the directory never finds the file of an earlier one,
+/// even while other threads look up where it is.
 fn a_relative_path_starts_where_the_last_change_led(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let p = &world.process;
@@ -154,7 +154,7 @@ fn a_relative_path_starts_where_the_last_change_led(engine: TestEngine) {
     done(p.names().mkdir(libc::AT_FDCWD, &world.path("mnt"), 0o755)).unwrap();
     let inodes = [0, 1, 2].map(|place| {
         go(place);
-        // Their numbers shall differ.
+        // The inode numbers of the files must differ.
         for i in 0..place {
             let name = format!("mnt/{i}");
             done(p.names().mknod(libc::AT_FDCWD, name.as_bytes(), libc::S_IFREG | 0o600, 0))

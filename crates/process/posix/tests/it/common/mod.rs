@@ -1,4 +1,5 @@
-//! A process layer over each engine on anonymous memory, without a mount: the kernel's part is played by [`Stage`].
+//! A process layer over each engine on anonymous memory, without a mount. [`Stage`] stands in for
+//! the kernel.
 
 #![allow(unsafe_code)]
 #![allow(dead_code)]
@@ -16,38 +17,38 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{DirEntry, FileKind, FileSystem, Ino};
 
-/// What the mount would do, as far as tests need it: everything below the mount point is answered
-/// here and recorded, the rest is the kernel's.
+/// A kernel that stands in for the mount, as far as tests need it. It answers and records
+/// everything below the mount point, and passes the rest to the real kernel.
 #[derive(Clone)]
 pub struct Stage {
     mountpoint: Vec<u8>,
-    /// What was opened and entered below the mount point.
+    /// Names that were opened and entered below the mount point.
     pub calls: Arc<Mutex<Vec<String>>>,
     /// Calls made, of any kind.
     pub count: Arc<AtomicU64>,
-    /// Where the kernel is; nowhere that has a path, unless a test says so.
+    /// Path of the kernel's working directory. `None` (no path) unless a test sets it.
     pub cwd: Arc<Mutex<Option<Vec<u8>>>>,
-    /// The inode number of that.
+    /// Inode number of the working directory.
     pub cwd_ino: Arc<AtomicU64>,
-    /// The device that relative paths lead to: that of the mount, unless a test says so.
+    /// Device that relative paths lead to: that of the mount, unless a test sets another.
     pub device: Arc<AtomicU64>,
-    /// Which calls fail.
+    /// The calls that fail.
     pub fault: Arc<Mutex<Option<KernelFault>>>,
 }
 
-/// Calls that fail, which is also what is left of it.
+/// A fault: calls that fail, and what has become of it.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelFault {
-    /// How many calls succeed first.
+    /// Number of calls that succeed first.
     pub after: u64,
     pub errno: Errno,
-    /// Not the next call alone, but all that make a descriptor.
+    /// Whether all calls that make a descriptor fail, not only the next call.
     pub stays: bool,
-    /// Whether one has failed.
+    /// Whether a call has failed.
     pub hit: bool,
 }
 
-/// `st_dev` of what is in the mount.
+/// `st_dev` of files in the mount.
 const DEVICE: u64 = 77;
 
 impl Stage {
@@ -55,7 +56,7 @@ impl Stage {
         self.calls.lock().unwrap().push(call);
     }
 
-    /// Counts a call, and fails it where the test says so.
+    /// Counts a call, and fails it if the fault demands that.
     fn enter(&self) -> Result<(), Errno> {
         self.enter_call(false)
     }
@@ -96,7 +97,7 @@ impl Kernel for Stage {
         Raw.dup3(old, new, cloexec)
     }
     fn close(&self, fd: i32) -> Result<(), Errno> {
-        // The number is free, whatever it says.
+        // The descriptor is free, whatever the call returns.
         let said = self.enter();
         Raw.close(fd)?;
         said
@@ -113,7 +114,7 @@ impl Kernel for Stage {
         self.enter()?;
         Raw.set_cloexec(fd, cloexec)
     }
-    /// Opens a file of its own per path, in memory.
+    /// Opens a file in memory, one for each path.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
         self.enter_for_number()?;
         if !self.is_ours(path) {
@@ -124,18 +125,18 @@ impl Kernel for Stage {
             None => String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned(),
         };
         self.note(format!("open {name}"));
-        // By whichever name, an inode is one file.
+        // An inode is a single file, by whatever name.
         let file = name[1..].replace('/', "-");
         let backing = [&self.mountpoint[..], b"/", file.as_bytes()].concat();
         let backing_path = std::path::Path::new(std::ffi::OsStr::from_bytes(&backing));
         if !backing_path.exists() {
-            // Later it would end the process's locks on the file.
+            // Closing it later would end the process's locks on the file.
             drop(std::fs::File::create(backing_path));
         }
         let kept = flags & !(libc::O_DIRECTORY | libc::O_NOFOLLOW);
         Raw.open(&backing, kept)
     }
-    /// Opens a file of its own per inode, in memory.
+    /// Opens a file in memory, one for each inode.
     fn open_at(&self, _dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno> {
         let name = String::from_utf8_lossy(name);
         if flags & libc::O_PATH != 0 {
@@ -212,13 +213,13 @@ impl Kernel for Stage {
     }
 }
 
-/// What the kernel's table says of a mount, which tests may change.
+/// The kernel's table as tests set it: the state of a mount.
 pub type SharedMountState = Arc<Mutex<Option<MountState>>>;
 
 /// The pools that have been attached, whose announcements [`Stage`] answers.
 static POOLS: Mutex<Vec<Arc<dyn MountEvents>>> = Mutex::new(Vec::new());
 
-/// The inode that this thread has announced by a ticket, and its life.
+/// Returns the inode that this thread has announced by a ticket, with its generation.
 fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let by = Requester { thread, user: rustix::process::geteuid().as_raw() };
@@ -228,14 +229,14 @@ fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
     Ok(format!("{}-{}", opening.ino.0, opening.generation))
 }
 
-/// What a pool is laid out for.
+/// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestEngine {
     Bpfs,
     Scmfs,
 }
 
-/// Makes of each function, which takes an [`TestEngine`], a test for each of them.
+/// Makes a test for each engine of each function, which takes a [`TestEngine`].
 #[allow(unused_macros, reason = "each test program uses a part")]
 macro_rules! on_each_engine {
     ($($test:ident),+ $(,)?) => {
@@ -305,7 +306,7 @@ impl TestWorld {
         Self { process, engine, fs, stage, dir, table }
     }
 
-    /// Lets the table say something else of the mount, and announces that.
+    /// Changes the state of the mount in the table, and announces that.
     pub fn remount(&self, state: Option<MountState>) {
         *self.table.lock().unwrap() = state;
         self.fs.announce_mount_change();
@@ -315,7 +316,7 @@ impl TestWorld {
     pub fn pool(engine: TestEngine) -> Arc<dyn PoolEngine> {
         let region = Region::anonymous(64 << 20).unwrap();
         let formatting = bpfs::FormatOptions::default();
-        // A process that has ever had threads is not served as one that has not.
+        // A process that has ever had threads is served in another way than one that has not.
         let options = bpfs::MountOptions { threads: Some(1), ..bpfs::MountOptions::default() };
         match engine {
             TestEngine::Bpfs => {
@@ -359,7 +360,7 @@ impl TestWorld {
         MountSpec { mountpoint, dev: DEVICE, look: Box::new(look), attach: Box::new(attach) }
     }
 
-    /// What a child takes of its parent.
+    /// Takes over a parent's references in a child.
     fn inherits(fs: Arc<dyn FileSystem>) -> Box<dyn Fn(Fork) + Send + Sync> {
         Box::new(move |step| {
             if let Fork::Inherits(ino) = step {
@@ -383,7 +384,7 @@ impl TestWorld {
         done(self.process.contents().open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
     }
 
-    /// Removes everything in the pool by its names; what stays then is kept by references.
+    /// Removes everything in the pool by its names. Inodes that stay are kept by references.
     pub fn remove_all(&self) {
         let mut dirs = vec![self.fs.root()];
         let mut at = 0;
@@ -408,7 +409,7 @@ impl TestWorld {
         }
     }
 
-    /// Inodes besides the root that a name or a reference keeps, of the first few thousand.
+    /// Inodes that a name or a reference keeps, without the root, of the first few thousand.
     pub fn live_inodes(&self) -> Vec<u64> {
         (2..3000).filter(|ino| self.is_live(*ino)).collect()
     }
@@ -419,7 +420,7 @@ impl TestWorld {
     }
 }
 
-/// The result of a call that must have been served.
+/// Returns the result of a call that must have been served.
 #[track_caller]
 pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
     match served {
@@ -428,7 +429,7 @@ pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
     }
 }
 
-/// What `stat` answers.
+/// Calls `stat`.
 pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
     let mut st = posix::Unaligned(unsafe { std::mem::zeroed() });
@@ -438,7 +439,7 @@ pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::st
     }
 }
 
-/// The result of a call of libc.
+/// Returns the result of a call of libc.
 pub fn libc_result(ret: i64) -> Result<i64, Errno> {
     if ret < 0 {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
@@ -452,7 +453,7 @@ pub fn cstring(path: &[u8]) -> CString {
     CString::new(path).unwrap()
 }
 
-/// Makes the calls of this thread those of a user.
+/// Gives the calls of this thread the credentials of a user.
 pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u32])) {
     // SAFETY: numbers, and an array with its length; only this thread changes.
     unsafe {
@@ -465,7 +466,7 @@ pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u3
     process.credentials_changed();
 }
 
-/// Whether another process sees a POSIX lock on the file of a number that it has, or opens.
+/// Whether another process sees a POSIX lock on the file of a descriptor, which it has or opens.
 pub fn another_sees_lock(number: impl FnOnce() -> i32) -> bool {
     // SAFETY: the child asks and ends.
     unsafe {

@@ -1,4 +1,4 @@
-//! Random calls: few names and short files, so that calls meet.
+//! Random calls, on few names and short files, so that calls meet.
 
 use super::op::{At, AtPath, Lens, Offset, ProcessOp, Text, Times};
 use rng::Rng;
@@ -15,8 +15,8 @@ fn name(rng: &mut Rng) -> String {
     if rng.one_in(200) { "n".repeat(rng.pick(&[255, 256])) } else { rng.pick(&NAMES).to_owned() }
 }
 
-/// Whether `..` can follow. Where a path starts it is asked of what may be removed, and then POSIX
-/// has it be gone (`rmdir`), where Linux remembers the parent.
+/// Whether `..` can follow a path. If a removed directory may be the start of a path, `..` is gone
+/// by POSIX (`rmdir`), but Linux remembers the parent.
 fn takes_dotdot(path: &str) -> bool {
     path.bytes().any(|b| !matches!(b, b'.' | b'/'))
 }
@@ -142,12 +142,12 @@ fn xattr(rng: &mut Rng) -> Text {
     Text(rng.pick(&names).to_owned())
 }
 
-/// What every sequence starts with: a tree in which paths lead somewhere.
+/// The start of every sequence: a tree in which paths lead somewhere.
 const START: &str = "\
 mkdir /dir 777; chmod /dir 777 0; mkdir /dir/sub 755; chown /dir/sub 1000 1000 0; mkdir /sub 755
 open /a 102 666; write 0 5000 1; symlink dir /b; open /dir 0 0";
 
-/// The sequence of `len` calls that a seed decides.
+/// Makes the sequence of `len` calls for a seed.
 pub fn sequence(seed: u64, len: usize) -> Vec<ProcessOp> {
     let mut rng = Rng::new(rng::hash(seed));
     let mut ops: Vec<ProcessOp> = vfs::script::parse(START).expect("these are calls");
@@ -221,7 +221,8 @@ fn op(rng: &mut Rng) -> ProcessOp {
         79 => ProcessOp::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
         80..=82 => {
             let from = place(rng);
-            // With a path, the kernel asks then who has opened the directory, which differs between the sides.
+            // With a path, the kernel checks which user has opened the directory. That differs
+            // between the sides.
             let empty = if from.1.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
             let flags = rng.pick(&[0, 0, libc::AT_SYMLINK_FOLLOW, empty]);
             ProcessOp::Link(from, place(rng), flags)

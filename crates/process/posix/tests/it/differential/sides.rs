@@ -12,7 +12,7 @@ use vfs::script::Octal;
 
 /// A side of the comparison.
 pub trait Side {
-    /// Makes a call; `None` where it is left to the kernel (and has changed nothing).
+    /// Makes a call. `None` if it is left to the kernel (and has changed nothing).
     fn apply(&mut self, op: &ProcessOp) -> Option<CallOutcome>;
 
     /// A line for each object in the tree: path, attributes, content.
@@ -57,7 +57,7 @@ pub trait Side {
     }
 }
 
-/// Content in one line: of bytes, where they change into what.
+/// Formats content in one line: for bytes, the offsets at which the value changes.
 fn summary(content: &Value) -> String {
     let Value::Bytes(bytes) = content else { return format!("{content:?}") };
     let mut hasher = std::hash::DefaultHasher::new();
@@ -67,7 +67,7 @@ fn summary(content: &Value) -> String {
     format!("{} bytes, digest {digest:x}, each 1024th {starts:?}", bytes.len())
 }
 
-/// Descriptors by slot, filled in turn.
+/// Descriptors by slot. Slots are filled one after the other.
 struct Slots {
     fds: [i32; SLOTS],
     next: usize,
@@ -78,7 +78,7 @@ impl Slots {
         Self { fds: [-1; SLOTS], next: 0 }
     }
 
-    /// Puts a descriptor into the next slot; returns what was there.
+    /// Puts a descriptor into the next slot. Returns the one that was there.
     fn put(&mut self, fd: i32) -> i32 {
         let old = std::mem::replace(&mut self.fds[self.next], fd);
         self.next = (self.next + 1) % SLOTS;
@@ -115,7 +115,7 @@ fn full_target(root: &[u8], target: &str) -> Vec<u8> {
     if target.starts_with('/') { [root, target.as_bytes()].concat() } else { target.into() }
 }
 
-/// What a path says, without where the tree is.
+/// Removes the place of the tree from a path.
 fn relative(root: &[u8], path: &[u8]) -> Value {
     let text = String::from_utf8_lossy(path).into_owned();
     Value::Text(text.replace(std::str::from_utf8(root).unwrap(), "ROOT"))
@@ -414,7 +414,7 @@ impl Side for Ours<'_> {
                     Served::Done(Ok(st)) => Some(st.st_ino),
                     _ => None,
                 };
-                // Within one file the kernel reads from pages while it writes to them.
+                // Within one file, the kernel reads from pages while it writes to them.
                 if ino(*from).is_none() || ino(*out).is_none() || ino(*from) == ino(*out) {
                     return None;
                 }
@@ -434,7 +434,7 @@ impl Side for Ours<'_> {
     }
 }
 
-/// Where data and holes are is the file system's choice; only errors of use count.
+/// The file system chooses where data and holes are. Only errors of use count.
 fn seek_value(found: Result<i64, Errno>) -> CallOutcome {
     match found {
         Ok(_) | Err(Errno::NXIO) => Ok(Value::Number(0)),
@@ -442,7 +442,8 @@ fn seek_value(found: Result<i64, Errno>) -> CallOutcome {
     }
 }
 
-/// Makes the file system calls of this thread those of a user; 0 has all capabilities.
+/// Gives the file system calls of this thread the credentials of a user. User 0 has all
+/// capabilities.
 fn become_user(user: u32) {
     let groups = [if user == 0 { 0 } else { 1001u32 }];
     // SAFETY: plain numbers and an array of one ID; only this thread changes.
@@ -512,7 +513,7 @@ impl Side for Theirs {
     }
 
     /// SAFETY of the calls below: paths and names have their NUL and live to the end of the call;
-    /// buffers have the length that is said; descriptors are this side's.
+    /// buffers have the length that is passed; descriptors are this side's.
     fn apply(&mut self, op: &ProcessOp) -> Option<CallOutcome> {
         use libc::{c_char, iovec};
         let fd = |slot: usize| self.slots.fds[slot];
@@ -725,7 +726,7 @@ fn list(fd: i32) -> CallOutcome {
     let mut names = Vec::new();
     let mut buf = [0u8; 8192];
     loop {
-        // SAFETY: room for as many bytes as is said.
+        // SAFETY: room for the number of bytes that is passed.
         let len = unsafe { libc::syscall(libc::SYS_getdents64, fd, buf.as_mut_ptr(), buf.len()) };
         let mut rest = &buf[..libc_result(len)? as usize];
         if rest.is_empty() {
