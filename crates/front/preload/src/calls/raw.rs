@@ -1,7 +1,10 @@
 //! `syscall`: the calls a program makes by number.
 //!
-//! Those that have an exported function of the same meaning go there. Others that take descriptors
-//! find them made the kernel's.
+//! A call that has an exported function of the same meaning goes there. The descriptors of other
+//! calls are first made the kernel's.
+//!
+//! `syscall` is a single flat `match`, and the longest function of this crate. It is a table from
+//! numbers to functions: a reader looks up one line, and pieces of it would have to be searched.
 
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use rng::Rng;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -66,6 +66,16 @@ unsafe fn unseen(number: i64, args: [i64; 4]) -> i64 {
     result
 }
 
+/// The arguments of a call, as drawn.
+struct Drawn {
+    fd: c_int,
+    len: usize,
+    offset: i64,
+    seed: u64,
+    /// Whether the call is made by number.
+    by_number: bool,
+}
+
 impl World {
     fn path(&self, file: u64) -> CString {
         CString::new([&self.dir[..], format!("/{file}").as_bytes()].concat()).unwrap()
@@ -124,9 +134,9 @@ impl World {
         fd.to_string()
     }
 
-    /// Makes a call and says what came of it.
+    /// Makes a call, and describes the result.
     ///
-    /// SAFETY of the calls: descriptors are ours or -1; buffers have as many bytes as is said.
+    /// SAFETY of the calls: descriptors are ours or -1; buffers have the number of bytes that is passed.
     fn call(&mut self, rng: &mut Rng) -> String {
         let slot = rng.below(SLOTS) as usize;
         let fd = self.slots[slot];
@@ -135,6 +145,7 @@ impl World {
         let (len, offset, seed) = (Self::len(rng), Self::offset(rng), rng.next());
         let what = rng.below(112);
         let by_number = seed >> 40 & 3 == 0;
+        let drawn = Drawn { fd, len, offset, seed, by_number };
         // SAFETY: see above.
         let result = unsafe {
             match what {
@@ -230,6 +241,20 @@ impl World {
                     let flags = rng.pick(&[0, libc::O_APPEND]);
                     show(call!(by_number, SYS_fcntl, fcntl(fd, libc::F_SETFL, flags)))
                 }
+                _ => self.rare_call(rng, what, &path, &drawn),
+            }
+        };
+        format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+    }
+
+    /// Makes one of the calls that are drawn less often, on names, locks and attributes, and describes the result.
+    ///
+    /// SAFETY of the calls: as in `call`.
+    fn rare_call(&mut self, rng: &mut Rng, what: u64, path: &CStr, drawn: &Drawn) -> String {
+        let &Drawn { fd, len, offset, seed, by_number } = drawn;
+        // SAFETY: see above.
+        unsafe {
+            match what {
                 84 => show(call!(by_number, SYS_unlink, unlink(path.as_ptr()))),
                 85 => show(call!(
                     by_number,
@@ -344,8 +369,7 @@ impl World {
                     }
                 }
             }
-        };
-        format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+        }
     }
 
     /// A lock of records from the offset on, as another description sees it.

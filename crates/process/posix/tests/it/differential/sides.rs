@@ -306,6 +306,19 @@ impl Side for Ours<'_> {
                     served!(p.descriptors().fcntl(fd(*slot), libc::F_SETFL, i64::from(*flags)));
                 set.map(|_| Value::Number(0))
             }
+            _ => return self.apply_to_inode(op),
+        })
+    }
+}
+
+impl Ours<'_> {
+    /// Makes the other calls: on names and attributes, between files, and on the process.
+    fn apply_to_inode(&mut self, op: &ProcessOp) -> Option<CallOutcome> {
+        let p = &self.world.process;
+        let fd = |slot: usize| self.slots.fds[slot];
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| full_path(&self.root, place);
+        Some(match op {
             ProcessOp::Fstat(slot) => served!(p.names().fstat(fd(*slot))).map(|st| stat_value(&st)),
             ProcessOp::Stat(place, flags) => {
                 served!(stat(p, at(place), &path(place), *flags)).map(|st| stat_value(&st))
@@ -430,6 +443,7 @@ impl Side for Ours<'_> {
                 p.credentials_changed();
                 Ok(Value::Number(0))
             }
+            _ => unreachable!("`apply` makes it"),
         })
     }
 }
@@ -515,11 +529,10 @@ impl Side for Theirs {
     /// SAFETY of the calls below: paths and names have their NUL and live to the end of the call;
     /// buffers have the length that is passed; descriptors are this side's.
     fn apply(&mut self, op: &ProcessOp) -> Option<CallOutcome> {
-        use libc::{c_char, iovec};
+        use libc::iovec;
         let fd = |slot: usize| self.slots.fds[slot];
         let at = |place: &AtPath| self.slots.at(place.0);
         let path = |place: &AtPath| cstring(&full_path(&self.root, place));
-        let ptr = |o: &mut Option<i64>| o.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // SAFETY: see above.
         Some(unsafe {
             match op {
@@ -596,6 +609,25 @@ impl Side for Theirs {
                 ProcessOp::Setfl(slot, Octal(flags)) => {
                     unit_of(libc::fcntl(fd(*slot), libc::F_SETFL, *flags))
                 }
+                _ => return self.apply_to_inode(op),
+            }
+        })
+    }
+}
+
+impl Theirs {
+    /// Makes the other calls: on names and attributes, between files, and on the process.
+    ///
+    /// SAFETY of the calls below: as in `apply`.
+    fn apply_to_inode(&mut self, op: &ProcessOp) -> Option<CallOutcome> {
+        use libc::c_char;
+        let fd = |slot: usize| self.slots.fds[slot];
+        let at = |place: &AtPath| self.slots.at(place.0);
+        let path = |place: &AtPath| cstring(&full_path(&self.root, place));
+        let ptr = |o: &mut Option<i64>| o.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: see above.
+        Some(unsafe {
+            match op {
                 ProcessOp::Fstat(slot) => {
                     let mut st = std::mem::zeroed();
                     unit_of(libc::fstat(fd(*slot), &mut st)).map(|_| stat_value(&st))
@@ -716,6 +748,7 @@ impl Side for Theirs {
                     become_user(*user);
                     Ok(Value::Number(0))
                 }
+                _ => unreachable!("`apply` makes it"),
             }
         })
     }
