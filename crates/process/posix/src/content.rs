@@ -225,7 +225,7 @@ impl FileContents {
         Ok(len)
     }
 
-    /// Takes the description for a vector, and returns it with the vector's length.
+    /// Returns the description for a vectored call, and the length of its vector.
     fn vector(
         &self,
         fd: i32,

@@ -184,9 +184,9 @@ impl WorkingDir {
         self.cwd.finish_look(word, OUTSIDE);
     }
 
-    /// Makes the directory at `path` the working directory, if it is the kernel's. A program with
-    /// direct access may have moved that directory and created another at its path; the kernel
-    /// learns of it later.
+    /// Makes the directory at `path` the working directory, if the kernel is in it, too. A program
+    /// with direct access may have moved the kernel's directory and created another at its path,
+    /// of which the kernel learns later.
     fn enter_here(&self, path: &[u8]) -> CallResult<()> {
         let creds = &self.task().identity().effective;
         let held =

@@ -2,8 +2,8 @@
 //!
 //! - **mount-T1** The state of a mount is that of the kernel's table at the last look: read-only or
 //!   not, covered directories, whether paths still lead to it. The mount's server announces changes
-//!   on the pool's [`MountEvents`]. Each walk, and each change by a descriptor, first loads that
-//!   word, and looks at the table again if the word has changed.
+//!   by a word of the pool's [`MountEvents`]. Each walk, and each change by a descriptor, first
+//!   loads the word, and looks at the table again if it has changed.
 
 #![allow(unsafe_code)]
 
@@ -172,7 +172,7 @@ impl ServedMount {
         }
     }
 
-    /// Leaves a mount that has not been attached to the kernel.
+    /// Leaves a mount to the kernel, unless it is attached.
     pub fn refuse(&self) {
         let _ = self.state.compare_exchange(UNTRIED, REFUSED, Relaxed, Relaxed);
     }
