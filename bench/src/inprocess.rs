@@ -7,7 +7,7 @@ use crate::subjects::{Atime, Pages, Subject};
 use anyhow::Result;
 use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{Engine, FormatOptions};
-use posix::{Attached, MountSpec, MountState, PoolFile, Process, Served};
+use posix::{AttachedPool, MountSpec, MountState, PoolFile, Process, Served};
 use std::ffi::CStr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -57,23 +57,23 @@ impl Pool {
 
     /// Returns the inode of an open file.
     pub fn ino(&self, file: i32) -> vfs::Result<Ino> {
-        Ok(Ino(done(self.process.fstat(file))?.st_ino))
+        Ok(Ino(done(self.process.names().fstat(file))?.st_ino))
     }
 
     /// Maps the first `len` bytes of a file in place. Returns the address.
     pub fn map(&self, file: i32, len: usize) -> vfs::Result<usize> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        done(self.process.mmap(0, len, prot, libc::MAP_SHARED, file, 0))
+        done(self.process.contents().mmap(0, len, prot, libc::MAP_SHARED, file, 0))
     }
 
     /// Removes such a mapping.
     pub fn unmap(&self, at: usize, len: usize) {
-        let _ = done(self.process.munmap(at, len));
+        let _ = done(self.process.promotions().munmap(at, len));
     }
 
     /// Allocates `len` bytes of a file from `offset` on, and makes it so long.
     pub fn allocate(&self, file: i32, offset: u64, len: u64) -> vfs::Result<()> {
-        done(self.process.fallocate(file, 0, offset as i64, len as i64))
+        done(self.process.contents().fallocate(file, 0, offset as i64, len as i64))
     }
 }
 
@@ -89,7 +89,7 @@ fn in_small_pages(path: &Path, bytes: u64) -> Result<Region> {
 fn spec(dir: &Path, engine: &Arc<dyn Engine>) -> Result<MountSpec> {
     let engine = engine.clone();
     let attach = move || {
-        Ok(Attached {
+        Ok(AttachedPool {
             events: engine.clone(),
             file: lies_in(&*engine),
             fs: engine.clone(),
@@ -130,53 +130,53 @@ impl Store for Pool {
 
     fn root(&self) -> vfs::Result<i32> {
         let path = self.home.path().as_os_str().as_bytes();
-        done(self.process.open(libc::AT_FDCWD, path, DIR, 0))
+        done(self.process.contents().open(libc::AT_FDCWD, path, DIR, 0))
     }
     fn mkdir(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
-        done(self.process.mkdir(*dir, name.to_bytes(), 0o755))?;
-        done(self.process.open(*dir, name.to_bytes(), DIR, 0))
+        done(self.process.names().mkdir(*dir, name.to_bytes(), 0o755))?;
+        done(self.process.contents().open(*dir, name.to_bytes(), DIR, 0))
     }
     fn create(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        done(self.process.open(*dir, name.to_bytes(), flags, 0o644))
+        done(self.process.contents().open(*dir, name.to_bytes(), flags, 0o644))
     }
     fn open(&self, dir: &i32, name: &CStr) -> vfs::Result<i32> {
-        done(self.process.open(*dir, name.to_bytes(), libc::O_RDWR | libc::O_CLOEXEC, 0))
+        done(self.process.contents().open(*dir, name.to_bytes(), libc::O_RDWR | libc::O_CLOEXEC, 0))
     }
     fn close(&self, file: i32) {
-        let _ = done(self.process.close(file));
+        let _ = done(self.process.descriptors().close(file));
     }
     fn unlink(&self, dir: &i32, name: &CStr) -> vfs::Result<()> {
-        done(self.process.unlink(*dir, name.to_bytes(), 0))
+        done(self.process.names().unlink(*dir, name.to_bytes(), 0))
     }
     fn rename(&self, from: (&i32, &CStr), to: (&i32, &CStr)) -> vfs::Result<()> {
-        done(self.process.rename(*from.0, from.1.to_bytes(), *to.0, to.1.to_bytes(), 0))
+        done(self.process.names().rename(*from.0, from.1.to_bytes(), *to.0, to.1.to_bytes(), 0))
     }
     fn stat(&self, dir: &i32, name: &CStr) -> vfs::Result<u64> {
         let file = self.open(dir, name)?;
-        let stat = done(self.process.fstat(file));
+        let stat = done(self.process.names().fstat(file));
         self.close(file);
         Ok(stat?.st_size as u64)
     }
     fn list(&self, dir: &i32) -> vfs::Result<u64> {
-        done(self.process.lseek(*dir, 0, libc::SEEK_SET))?;
+        done(self.process.contents().lseek(*dir, 0, libc::SEEK_SET))?;
         let mut entries = 0;
-        done(self.process.getdents(*dir, &mut |_| {
+        done(self.process.names().getdents(*dir, &mut |_| {
             entries += 1;
             true
         }))?;
         Ok(entries)
     }
     fn read(&self, file: &i32, offset: u64, buf: &mut [u8]) -> vfs::Result<()> {
-        whole(done(self.process.pread(*file, buf, offset as i64))?, buf.len())
+        whole(done(self.process.contents().pread(*file, buf, offset as i64))?, buf.len())
     }
     fn write(&self, file: &i32, offset: u64, data: &[u8]) -> vfs::Result<()> {
-        whole(done(self.process.pwrite(*file, data, offset as i64))?, data.len())
+        whole(done(self.process.contents().pwrite(*file, data, offset as i64))?, data.len())
     }
     fn append(&self, file: &i32, end: u64, data: &[u8]) -> vfs::Result<()> {
         self.write(file, end, data)
     }
     fn truncate(&self, file: &i32, len: u64) -> vfs::Result<()> {
-        done(self.process.ftruncate(*file, len as i64))
+        done(self.process.contents().ftruncate(*file, len as i64))
     }
 }

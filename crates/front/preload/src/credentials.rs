@@ -160,7 +160,7 @@ export! {
 
     fn umask (mask: mode_t) -> mode_t {
         let before = real::umask(mask);
-        then(0, |process| process.umask(mask));
+        then(0, |process| process.task().umask(mask));
         before
     }
 
@@ -185,7 +185,7 @@ export! {
         if flags & paths != 0 {
             then(result, |process| {
                 process.namespace_changed();
-                process.umask_is_unshared();
+                process.task().umask_is_unshared();
                 process.thread_credentials_changed();
             });
         }

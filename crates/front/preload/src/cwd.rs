@@ -11,7 +11,7 @@ use crate::guard;
 /// Notes a `chdir` or `fchdir` that the kernel alone has made; returns `result`.
 pub fn changed_by_kernel(process: Option<&Process>, result: c_int) -> c_int {
     if let Some(process) = process.filter(|_| result == 0) {
-        guard::run(|| process.left_pool());
+        guard::run(|| process.working_dir().left_pool());
     }
     result
 }

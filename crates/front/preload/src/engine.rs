@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use ::mounts::{Line, PoolMount, unescape};
 use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
-use posix::{Attached, Errno, Fork, MountSpec, PoolFile};
+use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
 use rustix::thread::{Timespec, nanosleep};
 
 use crate::start::{debug, process};
@@ -94,7 +94,7 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
 
 /// Joins the processes that use the pool. Fails if the mount has the pool for itself (`-o
 /// exclusive`).
-fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
+fn attach(pool: &Path, device: u64) -> Result<AttachedPool, Refused> {
     let (fs, hidden) = join(pool, device)?;
     let file = pool_file(&*fs, hidden);
     let forking = fs.clone();
@@ -104,7 +104,7 @@ fn attach(pool: &Path, device: u64) -> Result<Attached, Refused> {
         Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
     });
-    Ok(Attached { events: fs.clone(), fs, file, on_fork })
+    Ok(AttachedPool { events: fs.clone(), fs, file, on_fork })
 }
 
 /// The reason that a pool is not attached.
@@ -148,7 +148,7 @@ fn join(pool: &Path, device: u64) -> Result<(Arc<dyn Engine>, Option<RawFd>), Re
     // it, and it is never dropped.
     let process = process().ok_or(Errno::NOTSUP)?;
     let descriptors: Vec<_> = fs.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
-    let hidden = process.hide_all(&descriptors)?;
+    let hidden = process.fd_allocator().hide_all(&descriptors)?;
     let address = Box::into_raw(Box::new(fs.clone()));
     let free = |slot: &&AtomicPtr<_>| {
         let null = std::ptr::null_mut();

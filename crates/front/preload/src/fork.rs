@@ -195,7 +195,7 @@ pub fn after_clone(flags: u64) {
     if flags & libc::CLONE_VM as u64 == 0
         && let Some(process) = process()
     {
-        process.release_mappings();
+        process.promotions().release_mappings();
     }
 }
 
@@ -219,7 +219,7 @@ pub fn before_clone(flags: u64) {
             for_each_owned(process, |fd| give_to_kernel(&[fd]));
         }
         if flags & libc::CLONE_VM as u64 == 0 {
-            process.hold_mappings();
+            process.promotions().hold_mappings();
         }
     }
 }
@@ -237,7 +237,7 @@ fn for_each_owned(process: &Process, give: impl Fn(c_int) -> Result<(), posix::E
     // SAFETY: no preconditions.
     let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) } as c_int;
     before_fd();
-    (0..limit).filter(|&fd| process.owns(fd)).for_each(|fd| {
+    (0..limit).filter(|&fd| process.table().owns(fd)).for_each(|fd| {
         let _ = give(fd);
     });
 }
@@ -250,7 +250,7 @@ pub fn before_thread(flags: u64) {
     {
         process.adds_uncounted_thread(flags & libc::CLONE_SETTLS as u64 == 0);
         if flags & libc::CLONE_FS as u64 == 0 {
-            process.umask_is_unshared();
+            process.task().umask_is_unshared();
         }
     }
 }

@@ -31,7 +31,9 @@ static CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Looks for files of pools that the program has found open.
 pub fn start(process: &Process) {
-    let found = (0..NUMBERS).filter(|fd| process.is_in_pool(*fd)).fold(0, |all, fd| all | 1 << fd);
+    let found = (0..NUMBERS)
+        .filter(|fd| process.contents().is_in_pool(*fd))
+        .fold(0, |all, fd| all | 1 << fd);
     FOUND.store(found, Relaxed);
     (0..NUMBERS)
         .filter(|fd| found & 1 << fd != 0)
@@ -68,13 +70,13 @@ fn look(process: &Process, class: Class, fd: c_int) -> bool {
     }
     // inherited-I1. A program that copies a file copies all of it.
     let is_worth = class == Class::Copy || CALLS.fetch_add(1, Relaxed) >= WORTH;
-    if !is_worth && !process.is_attached(fd) {
+    if !is_worth && !process.contents().is_attached(fd) {
         return false;
     }
     // Tried once: a file that cannot be served now stays the kernel's. Another thread may be trying
     // it.
     let is_first = FOUND.fetch_and(!bit, Relaxed) & bit != 0;
-    let is_served = is_first && guard::run(|| process.recognize(fd)).unwrap_or(false);
+    let is_served = is_first && guard::run(|| process.contents().recognize(fd)).unwrap_or(false);
     if is_first {
         stats::mark(fd, (!is_served).then(stats::why));
     }

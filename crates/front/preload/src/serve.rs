@@ -168,9 +168,9 @@ pub fn answer_moving<T>(
 #[cold]
 fn promote(process: &Process, class: Class, fds: &[c_int]) -> Result<(), Errno> {
     for &fd in fds {
-        if process.owns(fd) {
+        if process.table().owns(fd) {
             stats::left_to_kernel(class, fd, Reason::KernelOnly);
-            guard::run(|| process.promote(fd)).unwrap_or(Err(Errno::IO))?;
+            guard::run(|| process.promotions().promote(fd)).unwrap_or(Err(Errno::IO))?;
         }
     }
     Ok(())
@@ -184,7 +184,7 @@ pub fn on_fd<T: Returned>(
     f: impl FnOnce(&Process) -> Served<T>,
 ) -> Option<T::C> {
     let process = process()?;
-    if !process.owns(fd) && !inherited::is_served_now(process, class, fd) {
+    if !process.table().owns(fd) && !inherited::is_served_now(process, class, fd) {
         stats::unserved(class, fd);
         return None;
     }
@@ -215,12 +215,12 @@ pub fn on_path_for<T>(
     }
     // If the path cannot be read or is too long, libc refuses it.
     let path = memory::string(path).ok()?;
-    if let Some(fd) = names_descriptor(path).filter(|&fd| process.owns(fd)) {
+    if let Some(fd) = names_descriptor(path).filter(|&fd| process.table().owns(fd)) {
         return promote(process, class, &[fd]).err().map(Err);
     }
     let answered = answer(process, class, &[dirfd], |process| f(process, path));
     // An opening is counted when the kernel has opened the file.
-    if answered.is_none() && class != Class::Open && process.leaves_to_kernel() {
+    if answered.is_none() && class != Class::Open && process.contents().leaves_to_kernel() {
         path_by_kernel(process, class, dirfd, path);
     }
     answered
@@ -230,7 +230,7 @@ pub fn on_path_for<T>(
 fn path_by_kernel(process: &Process, class: Class, dirfd: c_int, path: &[u8]) {
     if path.first() != Some(&b'/') {
         stats::unserved(class, dirfd);
-    } else if process.leads_to_pool(path) {
+    } else if process.contents().leads_to_pool(path) {
         stats::path_by_kernel(class, path);
     }
 }
@@ -249,7 +249,9 @@ pub fn on_paths<T: Returned>(
     let (from_path, to_path) = match (memory::string(from.1), memory::string(to.1)) {
         (Ok(from_path), Ok(to_path)) => (from_path, to_path),
         // libc would begin with the other path, relative to a placeholder.
-        (Err(err), _) | (_, Err(err)) if process.owns(from.0) || process.owns(to.0) => {
+        (Err(err), _) | (_, Err(err))
+            if process.table().owns(from.0) || process.table().owns(to.0) =>
+        {
             return Some(fail::<T>(err));
         }
         _ => return None,
@@ -267,10 +269,10 @@ fn names_descriptor(path: &[u8]) -> Option<c_int> {
 /// know which numbers are free. Costs one load if none is parked.
 #[inline]
 pub fn before_fd() {
-    if let Some(process) = process().filter(|process| process.has_parked())
+    if let Some(process) = process().filter(|process| process.fd_allocator().has_parked())
         && !guard::is_inside()
     {
-        guard::run(|| process.unpark());
+        guard::run(|| process.fd_allocator().unpark());
     }
 }
 
@@ -279,7 +281,7 @@ pub fn before_fd() {
 #[inline]
 pub fn fd_freed(fd: c_int) {
     if let Some(process) = process() {
-        process.fd_freed(fd);
+        process.fd_allocator().fd_freed(fd);
     }
 }
 
@@ -300,11 +302,11 @@ pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
 /// Makes a descriptor the kernel's for good, before libc uses and closes it by calls of its own.
 pub fn delegate(fd: c_int) -> Result<(), Errno> {
     direct::forget(fd);
-    match process().filter(|process| process.owns(fd) && !guard::is_inside()) {
+    match process().filter(|process| process.table().owns(fd) && !guard::is_inside()) {
         Some(process) => {
             stats::left_to_kernel(Class::Other, fd, Reason::Libc);
             stats::mark(fd, Some(Reason::Libc));
-            guard::run(|| process.delegate(fd)).unwrap_or(Err(Errno::IO))
+            guard::run(|| process.promotions().delegate(fd)).unwrap_or(Err(Errno::IO))
         }
         None => Ok(()),
     }

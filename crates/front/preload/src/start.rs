@@ -40,7 +40,7 @@ pub fn serve_no_more(clone_flags: u64) {
     let process = PROCESS.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or a box that is never dropped.
     if let Some(process) = unsafe { process.as_ref() } {
-        process.unmap_inherited();
+        process.promotions().unmap_inherited();
     }
     if clone_flags & libc::CLONE_FILES as u64 == 0 {
         forget_table();
@@ -65,7 +65,7 @@ pub fn table() -> Option<&'static Process> {
 /// one shares.
 #[inline]
 pub fn is_hidden_in_table(fd: std::ffi::c_int) -> bool {
-    table().is_some_and(|process| process.hides(fd))
+    table().is_some_and(|process| process.table().hides(fd))
 }
 
 /// Notes that the table of descriptors is now this process's own.

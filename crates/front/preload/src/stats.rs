@@ -119,7 +119,7 @@ pub fn forked(process: Option<&posix::Process>) {
     if stderr >= 0 {
         // A reader that waits for the end of the program's stderr must not wait for its children.
         match process {
-            Some(process) => process.unhide(stderr),
+            Some(process) => process.fd_allocator().unhide(stderr),
             // SAFETY: the library's own descriptor.
             None => unsafe {
                 let _ = real::close(stderr);
@@ -248,11 +248,12 @@ pub fn duplicated(old: c_int, new: c_int) -> c_int {
 /// Marks a file that the kernel has opened, if it is in a pool; -1: it failed.
 pub fn opened_by_kernel(fd: c_int) -> c_int {
     if counters().is_some() && fd >= 0 && !guard::is_inside() {
-        let is_left =
-            |process: &&posix::Process| !opens_in_user_space() || process.leaves_to_kernel();
+        let is_left = |process: &&posix::Process| {
+            !opens_in_user_space() || process.contents().leaves_to_kernel()
+        };
         let is_in_pool = process()
             .filter(is_left)
-            .is_some_and(|process| guard::run(|| process.is_of_pool(fd)) == Some(true));
+            .is_some_and(|process| guard::run(|| process.contents().is_of_pool(fd)) == Some(true));
         mark(fd, is_in_pool.then(why));
         if is_in_pool {
             count(Class::Open, fd, why(), 1, 0);
@@ -275,7 +276,7 @@ pub fn unserved(class: Class, fd: c_int) {
 #[inline]
 pub fn moved_by_kernel(class: Class, fds: &[c_int], bytes: i64) {
     if bytes > 0 && counters().is_some() {
-        let owned = |fd| process().is_some_and(|process| process.owns(fd));
+        let owned = |fd| process().is_some_and(|process| process.table().owns(fd));
         let reason = |&fd: &c_int| {
             let reason = marked(fd).or_else(|| owned(fd).then_some(Reason::KernelOnly))?;
             Some((fd, reason))
@@ -318,7 +319,7 @@ pub fn keep_stderr(process: Option<&posix::Process>) {
     let min = 900;
     let Ok(copy) = rustix::io::fcntl_dupfd_cloexec(stderr, min) else { return };
     let copy = rustix::fd::IntoRawFd::into_raw_fd(copy);
-    let hidden = process.and_then(|process| process.hide_all(&[copy]).ok());
+    let hidden = process.and_then(|process| process.fd_allocator().hide_all(&[copy]).ok());
     STDERR.store(hidden.and_then(|fds| fds.first().copied()).unwrap_or(copy), Relaxed);
 }
 

@@ -130,7 +130,7 @@ pub fn have_ours() -> bool {
 
 /// Checks whether a stream that libc makes on this descriptor is served.
 pub fn are_served_at(fd: c_int) -> bool {
-    process().is_some_and(|process| process.owns(fd)) && are_served()
+    process().is_some_and(|process| process.table().owns(fd)) && are_served()
 }
 
 fn symbol(name: &CStr) -> Option<*mut c_void> {
@@ -231,8 +231,9 @@ unsafe fn original<F: Copy>(place: usize) -> F {
 pub unsafe fn served(stream: *mut FILE, class: Class) -> Option<c_int> {
     // SAFETY: streams-S1.
     let fd = unsafe { (*stream.cast::<Stream>()).fd };
-    let is_ours =
-        |process: &Process| process.owns(fd) || inherited::is_served_now(process, class, fd);
+    let is_ours = |process: &Process| {
+        process.table().owns(fd) || inherited::is_served_now(process, class, fd)
+    };
     (process().is_some_and(is_ours) || direct::watches(fd)).then_some(fd)
 }
 

@@ -115,6 +115,20 @@ fn stored<const W: bool>(parts: &Parts<'_>) -> usize {
     if W { parts.len } else { 0 }
 }
 
+/// Whether another thread has moved the offset that a transfer is to move.
+#[inline(always)]
+fn has_moved(locked: &Option<Locked<'_>>, from: u64) -> bool {
+    locked.as_ref().is_some_and(|locked| locked.owner != OffsetOwner::Ours(from))
+}
+
+/// Moves the offset that a transfer is to move, if it moves one.
+#[inline(always)]
+fn move_to(locked: &mut Option<Locked<'_>>, to: u64) {
+    if let Some(locked) = locked {
+        locked.owner = OffsetOwner::Ours(to);
+    }
+}
+
 impl Direct {
     /// `read`.
     ///
@@ -127,7 +141,7 @@ impl Direct {
         let args = [fd as usize, buf.addr(), len];
         let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
         let part = [iovec { iov_base: buf.cast(), iov_len: len }];
-        self.transfer::<false>(fd, &Parts { parts: &part, len }, &call)
+        self.transfer::<false, true>(fd, &Parts { parts: &part, len }, 0, &call)
     }
 
     /// `write`.
@@ -139,7 +153,7 @@ impl Direct {
         let args = [fd as usize, data.addr(), len];
         let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
         let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
-        self.transfer::<true>(fd, &Parts { parts: &part, len }, &call)
+        self.transfer::<true, true>(fd, &Parts { parts: &part, len }, 0, &call)
     }
 
     /// `pread`.
@@ -151,7 +165,7 @@ impl Direct {
         let args = [fd as usize, buf.addr(), len];
         let call = Call { number: libc::SYS_read, args, number_at: libc::SYS_pread64 };
         let part = [iovec { iov_base: buf.cast(), iov_len: len }];
-        self.transfer_at::<false>(fd, &Parts { parts: &part, len }, offset, &call)
+        self.transfer::<false, false>(fd, &Parts { parts: &part, len }, offset, &call)
     }
 
     /// `pwrite`.
@@ -169,7 +183,7 @@ impl Direct {
         let args = [fd as usize, data.addr(), len];
         let call = Call { number: libc::SYS_write, args, number_at: libc::SYS_pwrite64 };
         let part = [iovec { iov_base: data.cast_mut().cast(), iov_len: len }];
-        self.transfer_at::<true>(fd, &Parts { parts: &part, len }, offset, &call)
+        self.transfer::<true, false>(fd, &Parts { parts: &part, len }, offset, &call)
     }
 
     /// `readv` and `preadv` (with an offset).
@@ -223,63 +237,9 @@ impl Direct {
         // SAFETY: by 1 of `read`.
         let parts = unsafe { parts::of_list(list, count, &mut room) };
         match offset {
-            Some(offset) => self.transfer_at::<W>(fd, &parts, offset, call),
-            None => self.transfer::<W>(fd, &parts, call),
+            Some(offset) => self.transfer::<W, false>(fd, &parts, offset, call),
+            None => self.transfer::<W, true>(fd, &parts, 0, call),
         }
-    }
-
-    /// Transfers at the offset that the call names.
-    #[inline]
-    fn transfer_at<const W: bool>(
-        &self,
-        fd: i32,
-        parts: &Parts<'_>,
-        offset: off_t,
-        call: &Call,
-    ) -> Answer<usize> {
-        let (mut maps, mut pool) = (0, PoolUse::default());
-        let offset = offset as u64;
-        while self.is_served(fd, stored::<W>(parts)) {
-            let Some(inside) = Inside::enter() else { break };
-            let Some((_, description)) = self.get(fd) else { break };
-            if W && description.is(APPENDS) {
-                drop(inside);
-                return self.append(fd, parts, Some(offset), Some(call));
-            }
-            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
-                Plan::Delegated(by) => {
-                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
-                        Ok(len) => return Answer::Copied(len),
-                        Err(hurdle) => {
-                            let size = description.file().size();
-                            drop(inside);
-                            self.clear(fd, (by, hurdle), size, &mut pool);
-                        }
-                    }
-                }
-                Plan::Ask(why)
-                    if pool.may_ask()
-                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
-                {
-                    drop(inside);
-                    self.delegate(fd, !W);
-                }
-                Plan::Copy(chunk) => {
-                    if self.copy::<W>(&inside, description, chunk, offset, parts) {
-                        return Answer::Copied(parts.len);
-                    }
-                    return Answer::Asked(self.ask::<W>(fd, description, offset, Why::Size, call));
-                }
-                Plan::Map(index) => {
-                    drop(inside);
-                    maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
-                }
-                Plan::Ask(why) => {
-                    return Answer::Asked(self.ask::<W>(fd, description, offset, why, call));
-                }
-            }
-        }
-        Answer::Kernel
     }
 
     /// Removes the hurdle of a call by a delegation, on a file of this size, so that it can be made
@@ -296,17 +256,25 @@ impl Direct {
 
     /// Transfers at the description's offset, and moves it (direct-O2).
     #[inline]
-    fn transfer<const W: bool>(&self, fd: i32, parts: &Parts<'_>, call: &Call) -> Answer<usize> {
+    fn transfer<const W: bool, const MOVES: bool>(
+        &self,
+        fd: i32,
+        parts: &Parts<'_>,
+        at: off_t,
+        call: &Call,
+    ) -> Answer<usize> {
         let (mut maps, mut pool) = (0, PoolUse::default());
         while self.is_served(fd, stored::<W>(parts)) {
             let Some(inside) = Inside::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             let position = &description.position;
-            let offset = match position.get() {
+            let owner = if MOVES { position.get() } else { OffsetOwner::Ours(at as u64) };
+            let offset = match owner {
                 OffsetOwner::Shared => break,
                 _ if W && description.is(APPENDS) => {
                     drop(inside);
-                    return self.append(fd, parts, None, Some(call));
+                    let named = (!MOVES).then_some(at as u64);
+                    return self.append(fd, parts, named, Some(call));
                 }
                 OffsetOwner::Kernel => {
                     adopt(fd, description);
@@ -316,13 +284,13 @@ impl Direct {
             };
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
                 Plan::Delegated(by) => {
-                    let mut locked = position.lock();
-                    if locked.owner != OffsetOwner::Ours(offset) {
+                    let mut locked = MOVES.then(|| position.lock());
+                    if has_moved(&locked, offset) {
                         continue;
                     }
                     match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
                         Ok(len) => {
-                            locked.owner = OffsetOwner::Ours(offset + len as u64);
+                            move_to(&mut locked, offset + len as u64);
                             return Answer::Copied(len);
                         }
                         Err(hurdle) => {
@@ -342,15 +310,17 @@ impl Direct {
                 }
                 Plan::Copy(chunk) => {
                     let end = offset + parts.len as u64;
-                    if !position.advance(offset, end) {
+                    if MOVES && !position.advance(offset, end) {
                         continue;
                     }
                     if self.copy::<W>(&inside, description, chunk, offset, parts) {
                         return Answer::Copied(parts.len);
                     }
                     let result = self.ask::<W>(fd, description, offset, Why::Size, call);
-                    // Unless another thread has continued from there.
-                    position.advance(end, offset + result.unwrap_or(0) as u64);
+                    if MOVES {
+                        // Unless another thread has continued from there.
+                        position.advance(end, offset + result.unwrap_or(0) as u64);
+                    }
                     return Answer::Asked(result);
                 }
                 Plan::Map(index) => {
@@ -358,12 +328,12 @@ impl Direct {
                     maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
                 }
                 Plan::Ask(why) => {
-                    let mut locked = position.lock();
-                    if locked.owner != OffsetOwner::Ours(offset) {
+                    let mut locked = MOVES.then(|| position.lock());
+                    if has_moved(&locked, offset) {
                         continue;
                     }
                     let result = self.ask::<W>(fd, description, offset, why, call);
-                    locked.owner = OffsetOwner::Ours(offset + result.unwrap_or(0) as u64);
+                    move_to(&mut locked, offset + result.unwrap_or(0) as u64);
                     return Answer::Asked(result);
                 }
             }

@@ -1,15 +1,17 @@
 //! A lock under which one thread of a process attaches pools, or forks.
 //!
-//! A thread that needs a pool while another attaches it waits: what it opened from the kernel
-//! instead would stay the kernel's. It does not wait for ever, because the other may be stopped, or
-//! its server may not answer; and not at all where it is the other itself.
+//! A thread that needs a pool while another thread attaches it waits: a file that it opened through
+//! the kernel instead would stay the kernel's. It waits for a limited time, because the other
+//! thread may be stopped, or its server may not answer. A thread that holds the lock itself does
+//! not wait.
 //!
 //! A fork holds the lock as well, so that a child has a pool as a whole or not at all.
 
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// So long a thread waits for another one; attaching takes less than a thousandth of that.
+/// The longest time that a thread waits for another one. Attaching takes less than a thousandth of
+/// that.
 const PATIENCE: futex::Timespec = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
 
 const FREE: u32 = 0;
@@ -18,11 +20,12 @@ const FREE: u32 = 0;
 #[derive(Default)]
 pub(crate) struct AttachLock(AtomicU32);
 
-/// The lock is held until this is dropped.
+/// Holds the lock until it is dropped.
 pub(crate) struct AttachHeld<'l>(&'l AttachLock);
 
 impl AttachLock {
-    /// Holds the lock; `None` where this thread does already, or another one for too long.
+    /// Takes the lock. Returns `None` if this thread holds it, or another thread holds it for too
+    /// long.
     pub fn hold(&self) -> Option<AttachHeld<'_>> {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         loop {
@@ -40,7 +43,8 @@ impl AttachLock {
         }
     }
 
-    /// Takes over what [`AttachHeld`] was forgotten for, or what a thread held that a fork has left behind.
+    /// Takes over a lock whose [`AttachHeld`] was forgotten, or that a thread held which does not
+    /// exist in a forked child.
     pub fn take_over(&self) -> AttachHeld<'_> {
         AttachHeld(self)
     }

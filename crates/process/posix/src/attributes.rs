@@ -1,36 +1,37 @@
-//! Attributes: stat, modes, owners, times, and what a file system says of itself.
+//! Attributes: `stat`, modes, owners, times, and the properties of a file system (`statfs`).
 
 #![allow(unsafe_code)]
 
-use crate::creds::{Access, Caps};
-use crate::held::{Held, Want};
-use crate::mount::Mount;
+use crate::creds::{AccessMask, Caps};
+use crate::held::{HeldInode, Want};
+use crate::mount::ServedMount;
 use crate::names::Names;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::Follow;
 use crate::{Errno, Served};
 use vfs::rules::{S_ISGID, S_ISUID, clear_privileges};
 use vfs::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 
-/// Bytes of preferred input and output, as the mount says.
+/// Preferred size of reads and writes, in bytes, as the mount reports it.
 const BLKSIZE: i64 = 4096;
 /// `FUSE_SUPER_MAGIC`.
 const FUSE_MAGIC: i64 = 0x6573_5546;
-/// What leaves an ID as it is.
+/// The ID that tells `chown` to leave an ID as it is.
 const SAME: u32 = u32::MAX;
 
-/// A value of a program's, which need not be aligned: the kernel does not ask for that either.
+/// A value in the program's memory, which need not be aligned: the kernel does not require that
+/// either.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, packed)]
 pub struct Unaligned<T>(pub T);
 
-/// Says where an answer is to be put, or why it cannot be.
+/// Returns where an answer is to be stored, or the error if it cannot be stored.
 pub trait To<'s, T: 's>: FnOnce() -> Result<&'s mut Unaligned<T>, Errno> {}
 impl<'s, T: 's, F: FnOnce() -> Result<&'s mut Unaligned<T>, Errno>> To<'s, T> for F {}
 
 /// A `struct stat` as the mount would fill it.
 #[inline]
-fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
+fn stat_of(mount: &ServedMount, attr: &Attr) -> libc::stat {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     let times = [attr.atime, attr.mtime, attr.ctime].map(Timestamp::parts);
@@ -49,7 +50,7 @@ fn stat_of(mount: &Mount, attr: &Attr) -> libc::stat {
     st
 }
 
-fn statx_of(mount: &Mount, attr: &Attr, has_btime: bool) -> libc::statx {
+fn statx_of(mount: &ServedMount, attr: &Attr, has_btime: bool) -> libc::statx {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
     let time = |t: Timestamp, to: &mut libc::statx_timestamp| {
@@ -78,7 +79,7 @@ fn statx_of(mount: &Mount, attr: &Attr, has_btime: bool) -> libc::statx {
     st
 }
 
-fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
+fn statfs_of(mount: &ServedMount, s: &StatFs) -> libc::statfs {
     // SAFETY: a statfs64 is plain numbers, for which zeroes are valid.
     let mut st: libc::statfs64 = unsafe { std::mem::zeroed() };
     st.f_type = FUSE_MAGIC as _;
@@ -90,13 +91,13 @@ fn statfs_of(mount: &Mount, s: &StatFs) -> libc::statfs {
     st.f_files = s.inodes;
     st.f_ffree = s.inodes_free;
     st.f_namelen = mount.limits().name as _;
-    // `ST_VALID`: the flags mean something.
+    // `ST_VALID`: the kernel marks the flags as meaningful.
     st.f_flags = (mount.flags() | 0x20) as _;
     // SAFETY: the two are one structure with 64-bit longs; libc names the flags only in this one.
     unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
 }
 
-fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
+fn statvfs_of(mount: &ServedMount, s: &StatFs) -> libc::statvfs {
     // SAFETY: a statvfs is plain numbers, for which zeroes are valid.
     let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
     st.f_bsize = u64::from(s.block_size);
@@ -112,12 +113,12 @@ fn statvfs_of(mount: &Mount, s: &StatFs) -> libc::statvfs {
     st
 }
 
-/// `EINVAL` where flags of an `*at` call are not among these.
+/// Returns `EINVAL` if `flags` has a flag of an `*at` call that is not in `known`.
 pub(crate) fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
     if flags & !known != 0 { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// Whether both times are to stay; Linux looks at nothing else then.
+/// Whether both times are to stay. Linux then checks nothing else.
 fn changes_nothing(times: &Option<[libc::timespec; 2]>) -> bool {
     times.is_some_and(|t| t.iter().all(|t| t.tv_nsec == libc::UTIME_OMIT))
 }
@@ -127,13 +128,14 @@ impl Names {
     #[inline]
     pub fn fstat(&self, fd: i32) -> Served<libc::stat> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             Ok(stat_of(ofd.mount(), &ofd.attr()?))
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. `to` is asked when there is an answer.
+    /// `stat` (flags 0), `lstat` (`AT_SYMLINK_NOFOLLOW`), `fstatat`. Calls `to` only if there is an
+    /// answer.
     #[inline]
     pub fn stat<'s>(
         &self,
@@ -146,7 +148,8 @@ impl Names {
         self.show((dirfd, path, flags), check_flags(flags, known), Want::Look, to, stat_of).into()
     }
 
-    /// Shows the attributes of what a path names; all of them to those who `want` to hold it.
+    /// Stores the attributes of the inode that a path names. The time of creation is only there if
+    /// `want` is to hold the inode.
     #[inline]
     fn show<'s, T: 's>(
         &self,
@@ -154,24 +157,25 @@ impl Names {
         arguments: Result<(), Errno>,
         want: Want,
         to: impl To<'s, T>,
-        describe: impl FnOnce(&Mount, &Attr) -> T,
-    ) -> Call<()> {
+        describe: impl FnOnce(&ServedMount, &Attr) -> T,
+    ) -> CallResult<()> {
         let mut attr = Attr::NONE;
         if want == Want::Look
             && arguments.is_ok()
-            && let Some(mount) = self.peek_fast(dirfd, path, &mut attr)
+            && let Some(mount) = self.paths().peek_fast(dirfd, path, &mut attr)
         {
             let mount = mount?;
             *to()? = Unaligned(describe(mount, &attr));
             return Ok(());
         }
-        let held = checked(self.find_for(want, dirfd, path, flags), arguments)?;
+        let held = checked(self.paths().find_for(want, dirfd, path, flags), arguments)?;
         let attr = held.attr()?;
         *to()? = Unaligned(describe(held.mount, attr));
         Ok(())
     }
 
-    /// `statx`. Gives what it has, whatever `mask` asks for; but the time of creation only where it does.
+    /// `statx`. Reports every attribute it has, whatever `mask` asks for; the time of creation only
+    /// if `mask` asks for it.
     pub fn statx<'s>(
         &self,
         dirfd: i32,
@@ -195,24 +199,26 @@ impl Names {
 
     /// `statfs`.
     pub fn statfs(&self, path: &[u8]) -> Served<libc::statfs> {
-        let held = self.find(libc::AT_FDCWD, path, 0);
-        Call::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
+        let held = self.paths().find(libc::AT_FDCWD, path, 0);
+        CallResult::into(held.map(|held| statfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatfs`.
     pub fn fstatfs(&self, fd: i32) -> Served<libc::statfs> {
-        Call::into(self.get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
+        CallResult::into(self.table().get(fd).map(|ofd| statfs_of(ofd.mount(), &ofd.fs().statfs())))
     }
 
     /// `statvfs`.
     pub fn statvfs(&self, path: &[u8]) -> Served<libc::statvfs> {
-        let held = self.find(libc::AT_FDCWD, path, 0);
-        Call::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
+        let held = self.paths().find(libc::AT_FDCWD, path, 0);
+        CallResult::into(held.map(|held| statvfs_of(held.mount, &held.fs().statfs())))
     }
 
     /// `fstatvfs`.
     pub fn fstatvfs(&self, fd: i32) -> Served<libc::statvfs> {
-        Call::into(self.get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())))
+        CallResult::into(
+            self.table().get(fd).map(|ofd| statvfs_of(ofd.mount(), &ofd.fs().statfs())),
+        )
     }
 
     /// `access` (flags 0: real IDs), `faccessat`, `faccessat2`, `eaccess` (`AT_EACCESS`).
@@ -220,27 +226,28 @@ impl Names {
         self.access_call(dirfd, path, mode, flags).into()
     }
 
-    fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> Call<()> {
-        let identity = self.identity();
+    fn access_call(&self, dirfd: i32, path: &[u8], mode: i32, flags: i32) -> CallResult<()> {
+        let identity = self.task().identity();
         let creds = match flags & libc::AT_EACCESS {
             0 => &identity.real,
             _ => &identity.effective,
         };
         let known = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
         let found = if path.is_empty() {
-            self.find(dirfd, path, flags)
+            self.paths().find(dirfd, path, flags)
         } else {
             let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
             let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-            self.walk(Want::Hold, dirfd, path, follow, creds)
+            self.paths()
+                .walk(Want::Hold, dirfd, path, follow, creds)
                 .and_then(|walked| Ok(walked.existing()?))
         };
-        let bits = u32::try_from(mode).ok().and_then(Access::from_bits);
+        let bits = u32::try_from(mode).ok().and_then(AccessMask::from_bits);
         let want =
             bits.ok_or(Errno::INVAL).and_then(|bits| check_flags(flags, known).map(|()| bits));
         let held = checked(found, want.map(drop))?;
         let want = want?;
-        let program = want.contains(Access::EXEC) && held.kind == FileKind::File;
+        let program = want.contains(AccessMask::EXEC) && held.kind == FileKind::File;
         if program && held.mount.flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::ACCESS.into());
         }
@@ -252,24 +259,24 @@ impl Names {
     pub fn chmod(&self, dirfd: i32, path: &[u8], mode: u32, flags: i32) -> Served<()> {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_mode(&held, mode)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchmod`.
     pub fn fchmod(&self, fd: i32, mode: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get_open(fd)?);
+            let held = HeldInode::description(self.task(), self.table().get_open(fd)?);
             self.set_mode(&held, mode)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_mode(&self, held: &Held<'_>, mode: u32) -> Call<()> {
+    fn set_mode(&self, held: &HeldInode<'_>, mode: u32) -> CallResult<()> {
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if !creds.owns(attr) {
             return Err(Errno::PERM.into());
@@ -285,24 +292,24 @@ impl Names {
     pub fn chown(&self, dirfd: i32, path: &[u8], uid: u32, gid: u32, flags: i32) -> Served<()> {
         let call = || {
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-            let held = checked(self.find(dirfd, path, flags), check_flags(flags, known))?;
+            let held = checked(self.paths().find(dirfd, path, flags), check_flags(flags, known))?;
             self.set_owner(&held, uid, gid)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchown`.
     pub fn fchown(&self, fd: i32, uid: u32, gid: u32) -> Served<()> {
         let call = || {
-            let held = Held::description(self, self.get_open(fd)?);
+            let held = HeldInode::description(self.task(), self.table().get_open(fd)?);
             self.set_owner(&held, uid, gid)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_owner(&self, held: &Held<'_>, uid: u32, gid: u32) -> Call<()> {
+    fn set_owner(&self, held: &HeldInode<'_>, uid: u32, gid: u32) -> CallResult<()> {
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if uid != SAME && !(creds.uid == attr.uid && uid == attr.uid) && !creds.can(Caps::CHOWN) {
             return Err(Errno::PERM.into());
@@ -311,7 +318,7 @@ impl Names {
         if gid != SAME && !own_group && !creds.can(Caps::CHOWN) {
             return Err(Errno::PERM.into());
         }
-        // Even a change to the same takes privileges, which is a change of mode.
+        // A change to the same owner takes privileges, too. That is a change of mode.
         let outsider = creds.drops_plain_setgid(attr);
         let takes =
             held.kind != FileKind::Dir && (clear_privileges(attr.perm) != attr.perm || outsider);
@@ -331,8 +338,8 @@ impl Names {
         Ok(())
     }
 
-    /// `utimensat`, `utimes`, `utime`: access time, then modification time; `None` for a null pointer
-    /// (now).
+    /// `utimensat`, `utimes`, `utime`: access time, then modification time; `None` for a null
+    /// pointer (now).
     pub fn utimens(
         &self,
         dirfd: i32,
@@ -341,36 +348,40 @@ impl Names {
         flags: i32,
     ) -> Served<()> {
         let call = || {
-            let found = self.find(dirfd, path, flags);
+            let found = self.paths().find(dirfd, path, flags);
             if changes_nothing(&times) {
                 return found.map(drop).or_else(|stop| match stop {
-                    Stop::Errno(_) => Ok(()),
-                    Stop::Kernel => Err(Stop::Kernel),
+                    CallStop::Errno(_) => Ok(()),
+                    CallStop::Kernel => Err(CallStop::Kernel),
                 });
             }
             let known = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
             let held = checked(found, check_flags(flags, known))?;
             self.set_times(&held, times)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `futimens`.
     pub fn futimens(&self, fd: i32, times: Option<[libc::timespec; 2]>) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if changes_nothing(&times) {
                 return Ok(());
             }
             if ofd.oflags() & libc::O_PATH != 0 {
                 return Err(Errno::BADF.into());
             }
-            self.set_times(&Held::description(self, ofd), times)
+            self.set_times(&HeldInode::description(self.task(), ofd), times)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    fn set_times(&self, held: &Held<'_>, times: Option<[libc::timespec; 2]>) -> Call<()> {
+    fn set_times(
+        &self,
+        held: &HeldInode<'_>,
+        times: Option<[libc::timespec; 2]>,
+    ) -> CallResult<()> {
         let set_time = |t: &libc::timespec| match t.tv_nsec {
             libc::UTIME_NOW => Ok(Some(SetTime::Now)),
             libc::UTIME_OMIT => Ok(None),
@@ -384,17 +395,18 @@ impl Names {
             Some([a, m]) => [set_time(a)?, set_time(m)?],
         };
         if mtime.is_some() {
-            // The kernel writes back what was stored through mappings before, which is a change of its own.
+            // The kernel still has to write back what the program stored through mappings. That
+            // write changes times again.
             held.mount.check_unmapped(held.ino)?;
         }
         held.check_writable()?;
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let attr = held.attr()?;
         if !creds.owns(attr) {
             if times.is_some_and(|t| t.iter().any(|t| t.tv_nsec != libc::UTIME_NOW)) {
                 return Err(Errno::PERM.into());
             }
-            creds.check(held.fs(), attr, Access::WRITE)?;
+            creds.check(held.fs(), attr, AccessMask::WRITE)?;
         }
         let set = SetAttr { atime, mtime, ..SetAttr::default() };
         held.fs().setattr(&creds.caller(), held.ino, &set)?;

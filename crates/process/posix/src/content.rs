@@ -1,12 +1,12 @@
-//! Reading, writing and sizes. (Opening is in `open`, copies, locks and mappings in `transfer`.)
+//! Reading, writing and sizes. (Opening is in `open`; copies, locks and mappings are in
+//! `transfer`.)
 
 use crate::names::Names;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use smallvec::SmallVec;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Durability, Fallocate, FileKind, Seek, SetAttr};
 
@@ -15,120 +15,134 @@ const RW_MAX: usize = 0x7fff_f000;
 /// Vectors up to this many bytes are gathered on the stack.
 const GATHER: usize = 4096;
 
-/// Where a call reads or writes.
+/// The place at which a call reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     /// At the description's offset, which moves.
     Position,
-    /// There.
+    /// At this offset.
     Offset(i64),
 }
 
-/// `EINVAL` where an offset is negative or a range ends beyond what an offset can say.
+impl At {
+    /// Returns `EINVAL` for a negative offset.
+    #[inline(always)]
+    fn check(self) -> Result<(), Errno> {
+        if matches!(self, Self::Offset(offset) if offset < 0) { Err(Errno::INVAL) } else { Ok(()) }
+    }
+}
+
+/// Returns `EINVAL` if an offset is negative, or if a range ends beyond the largest offset.
 fn check_range(offset: i64, len: usize) -> Result<u64, Errno> {
     let end = i64::try_from(len).ok().and_then(|len| offset.checked_add(len));
     if offset < 0 || end.is_none() { Err(Errno::INVAL) } else { Ok(offset as u64) }
 }
 
 /// Open files and their contents: opening, reading, writing, sizes, copies, locks, mappings.
-pub struct Contents {
+pub struct FileContents {
     names: Names,
 }
 
-impl Deref for Contents {
-    type Target = Names;
-
-    #[inline]
-    fn deref(&self) -> &Names {
-        &self.names
-    }
-}
-
-impl Contents {
+impl FileContents {
     pub(crate) fn new(names: Names) -> Self {
         Self { names }
+    }
+
+    #[inline(always)]
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
     }
 
     /// `read`.
     #[inline]
     pub fn read(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
-        self.read_call(fd, buf).into()
-    }
-
-    #[inline]
-    fn read_call(&self, fd: i32, buf: &mut [u8]) -> Call<usize> {
-        let ofd = self.get(fd)?;
-        if !ofd.is_readable() {
-            return Err(Errno::BADF.into());
-        }
-        self.read_at_position(&ofd, buf)
+        self.read_by_fd(fd, buf, At::Position).into()
     }
 
     /// `pread`.
     #[inline]
     pub fn pread(&self, fd: i32, buf: &mut [u8], offset: i64) -> Served<usize> {
-        self.pread_call(fd, buf, offset).into()
+        self.read_by_fd(fd, buf, At::Offset(offset)).into()
     }
 
-    #[inline]
-    fn pread_call(&self, fd: i32, buf: &mut [u8], offset: i64) -> Call<usize> {
-        let ofd = self.get(fd)?;
-        if offset < 0 {
-            return Err(Errno::INVAL.into());
-        }
+    /// Reads from what a descriptor refers to, if it was opened for reading.
+    #[inline(always)]
+    fn read_by_fd(&self, fd: i32, buf: &mut [u8], at: At) -> CallResult<usize> {
+        let ofd = self.table().get(fd)?;
+        at.check()?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
         }
-        read_at_offset(&ofd, buf, offset)
+        self.read_description(&ofd, buf, at)
     }
 
-    /// Reads at the offset of the description, which moves, or at another.
-    fn read_there(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> Call<usize> {
+    /// Reads from a description, at its offset, which moves, or at another. `Kernel` if the kernel
+    /// maps the file.
+    #[inline(always)]
+    fn read_description(&self, ofd: &OfdRef<'_>, buf: &mut [u8], at: At) -> CallResult<usize> {
+        ofd.check_unmapped()?;
         match at {
-            At::Offset(offset) => read_at_offset(ofd, buf, offset),
-            At::Position => self.read_at_position(ofd, buf),
+            At::Offset(offset) => Ok(read_range(ofd, buf, offset)?),
+            At::Position => self.read_and_advance(ofd, buf),
         }
     }
 
+    /// Reads at the offset of a description, which moves.
     #[inline]
-    fn read_at_position(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> Call<usize> {
-        ofd.check_unmapped()?;
-        let at = self.lock_offset(ofd)?;
+    fn read_and_advance(&self, ofd: &OfdRef<'_>, buf: &mut [u8]) -> CallResult<usize> {
+        let at = self.promotions().lock_offset(ofd)?;
         let mut len = buf.len().min(RW_MAX);
         if at.is_promoted() {
-            // Only what is there is reserved, so that nobody finds the offset beyond the end meanwhile.
+            // Reserves only bytes that exist. Otherwise another process could find the offset
+            // beyond the end meanwhile.
             let rest = ofd.attr()?.size.saturating_sub(at.get()?);
             len = len.min(usize::try_from(rest).unwrap_or(len));
             if len == 0 {
                 return Ok(0);
             }
         }
-        Ok(at.advance(len, |start| read_at(ofd, &mut buf[..len], start as i64))?)
+        Ok(at.advance(len, |start| read_range(ofd, &mut buf[..len], start as i64))?)
     }
 
     /// `write`.
     #[inline]
     pub fn write(&self, fd: i32, data: &[u8]) -> Served<usize> {
-        self.write_call(fd, data).into()
+        self.write_by_fd(fd, data, At::Position).into()
     }
 
+    /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
     #[inline]
-    fn write_call(&self, fd: i32, data: &[u8]) -> Call<usize> {
-        let ofd = self.get(fd)?;
+    pub fn pwrite(&self, fd: i32, data: &[u8], offset: i64) -> Served<usize> {
+        self.write_by_fd(fd, data, At::Offset(offset)).into()
+    }
+
+    /// Writes to what a descriptor refers to, if it was opened for writing.
+    #[inline(always)]
+    fn write_by_fd(&self, fd: i32, data: &[u8], at: At) -> CallResult<usize> {
+        let ofd = self.table().get(fd)?;
+        at.check()?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
         }
         let append = ofd.oflags() & libc::O_APPEND != 0;
-        self.write_there(&ofd, data, At::Position, append)
+        self.write_description(&ofd, data, at, append)
     }
 
-    /// Writes at the offset of the description, which moves, or at another, or at the end.
+    /// Writes to a description, at its offset, which moves, at another, or at the end. `Kernel` if
+    /// the kernel maps the file.
     #[inline]
-    fn write_there(&self, ofd: &OfdRef<'_>, data: &[u8], at: At, append: bool) -> Call<usize> {
+    fn write_description(
+        &self,
+        ofd: &OfdRef<'_>,
+        data: &[u8],
+        at: At,
+        append: bool,
+    ) -> CallResult<usize> {
         ofd.check_unmapped()?;
-        // A mapping that has begun meanwhile may have read its pages before: the kernel then writes once more.
+        // A mapping that began meanwhile may hold pages from before the write. The kernel then
+        // repeats it.
         let write = |start: i64| {
-            let (len, _) = self.write_at(ofd, data, start, false)?;
+            let (len, _) = self.write_to_engine(ofd, data, start, false)?;
             if ofd.check_unmapped().is_err() { Err(Errno::RESTART) } else { Ok(len) }
         };
         if !append {
@@ -136,19 +150,19 @@ impl Contents {
                 At::Offset(at) => write(at),
                 At::Position => {
                     let len = data.len().min(RW_MAX);
-                    self.lock_offset(ofd)?.advance(len, |start| write(start as i64))
+                    self.promotions().lock_offset(ofd)?.advance(len, |start| write(start as i64))
                 }
             };
             return written.map_err(|errno| match errno {
-                Errno::RESTART => Stop::Kernel,
+                Errno::RESTART => CallStop::Kernel,
                 errno => errno.into(),
             });
         }
         let appended = match at {
-            At::Offset(at) => self.write_at(ofd, data, at, true)?.0,
+            At::Offset(at) => self.write_to_engine(ofd, data, at, true)?.0,
             At::Position => {
-                let at = self.lock_offset(ofd)?;
-                let (len, end) = self.write_at(ofd, data, 0, true)?;
+                let at = self.promotions().lock_offset(ofd)?;
+                let (len, end) = self.write_to_engine(ofd, data, 0, true)?;
                 if len > 0 {
                     at.set(end)?;
                 }
@@ -159,31 +173,12 @@ impl Contents {
         Ok(appended)
     }
 
-    /// `pwrite`. As in Linux, a description with `O_APPEND` appends.
-    #[inline]
-    pub fn pwrite(&self, fd: i32, data: &[u8], offset: i64) -> Served<usize> {
-        self.pwrite_call(fd, data, offset).into()
-    }
-
-    #[inline]
-    fn pwrite_call(&self, fd: i32, data: &[u8], offset: i64) -> Call<usize> {
-        let ofd = self.get(fd)?;
-        if offset < 0 {
-            return Err(Errno::INVAL.into());
-        }
-        if !ofd.is_writable() {
-            return Err(Errno::BADF.into());
-        }
-        let append = ofd.oflags() & libc::O_APPEND != 0;
-        self.write_there(&ofd, data, At::Offset(offset), append)
-    }
-
     /// `readv`.
     pub fn readv(&self, fd: i32, bufs: &mut [IoSliceMut<'_>]) -> Served<usize> {
         self.read_vector(fd, bufs, At::Position, 0).into()
     }
 
-    /// `preadv` (flags 0) and `preadv2`; an offset of -1 is the description's.
+    /// `preadv` (flags 0) and `preadv2`. An offset of -1 stands for the description's.
     pub fn preadv2(
         &self,
         fd: i32,
@@ -195,8 +190,14 @@ impl Contents {
         self.read_vector(fd, bufs, at, flags).into()
     }
 
-    /// A read into several buffers is one read: into a buffer of its own where that is needed.
-    fn read_vector(&self, fd: i32, bufs: &mut [IoSliceMut<'_>], at: At, flags: i32) -> Call<usize> {
+    /// Reads into several buffers by a single read, if needed into a buffer of its own first.
+    fn read_vector(
+        &self,
+        fd: i32,
+        bufs: &mut [IoSliceMut<'_>],
+        at: At,
+        flags: i32,
+    ) -> CallResult<usize> {
         let (ofd, total) = self.vector(fd, at, bufs.iter().map(|buf| buf.len()))?;
         if !ofd.is_readable() {
             return Err(Errno::BADF.into());
@@ -208,13 +209,13 @@ impl Contents {
             return Err(Errno::OPNOTSUPP.into());
         }
         if let [buf] = bufs {
-            return self.read_there(&ofd, buf, at);
+            return self.read_description(&ofd, buf, at);
         }
-        // No more than there is: programs pass large buffers for small files.
+        // Reserves no more than the file has: programs pass large buffers for small files.
         let room = if total > GATHER { total.min(ofd.attr()?.size as usize) } else { total };
         let mut gathered: SmallVec<[u8; GATHER]> = SmallVec::new();
         gathered.resize(room, 0);
-        let len = self.read_there(&ofd, &mut gathered, at)?;
+        let len = self.read_description(&ofd, &mut gathered, at)?;
         let mut rest = &gathered[..len];
         for buf in bufs {
             let (now, later) = rest.split_at(buf.len().min(rest.len()));
@@ -224,14 +225,14 @@ impl Contents {
         Ok(len)
     }
 
-    /// The description for a vector, and the vector's length.
+    /// Returns the description for a vectored call, and the length of its vector.
     fn vector(
         &self,
         fd: i32,
         at: At,
         lens: impl ExactSizeIterator<Item = usize>,
-    ) -> Call<(OfdRef<'_>, usize)> {
-        let ofd = self.get(fd)?;
+    ) -> CallResult<(OfdRef<'_>, usize)> {
+        let ofd = self.table().get(fd)?;
         match at {
             At::Offset(offset) if offset < 0 => Err(Errno::INVAL.into()),
             _ if ofd.oflags() & libc::O_PATH != 0 => Err(Errno::BADF.into()),
@@ -244,7 +245,7 @@ impl Contents {
         self.write_vector(fd, data, At::Position, 0).into()
     }
 
-    /// `pwritev` (flags 0) and `pwritev2`; an offset of -1 is the description's.
+    /// `pwritev` (flags 0) and `pwritev2`. An offset of -1 stands for the description's.
     pub fn pwritev2(
         &self,
         fd: i32,
@@ -256,8 +257,8 @@ impl Contents {
         self.write_vector(fd, data, at, flags).into()
     }
 
-    /// A write from several buffers is one write, atomic as any other.
-    fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> Call<usize> {
+    /// Writes from several buffers by a single write, which is atomic as any other.
+    fn write_vector(&self, fd: i32, data: &[IoSlice<'_>], at: At, flags: i32) -> CallResult<usize> {
         let (ofd, total) = self.vector(fd, at, data.iter().map(|part| part.len()))?;
         if !ofd.is_writable() {
             return Err(Errno::BADF.into());
@@ -282,15 +283,16 @@ impl Contents {
         };
         let append = flags & libc::RWF_APPEND != 0
             || ofd.oflags() & libc::O_APPEND != 0 && flags & RWF_NOAPPEND == 0;
-        let written = self.write_there(&ofd, data, at, append)?;
-        // Where the description asks for it, it has been done.
+        let written = self.write_description(&ofd, data, at, append)?;
+        // If the description asks for durability, the write above has seen to it.
         let asks = flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         sync_if(&ofd, asks && !ofd.writes_durably())?;
         Ok(written)
     }
 
-    /// Writes at an offset or at the end; returns how many bytes, and where they end.
-    pub(crate) fn write_at(
+    /// Stores data in the engine, at an offset or at the end, after checks of size, limits and
+    /// privileges. Returns the number of bytes and where they end.
+    pub(crate) fn write_to_engine(
         &self,
         ofd: &OfdRef<'_>,
         data: &[u8],
@@ -307,24 +309,24 @@ impl Contents {
         ofd.mount().check_writable()?;
         let data = &data[..data.len().min(RW_MAX)];
         let (fs, ino) = (ofd.fs(), ofd.ino());
-        let limit = self.file_size_max.load(Relaxed);
-        let creds = &self.identity().effective;
+        let limit = self.task().file_size_max.load(Relaxed);
+        let creds = &self.task().identity().effective;
         let privileged = creds.can(crate::creds::Caps::FSETID);
-        // Most writes need to know nothing of the file.
+        // Most writes need no attributes of the file.
         let attr = if privileged && !(append && limit != u64::MAX) {
             None
         } else {
             Some(fs.getattr(ino)?)
         };
         if let Some(attr) = &attr {
-            self.drop_privileges(fs, attr)?;
+            self.task().drop_privileges(fs, attr)?;
         }
         let start = match &attr {
             Some(attr) if append => attr.size,
             _ => offset,
         };
         if start >= limit && limit != u64::MAX {
-            self.kernel.raise(libc::SIGXFSZ);
+            self.task().kernel.raise(libc::SIGXFSZ);
             return Err(Errno::FBIG);
         }
         let largest = ofd.mount().limits().file_size;
@@ -343,10 +345,10 @@ impl Contents {
         Ok((data.len(), at + data.len() as u64))
     }
 
-    /// `EFBIG` and a signal where a file may not grow to `size`.
+    /// Returns `EFBIG` and raises a signal if a file may not grow to `size`.
     pub(crate) fn check_size(&self, old: u64, size: u64) -> Result<(), Errno> {
-        if size > old && size > self.file_size_max.load(Relaxed) {
-            self.kernel.raise(libc::SIGXFSZ);
+        if size > old && size > self.task().file_size_max.load(Relaxed) {
+            self.task().kernel.raise(libc::SIGXFSZ);
             return Err(Errno::FBIG);
         }
         Ok(())
@@ -357,13 +359,13 @@ impl Contents {
         self.lseek_call(fd, offset, whence).into()
     }
 
-    fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> Call<i64> {
-        let ofd = self.get_open(fd)?;
-        // The kernel may have pages, stored to through a mapping, where the engine has a hole.
+    fn lseek_call(&self, fd: i32, offset: i64, whence: i32) -> CallResult<i64> {
+        let ofd = self.table().get_open(fd)?;
+        // The kernel may have pages, stored to through a mapping, at a hole of the engine's.
         if matches!(whence, libc::SEEK_DATA | libc::SEEK_HOLE) {
             ofd.check_unmapped()?;
         }
-        let at = self.lock_offset(&ofd)?;
+        let at = self.promotions().lock_offset(&ofd)?;
         let new = match whence {
             libc::SEEK_SET => Some(offset),
             libc::SEEK_CUR => return Ok(at.step(offset)?),
@@ -388,8 +390,8 @@ impl Contents {
         self.ftruncate_call(fd, len).into()
     }
 
-    fn ftruncate_call(&self, fd: i32, len: i64) -> Call<()> {
-        let ofd = self.get(fd)?;
+    fn ftruncate_call(&self, fd: i32, len: i64) -> CallResult<()> {
+        let ofd = self.table().get(fd)?;
         let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
         if ofd.oflags() & libc::O_PATH != 0 {
             return Err(Errno::BADF.into());
@@ -409,24 +411,25 @@ impl Contents {
         self.truncate_call(path, len).into()
     }
 
-    fn truncate_call(&self, path: &[u8], len: i64) -> Call<()> {
+    fn truncate_call(&self, path: &[u8], len: i64) -> CallResult<()> {
         let len = u64::try_from(len).map_err(|_| Errno::INVAL);
-        let held = checked(self.find(libc::AT_FDCWD, path, 0), len.map(drop))?;
+        let held = checked(self.paths().find(libc::AT_FDCWD, path, 0), len.map(drop))?;
         let len = len?;
         match held.kind {
             FileKind::File => {}
             FileKind::Dir => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
-        held.check(&self.identity().effective, crate::creds::Access::WRITE)?;
+        held.check(&self.task().identity().effective, crate::creds::AccessMask::WRITE)?;
         held.mount.check_not_executed(held.ino)?;
         held.mount.check_unmapped(held.ino)?;
         self.resize(held.fs(), held.attr()?, len)?;
-        // Where a mapping began meanwhile, the kernel does it once more.
+        // If a mapping began meanwhile, the kernel repeats the call.
         held.mount.check_unmapped(held.ino)
     }
 
-    /// After a change of the size without the kernel: a mapping may have begun meanwhile that knows the old one.
+    /// Updates the kernel after a change of the size without it, if a mapping began meanwhile that
+    /// has the old size.
     #[inline]
     fn after_resize(&self, ofd: &OfdRef<'_>) {
         if ofd.check_unmapped().is_err() {
@@ -436,16 +439,16 @@ impl Contents {
 
     #[cold]
     fn tell_size(&self, ofd: &OfdRef<'_>) {
-        if let (Ok(()), Ok(attr)) = (self.promote_ofd(ofd), ofd.attr()) {
-            self.kernel.update_kernel_size(ofd.fd(), attr.size);
+        if let (Ok(()), Ok(attr)) = (self.promotions().promote_ofd(ofd), ofd.attr()) {
+            self.task().kernel.update_kernel_size(ofd.fd(), attr.size);
         }
     }
 
     fn resize(&self, fs: &dyn vfs::FileSystem, attr: &vfs::Attr, len: u64) -> Result<(), Errno> {
         self.check_size(attr.size, len)?;
-        self.drop_privileges(fs, attr)?;
+        self.task().drop_privileges(fs, attr)?;
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
-        fs.setattr(&self.identity().effective.caller(), attr.ino, &set).map(drop)
+        fs.setattr(&self.task().identity().effective.caller(), attr.ino, &set).map(drop)
     }
 
     /// `fallocate`.
@@ -458,8 +461,8 @@ impl Contents {
         self.fallocate(fd, 0, offset, len)
     }
 
-    fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> Call<()> {
-        let ofd = self.get_open(fd)?;
+    fn fallocate_call(&self, fd: i32, mode: i32, offset: i64, len: i64) -> CallResult<()> {
+        let ofd = self.table().get_open(fd)?;
         if offset < 0 || len <= 0 {
             return Err(Errno::INVAL.into());
         }
@@ -481,7 +484,7 @@ impl Contents {
             }
             _ => {}
         }
-        self.drop_privileges(ofd.fs(), &attr)?;
+        self.task().drop_privileges(ofd.fs(), &attr)?;
         ofd.fs().fallocate(ofd.ino(), what, offset as u64, len as u64)?;
         self.after_resize(&ofd);
         sync_if(&ofd, ofd.writes_durably())?;
@@ -491,12 +494,12 @@ impl Contents {
     /// `fsync`.
     pub fn fsync(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
-            // What is in mapped pages, the kernel writes back.
+            let ofd = self.table().get_open(fd)?;
+            // The kernel writes back mapped pages.
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fdatasync`.
@@ -504,19 +507,19 @@ impl Contents {
         self.fsync(fd)
     }
 
-    /// `syncfs`. The kernel's part, files that are mapped, is for the kernel.
+    /// `syncfs`. The kernel repeats it for files that are mapped.
     pub fn syncfs(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             ofd.fs().sync()?;
             ofd.check_unmapped()
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `sync`, for the file systems that are served here.
     pub fn sync(&self) {
-        for pool in self.mounts().filter_map(|(_, mount)| mount.if_attached()) {
+        for pool in self.task().mounts().filter_map(|(_, mount)| mount.if_attached()) {
             let _ = pool.fs.sync();
         }
     }
@@ -524,45 +527,45 @@ impl Contents {
     /// `sync_file_range`.
     pub fn sync_file_range(&self, fd: i32, offset: i64, len: i64, flags: u32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             if offset < 0 || len < 0 || offset.checked_add(len).is_none() || flags & !7 != 0 {
                 return Err(Errno::INVAL.into());
             }
             ofd.check_unmapped()?;
             Ok(ofd.fs().fsync(ofd.ino())?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    /// `posix_fadvise`: there is no cache to advise.
+    /// `posix_fadvise`. Only checks its arguments, as there is no cache to advise.
     pub fn posix_fadvise(&self, fd: i32, _offset: i64, len: i64, advice: i32) -> Served<()> {
         let call = || {
-            let _ofd = self.get_open(fd)?;
+            let _ofd = self.table().get_open(fd)?;
             let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
             if len < 0 || !known { Err(Errno::INVAL.into()) } else { Ok(()) }
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `readahead`.
     pub fn readahead(&self, fd: i32, _offset: i64, _count: usize) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if !ofd.is_readable() {
                 return Err(Errno::BADF.into());
             }
             if ofd.kind() == FileKind::File { Ok(()) } else { Err(Errno::INVAL.into()) }
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 }
 
-/// Flags that change nothing of what a call does where no device is waited for.
+/// Flags without effect on a call that waits for no device.
 const HINTS: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
 /// `RWF_NOAPPEND` of Linux 6.9.
 const RWF_NOAPPEND: i32 = 0x20;
 
-/// Makes durable what has been written, if that `is_asked` for and the engine has not done it (vfs-C6).
+/// Makes written data durable, if that `is_asked` for and the engine has not done it (vfs-C6).
 #[inline]
 pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     if is_asked && ofd.fs().durability() != Durability::OnReturn {
@@ -571,36 +574,34 @@ pub(crate) fn sync_if(ofd: &OfdRef<'_>, is_asked: bool) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Reads at an offset that the call names, after a check of the range.
 #[inline]
-fn read_at(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
+fn read_range(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Result<usize, Errno> {
     let offset = check_range(offset, buf.len())?;
     let len = buf.len().min(RW_MAX);
-    read_content(ofd, offset, &mut buf[..len])
+    read_from_engine(ofd, offset, &mut buf[..len])
 }
 
-/// Reads a file of which the kernel has no mapping.
+/// Reads from the engine. The read counts as an access unless the description has `O_NOATIME`.
 #[inline]
-fn read_at_offset(ofd: &OfdRef<'_>, buf: &mut [u8], offset: i64) -> Call<usize> {
-    ofd.check_unmapped()?;
-    Ok(read_at(ofd, buf, offset)?)
-}
-
-/// Reads, which is an access unless the description has `O_NOATIME`.
-#[inline]
-pub(crate) fn read_content(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn read_from_engine(
+    ofd: &OfdRef<'_>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize, Errno> {
     if ofd.oflags() & libc::O_NOATIME != 0 {
-        return read_unrecorded(ofd, offset, buf);
+        return read_without_atime(ofd, offset, buf);
     }
     ofd.fs().read(ofd.ino(), offset, buf)
 }
 
 #[cold]
-fn read_unrecorded(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+fn read_without_atime(ofd: &OfdRef<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
     vfs::access::unrecorded(|| ofd.fs().read(ofd.ino(), offset, buf))
 }
 
-/// The length of a vector, cut to what one call moves. `EINVAL` for more than 1024 parts or more
-/// bytes than a result can say.
+/// Returns the length of a vector, cut to the most that one call moves. `EINVAL` for more than 1024
+/// parts, or for a length beyond the largest result.
 fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno> {
     if lens.len() > libc::UIO_MAXIOV as usize {
         return Err(Errno::INVAL);
@@ -611,7 +612,7 @@ fn total_len(lens: impl ExactSizeIterator<Item = usize>) -> Result<usize, Errno>
     total.map(|total| total.min(RW_MAX)).ok_or(Errno::INVAL)
 }
 
-/// The mode of `fallocate(2)`: `EOPNOTSUPP` for what Linux does not combine.
+/// Parses the mode of `fallocate(2)`. `EOPNOTSUPP` for a combination that Linux does not have.
 fn fallocate_mode(mode: i32) -> Result<Fallocate, Errno> {
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {

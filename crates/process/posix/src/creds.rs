@@ -1,7 +1,8 @@
-//! Who makes calls, and what they may do: `fs/namei.c` and `fs/posix_acl.c` of Linux in user space.
+//! The credentials of callers, and what these permit: `fs/namei.c` and `fs/posix_acl.c` of Linux in
+//! user space.
 //!
-//! Access to the pool is decided by the permission of the pool file; the checks here make programs
-//! see what the mount would have answered.
+//! The permission of the pool file decides on access to the pool. The checks here make programs see
+//! the mount's answers.
 
 #![allow(unsafe_code)]
 
@@ -36,9 +37,9 @@ bitflags! {
 }
 
 bitflags! {
-    /// What somebody wants to do with an inode.
+    /// The operations that a caller wants to perform on an inode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Access: u32 {
+    pub struct AccessMask: u32 {
         /// Execute; for directories, search.
         const EXEC = 1;
         /// Write.
@@ -63,14 +64,14 @@ pub struct Credentials {
 
 /// The credentials of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Those of file system calls.
+pub struct ThreadIdentity {
+    /// The credentials of file system calls.
     pub effective: Credentials,
-    /// Those that `access` without `AT_EACCESS` asks about.
+    /// The credentials that `access` without `AT_EACCESS` checks.
     pub real: Credentials,
 }
 
-/// The ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
+/// Returns the ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
 fn current(number: libc::c_long) -> Result<u32> {
     // An invalid ID changes nothing; the call returns the present one.
     // SAFETY: plain numbers, no memory, no descriptors.
@@ -83,8 +84,8 @@ pub fn requester() -> Result<Requester> {
     Ok(Requester { thread, user: current(libc::SYS_setfsuid)? })
 }
 
-impl Identity {
-    /// Those of the calling thread.
+impl ThreadIdentity {
+    /// Reads the credentials of the calling thread.
     pub fn read() -> Result<Self> {
         use rustix::process::{getgid, getuid};
         let (uid, gid) = (current(libc::SYS_setfsuid)?, current(libc::SYS_setfsgid)?);
@@ -101,10 +102,10 @@ impl Identity {
         let caps = rustix::thread::capabilities(None)?;
         let effective = Caps::from_bits_truncate(caps.effective.bits());
         let real_uid = getuid().as_raw();
-        // As the kernel: a real user other than root has no capabilities there.
+        // As in the kernel, a real user other than root has no capabilities there.
         const SECBIT_NO_SETUID_FIXUP: usize = 1 << 2;
         let get = [libc::PR_GET_SECUREBITS as usize, 0, 0, 0, 0];
-        // SAFETY: only asks.
+        // SAFETY: it changes nothing.
         let secure_bits = unsafe { syscall(libc::SYS_prctl, get) }.unwrap_or(0) as usize;
         let keeps_caps = secure_bits & SECBIT_NO_SETUID_FIXUP != 0;
         let real = match real_uid {
@@ -118,7 +119,7 @@ impl Identity {
         })
     }
 
-    /// Of no user and no group, without capabilities.
+    /// The credentials of no user and no group, without capabilities.
     pub fn nobody() -> Self {
         let none = || Credentials {
             uid: u32::MAX,
@@ -131,7 +132,7 @@ impl Identity {
 }
 
 impl Credentials {
-    /// Who owns what a call creates.
+    /// The owner and group of an inode that a call creates.
     pub fn caller(&self) -> Caller {
         Caller { uid: self.uid, gid: self.gid }
     }
@@ -152,9 +153,9 @@ impl Credentials {
         self.uid == attr.uid || self.can(Caps::FOWNER)
     }
 
-    /// `EACCES` unless `want` is allowed (`generic_permission`).
+    /// Returns `EACCES` unless `want` is permitted (`generic_permission`).
     #[inline]
-    pub fn check(&self, fs: &dyn FileSystem, attr: &Attr, want: Access) -> Result<()> {
+    pub fn check(&self, fs: &dyn FileSystem, attr: &Attr, want: AccessMask) -> Result<()> {
         let is_dir = attr.kind == FileKind::Dir;
         if is_dir && self.can(Caps::DAC_OVERRIDE) {
             return Ok(());
@@ -162,16 +163,17 @@ impl Credentials {
         if self.is_granted(fs, attr, want)? {
             return Ok(());
         }
-        let read_only = if is_dir { !want.contains(Access::WRITE) } else { want == Access::READ };
+        let read_only =
+            if is_dir { !want.contains(AccessMask::WRITE) } else { want == AccessMask::READ };
         if read_only && self.can(Caps::DAC_READ_SEARCH) {
             return Ok(());
         }
-        let executable = !want.contains(Access::EXEC) || is_dir || attr.perm & 0o111 != 0;
+        let executable = !want.contains(AccessMask::EXEC) || is_dir || attr.perm & 0o111 != 0;
         if executable && self.can(Caps::DAC_OVERRIDE) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
-    /// What bits and ACL say (`acl_permission_check`).
-    fn is_granted(&self, fs: &dyn FileSystem, attr: &Attr, want: Access) -> Result<bool> {
+    /// Whether mode bits and ACL permit `want` (`acl_permission_check`).
+    fn is_granted(&self, fs: &dyn FileSystem, attr: &Attr, want: AccessMask) -> Result<bool> {
         let allows = |bits: u32| want.bits() & !bits == 0;
         if attr.uid == self.uid {
             return Ok(allows(attr.perm >> 6));
@@ -186,8 +188,8 @@ impl Credentials {
         Ok(allows(if self.in_group(attr.gid) { attr.perm >> 3 } else { attr.perm }))
     }
 
-    /// `posix_acl_permission`, for somebody who is not the owner.
-    fn acl_grants(&self, attr: &Attr, acl: &Acl, want: Access) -> bool {
+    /// Whether an ACL permits `want` to a user who is not the owner (`posix_acl_permission`).
+    fn acl_grants(&self, attr: &Attr, acl: &Acl, want: AccessMask) -> bool {
         let entries = acl.entries();
         let allows = |perm: u16| want.bits() & !u32::from(perm) == 0;
         let mask = entries.iter().find(|e| e.tag == Tag::Mask).map_or(0o7, |e| e.perm);
@@ -211,7 +213,7 @@ impl Credentials {
         !member && entries.iter().any(|e| e.tag == Tag::Other && allows(e.perm))
     }
 
-    /// `EPERM` where a sticky directory keeps the caller from removing or renaming the inode.
+    /// Returns `EPERM` if a sticky directory keeps the caller from removing or renaming the inode.
     pub fn check_sticky(&self, dir: &Attr, victim: &Attr) -> Result<()> {
         let sticky = dir.perm & 0o1000 != 0;
         if !sticky || self.uid == victim.uid || self.uid == dir.uid || self.can(Caps::FOWNER) {
@@ -227,8 +229,9 @@ impl Credentials {
         !self.can(Caps::FSETID) && attr.perm & (S_ISUID | S_ISGID | 0o111) != 0
     }
 
-    /// Whether a change by this caller takes set-group-ID from a file that is not group-executable,
-    /// too: it does where they are outside its group (`setattr_should_drop_sgid`).
+    /// Whether a change by this caller also takes set-group-ID from a file that is not
+    /// group-executable. It does if the caller is outside the file's group
+    /// (`setattr_should_drop_sgid`).
     pub fn drops_plain_setgid(&self, attr: &Attr) -> bool {
         attr.perm & (S_ISGID | S_IXGRP) == S_ISGID
             && attr.kind != FileKind::Dir
@@ -236,8 +239,8 @@ impl Credentials {
             && !self.can(Caps::FSETID)
     }
 
-    /// `mode` without the set-group-ID that an outsider may not give to a group-executable file in a
-    /// directory that hands on its group (`mode_strip_sgid`).
+    /// Returns `mode` without set-group-ID, if a user outside the group creates a group-executable
+    /// file in a directory that hands on its group (`mode_strip_sgid`).
     pub fn strip_setgid(&self, dir: &Attr, mode: u32) -> u32 {
         let both = S_ISGID | S_IXGRP;
         let hands_on = dir.perm & S_ISGID != 0 && mode & both == both;

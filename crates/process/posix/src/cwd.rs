@@ -1,40 +1,45 @@
-//! The working directory. In a pool it is a description, [`Segment::cwd`](crate::family::Segment::cwd):
-//! relative paths start from there. Elsewhere it is the kernel's; then a path that leads into a pool by its
-//! text (`mnt/file`, `../mnt/file`) is served as the absolute one. So is one that leads there from a directory above the
-//! mount point which the kernel has open.
+//! The working directory, and relative paths from it.
 //!
-//! The kernel tells its path without links, so leading `..` can be followed by its text. Two numbers of that
-//! are kept for each mount: how deep it is, and how much of it the mount point has, too ([`Prefix`]).
+//! A working directory in a pool is a description, [`Segment::cwd`](crate::family::Segment::cwd),
+//! from which relative paths start. Any other working directory is the kernel's. A relative path
+//! that leads from there into a pool by its text (`mnt/file`, `../mnt/file`) is served like the
+//! absolute path. So is a path relative to a descriptor of the kernel's, if that is a directory
+//! above the mount point.
 //!
-//! - **cwd-L1** The word of [`Cwd`] is another one before a call that changes the working directory returns. What
-//!   is found out stands for the word from before the look, and is not believed with another.
-//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest path leads this
-//!   user from the working directory to the mount. (It may lie where another mount hides it, or may not
-//!   be searched any more.)
+//! The kernel reports the path of the working directory without links, so that leading `..` can be
+//! followed by its text. For each mount, two numbers are kept: the depth of the working directory,
+//! and the number of components that it shares with the mount point ([`Prefix`]).
+//!
+//! - **cwd-L1** A call that changes the working directory changes the word of [`Cwd`] before it
+//!   returns. A finding carries the word from before the look, and counts only while the word is
+//!   the same.
+//! - **cwd-L2** Before the first path is served by a prefix, the kernel has shown that the shortest
+//!   path leads this user from the working directory to the mount. (The directory may lie where
+//!   another mount hides it, or the user may no longer search it.)
 
-use crate::creds::Access;
+use crate::creds::AccessMask;
 use crate::family::{CWD, OfdInit};
-use crate::held::{Held, Want};
-use crate::mount::Mount;
-use crate::served::{Call, Stop};
+use crate::held::{HeldInode, Want};
+use crate::mount::ServedMount;
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::walk::{Follow, PathWalk};
 use os::threads::OwnU32;
 use smallvec::SmallVec;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use vfs::{Errno, FileKind, Ino};
 
-/// Of the word: what is known. Above is how often it has changed.
+/// The bits of the word that tell what is known. The bits above count changes.
 const STATE: u32 = 3;
-/// To be found out when the first relative path comes.
+/// The next relative path finds out where the working directory is.
 const UNKNOWN: u32 = 0;
-/// In a pool, or nowhere that helps: what is not relative to a description is the kernel's.
+/// The working directory is in a pool, or its place cannot be used. A path that is not relative to
+/// a description is the kernel's.
 const KERNEL: u32 = 1;
-/// Outside: the prefixes of mounts tell.
+/// The working directory is outside of pools. The prefixes of mounts hold.
 const OUTSIDE: u32 = 2;
 
-/// What is known of the working directory, besides the description (cwd-L1).
+/// State of the working directory, besides its description (cwd-L1).
 #[derive(Default)]
 pub(crate) struct Cwd {
     word: AtomicU32,
@@ -51,32 +56,32 @@ impl Cwd {
         let _ = self.word.fetch_update(AcqRel, Relaxed, next);
     }
 
-    /// It may be anywhere now: the next relative path makes for another look.
+    /// Notes that the working directory may be anywhere. The next relative path looks again.
     pub fn forget(&self) {
         self.change(UNKNOWN);
     }
 
-    /// The kernel has entered a pool.
+    /// Notes that the kernel's working directory is in a pool.
     pub fn entered_pool(&self) {
         self.change(KERNEL);
     }
 
-    /// Ends a look that began with `word`; `false` where it comes too late.
+    /// Ends a look that began with `word`. Returns `false` if the word has changed since.
     fn finish_look(&self, word: u32, state: u32) -> bool {
         self.word.compare_exchange(word, word | state, AcqRel, Relaxed).is_ok()
     }
 }
 
-/// How the path of the working directory and a mount point lie to each other: numbers of components.
+/// Position of the working directory relative to a mount point, in components of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PathDepths {
-    /// Of the working directory.
+    /// Components of the working directory.
     depth: u16,
-    /// That both begin with.
+    /// Components with which both paths begin.
     shared: u16,
 }
 
-/// Whether the kernel has shown it (cwd-L2).
+/// Whether the kernel has shown that the shortest path leads to the mount (cwd-L2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     NotYet,
@@ -84,7 +89,8 @@ enum Shown {
     Refused,
 }
 
-/// How a relative path gets from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word they stand for.
+/// The way from the working directory to a mount point: [`PathDepths`], [`Shown`], and the word for
+/// which they hold.
 #[derive(Default)]
 pub(crate) struct Prefix(AtomicU64);
 
@@ -98,7 +104,7 @@ impl Prefix {
         self.0.store(Self::pack(word, depths, Shown::NotYet), Release);
     }
 
-    /// What stands for `word`.
+    /// Returns what holds for `word`, if anything does.
     #[inline]
     fn get(&self, word: u32) -> Option<(PathDepths, Shown)> {
         let packed = self.0.load(Acquire);
@@ -112,7 +118,7 @@ impl Prefix {
         (high & !STATE == word & !STATE).then_some((depths, shown))
     }
 
-    /// Remembers what the kernel has shown, unless something else stands there by now.
+    /// Stores what the kernel has shown, unless the word has changed.
     fn show(&self, word: u32, depths: PathDepths, shown: Shown) {
         let before = Self::pack(word, depths, Shown::NotYet);
         let _ = self.0.compare_exchange(before, Self::pack(word, depths, shown), AcqRel, Relaxed);
@@ -121,34 +127,30 @@ impl Prefix {
 
 /// The working directory, and relative paths that lead from there into a mount.
 pub struct WorkingDir {
-    walk: PathWalk,
+    path_walk: PathWalk,
     pub(crate) cwd: Cwd,
 }
 
-impl Deref for WorkingDir {
-    type Target = PathWalk;
-
-    #[inline]
-    fn deref(&self) -> &PathWalk {
-        &self.walk
-    }
-}
-
 impl WorkingDir {
-    pub(crate) fn new(walk: PathWalk) -> Self {
-        Self { walk, cwd: Cwd::default() }
+    pub(crate) fn new(path_walk: PathWalk) -> Self {
+        Self { path_walk, cwd: Cwd::default() }
     }
 
-    /// The working directory, where it is in a pool.
+    #[inline(always)]
+    pub(crate) fn path_walk(&self) -> &PathWalk {
+        &self.path_walk
+    }
+
+    /// The working directory, if it is in a pool.
     #[inline]
-    pub(crate) fn cwd(&self) -> Call<OfdRef<'_>> {
-        self.get_entry(self.cwd_entry())
+    pub(crate) fn cwd(&self) -> CallResult<OfdRef<'_>> {
+        self.table().get_entry(self.cwd_entry())
     }
 
-    /// The entry of the working directory.
+    /// The table entry of the working directory.
     #[inline]
     pub(crate) fn cwd_entry(&self) -> &OwnU32 {
-        let entry = &self.segment().cwd;
+        let entry = &self.table().segment().cwd;
         if entry.load(Relaxed) == 0 && self.cwd.is_unknown() {
             self.find_cwd();
         }
@@ -162,55 +164,58 @@ impl WorkingDir {
             return;
         }
         let mut buf = [0; libc::PATH_MAX as usize];
-        let Ok(path) = self.kernel.getcwd(&mut buf) else {
+        let Ok(path) = self.task().kernel.getcwd(&mut buf) else {
             self.cwd.finish_look(word, KERNEL);
             return;
         };
-        if self.mounts().any(|(_, mount)| mount.strip(path).is_some()) {
+        if self.task().mounts().any(|(_, mount)| mount.strip(path).is_some()) {
             if self.cwd.finish_look(word, KERNEL) {
-                // Where that is refused, relative paths are the kernel's.
+                // If that fails, relative paths are the kernel's.
                 let _ = self.enter_here(path);
             }
             return;
         }
         let names = || vfs::path::names(path);
         let depth = names().count() as u16;
-        for (_, mount) in self.mounts() {
+        for (_, mount) in self.task().mounts() {
             let shared = names().zip(mount.names(0)).take_while(|(a, b)| a == b).count() as u16;
             mount.prefix.put(word, PathDepths { depth, shared });
         }
         self.cwd.finish_look(word, OUTSIDE);
     }
 
-    /// Takes the directory to which `path` leads for the working directory, if it is the kernel's. Programs beside the
-    /// mount may have moved that, and made another in its place: the kernel hears of it later.
-    fn enter_here(&self, path: &[u8]) -> Call<()> {
-        let creds = &self.identity().effective;
-        let held = self.walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
-        let place = (self.mount(held.mount_index).spec.dev, held.ino.0);
-        let is_here = || if self.kernel.here()? == place { Ok(()) } else { Err(Stop::Kernel) };
+    /// Makes the directory at `path` the working directory, if the kernel is in it, too. A program
+    /// with direct access may have moved the kernel's directory and created another at its path,
+    /// of which the kernel learns later.
+    fn enter_here(&self, path: &[u8]) -> CallResult<()> {
+        let creds = &self.task().identity().effective;
+        let held =
+            self.path_walk().walk_absolute(Want::Hold, path, Follow::Always, creds)?.existing()?;
+        let place = (self.task().mount(held.mount_index).spec.dev, held.ino.0);
+        let is_here =
+            || if self.task().kernel.here()? == place { Ok(()) } else { Err(CallStop::Kernel) };
         self.change_to(held, is_here)
     }
 
-    /// To be called after the kernel's `chdir` or `fchdir` succeeded where the answer here was
-    /// `Kernel`: the working directory is elsewhere now.
+    /// Notes that the working directory is elsewhere. To be called after `chdir` or `fchdir` of the
+    /// kernel succeeded, if the answer here was `Kernel`.
     pub fn left_pool(&self) {
-        // cwd-L1: before the description, without which prefixes are asked.
+        // cwd-L1: the word changes first, because a call without a description uses prefixes.
         self.cwd.forget();
         self.set_cwd(None);
     }
 
-    /// Takes a directory for the working directory, if this user may make it that and `by_kernel` says that the kernel
-    /// is there, too.
+    /// Makes a directory the working directory, if this user may enter it and `by_kernel` confirms
+    /// that it is the kernel's, too.
     pub(crate) fn change_to(
         &self,
-        held: Held<'_>,
-        by_kernel: impl FnOnce() -> Call<()>,
-    ) -> Call<()> {
+        held: HeldInode<'_>,
+        by_kernel: impl FnOnce() -> CallResult<()>,
+    ) -> CallResult<()> {
         if held.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
-        held.check(&self.identity().effective, Access::EXEC)?;
+        held.check(&self.task().identity().effective, AccessMask::EXEC)?;
         let init = OfdInit {
             mount: held.mount_index as u32,
             ino: held.ino,
@@ -222,56 +227,60 @@ impl WorkingDir {
         by_kernel()?;
         self.cwd.entered_pool();
         held.into_reference()?;
-        let described = self.describe(&init).inspect_err(|_| {
-            self.mount(init.mount as usize).attached().fs.forget(init.ino, 1);
+        let described = self.table().describe(&init).inspect_err(|_| {
+            self.task().mount(init.mount as usize).attached().fs.forget(init.ino, 1);
         });
         // Without a description, relative paths are the kernel's.
         self.set_cwd(described.ok());
         Ok(())
     }
 
-    /// The working directory is this description now, whose hold it takes over.
+    /// Makes a description the working directory, and takes over its hold.
     pub(crate) fn set_cwd(&self, ofd: Option<OfdRef<'_>>) {
         let handle = ofd.as_ref().map_or(0, |ofd| ofd.handle);
         std::mem::forget(ofd);
-        let old = self.member().segment().cwd.swap(handle, AcqRel);
+        let old = self.table().member().segment().cwd.swap(handle, AcqRel);
         if old != 0 {
-            self.put(old);
+            self.table().put(old);
         }
     }
 
-    /// The path of the working directory where relative paths are the kernel's, for the same reason.
-    pub(crate) fn path_of_kernels(&self) -> Call<Vec<u8>> {
+    /// Returns the path of a working directory that has no description here, but is in a pool.
+    pub(crate) fn path_of_kernels(&self) -> CallResult<Vec<u8>> {
         let mut buf = [0; libc::PATH_MAX as usize];
-        let path = self.kernel.getcwd(&mut buf).map_err(|err| match err {
-            // Libc may have asked before the kernel heard of it.
+        let path = self.task().kernel.getcwd(&mut buf).map_err(|err| match err {
+            // Libc may have asked before the kernel learned of the removal.
             Errno::NOENT => err.into(),
-            _ => Stop::Kernel,
+            _ => CallStop::Kernel,
         })?;
-        let mut mounts = self.mounts();
-        let (index, mount) = mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(Stop::Kernel)?;
-        self.reach_mount(mount)?;
-        match self.kernel.here()? {
+        let mut mounts = self.task().mounts();
+        let (index, mount) =
+            mounts.find(|(_, m)| m.strip(path).is_some()).ok_or(CallStop::Kernel)?;
+        self.path_walk().reach_mount(mount)?;
+        match self.task().kernel.here()? {
             (dev, ino) if dev == mount.spec.dev => {
-                self.path_of(index, Ino(ino)).map_err(|err| match err {
+                self.promotions().path_of(index, Ino(ino)).map_err(|err| match err {
                     Errno::STALE => Errno::NOENT.into(),
                     err => err.into(),
                 })
             }
-            _ => Err(Stop::Kernel),
+            _ => Err(CallStop::Kernel),
         }
     }
 
-    /// The mount that a relative path leads into from a working directory outside, and what remains of the
-    /// path below the mount point.
-    pub(crate) fn mount_by_prefix<'a>(&self, path: &'a [u8]) -> Call<(usize, &Mount, &'a [u8])> {
+    /// Finds the mount into which a relative path leads from a working directory outside. Returns
+    /// the mount, and the rest of the path below the mount point.
+    pub(crate) fn mount_by_prefix<'a>(
+        &self,
+        path: &'a [u8],
+    ) -> CallResult<(usize, &ServedMount, &'a [u8])> {
         let word = self.cwd.word.load(Acquire);
         if word & STATE != OUTSIDE {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let (climbed, names) = climb(path);
-        let mut best: Option<(usize, &Mount, &[u8])> = None;
-        for (i, mount) in self.mounts() {
+        let mut best: Option<(usize, &ServedMount, &[u8])> = None;
+        for (i, mount) in self.task().mounts() {
             let Some((depths, _)) = mount.prefix.get(word) else { continue };
             let at = usize::from(depths.depth).saturating_sub(climbed);
             if at <= usize::from(depths.shared)
@@ -281,24 +290,25 @@ impl WorkingDir {
                 best = Some((i, mount, rest));
             }
         }
-        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
-        self.reach_mount(mount)?;
+        let (index, mount, rest) = best.ok_or(CallStop::Kernel)?;
+        self.path_walk().reach_mount(mount)?;
         self.check_prefix(mount, word)?;
         let slashes = rest.iter().take_while(|&&b| b == b'/').count();
         Ok((index, mount, &rest[slashes..]))
     }
 
-    /// The mount that a relative path leads into from a directory of the kernel's, and what remains of the path below the
-    /// mount point. Only where the path's text leads there from some directory above, the kernel is asked whether it is this one.
+    /// Finds the mount into which a relative path leads from a directory of the kernel's. Returns
+    /// the mount, and the rest of the path below the mount point. Asks the kernel only if the
+    /// path's text leads there from a directory above the mount point.
     pub(crate) fn mount_below<'a>(
         &self,
         dirfd: i32,
         path: &'a [u8],
-    ) -> Call<(usize, &Mount, &'a [u8])> {
-        if self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+    ) -> CallResult<(usize, &ServedMount, &'a [u8])> {
+        if self.path_walk().foreign_namespace.load(Relaxed) {
+            return Err(CallStop::Kernel);
         }
-        for (index, mount) in self.mounts() {
+        for (index, mount) in self.task().mounts() {
             let depth = mount.names(0).count();
             for passed in 0..depth {
                 let Some(rest) = mount.strip_names(path, passed) else { continue };
@@ -307,37 +317,39 @@ impl WorkingDir {
                     above.extend_from_slice(name);
                     above.push(b'/');
                 }
-                let (device, ino, _) = self.kernel.identity(dirfd)?;
-                if self.kernel.place(&above) == Ok((device, ino)) {
-                    self.reach_mount(mount)?;
+                let (device, ino, _) = self.task().kernel.identity(dirfd)?;
+                if self.task().kernel.place(&above) == Ok((device, ino)) {
+                    self.path_walk().reach_mount(mount)?;
                     let slashes = rest.iter().take_while(|&&b| b == b'/').count();
                     return Ok((index, mount, &rest[slashes..]));
                 }
             }
         }
-        Err(Stop::Kernel)
+        Err(CallStop::Kernel)
     }
 
-    /// cwd-L2; where threads may have different users, the kernel is asked each time. Longer paths to the mount lead through
-    /// directories above its mount point, which are looked at for absolute paths.
-    fn check_prefix(&self, mount: &Mount, word: u32) -> Call<()> {
-        let (depths, mut shown) = mount.prefix.get(word).ok_or(Stop::Kernel)?;
-        if shown == Shown::NotYet || self.identities.differ() {
+    /// Checks cwd-L2. If threads may have different users, asks the kernel each time. A longer path
+    /// to the mount leads through directories above its mount point, which are checked as for
+    /// absolute paths.
+    fn check_prefix(&self, mount: &ServedMount, word: u32) -> CallResult<()> {
+        let (depths, mut shown) = mount.prefix.get(word).ok_or(CallStop::Kernel)?;
+        if shown == Shown::NotYet || self.task().identities.differ() {
             let climb = std::iter::repeat_n(&b".."[..], (depths.depth - depths.shared).into());
             let mut path = SmallVec::<[u8; 256]>::new();
             for name in climb.chain(mount.names(depths.shared.into())) {
                 path.extend_from_slice(name);
                 path.push(b'/');
             }
-            let leads_there = self.kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
+            let leads_there =
+                self.task().kernel.place(&path).is_ok_and(|(dev, _)| dev == mount.spec.dev);
             shown = if leads_there { Shown::Yes } else { Shown::Refused };
             mount.prefix.show(word, depths, shown);
         }
-        if shown == Shown::Yes { Ok(()) } else { Err(Stop::Kernel) }
+        if shown == Shown::Yes { Ok(()) } else { Err(CallStop::Kernel) }
     }
 }
 
-/// How many directories a relative path first climbs, and what remains of it.
+/// Returns the number of directories that a relative path first climbs, and the rest of it.
 fn climb(path: &[u8]) -> (usize, &[u8]) {
     let (mut climbed, mut rest) = (0, path);
     loop {

@@ -1,23 +1,24 @@
-//! Closing and duplicating, and what is asked of a descriptor.
+//! Calls on descriptors: `close`, `dup`, `fcntl`, `close_range`.
 //!
-//! - **descriptors-D1** The descriptor is the kernel's: a duplicate of a placeholder opened with `O_PATH`. Lowest
-//!   free descriptor, close-on-exec and limits are its business (parked-N1–N4 in `parked`).
-//! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked and filled after it
-//!   was opened, so that it never refers to somebody else's descriptor.
+//! - **descriptors-D1** The descriptor is the kernel's: a duplicate of a placeholder opened with
+//!   `O_PATH`. The kernel keeps the lowest free descriptor, close-on-exec and limits (parked-N1–N4
+//!   in `parked`).
+//! - **descriptors-D2** An entry of the table is emptied before its descriptor is closed or parked,
+//!   and filled after the descriptor was opened. So it never refers to a descriptor of another
+//!   file.
 
-use crate::family::{CREATED, HIDDEN, Handle, ON_KERNEL, PARKED, PROMOTED, described};
-use crate::noted::Why;
+use crate::family::{CREATED, HIDDEN, ON_KERNEL, OfdHandle, PARKED, PROMOTED, described};
+use crate::noted::NoteReason;
 use crate::promote::Promotions;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Served};
-use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 use vfs::FileKind;
 
 /// `F_CREATED_QUERY` (Linux 6.12).
 const CREATED_QUERY: i32 = 1024 + 4;
-/// What `F_SETFL` changes.
+/// Flags that `F_SETFL` changes.
 pub(crate) const SETTABLE: i32 =
     libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
 
@@ -26,34 +27,30 @@ pub struct Descriptors {
     promotions: Promotions,
 }
 
-impl Deref for Descriptors {
-    type Target = Promotions;
-
-    #[inline]
-    fn deref(&self) -> &Promotions {
-        &self.promotions
-    }
-}
-
 impl Descriptors {
     pub(crate) fn new(promotions: Promotions) -> Self {
         Self { promotions }
     }
 
-    /// Promotes what has become standard input, output or error: libc reads and writes there without asking
-    /// us. It does so with files only.
-    fn promote_stream(&self, fd: i32, ofd: &OfdRef<'_>) -> Result<(), Errno> {
-        let is_file = ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0;
-        if fd <= 2 && is_file { self.promote_ofd(ofd) } else { Ok(()) }
+    #[inline(always)]
+    pub(crate) fn promotions(&self) -> &Promotions {
+        &self.promotions
     }
 
-    /// [`promote_stream`](Self::promote_stream) for a descriptor that the program does not know yet: it is closed where
-    /// that fails.
+    /// Promotes a file that has become standard input, output or error: libc reads and writes there
+    /// by itself. Only regular files need that.
+    fn promote_stream(&self, fd: i32, ofd: &OfdRef<'_>) -> Result<(), Errno> {
+        let is_file = ofd.kind() == FileKind::File && ofd.oflags() & libc::O_PATH == 0;
+        if fd <= 2 && is_file { self.promotions().promote_ofd(ofd) } else { Ok(()) }
+    }
+
+    /// Promotes like [`promote_stream`](Self::promote_stream), for a descriptor that the program
+    /// does not know yet. Closes the descriptor if that fails.
     pub(crate) fn promote_new_stream(&self, fd: i32) -> Result<(), Errno> {
         if fd > 2 {
             return Ok(());
         }
-        let Ok(ofd) = self.get(fd) else { return Ok(()) };
+        let Ok(ofd) = self.table().get(fd) else { return Ok(()) };
         self.promote_stream(fd, &ofd).inspect_err(|_| {
             let _ = self.close(fd);
         })
@@ -64,41 +61,44 @@ impl Descriptors {
         self.close_call(fd).into()
     }
 
-    fn close_call(&self, fd: i32) -> Call<()> {
-        let entry = self.entry(fd).ok_or(Stop::Kernel)?;
+    fn close_call(&self, fd: i32) -> CallResult<()> {
+        let entry = self.table().entry(fd).ok_or(CallStop::Kernel)?;
         match entry.load(Relaxed) {
-            0 => return Err(Stop::Kernel),
+            0 => return Err(CallStop::Kernel),
             HIDDEN | PARKED => return Err(Errno::BADF.into()),
             _ => {}
         }
-        let table = self.lock_table();
+        let table = self.table().lock_table();
         self.drop_locks(&table, fd);
-        let _ofd = self.uninstall(&table, fd).ok_or(Stop::Kernel)?;
-        let closed = self.give_fd(&table, fd);
+        let _ofd = self.table().uninstall(&table, fd).ok_or(CallStop::Kernel)?;
+        let closed = self.fd_allocator().give_fd(&table, fd);
         drop(table);
         Ok(closed?)
     }
 
-    /// Closing any description of an inode, but those of `O_PATH`, ends this process's POSIX locks on it. To be
-    /// called with the table locked, while the entry is still that of what is closed.
+    /// Ends this process's POSIX locks on the inode of a descriptor that is being closed. Closing
+    /// any description ends them, except one of `O_PATH`. To be called with the table locked,
+    /// before the entry changes.
     fn drop_locks(&self, table: &TableLock<'_>, fd: i32) {
-        if self.noted.is_empty() {
+        if self.promotions().noted.is_empty() {
             return;
         }
-        let entry = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        let entry = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire));
         let Some(handle) = described(entry) else { return };
-        let ofd = self.family.ofd(handle);
+        let ofd = self.table().family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
-        if ofd.oflags() & libc::O_PATH != 0 || !self.noted.remove(mount, ino, Why::Locks) {
+        if ofd.oflags() & libc::O_PATH != 0
+            || !self.promotions().noted.remove(mount, ino, NoteReason::Locks)
+        {
             return;
         }
         let mut ended = entry & ON_KERNEL != 0;
-        while let Some(kept) = self.noted.take_kept(mount, ino) {
-            self.unhide(kept);
+        while let Some(kept) = self.promotions().noted.take_kept(mount, ino) {
+            self.fd_allocator().unhide(kept);
             ended = true;
         }
         if !ended {
-            self.end_locks(table, ofd);
+            self.promotions().end_locks(table, ofd);
         }
     }
 
@@ -107,19 +107,20 @@ impl Descriptors {
         self.close_range_call(first, last, flags).into()
     }
 
-    fn close_range_call(&self, first: u32, last: u32, flags: u32) -> Call<()> {
-        let end = self.fd_end() as u32;
+    fn close_range_call(&self, first: u32, last: u32, flags: u32) -> CallResult<()> {
+        let end = self.table().fd_end() as u32;
         let known = libc::CLOSE_RANGE_CLOEXEC | libc::CLOSE_RANGE_UNSHARE;
         if first > last || first >= end || flags & !known != 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         if flags & libc::CLOSE_RANGE_UNSHARE != 0 {
-            // Above every descriptor: nothing is closed, but descriptors are this thread's own now.
-            self.kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+            // The range lies above every descriptor. It closes nothing, but gives this thread its
+            // own table.
+            self.task().kernel.close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
         }
-        self.unpark();
+        self.fd_allocator().unpark();
         let flags = flags & libc::CLOSE_RANGE_CLOEXEC;
-        self.forget_fd_records(first as i32..last.min(end - 1) as i32 + 1);
+        self.fd_allocator().forget_fd_records(first as i32..last.min(end - 1) as i32 + 1);
         if flags == 0 {
             for fd in first..=last.min(end - 1) {
                 let _ = self.close_call(fd as i32);
@@ -127,24 +128,26 @@ impl Descriptors {
         }
         self.close_range_in_kernel(first, last, flags)?;
         if flags == 0 {
-            self.fd_freed(first as i32);
+            self.fd_allocator().fd_freed(first as i32);
         }
         Ok(())
     }
 
-    /// `close_range` of what the kernel has, but for descriptors of our own: all that a process does which shares this
-    /// one's table of descriptors, but not its memory.
+    /// Makes the `close_range` of the kernel, and spares descriptors of our own. A process that
+    /// shares this one's table of descriptors, but not its memory, makes no more than this.
     pub fn close_range_in_kernel(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
-        let end = self.fd_end() as u32;
+        let end = self.table().fd_end() as u32;
         let mut from = first;
-        for fd in (first..end.min(last.saturating_add(1))).filter(|&fd| self.hides(fd as i32)) {
+        for fd in
+            (first..end.min(last.saturating_add(1))).filter(|&fd| self.table().hides(fd as i32))
+        {
             if from < fd {
-                self.kernel.close_range(from, fd - 1, flags)?;
+                self.task().kernel.close_range(from, fd - 1, flags)?;
             }
             from = fd + 1;
         }
         if from <= last {
-            self.kernel.close_range(from, last, flags)?;
+            self.task().kernel.close_range(from, last, flags)?;
         }
         Ok(())
     }
@@ -155,38 +158,39 @@ impl Descriptors {
     }
 
     /// `F_DUPFD` and `F_DUPFD_CLOEXEC`.
-    fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> Call<i32> {
-        let ofd = self.get(fd)?;
-        let table = self.lock_table();
-        self.unpark_all(&table);
+    fn dup_from(&self, fd: i32, min: i32, cloexec: bool) -> CallResult<i32> {
+        let ofd = self.table().get(fd)?;
+        let table = self.table().lock_table();
+        self.fd_allocator().unpark_all(&table);
         let new = if min == 0 {
-            self.parked.raise(|| self.kernel.dup(fd, 0, cloexec))?
+            self.fd_allocator().parked.raise(|| self.task().kernel.dup(fd, 0, cloexec))?
         } else {
-            self.kernel.dup(fd, min, cloexec)?
+            self.task().kernel.dup(fd, min, cloexec)?
         };
-        if self.entry(new).is_none() {
-            let _ = self.close_fd(new);
+        if self.table().entry(new).is_none() {
+            let _ = self.fd_allocator().close_fd(new);
             drop(table);
-            // The descriptor is beyond our table: it is the kernel's.
-            self.promote_ofd(&ofd)?;
-            return Err(Stop::Kernel);
+            // The descriptor is beyond our table, so it is the kernel's.
+            self.promotions().promote_ofd(&ofd)?;
+            return Err(CallStop::Kernel);
         }
-        self.copy_fd_record(fd, new, cloexec);
-        let before = self.install(&table, new, ofd, self.on_kernel(fd));
+        self.fd_allocator().copy_fd_record(fd, new, cloexec);
+        let before = self.table().install(&table, new, ofd, self.on_kernel(fd));
         drop((table, before));
         self.promote_new_stream(new)?;
         Ok(new)
     }
 
-    /// [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be asked with the table locked.
-    fn on_kernel(&self, fd: i32) -> Handle {
-        self.entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
+    /// Returns [`ON_KERNEL`] if a descriptor is a duplicate of the kernel's description. To be
+    /// called with the table locked.
+    fn on_kernel(&self, fd: i32) -> OfdHandle {
+        self.table().entry(fd).map_or(0, |entry| entry.load(Acquire) & ON_KERNEL)
     }
 
     /// `dup2`. `old`, `new`, both or neither may be ours.
     pub fn dup2(&self, old: i32, new: i32) -> Served<i32> {
         if old == new {
-            return self.get(old).map(|_| new).into();
+            return self.table().get(old).map(|_| new).into();
         }
         self.dup_to(old, new, false).into()
     }
@@ -199,71 +203,73 @@ impl Descriptors {
         self.dup_to(old, new, flags & libc::O_CLOEXEC != 0).into()
     }
 
-    fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> Call<i32> {
+    fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> CallResult<i32> {
         if new < 0 {
-            return self.get(old).and(Err(Errno::BADF.into()));
+            return self.table().get(old).and(Err(Errno::BADF.into()));
         }
-        self.unpark();
-        if self.entry(new).is_some_and(|entry| entry.load(Acquire) == HIDDEN) {
+        self.fd_allocator().unpark();
+        if self.table().entry(new).is_some_and(|entry| entry.load(Acquire) == HIDDEN) {
             self.relocate(new)?;
-            // What has moved is there still, unseen.
+            // The moved descriptor is still open, unseen by the program.
             let put_over = self.put_over(old, new, cloexec, true);
             return put_over.inspect_err(|_| {
-                let _ = self.close_fd(new);
+                let _ = self.fd_allocator().close_fd(new);
             });
         }
-        let is_ours = self.owns(new);
+        let is_ours = self.table().owns(new);
         self.put_over(old, new, cloexec, is_ours)
     }
 
     /// Makes `new`, which the library knows if it `is_ours`, a duplicate of `old`.
-    fn put_over(&self, old: i32, new: i32, cloexec: bool, is_ours: bool) -> Call<i32> {
-        let ofd = match self.get(old) {
+    fn put_over(&self, old: i32, new: i32, cloexec: bool, is_ours: bool) -> CallResult<i32> {
+        let ofd = match self.table().get(old) {
             Ok(ofd) => ofd,
-            Err(Stop::Kernel) if is_ours => {
-                let table = self.lock_table();
-                self.kernel.dup3(old, new, cloexec)?;
+            Err(CallStop::Kernel) if is_ours => {
+                let table = self.table().lock_table();
+                self.task().kernel.dup3(old, new, cloexec)?;
                 self.drop_locks(&table, new);
-                self.forget_fd_records(new..new + 1);
-                let before = self.uninstall(&table, new);
+                self.fd_allocator().forget_fd_records(new..new + 1);
+                let before = self.table().uninstall(&table, new);
                 drop((table, before));
                 return Ok(new);
             }
             Err(stop) => return Err(stop),
         };
-        if self.entry(new).is_none() {
-            self.promote_ofd(&ofd)?;
-            return Err(Stop::Kernel);
+        if self.table().entry(new).is_none() {
+            self.promotions().promote_ofd(&ofd)?;
+            return Err(CallStop::Kernel);
         }
         self.promote_stream(new, &ofd)?;
-        let table = self.lock_table();
-        self.kernel.dup3(old, new, cloexec)?;
+        let table = self.table().lock_table();
+        self.task().kernel.dup3(old, new, cloexec)?;
         self.drop_locks(&table, new);
-        self.copy_fd_record(old, new, cloexec);
-        let before = self.install(&table, new, ofd, self.on_kernel(old));
+        self.fd_allocator().copy_fd_record(old, new, cloexec);
+        let before = self.table().install(&table, new, ofd, self.on_kernel(old));
         drop((table, before));
         Ok(new)
     }
 
-    /// The program wants the number of a descriptor of our own: that one moves.
-    fn relocate(&self, fd: i32) -> Call<()> {
-        let _table = self.lock_table();
-        let Some(entry) = self.entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN) else {
+    /// Moves a descriptor of our own whose number the program wants.
+    fn relocate(&self, fd: i32) -> CallResult<()> {
+        let _table = self.table().lock_table();
+        let Some(entry) = self.table().entry(fd).filter(|entry| entry.load(Acquire) == HIDDEN)
+        else {
             return Ok(());
         };
-        let moved = self.kernel.dup(fd, fd + 1, true)?;
-        let placeholder = self.mounts().find(|(_, mount)| mount.placeholder() == fd);
-        let capability = self.mounts().find(|(_, mount)| mount.capability() == Some(Some(fd)));
+        let moved = self.task().kernel.dup(fd, fd + 1, true)?;
+        let placeholder = self.task().mounts().find(|(_, mount)| mount.placeholder() == fd);
+        let capability =
+            self.task().mounts().find(|(_, mount)| mount.capability() == Some(Some(fd)));
         if let Some((_, mount)) = placeholder {
             mount.move_placeholder(moved);
         } else if let Some((_, mount)) = capability {
             mount.set_capability(Some(moved));
-        } else if !self.noted.move_kept(fd, moved) {
-            // Given to `hide` by the front end, which knows it by its number.
-            let _ = self.kernel.close(moved);
+        } else if !self.promotions().noted.move_kept(fd, moved) {
+            // The front end had it hidden, and knows it by its number.
+            let _ = self.task().kernel.close(moved);
             return Err(Errno::BADF.into());
         }
-        self.mark_hidden(moved);
+        self.fd_allocator().mark_hidden(moved);
         entry.store(0, Release);
         Ok(())
     }
@@ -273,8 +279,8 @@ impl Descriptors {
         self.fcntl_call(fd, cmd, arg).into()
     }
 
-    fn fcntl_call(&self, fd: i32, cmd: i32, arg: libc::c_long) -> Call<i32> {
-        let ofd = self.get(fd)?;
+    fn fcntl_call(&self, fd: i32, cmd: i32, arg: libc::c_long) -> CallResult<i32> {
+        let ofd = self.table().get(fd)?;
         let path_only = ofd.oflags() & libc::O_PATH != 0;
         match cmd {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
@@ -283,12 +289,14 @@ impl Descriptors {
                 self.dup_from(fd, min, cmd == libc::F_DUPFD_CLOEXEC)
             }
             // The kernel keeps this flag on the descriptor (descriptors-D1).
-            libc::F_GETFD => Ok(if self.kernel.is_cloexec(fd)? { libc::FD_CLOEXEC } else { 0 }),
+            libc::F_GETFD => {
+                Ok(if self.task().kernel.is_cloexec(fd)? { libc::FD_CLOEXEC } else { 0 })
+            }
             libc::F_SETFD => {
                 let cloexec = arg as i32 & libc::FD_CLOEXEC != 0;
-                let _table = self.lock_table();
-                self.kernel.set_cloexec(fd, cloexec)?;
-                self.copy_fd_record(fd, fd, cloexec);
+                let _table = self.table().lock_table();
+                self.task().kernel.set_cloexec(fd, cloexec)?;
+                self.fd_allocator().copy_fd_record(fd, fd, cloexec);
                 Ok(0)
             }
             libc::F_GETFL => Ok(ofd.oflags()),
@@ -299,28 +307,29 @@ impl Descriptors {
                 let asked = arg as i32;
                 let had = ofd.oflags();
                 if asked & !had & libc::O_NOATIME != 0
-                    && !self.identity().effective.owns(&ofd.attr()?)
+                    && !self.task().identity().effective.owns(&ofd.attr()?)
                 {
                     return Err(Errno::PERM.into());
                 }
                 let flags = had & !SETTABLE | asked & SETTABLE;
                 if ofd.is(PROMOTED) {
-                    self.adopt(&ofd)?;
-                    self.kernel.set_status(fd, flags)?;
+                    self.promotions().adopt(&ofd)?;
+                    self.task().kernel.set_status(fd, flags)?;
                 }
                 ofd.flags.store(flags as u32, Relaxed);
                 Ok(0)
             }
             _ => {
-                self.promote_ofd(&ofd)?;
-                Err(Stop::Kernel)
+                self.promotions().promote_ofd(&ofd)?;
+                Err(CallStop::Kernel)
             }
         }
     }
 
-    /// Whether the kernel has the description of `fd`, too.
+    /// Whether the kernel has a description for `fd`, too.
     pub fn is_promoted(&self, fd: i32) -> bool {
-        let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
-        handle == 0 || described(handle).is_some_and(|ofd| self.family.ofd(ofd).is(PROMOTED))
+        let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire));
+        handle == 0
+            || described(handle).is_some_and(|ofd| self.table().family.ofd(ofd).is(PROMOTED))
     }
 }

@@ -1,8 +1,8 @@
-//! Listings, and the working directory.
+//! Listings of directories, and the calls on the working directory.
 
-use crate::held::Held;
+use crate::held::HeldInode;
 use crate::names::Names;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::{Errno, Served};
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
@@ -12,7 +12,7 @@ use vfs::FileKind;
 pub struct DirItem<'a> {
     /// Inode number.
     pub ino: u64,
-    /// Where a listing continues after this entry (`d_off`).
+    /// The offset at which a listing continues after this entry (`d_off`).
     pub offset: i64,
     /// `DT_*`.
     pub kind: u8,
@@ -21,16 +21,17 @@ pub struct DirItem<'a> {
 }
 
 impl Names {
-    /// Lists from the description's offset, which follows the entries taken, until `emit` returns
-    /// `false` (that entry is listed again) or the end. Returns whether the end was reached. `emit`
-    /// must not call the process layer. `ENOTDIR`; `ENOENT` for a directory that was removed.
+    /// Lists a directory from the description's offset on. Stops at the end, or when `emit` returns
+    /// `false`; the entry that `emit` refused is listed again. The offset follows the entries
+    /// taken. Returns whether the end was reached. `emit` must not call the process layer.
+    /// `ENOTDIR`; `ENOENT` for a directory that was removed.
     pub fn getdents(&self, fd: i32, emit: &mut dyn FnMut(&DirItem<'_>) -> bool) -> Served<bool> {
         let mut call = || {
-            let ofd = self.get_open(fd)?;
+            let ofd = self.table().get_open(fd)?;
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            let offset = self.lock_offset(&ofd)?;
+            let offset = self.promotions().lock_offset(&ofd)?;
             let mut at = offset.get()?;
             let mut ended = true;
             let is_access = ofd.oflags() & libc::O_NOATIME == 0;
@@ -57,49 +58,50 @@ impl Names {
             offset.set(at)?;
             Ok(ended)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    /// `chdir`. The kernel's working directory changes, too, so that libc's own paths agree. After
-    /// an answer of `Kernel`, and success there, `left_pool` must be called.
+    /// `chdir`. Changes the kernel's working directory, too, so that libc's own paths agree. If the
+    /// answer is `Kernel`, and the call of the kernel succeeds, the caller must call `left_pool`.
     pub fn chdir(&self, path: &[u8]) -> Served<()> {
         let call = || {
-            let held = self.find(libc::AT_FDCWD, path, 0)?;
-            self.change_to(held, || self.kernel.chdir(path).map_err(Stop::from))
+            let held = self.paths().find(libc::AT_FDCWD, path, 0)?;
+            self.working_dir()
+                .change_to(held, || self.task().kernel.chdir(path).map_err(CallStop::from))
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `fchdir`; as [`chdir`](Self::chdir).
     pub fn fchdir(&self, fd: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get(fd)?;
+            let ofd = self.table().get(fd)?;
             if ofd.kind() != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
-            // It stays as long as `held` does.
-            let description = self.family.ofd(ofd.handle);
-            let held = Held::description(self, ofd);
-            self.change_to(held, || {
-                let table = self.lock_table();
-                let change = |path: &[u8]| self.kernel.chdir(path);
-                self.by_path(&table, description, change).map_err(Stop::from)
+            // The description stays as long as `held` does.
+            let description = self.table().family.ofd(ofd.handle);
+            let held = HeldInode::description(self.task(), ofd);
+            self.working_dir().change_to(held, || {
+                let table = self.table().lock_table();
+                let change = |path: &[u8]| self.task().kernel.chdir(path);
+                self.promotions().by_path(&table, description, change).map_err(CallStop::from)
             })
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    /// `getcwd`: writes the path, without NUL; returns its length. `ERANGE` where it and a NUL do not
-    /// fit; `ENOENT` where the directory was removed.
+    /// `getcwd`: writes the path, without NUL, and returns its length. `ERANGE` if it does not fit
+    /// together with a NUL; `ENOENT` if the directory was removed.
     pub fn getcwd(&self, buf: &mut [u8]) -> Served<usize> {
-        // Only the kernel knows whether the root leads there (`chroot`).
-        if self.foreign_namespace.load(Relaxed) {
+        // After `chroot`, only the kernel knows whether the root leads there.
+        if self.path_walk().foreign_namespace.load(Relaxed) {
             return Served::Kernel;
         }
         let mut call = || {
-            let path = match self.cwd() {
-                Ok(ofd) => self.path_of(ofd.mount_index(), ofd.ino())?,
-                Err(Stop::Kernel) => self.path_of_kernels()?,
+            let path = match self.working_dir().cwd() {
+                Ok(ofd) => self.promotions().path_of(ofd.mount_index(), ofd.ino())?,
+                Err(CallStop::Kernel) => self.working_dir().path_of_kernels()?,
                 Err(stop) => return Err(stop),
             };
             if path.len() >= buf.len() {
@@ -108,6 +110,6 @@ impl Names {
             buf[..path.len()].copy_from_slice(&path);
             Ok(path.len())
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 }

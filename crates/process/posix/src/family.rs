@@ -1,17 +1,19 @@
 //! The memory that a family of forked processes shares: open file descriptions, and each process's
 //! table of descriptors.
 //!
-//! Zeroed shared memory of a fixed size, sparse: what is not used takes no pages. Nothing in it is a
-//! pointer.
+//! It is zeroed shared memory of a fixed size. Parts that are not used take no pages. It contains
+//! no pointers.
 //!
-//! - **family-F1** A process *holds* a description while one of its descriptors refers to it, its working
-//!   directory is it, or a call uses it: `Segment::holds` counts these. The first hold of a process
-//!   comes with one engine reference, which the last gives back.
-//! - **family-F2** `Ofd::holders` counts the processes that hold it; 0 means free.
-//! - **family-F3** A segment belongs to a live process or is swept: its holds and locks are given back.
-//! - **family-F4** That of a process which has died in a fork waits for the child, which has yet to inherit it: for
-//!   half a minute, unless the child says that it is there. A child that comes later (it was stopped as it
-//!   was born) finds that out and inherits nothing.
+//! - **family-F1** A process *holds* a description while one of its descriptors refers to it, it is
+//!   the working directory, or a call uses it. `Segment::holds` counts these. The first hold of a
+//!   process comes with one reference of the engine, which the last hold gives back.
+//! - **family-F2** `Ofd::holders` counts the processes that hold a description. 0 means that it is
+//!   free.
+//! - **family-F3** A segment belongs to a live process, or it is swept: its holds and locks are
+//!   given back.
+//! - **family-F4** The segment of a process that died in a fork waits for the child, which is to
+//!   inherit it. It waits half a minute, or longer if the child has announced itself. A child that
+//!   comes later (it was stopped right after its birth) detects that and inherits nothing.
 
 #![allow(unsafe_code)]
 
@@ -28,37 +30,38 @@ use vfs::{Errno, FileKind, Ino};
 pub const FDS: usize = 1 << 16;
 /// Open file descriptions of a family.
 pub const OFDS: usize = 1 << 14;
-/// Processes of a family; further ones get a segment that nobody sweeps.
+/// Processes of a family. Further ones get a segment that is not swept.
 const SEGMENTS: usize = 256;
 
-/// Which description a table entry means: its index + 1; 0 is none.
-pub type Handle = u32;
+/// The description of a table entry: its index + 1, or 0 for no description.
+pub type OfdHandle = u32;
 /// The table entry of a descriptor of our own, which the program does not see.
-pub const HIDDEN: Handle = u32::MAX;
-/// The table entry of a descriptor that is closed, but not in the kernel.
-pub const PARKED: Handle = u32::MAX - 1;
+pub const HIDDEN: OfdHandle = u32::MAX;
+/// The table entry of a descriptor that is closed to the program, but not in the kernel.
+pub const PARKED: OfdHandle = u32::MAX - 1;
 
-/// In a table entry, beside the handle: the descriptor is a duplicate of the kernel's description (promote-M6 in `promote`).
-pub const ON_KERNEL: Handle = 1 << 30;
+/// The bit of a table entry for a descriptor that is a duplicate of the kernel's description
+/// (promote-M6 in `promote`).
+pub const ON_KERNEL: OfdHandle = 1 << 30;
 
-/// The description that a table entry means, if any.
+/// Returns the description that a table entry refers to, if it refers to one.
 #[inline]
-pub fn described(entry: Handle) -> Option<Handle> {
+pub fn described(entry: OfdHandle) -> Option<OfdHandle> {
     let handle = entry & !ON_KERNEL;
-    (1..=OFDS as Handle).contains(&handle).then_some(handle)
+    (1..=OFDS as OfdHandle).contains(&handle).then_some(handle)
 }
 
-/// The kernel has a description too, whose offset is the one that counts: [`Ofd::state`].
+/// The kernel has a description, too, and its offset counts: [`Ofd::state`].
 pub const PROMOTED: u32 = 1 << 8;
-/// A working directory: it never needs a description in the kernel.
+/// The description is a working directory, which needs no description in the kernel.
 pub const CWD: u32 = 1 << 9;
-/// A file of `O_TMPFILE | O_EXCL`, which may not be given a name.
+/// The file was opened with `O_TMPFILE | O_EXCL`, and may not be given a name.
 pub const UNLINKABLE: u32 = 1 << 10;
 /// Opening it has created the file.
 pub const CREATED: u32 = 1 << 11;
 const KIND_BITS: u32 = 0xf;
 
-/// Raises a word that only grows; mostly, it is high enough.
+/// Raises a word that only grows. Usually it is high enough already.
 #[inline]
 pub fn raise(word: &AtomicU32, to: u32) {
     if word.load(Relaxed) < to {
@@ -73,25 +76,25 @@ pub struct Ofd {
     state: AtomicU32,
     /// `O_*`: access mode and status flags.
     pub flags: AtomicU32,
-    /// Guards `offset`: 0, or the owner's token, with [`CONTENDED`] where somebody sleeps.
+    /// Guards `offset`: 0, or the owner's token, with [`CONTENDED`] if a thread sleeps.
     lock: AtomicU32,
-    /// Bytes; for directories the cookie of the next entry.
+    /// In bytes; for directories the cookie of the next entry.
     pub offset: AtomicU64,
     ino: AtomicU64,
     generation: AtomicU32,
     mount: AtomicU32,
 }
 
-/// What a description is opened with.
+/// The properties of a description to be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct OfdInit {
     /// Index of the mount.
     pub mount: u32,
-    /// Inode.
+    /// The inode.
     pub ino: Ino,
-    /// Its life.
+    /// Generation of the inode.
     pub generation: u32,
-    /// Its kind.
+    /// Kind of the inode.
     pub kind: FileKind,
     /// `O_*`.
     pub flags: i32,
@@ -106,7 +109,7 @@ impl Ofd {
         Ino(self.ino.load(Relaxed))
     }
 
-    /// Which life of the inode.
+    /// Generation of the inode.
     pub fn generation(&self) -> u32 {
         self.generation.load(Relaxed)
     }
@@ -141,24 +144,24 @@ impl Ofd {
     }
 }
 
-/// Somebody sleeps on a lock.
+/// A thread sleeps on the lock.
 const CONTENDED: u32 = 1 << 30;
 /// The token is a process ID: the process has no segment in the family.
 const BY_PID: u32 = 1 << 31;
-/// How long a child has to inherit from a parent that has died, in milliseconds (family-F4).
+/// The time that a child has to inherit from a parent that died, in milliseconds (family-F4).
 const FORK_MS: u64 = 30_000;
-/// How long a waiter sleeps before it looks whether the owner is alive, in nanoseconds.
+/// The time that a waiter sleeps before it checks that the owner lives, in nanoseconds.
 const LOOK_NS: i64 = 20_000_000;
 
-/// The offset of a description, held. As the kernel's `f_pos` lock it makes reads and writes that
-/// move the offset follow one another.
+/// The offset of a description, locked. Like the kernel's `f_pos` lock, it makes reads and writes
+/// that move the offset follow one another.
 pub struct Position<'a> {
     ofd: &'a Ofd,
 }
 
 impl Ofd {
-    /// Takes the offset. A holder that died is taken over; `dead` says whether the process behind a
-    /// token is.
+    /// Locks the offset. Takes the lock over from a dead holder; `dead` returns whether the process
+    /// of a token is dead.
     #[inline]
     pub fn position(&self, token: u32, dead: impl Fn(u32) -> bool) -> Position<'_> {
         if self.lock.compare_exchange(0, token, Acquire, Relaxed).is_err() {
@@ -217,7 +220,7 @@ impl Position<'_> {
         self.ofd.offset.load(Relaxed)
     }
 
-    /// Moves it.
+    /// Sets the offset.
     #[inline]
     pub fn set(&self, offset: u64) {
         self.ofd.offset.store(offset, Relaxed);
@@ -231,28 +234,29 @@ impl Drop for Position<'_> {
     }
 }
 
-/// What one process has of its own.
+/// The part of the memory that belongs to one process.
 #[repr(C)]
 pub struct Segment {
-    /// The child has its engine references.
+    /// Set when the child has its engine references.
     pub ready: AtomicU32,
     /// One more than the highest descriptor that was ever ours.
     pub fd_end: AtomicU32,
-    /// The working directory, where it is in a pool.
+    /// The working directory, if it is in a pool.
     pub cwd: OwnU32,
-    /// By descriptor.
+    /// The table: one entry for each descriptor.
     pub fds: [OwnU32; FDS],
-    /// By descriptor: what the module `parked` knows of it.
+    /// Records of the module `parked`, one for each descriptor.
     pub descriptors: [AtomicU8; FDS],
-    /// By description (family-F1), at [`holds`](Self::holds).
+    /// Holds of each description (family-F1), at [`holds`](Self::holds).
     holds: [OwnU32; OFDS],
 }
 
 impl Segment {
-    /// How often this process holds a description (family-F1). Descriptions that were opened one after the other
-    /// have them in different cache lines, which threads with one each would pass to and fro.
+    /// The number of holds that this process has on a description (family-F1). Descriptions that
+    /// were opened one after the other have theirs in different cache lines. Otherwise the line
+    /// would travel between threads that use one each.
     #[inline]
-    pub fn holds(&self, handle: Handle) -> &OwnU32 {
+    pub fn holds(&self, handle: OfdHandle) -> &OwnU32 {
         const PER_LINE: usize = 64 / size_of::<OwnU32>();
         const LINES: usize = OFDS / PER_LINE;
         let index = (handle - 1) as usize;
@@ -266,31 +270,31 @@ fn now_ms() -> u64 {
 }
 
 #[repr(C)]
-struct Shared {
-    /// Where the search for a free description starts.
+struct FamilyMemory {
+    /// The index at which the search for a free description starts.
     next: AtomicU32,
     /// One more than the highest description ever used.
     end: AtomicU32,
-    /// Whose the segments are, as [`ProcessId`]; moments are milliseconds of the monotonic clock. They lie together, so that
-    /// looking for a free one touches one page.
+    /// The owners of the segments, as [`ProcessId`]. Moments are milliseconds of the monotonic
+    /// clock. Owners lie together, so that the search for a free segment touches one page.
     owners: [Owner; SEGMENTS],
     ofds: [Ofd; OFDS],
     segments: [Segment; SEGMENTS],
 }
 
-/// The family's memory and who this process is in it.
+/// The family's memory, and the place of this process in it.
 pub struct Family {
-    shared: NonNull<Shared>,
-    /// The process that has claimed a segment last, as [`ProcessId`]: after a fork, the parent.
+    shared: NonNull<FamilyMemory>,
+    /// The process that has claimed a segment last, as [`ProcessId`]; after a fork, the parent.
     own: AtomicU64,
 }
 
-// SAFETY: all that is reached through the pointer is atomic.
+// SAFETY: everything that is reached through the pointer is atomic.
 unsafe impl Send for Family {}
 // SAFETY: as above.
 unsafe impl Sync for Family {}
 
-/// The segment of a process for which there was no memory: nothing is its.
+/// The segment of a process for which there was no memory. It stays empty.
 static NOWHERE: Segment = Segment {
     ready: AtomicU32::new(0),
     fd_end: AtomicU32::new(0),
@@ -304,12 +308,12 @@ static NOWHERE: Segment = Segment {
 #[derive(Clone, Copy)]
 pub struct Member {
     segment: NonNull<Segment>,
-    /// What locks carry.
+    /// The value that marks locks of this process.
     pub token: u32,
 }
 
 impl Member {
-    /// One that has no memory: calls on descriptors go to the kernel.
+    /// A member without memory: calls on descriptors go to the kernel.
     pub fn nobody() -> Self {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         Self { segment: NonNull::from(&NOWHERE), token: BY_PID | pid }
@@ -322,18 +326,18 @@ impl Member {
         unsafe { self.segment.as_ref() }
     }
 
-    /// The segment's address, and back by [`from_raw`](Self::from_raw).
+    /// The segment's address, for [`from_raw`](Self::from_raw).
     pub fn as_ptr(&self) -> *mut Segment {
         self.segment.as_ptr()
     }
 
-    /// From a pointer of [`as_ptr`](Self::as_ptr) that is not null.
+    /// Makes a member of a pointer of [`as_ptr`](Self::as_ptr) that is not null.
     pub fn from_raw(segment: NonNull<Segment>, token: u32) -> Self {
         Self { segment, token }
     }
 }
 
-/// Memory that a process shares with those it forks.
+/// Maps zeroed memory that a process shares with the processes that it forks.
 fn map<T>() -> Result<NonNull<T>, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let kind = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -345,27 +349,27 @@ fn map<T>() -> Result<NonNull<T>, Errno> {
 impl Family {
     /// Maps the memory.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { shared: map::<Shared>()?, own: AtomicU64::new(0) })
+        Ok(Self { shared: map::<FamilyMemory>()?, own: AtomicU64::new(0) })
     }
 
-    /// Addresses of the memory.
+    /// The addresses of the memory.
     pub fn range(&self) -> Range<usize> {
         let start = self.shared.addr().get();
-        start..start + size_of::<Shared>()
+        start..start + size_of::<FamilyMemory>()
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &FamilyMemory {
         // SAFETY: mapped until `self` is dropped; zeroes are valid atomics.
         unsafe { self.shared.as_ref() }
     }
 
     /// A description.
     #[inline]
-    pub fn ofd(&self, handle: Handle) -> &Ofd {
+    pub fn ofd(&self, handle: OfdHandle) -> &Ofd {
         &self.shared().ofds[(handle - 1) as usize & (OFDS - 1)]
     }
 
-    /// Claims a segment for the calling process, sweeping those of dead ones if it must.
+    /// Claims a segment for the calling process. Sweeps segments of dead processes if none is free.
     pub fn claim(&self) -> Result<Member, Errno> {
         let own = ProcessId::own();
         self.own.store(own.0, Relaxed);
@@ -380,7 +384,7 @@ impl Family {
                 }
             }
         }
-        // What the process forks must see it, too.
+        // Processes that this one forks must see the segment, too.
         Ok(Member { segment: map::<Segment>()?, token: BY_PID | own.pid() })
     }
 
@@ -389,7 +393,7 @@ impl Family {
         Member { segment, token }
     }
 
-    /// Who has the segment of a token; `None` for one that nobody sweeps.
+    /// The owner of a token's segment. `None` for a segment that is not swept.
     fn owner(&self, token: u32) -> Option<&Owner> {
         if token & BY_PID != 0 {
             return None;
@@ -397,23 +401,23 @@ impl Family {
         Some(&self.shared().owners[(token - 1) as usize % SEGMENTS])
     }
 
-    /// `member` is about to fork: until [`end_fork`](Self::end_fork), its segment stays if it
-    /// dies (family-F4).
+    /// Announces that `member` is about to fork. Until [`end_fork`](Self::end_fork), its segment
+    /// stays if it dies (family-F4).
     pub fn begin_fork(&self, member: Member) {
         if let Some(owner) = self.owner(member.token) {
             owner.begin_fork(now_ms() + FORK_MS);
         }
     }
 
-    /// The child of `member` has inherited, or there is none.
+    /// Notes that the child of `member` has inherited, or does not exist.
     pub fn end_fork(&self, member: Member) {
         if let Some(owner) = self.owner(member.token) {
             owner.end_fork();
         }
     }
 
-    /// In a child that has not [claimed](Self::claim) yet: whether the segment of its parent is
-    /// still there to inherit, and stays so (family-F4).
+    /// Returns whether the segment of the parent can still be inherited, and keeps it (family-F4).
+    /// For a child that has not [claimed](Self::claim) a segment yet.
     pub fn is_there(&self, parent: Member) -> bool {
         let Some(owner) = self.owner(parent.token) else { return true };
         let until = now_ms() + FORK_MS;
@@ -421,13 +425,13 @@ impl Family {
         owner.is_there(own, until, || fence(SeqCst), rustix::thread::sched_yield)
     }
 
-    /// Whether the segment of `member` is still that of the process which has claimed it here.
+    /// Whether the segment of `member` still belongs to the process that claimed it here.
     pub fn is_own(&self, member: Member) -> bool {
         let own = self.own.load(Relaxed);
         self.owner(member.token).is_none_or(|owner| owner.is(own))
     }
 
-    /// Whether the process behind a token of a lock is dead.
+    /// Whether the process of a lock's token is dead.
     pub fn is_dead(&self, token: u32) -> bool {
         match self.owner(token) {
             None => ProcessId::is_free(token & !BY_PID),
@@ -435,7 +439,8 @@ impl Family {
         }
     }
 
-    /// Gives back what the segment's process held, if it is dead and no child needs it (family-F3, family-F4).
+    /// Gives back the holds and locks of a segment's process, if it is dead and no child is to
+    /// inherit (family-F3, family-F4).
     fn sweep(&self, token: u32) {
         let owner = &self.shared().owners[(token - 1) as usize];
         if owner.begin_sweep(now_ms, |who| ProcessId(who).is_dead(), || fence(SeqCst)) {
@@ -451,7 +456,7 @@ impl Family {
             if ofd.lock.load(Relaxed) & !CONTENDED == token {
                 ofd.unlock();
             }
-            if segment.holds(i as Handle + 1).swap(0, AcqRel) > 0 {
+            if segment.holds(i as OfdHandle + 1).swap(0, AcqRel) > 0 {
                 ofd.holders.fetch_sub(1, AcqRel);
             }
         }
@@ -463,16 +468,15 @@ impl Family {
         self.shared().owners[(token - 1) as usize].free();
     }
 
-    /// Gives the calling process's segment back: at a quiet exit.
+    /// Gives the calling process's segment back, before the process exits.
     pub fn leave(&self, member: Member) {
         if member.token & BY_PID == 0 {
             self.vacate(member.segment(), member.token);
         }
     }
 
-    /// Makes a description, with one hold for `member`. `ENFILE` where the family has
-    /// too many.
-    pub fn open(&self, member: Member, init: &OfdInit) -> Result<Handle, Errno> {
+    /// Makes a description, with one hold for `member`. `ENFILE` if the family has too many.
+    pub fn open(&self, member: Member, init: &OfdInit) -> Result<OfdHandle, Errno> {
         let shared = self.shared();
         for sweep in [false, true] {
             if sweep {
@@ -493,8 +497,8 @@ impl Family {
                     ofd.ino.store(init.ino.0, Relaxed);
                     ofd.generation.store(init.generation, Relaxed);
                     ofd.mount.store(init.mount, Relaxed);
-                    member.segment().holds(i as Handle + 1).store(1, Release);
-                    return Ok(i as Handle + 1);
+                    member.segment().holds(i as OfdHandle + 1).store(1, Release);
+                    return Ok(i as OfdHandle + 1);
                 }
             }
         }
@@ -509,16 +513,16 @@ impl Family {
         is_free(next) || (0..OFDS).any(is_free)
     }
 
-    /// Another process of the family holds the description, too.
-    pub fn add_holder(&self, handle: Handle) {
+    /// Notes that one more process of the family holds the description.
+    pub fn add_holder(&self, handle: OfdHandle) {
         self.ofd(handle).holders.fetch_add(1, AcqRel);
     }
 
-    /// The calling process holds it no longer. A freed description is the next to be used: its line
-    /// is in the cache.
-    pub fn drop_holder(&self, handle: Handle) {
+    /// Notes that the calling process holds the description no longer. A freed description is the
+    /// next to be used, as its line is in the cache.
+    pub fn drop_holder(&self, handle: OfdHandle) {
         let holders = &self.ofd(handle).holders;
-        // With one thread there is nobody who could be forking, and let another process hold it.
+        // With one thread, no other thread can be forking, which would let another process hold it.
         let is_ours = os::threads::is_only_one() && holders.load(Relaxed) == 1;
         if is_ours {
             holders.store(0, Release);
@@ -532,7 +536,7 @@ impl Family {
 impl Drop for Family {
     fn drop(&mut self) {
         // SAFETY: references into the memory do not outlive `self`.
-        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+        let _ = unsafe { munmap(self.shared.as_ptr().cast(), size_of::<FamilyMemory>()) };
     }
 }
 

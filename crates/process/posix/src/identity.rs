@@ -1,36 +1,41 @@
-//! Whose the calls are: the identity of the calling thread, as the kernel has it.
+//! The identity of the calling thread, as the kernel has it.
 //!
-//! The kernel keeps credentials for each thread. As long as all threads of a process have the same, one word names them,
-//! and a call loads that word. From the first change by a single thread on (`setfsuid`, any change by number), each
-//! thread reads its own from the kernel, once after each change, and keeps it in a cell of its own.
+//! The kernel keeps credentials for each thread. As long as all threads of a process have the same,
+//! one word names them, and a call loads that word. From the first change by a single thread on
+//! (`setfsuid`, any change by number), each thread reads its own from the kernel, once after each
+//! change, and keeps it in a cell of its own.
 //!
-//! - **identity-U1** The word names an identity only if all threads have it. It leaves [`DIFFER`] only in a process of
-//!   one thread, and [`SHARED`] never.
-//! - **identity-U2** A change is noted after the kernel has made it, by stores that a signal handler may make at any
-//!   moment. A reader notes what it has read only if no change was noted since it began.
-//! - **identity-U3** An identity keeps its address: what one user may search is remembered by it.
+//! - **identity-U1** The word names an identity only if all threads have it. It leaves [`DIFFER`]
+//!   only in a process of one thread, and [`SHARED`] never.
+//! - **identity-U2** A change is noted after the kernel has made it, by stores that a signal
+//!   handler may make at any moment. A reader notes what it has read only if no change was noted
+//!   since it began.
+//! - **identity-U3** An identity keeps its address, because caches of permissions use the address
+//!   as a key.
 
 #![allow(unsafe_code)]
 
 use crate::Errno;
-use crate::creds::Identity;
+use crate::creds::ThreadIdentity;
 use crate::known::Values;
 use os::thread_cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Bits of the word that are 0 in an address.
 const TAG: usize = 3;
-/// All threads have the same identity, which no thread has read yet. Above the tag is the number of the change.
+/// All threads have the same identity, which no thread has read yet. The bits above the tag are the
+/// number of the change.
 const UNREAD: usize = 1;
 /// Threads may have different identities.
 const DIFFER: usize = 2;
-/// As [`DIFFER`], and tasks may share the cells of a thread: nothing is kept there.
+/// As [`DIFFER`], and tasks may share the cells of a thread, so that these keep no identity.
 const SHARED: usize = 3;
 
 /// Number of the last change by all threads, in any process layer of this program.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// An identity that a thread has read: number of the last change by all threads, number of its own changes, address.
+/// An identity that a thread has read: number of the last change by all threads, number of its own
+/// changes, address.
 type Own = (u64, u64, usize);
 
 thread_cell! {
@@ -49,14 +54,14 @@ pub(crate) struct Identities {
     change: AtomicU64,
     /// Whether there may be threads that libc does not count.
     has_uncounted: AtomicBool,
-    values: Values<Identity>,
+    values: Values<ThreadIdentity>,
 }
 
 impl Identities {
-    /// Reads the identity of the calling thread for all.
+    /// Reads the identity of the calling thread, which all threads have.
     pub fn new() -> Result<Self, Errno> {
         let values = Values::default();
-        let first = std::ptr::from_ref(values.keep(Identity::read()?)).addr();
+        let first = std::ptr::from_ref(values.keep(ThreadIdentity::read()?)).addr();
         Ok(Self {
             word: AtomicUsize::new(first),
             change: AtomicU64::new(CHANGES.fetch_add(1, Relaxed) + 1),
@@ -65,14 +70,14 @@ impl Identities {
         })
     }
 
-    /// That of the calling thread.
+    /// The identity of the calling thread.
     #[inline]
-    pub fn current(&self) -> &Identity {
+    pub fn current(&self) -> &ThreadIdentity {
         let word = self.word.load(Acquire);
         if word & TAG == 0 { self.at(word) } else { self.read() }
     }
 
-    fn at(&self, address: usize) -> &Identity {
+    fn at(&self, address: usize) -> &ThreadIdentity {
         // SAFETY: the address of a value that stays as long as `self`.
         unsafe { &*std::ptr::with_exposed_provenance(address) }
     }
@@ -83,14 +88,14 @@ impl Identities {
         matches!(self.word.load(Acquire) & TAG, DIFFER | SHARED)
     }
 
-    /// Whether another identity has been seen.
+    /// Whether another identity has been seen since the start.
     pub fn have_changed(&self) -> bool {
         self.current();
         self.values.are_several()
     }
 
     #[inline(never)]
-    fn read(&self) -> &Identity {
+    fn read(&self) -> &ThreadIdentity {
         loop {
             let word = self.word.load(Acquire);
             if word & TAG == 0 {
@@ -101,9 +106,10 @@ impl Identities {
             if word == DIFFER && (change, changes) == noted {
                 return self.at(address);
             }
-            // A thread whose identity the kernel does not show gets nothing from us.
-            let identity =
-                self.values.keep(Identity::read().unwrap_or_else(|_| Identity::nobody()));
+            // A thread whose identity cannot be read gets no permissions here.
+            let identity = self
+                .values
+                .keep(ThreadIdentity::read().unwrap_or_else(|_| ThreadIdentity::nobody()));
             let address = std::ptr::from_ref(identity).expose_provenance();
             // identity-U1
             let is_common = word & TAG == UNREAD || word == DIFFER && self.is_only_thread();
@@ -127,7 +133,7 @@ impl Identities {
         os::threads::is_only_one() && !self.has_uncounted.load(Relaxed)
     }
 
-    /// Notes the same change by all threads, as by libc's `setuid`.
+    /// Notes that all threads have made the same change, as by libc's `setuid`.
     pub fn changed(&self) {
         let number = CHANGES.fetch_add(1, Relaxed) + 1;
         self.change.store(number, Release);
@@ -136,7 +142,7 @@ impl Identities {
         let _ = self.word.fetch_update(AcqRel, Acquire, next);
     }
 
-    /// Notes a change by the calling thread.
+    /// Notes that the calling thread has changed its identity.
     pub fn thread_changed(&self) {
         if self.is_only_thread() {
             return self.changed();
@@ -146,14 +152,15 @@ impl Identities {
             self.word.fetch_update(AcqRel, Acquire, |word| (word & TAG < DIFFER).then_some(DIFFER));
     }
 
-    /// There may be threads from now on that libc does not count, or tasks that share this thread's cells.
+    /// Notes that there may be threads that libc does not count, or tasks that share this thread's
+    /// cells.
     pub fn add_uncounted(&self, shares_cells: bool) {
         self.has_uncounted.store(true, Relaxed);
         let to = if shares_cells { SHARED } else { DIFFER };
         let _ = self.word.fetch_update(AcqRel, Acquire, |word| (word & TAG < to).then_some(to));
     }
 
-    /// In a forked child, which has one thread.
+    /// Forgets differences in a forked child, which has one thread.
     pub fn after_fork(&self) {
         self.has_uncounted.store(false, Relaxed);
         if self.differ() {

@@ -4,22 +4,22 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The values that something has had. None goes away, because a call may still be using it; one that comes back is
-/// found again.
-pub(crate) struct Values<T>(AtomicPtr<Node<T>>);
+/// All values that something has had. None is freed, because a call may still be using it. A value
+/// that comes back is found again.
+pub(crate) struct Values<T>(AtomicPtr<ValueNode<T>>);
 
-/// [`Values`] with the current one.
-pub(crate) struct Known<T> {
+/// [`Values`] with the one that holds now.
+pub(crate) struct CurrentValue<T> {
     current: AtomicPtr<T>,
     values: Values<T>,
 }
 
-struct Node<T> {
+struct ValueNode<T> {
     value: T,
-    next: *mut Node<T>,
+    next: *mut ValueNode<T>,
 }
 
-// SAFETY: what is known does not change and stays until the whole is dropped.
+// SAFETY: a value does not change, and stays until the whole list is dropped.
 unsafe impl<T: Send + Sync> Send for Values<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Values<T> {}
@@ -37,7 +37,7 @@ impl<T: PartialEq> Values<T> {
         unsafe { self.0.load(Acquire).as_ref() }.is_some_and(|last| !last.next.is_null())
     }
 
-    /// Returns the value that equals this one; puts it there if no other does.
+    /// Returns the value that equals this one, which is added if no other does.
     pub fn keep(&self, value: T) -> &T {
         let mut at = self.0.load(Acquire);
         // SAFETY: the list ends with null and holds what is never freed before `self`.
@@ -47,10 +47,10 @@ impl<T: PartialEq> Values<T> {
             }
             at = node.next;
         }
-        let node = Box::into_raw(Box::new(Node { value, next: std::ptr::null_mut() }));
+        let node = Box::into_raw(Box::new(ValueNode { value, next: std::ptr::null_mut() }));
         let mut next = self.0.load(Acquire);
         loop {
-            // SAFETY: nobody else sees it before the exchange below.
+            // SAFETY: no other thread sees it before the exchange below.
             unsafe { (*node).next = next };
             match self.0.compare_exchange(next, node, AcqRel, Acquire) {
                 // SAFETY: on the list, so it stays.
@@ -61,22 +61,22 @@ impl<T: PartialEq> Values<T> {
     }
 }
 
-impl<T: PartialEq> Known<T> {
-    /// Begins with one.
+impl<T: PartialEq> CurrentValue<T> {
+    /// Creates the list with one value, the current one.
     pub fn new(value: T) -> Self {
         let values = Values::default();
         let current = AtomicPtr::new(std::ptr::from_ref(values.keep(value)).cast_mut());
         Self { current, values }
     }
 
-    /// The current one.
+    /// The value that holds now.
     #[inline]
     pub fn current(&self) -> &T {
         // SAFETY: never null, never freed before `self`.
         unsafe { &*self.current.load(Acquire) }
     }
 
-    /// Makes a value the current one; returns whether it was not.
+    /// Makes a value the current one. Returns whether it was another before.
     pub fn change(&self, value: T) -> bool {
         if *self.current() == value {
             return false;
@@ -90,7 +90,7 @@ impl<T> Drop for Values<T> {
     fn drop(&mut self) {
         let mut at = *self.0.get_mut();
         while !at.is_null() {
-            // SAFETY: each came from a box and is on the list once; `&mut self`: nobody uses it.
+            // SAFETY: each came from a box and is on the list once; `&mut self`: no thread uses it.
             at = unsafe { Box::from_raw(at) }.next;
         }
     }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_found_again() {
-        let known = Known::new(1);
+        let known = CurrentValue::new(1);
         let first = &raw const *known.current();
         assert!(!known.change(1) && !known.values.are_several());
         assert!(known.change(2));

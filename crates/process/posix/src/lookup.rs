@@ -1,23 +1,23 @@
-//! Looking up what paths name: by one look where the directory is known, else by a walk.
+//! Lookup of paths: by one look if the directory is known, else by a walk.
 
-use crate::creds::{Access, Caps, Credentials};
+use crate::creds::{AccessMask, Caps, Credentials};
 use crate::cwd::WorkingDir;
-use crate::held::{Held, Inode, Last, ParentAndName, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, InodeHold, LastComponent, ParentAndName, Walked, Want};
+use crate::mount::ServedMount;
 use crate::path_cache::PathKey;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::walk::{Follow, Start};
 use os::threads::OwnU32;
-use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::rules::has_any;
 use vfs::{Attr, Errno, FileKind, FileSystem, Ino};
 
-/// The directory that a path ends in, as the path cache or the working directory holds it: no reference is taken.
+/// The directory of a path's last name, kept alive by the path cache or the working directory. It
+/// takes no reference.
 #[derive(Clone, Copy)]
 struct CachedParent<'p> {
-    mount: &'p Mount,
+    mount: &'p ServedMount,
     mount_index: usize,
     ino: Ino,
 }
@@ -29,31 +29,28 @@ impl<'p> CachedParent<'p> {
     }
 }
 
-/// Paths of all kinds: absolute ones, and those from a directory that is open or the working directory.
+/// Lookup of all paths: absolute ones, and those relative to an open directory or the working
+/// directory.
 pub struct Paths {
-    cwd: WorkingDir,
-}
-
-impl Deref for Paths {
-    type Target = WorkingDir;
-
-    #[inline]
-    fn deref(&self) -> &WorkingDir {
-        &self.cwd
-    }
+    working_dir: WorkingDir,
 }
 
 impl Paths {
-    pub(crate) fn new(cwd: WorkingDir) -> Self {
-        Self { cwd }
+    pub(crate) fn new(working_dir: WorkingDir) -> Self {
+        Self { working_dir }
     }
 
-    /// Finds what a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
-    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> Call<Held<'_>> {
+    #[inline(always)]
+    pub(crate) fn working_dir(&self) -> &WorkingDir {
+        &self.working_dir
+    }
+
+    /// Finds the inode that a path names. `flags`: `AT_SYMLINK_NOFOLLOW`, `AT_EMPTY_PATH`.
+    pub(crate) fn find(&self, dirfd: i32, path: &[u8], flags: i32) -> CallResult<HeldInode<'_>> {
         self.find_for(Want::Hold, dirfd, path, flags)
     }
 
-    /// As [`find`](Self::find), to hold what is found or to look at it.
+    /// As [`find`](Self::find), for a caller that holds the inode or only looks at it.
     #[inline]
     pub(crate) fn find_for(
         &self,
@@ -61,21 +58,21 @@ impl Paths {
         dirfd: i32,
         path: &[u8],
         flags: i32,
-    ) -> Call<Held<'_>> {
+    ) -> CallResult<HeldInode<'_>> {
         if path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
             let ofd = match dirfd {
-                libc::AT_FDCWD => self.cwd()?,
-                fd => self.get(fd)?,
+                libc::AT_FDCWD => self.working_dir().cwd()?,
+                fd => self.table().get(fd)?,
             };
-            return Ok(Held::description(self, ofd));
+            return Ok(HeldInode::description(self.task(), ofd));
         }
         let nofollow = flags & libc::AT_SYMLINK_NOFOLLOW != 0;
         let follow = if nofollow { Follow::BeforeSlash } else { Follow::Always };
-        Ok(self.walk(want, dirfd, path, follow, &self.identity().effective)?.existing()?)
+        Ok(self.walk(want, dirfd, path, follow, &self.task().identity().effective)?.existing()?)
     }
 
-    /// What `look` sees in the directory that a path's last name is in, where that is known or given and
-    /// may be searched. Else, and where anything is not as usual, it has to be walked to.
+    /// Runs `look` with the directory of a path's last name, if that is cached or given and the
+    /// caller may search it. Returns `None` in any other case: the caller then has to walk.
     #[inline(always)]
     fn in_cached_parent<'p, R>(
         &'p self,
@@ -83,12 +80,14 @@ impl Paths {
         path: &[u8],
         look: impl FnOnce(CachedParent<'p>, &[u8]) -> Option<R>,
     ) -> Option<R> {
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         let is_absolute = path.first() == Some(&b'/');
-        if (is_absolute || dirfd == libc::AT_FDCWD) && self.foreign_namespace.load(Relaxed) {
+        if (is_absolute || dirfd == libc::AT_FDCWD)
+            && self.path_walk().foreign_namespace.load(Relaxed)
+        {
             return None;
         }
-        // In pieces: a structure would be written and read again in other sizes, which takes long.
+        // In pieces: a structure would be stored and loaded in different sizes, which stalls.
         let _held;
         let (start, rest) = if is_absolute {
             (None, path)
@@ -98,8 +97,8 @@ impl Paths {
                     _held = ofd;
                     (Some((mount_index, ino, kind)), path)
                 }
-                Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                    let (index, mount, rest) = self.mount_by_prefix(path).ok()?;
+                Err(CallStop::Kernel) if dirfd == libc::AT_FDCWD => {
+                    let (index, mount, rest) = self.working_dir().mount_by_prefix(path).ok()?;
                     (Some((index, mount.attached().fs.root(), FileKind::Dir)), rest)
                 }
                 Err(_) => return None,
@@ -109,31 +108,31 @@ impl Paths {
         let ((mount_index, ino), name) = if is_absolute || has_any(rest, [b'/']) {
             let start = start.map(|(mount_index, ino, _)| (mount_index, ino));
             let (key, name) = PathKey::of(rest, start, std::ptr::from_ref(creds).addr())?;
-            used = self.path_cache.find(&self.mounts, &key)?;
+            used = self.path_walk().path_cache.find(&self.task().mounts, &key)?;
             (used.dir(), name)
         } else {
             let (mount_index, ino, _) = start.filter(|(.., kind)| *kind == FileKind::Dir)?;
             let is_name = !matches!(rest, b"" | b"." | b"..");
             ((mount_index, ino), is_name.then_some(rest)?)
         };
-        let dir = CachedParent { mount: self.mount(mount_index), mount_index, ino };
+        let dir = CachedParent { mount: self.task().mount(mount_index), mount_index, ino };
         let may_search = || {
             let attr = dir.fs().getattr(dir.ino)?;
-            creds.check(dir.fs(), &attr, Access::EXEC)
+            creds.check(dir.fs(), &attr, AccessMask::EXEC)
         };
         let usual = creds.can(Caps::DAC_OVERRIDE) || may_search().is_ok();
         if usual { look(dir, name) } else { None }
     }
 
-    /// Sees what a path names by one look, if that tells: see [`in_cached_parent`](Self::in_cached_parent). Its
-    /// attributes are in `attr` then.
+    /// Stores the attributes of the inode that a path names in `attr`, if one look suffices. See
+    /// [`in_cached_parent`](Self::in_cached_parent).
     #[inline(always)]
     pub(crate) fn peek_fast(
         &self,
         dirfd: i32,
         path: &[u8],
         attr: &mut Attr,
-    ) -> Option<Result<&Mount, Errno>> {
+    ) -> Option<Result<&ServedMount, Errno>> {
         self.in_cached_parent(dirfd, path, |dir, name| {
             match dir.fs().peek_into(dir.ino, name, attr) {
                 Err(Errno::NOENT) => return Some(Err(Errno::NOENT)),
@@ -144,8 +143,8 @@ impl Paths {
         })
     }
 
-    /// As [`peek_fast`](Self::peek_fast), to work with it: the caller gets a reference to the inode, on the mount
-    /// with this index.
+    /// As [`peek_fast`](Self::peek_fast), but takes a reference to the inode for the caller.
+    /// Returns the index of its mount.
     #[inline(always)]
     pub(crate) fn lookup_fast(
         &self,
@@ -166,15 +165,16 @@ impl Paths {
         })
     }
 
-    /// Acts where a name is to be made or removed, if one look tells where that is: see
-    /// [`in_cached_parent`](Self::in_cached_parent). So may `act`, which has done nothing then.
+    /// Runs `act` with the place of a name that is to be made or removed, if one look finds it. See
+    /// [`in_cached_parent`](Self::in_cached_parent). `act` also returns `None` if the caller has to
+    /// walk, having done nothing.
     #[inline(always)]
     pub(crate) fn at_cached_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<Call<R>>,
-    ) -> Option<Call<R>> {
+        act: impl FnOnce(ParentAndName<'_, '_>) -> Option<CallResult<R>>,
+    ) -> Option<CallResult<R>> {
         let mut attr = Attr::NONE;
         self.in_cached_parent(dirfd, path, |parent, name| {
             if name.len() > parent.mount.limits().name {
@@ -185,8 +185,8 @@ impl Paths {
                 found => found.map(|()| true).ok()?,
             };
             let (mount, mount_index, ino) = (parent.mount, parent.mount_index, parent.ino);
-            // held-H1: `parent` holds it meanwhile.
-            let dir = Held::from(Inode::held_elsewhere(mount_index, mount, ino));
+            // held-H1: `parent` holds the directory meanwhile.
+            let dir = HeldInode::from(InodeHold::held_elsewhere(mount_index, mount, ino));
             let mut found = None;
             if is_there {
                 mount.check_covered(attr.ino).ok()?;
@@ -195,27 +195,28 @@ impl Paths {
             act(ParentAndName {
                 dir: &dir,
                 name,
-                last: Last::Name,
+                last: LastComponent::Name,
                 slash: false,
                 found: found.as_ref(),
             })
         })
     }
 
-    /// Acts where a name is to be made or removed, or on the reason why there is no such directory.
+    /// Runs `act` with the place of a name that is to be made or removed, or with the reason why
+    /// there is no such directory.
     #[inline(always)]
     pub(crate) fn at_parent<R>(
         &self,
         dirfd: i32,
         path: &[u8],
-        act: impl FnOnce(Call<ParentAndName<'_, '_>>) -> Call<R>,
-    ) -> Call<R> {
+        act: impl FnOnce(CallResult<ParentAndName<'_, '_>>) -> CallResult<R>,
+    ) -> CallResult<R> {
         let mut act = Some(act);
         let done = self.at_cached_parent(dirfd, path, |at| act.take().map(|act| act(Ok(at))));
         match (done, act) {
             (Some(done), _) => done,
             (None, Some(act)) => {
-                let creds = &self.identity().effective;
+                let creds = &self.task().identity().effective;
                 let walked = self.walk(Want::Look, dirfd, path, Follow::Never, creds);
                 act(walked.as_ref().map(Walked::parent_and_name).map_err(|stop| *stop))
             }
@@ -231,65 +232,70 @@ impl Paths {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'_>> {
+    ) -> CallResult<Walked<'_>> {
         let start = self.start_or_skip(dirfd, path, creds)?;
-        self.walk_from(start, want, path, follow, creds)
+        self.path_walk().walk_from(start, want, path, follow, creds)
     }
 
-    /// Where a walk starts: at the last directory, if that is cached.
+    /// Finds the start of a walk: the last directory, if that is cached.
     #[inline]
     fn start_or_skip<'a>(
         &self,
         dirfd: i32,
         path: &'a [u8],
         creds: &Credentials,
-    ) -> Call<Start<'_, 'a>> {
+    ) -> CallResult<Start<'_, 'a>> {
         let is_absolute = path.first() == Some(&b'/');
         let from = if is_absolute { None } else { Some(self.start_of_relative(dirfd, path)?) };
-        self.skip(from, path, creds)
+        self.path_walk().skip(from, path, creds)
     }
 
-    /// Where a relative path starts, and what of it remains: all of it, unless it leads into a mount from a directory outside.
+    /// Finds the start of a relative path, and the rest of the path. That is all of the path,
+    /// unless it leads into a mount from a directory outside.
     #[inline]
-    fn start_of_relative<'a>(&self, dirfd: i32, path: &'a [u8]) -> Call<(Inode<'_>, &'a [u8])> {
-        if dirfd == libc::AT_FDCWD && self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+    fn start_of_relative<'a>(
+        &self,
+        dirfd: i32,
+        path: &'a [u8],
+    ) -> CallResult<(InodeHold<'_>, &'a [u8])> {
+        if dirfd == libc::AT_FDCWD && self.path_walk().foreign_namespace.load(Relaxed) {
+            return Err(CallStop::Kernel);
         }
         match self.description_at(dirfd) {
-            Err(Stop::Kernel) if dirfd == libc::AT_FDCWD => {
-                let (index, mount, rest) = self.mount_by_prefix(path)?;
-                Ok((Inode::root(index, mount), rest))
+            Err(CallStop::Kernel) if dirfd == libc::AT_FDCWD => {
+                let (index, mount, rest) = self.working_dir().mount_by_prefix(path)?;
+                Ok((InodeHold::root(index, mount), rest))
             }
-            Err(Stop::Kernel) => {
-                let (index, mount, rest) = self.mount_below(dirfd, path)?;
-                Ok((Inode::root(index, mount), rest))
+            Err(CallStop::Kernel) => {
+                let (index, mount, rest) = self.working_dir().mount_below(dirfd, path)?;
+                Ok((InodeHold::root(index, mount), rest))
             }
-            ofd => Ok((Inode::description(self, ofd?), path)),
+            ofd => Ok((InodeHold::description(self.task(), ofd?), path)),
         }
     }
 
-    /// What a relative path starts from, where that is in a pool.
+    /// The description from which a relative path starts, if it starts in a pool.
     #[inline]
-    fn description_at(&self, dirfd: i32) -> Call<OfdRef<'_>> {
-        let ofd = self.get_entry(self.entry_at(dirfd)?)?;
+    fn description_at(&self, dirfd: i32) -> CallResult<OfdRef<'_>> {
+        let ofd = self.table().get_entry(self.entry_at(dirfd)?)?;
         ofd.mount().catch_up();
         Ok(ofd)
     }
 
     #[inline]
-    fn entry_at(&self, dirfd: i32) -> Call<&OwnU32> {
+    fn entry_at(&self, dirfd: i32) -> CallResult<&OwnU32> {
         match dirfd {
-            libc::AT_FDCWD => Ok(self.cwd_entry()),
-            fd => self.entry(fd).ok_or(Stop::Kernel),
+            libc::AT_FDCWD => Ok(self.working_dir().cwd_entry()),
+            fd => self.table().entry(fd).ok_or(CallStop::Kernel),
         }
     }
 
-    /// As [`description_at`](Self::description_at), for the time of a call that does not close anything:
-    /// mount, inode and kind, and what is held of it, if anything.
+    /// As [`description_at`](Self::description_at), for a call that does not close anything: mount,
+    /// inode and kind of the start, and the hold on it if one was needed.
     #[inline(always)]
-    fn borrow_at(&self, dirfd: i32) -> Call<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
-        if let Some(ofd) = self.borrow_entry(self.entry_at(dirfd)?) {
-            self.mount(ofd.mount()).catch_up();
+    fn borrow_at(&self, dirfd: i32) -> CallResult<(Option<OfdRef<'_>>, usize, Ino, FileKind)> {
+        if let Some(ofd) = self.table().borrow_entry(self.entry_at(dirfd)?) {
+            self.task().mount(ofd.mount()).catch_up();
             return Ok((None, ofd.mount(), ofd.ino(), ofd.kind()));
         }
         let ofd = self.description_at(dirfd)?;

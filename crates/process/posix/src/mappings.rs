@@ -1,17 +1,19 @@
-//! Files that this process maps where they lie, in the memory of the pool itself ([`FileSystem::map_range`]).
+//! Mappings of files in place: the program maps the memory of the pool itself
+//! ([`FileSystem::map_range`]).
 //!
-//! - mappings-P1: an entry stands for one mapping that the engine counts, and for one reference to the inode. It is there before
-//!   the program has the address, and goes when the kernel has unmapped what it stands for. Who forks waits until the child
-//!   has counted its own.
-//! - mappings-P2: what the kernel maps and the list change under one lock, so that an address that is given out again is not taken
-//!   for what it was.
-//! - mappings-P3: what nobody sees (a system call past libc) leaves an entry for what is not mapped any more, and with it the
-//!   blocks of the file where they are, until the process ends.
+//! - mappings-P1: an entry stands for one mapping that the engine counts, and for one reference to
+//!   the inode. It exists before the program has the address, and is removed after the kernel has
+//!   unmapped the range. A fork waits until the child has counted its own entries.
+//! - mappings-P2: the kernel's mappings and the list change under one lock. So an address that the
+//!   kernel gives out again is not taken for its earlier mapping.
+//! - mappings-P3: a change that this library does not see (a system call past libc) leaves an entry
+//!   for a range that is not mapped any more. Such an entry keeps the blocks of the file in place
+//!   until the process ends.
 
 #![allow(unsafe_code)]
 
 use crate::promote::Promotions;
-use crate::served::Call;
+use crate::served::CallResult;
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use libc::{MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_WRITE};
@@ -23,54 +25,54 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::{Extent, Fallocate, FileSystem, Ino};
 
-/// What huge pages are aligned to, in bytes.
+/// Alignment of huge pages, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
-/// Flags that say nothing about what is mapped, and are passed on.
+/// Flags that do not change the content of a mapping, and are passed on.
 const HINTS: i32 = libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED | libc::MAP_NORESERVE;
-/// What `MAP_SHARED_VALIDATE` is asked for.
+/// Flags that `MAP_SHARED_VALIDATE` may be combined with.
 const KNOWN: i32 = libc::MAP_TYPE | MAP_FIXED | MAP_FIXED_NOREPLACE | libc::MAP_SYNC | HINTS;
 
-/// The file that a pool lies in, to be mapped.
+/// The file of a pool, to be mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolFile {
     /// A descriptor that the program does not see, open for reading and writing.
     pub fd: i32,
-    /// `MAP_SHARED`, or `MAP_SHARED_VALIDATE | MAP_SYNC` where that is how it is mapped.
+    /// `MAP_SHARED`, or `MAP_SHARED_VALIDATE | MAP_SYNC` if the pool is mapped so.
     pub flags: u32,
     /// Whether lines that the program flushes are durable.
     pub is_persistent: bool,
 }
 
-/// Addresses at which a part of a file is mapped.
+/// A range of addresses at which a part of a file is mapped.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct MappingEntry {
     start: usize,
     end: usize,
     mount: usize,
     ino: Ino,
-    /// What of the file is mapped at `start`.
+    /// The offset in the file that is mapped at `start`.
     offset: u64,
     prot: i32,
     is_shared: bool,
-    /// Counted as a mapping that stores.
+    /// Whether the engine counts it as a mapping that stores.
     stores: bool,
-    /// Whether the program may allow stores later.
+    /// Whether the program may make it writable later.
     may_store: bool,
-    /// Whether children get it (not after `MADV_DONTFORK`).
+    /// Whether children inherit it (not after `MADV_DONTFORK`).
     is_inherited: bool,
 }
 
-impl Entry {
+impl MappingEntry {
     fn meets(&self, range: &Range<usize>) -> bool {
         self.start < range.end && range.start < self.end
     }
 
-    /// The part at these addresses, which are some of its own.
+    /// Returns the part of the entry at these addresses, all of which are its own.
     fn part(self, start: usize, end: usize) -> Self {
         Self { start, end, offset: self.offset + (start - self.start) as u64, ..self }
     }
 
-    /// What of the file lies at these addresses, as far as it does.
+    /// Returns the range of the file that is mapped at these addresses.
     fn bytes(&self, range: &Range<usize>) -> Range<u64> {
         let (start, end) = (self.start.max(range.start), self.end.min(range.end));
         let part = self.part(start, end);
@@ -78,37 +80,37 @@ impl Entry {
     }
 }
 
-/// All of them; asking whether there are any costs a load.
+/// The list of entries. A check whether it is empty costs one load.
 #[derive(Default)]
 pub(crate) struct Mappings {
     count: AtomicU32,
     lock: AtomicU32,
-    entries: UnsafeCell<Vec<Entry>>,
+    entries: UnsafeCell<Vec<MappingEntry>>,
 }
 
 // SAFETY: `entries` is reached only under `lock`.
 unsafe impl Sync for Mappings {}
 
 /// The list, locked (mappings-P2).
-struct Locked<'a>(&'a Mappings);
+struct LockedMappings<'a>(&'a Mappings);
 
-impl Deref for Locked<'_> {
-    type Target = Vec<Entry>;
+impl Deref for LockedMappings<'_> {
+    type Target = Vec<MappingEntry>;
 
-    fn deref(&self) -> &Vec<Entry> {
+    fn deref(&self) -> &Vec<MappingEntry> {
         // SAFETY: the lock is held.
         unsafe { &*self.0.entries.get() }
     }
 }
 
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Vec<Entry> {
+impl DerefMut for LockedMappings<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<MappingEntry> {
         // SAFETY: the lock is held, and `self` is borrowed alone.
         unsafe { &mut *self.0.entries.get() }
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedMappings<'_> {
     fn drop(&mut self) {
         self.0.count.store(self.len() as u32, Relaxed);
         self.0.lock.store(0, Release);
@@ -116,19 +118,20 @@ impl Drop for Locked<'_> {
 }
 
 impl Mappings {
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> LockedMappings<'_> {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();
         }
-        Locked(self)
+        LockedMappings(self)
     }
 
-    /// Before a fork: nothing changes until [`release`](Self::release), in parent and child.
+    /// Locks the list before a fork, so that it does not change until [`release`](Self::release),
+    /// in parent and child.
     pub fn hold(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// See [`hold`](Self::hold).
+    /// Unlocks the list; see [`hold`](Self::hold).
     pub fn release(&self) {
         self.lock.store(0, Release);
     }
@@ -138,8 +141,8 @@ impl Mappings {
         self.count.load(Relaxed) == 0
     }
 
-    /// Those that lie in a range of addresses, at least in part.
-    fn within(&self, range: &Range<usize>) -> SmallVec<[Entry; 2]> {
+    /// The entries that overlap a range of addresses.
+    fn within(&self, range: &Range<usize>) -> SmallVec<[MappingEntry; 2]> {
         if self.is_empty() {
             return SmallVec::new();
         }
@@ -147,28 +150,30 @@ impl Mappings {
     }
 }
 
-/// Whole pages from `addr` on; `None` where the kernel takes no such range.
+/// Returns whole pages from `addr` on. `None` if the kernel takes no such range.
 fn pages(addr: usize, len: usize) -> Option<Range<usize>> {
     let page = rustix::param::page_size();
     let end = addr.checked_add(len.checked_next_multiple_of(page)?)?;
     (addr.is_multiple_of(page) && len > 0).then_some(addr..end)
 }
 
-/// How a mapping is to be made.
+/// A mapping to be made.
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Where, or a hint.
+    /// The address, or a hint.
     addr: usize,
-    /// In whole pages.
+    /// The length, in whole pages.
     len: usize,
     prot: i32,
     flags: i32,
 }
 
 impl Wanted {
-    /// Reserves the addresses, as far as possible aligned as the memory is, so that huge pages can map it.
+    /// Reserves the addresses. If possible they are aligned as the memory is, so that huge pages
+    /// can map it.
     fn reserve(&self, first: u64) -> Result<usize, Errno> {
-        // The kernel replaces the old mapping at once: other threads may be using it.
+        // The kernel will replace the old mapping in one step, because other threads may be using
+        // it.
         if self.flags & MAP_FIXED != 0 {
             return Ok(self.addr);
         }
@@ -182,7 +187,7 @@ impl Wanted {
         let at = unsafe { mmap_anonymous(self.addr as *mut _, total, ProtFlags::empty(), flags)? };
         let at = at as usize;
         if fixed != 0 && at != self.addr {
-            // A kernel that does not know MAP_FIXED_NOREPLACE takes it for a hint.
+            // A kernel that does not know MAP_FIXED_NOREPLACE takes the address for a hint.
             self.give_back(at, total);
             return Err(Errno::EXIST);
         }
@@ -197,23 +202,23 @@ impl Wanted {
 
     fn give_back(&self, at: usize, len: usize) {
         if len > 0 {
-            // SAFETY: reserved by `reserve`, and nobody knows the address.
+            // SAFETY: reserved by `reserve`, and no other thread knows the address.
             let _ = unsafe { munmap(at as *mut _, len) };
         }
     }
 
-    /// Maps extents of the file behind each other.
+    /// Maps extents of the file one behind the other.
     fn map(&self, fd: i32, kind: u32, extents: &[Extent]) -> Result<usize, Errno> {
         let at = self.reserve(extents.first().map_or(0, |first| first.start))?;
         let flags = kind | (self.flags & HINTS | MAP_FIXED) as u32;
         let (flags, prot) =
             (MapFlags::from_bits_retain(flags), ProtFlags::from_bits_retain(self.prot as u32));
-        // SAFETY: one of the library's own, which it never closes.
+        // SAFETY: the descriptor is the library's own, and stays open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut to = at;
         for extent in extents {
             let len = (extent.len as usize).min(at + self.len - to);
-            // SAFETY: inside of what was just reserved, or of what the program says that it may be replaced.
+            // SAFETY: inside of the reserved range, or of a range that the program wants replaced.
             let mapped = unsafe { mmap(to as *mut _, len, prot, flags, fd, extent.start) };
             mapped.inspect_err(|_| self.give_back(at, self.len))?;
             to += len;
@@ -222,32 +227,33 @@ impl Wanted {
     }
 }
 
-/// Maps extents of a pool's file as one, for reading, and for storing where it `stores`; returns the address.
+/// Maps extents of a pool's file as one range, for reading, and for storing if it `stores`. Returns
+/// the address.
 ///
 /// # Errors
-/// Of the system.
+/// Errors of the system.
 pub fn map_window(file: &PoolFile, extents: &[Extent], stores: bool) -> Result<usize, Errno> {
     let len = extents.iter().map(|extent| extent.len as usize).sum();
     let prot = if stores { libc::PROT_READ | PROT_WRITE } else { libc::PROT_READ };
     Wanted { addr: 0, len, prot, flags: 0 }.map(file.fd, file.flags, extents)
 }
 
-/// Unmaps what [`map_window`] has mapped.
+/// Unmaps a range that [`map_window`] has mapped.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// 1. No thread uses the range any more.
 pub unsafe fn unmap_window(addr: usize, len: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: 1. the caller's promise.
     let _ = unsafe { munmap(addr as *mut _, len) };
 }
 
 impl Promotions {
     fn engine(&self, mount: usize) -> &dyn FileSystem {
-        &*self.mount(mount).attached().fs
+        &*self.task().mount(mount).attached().fs
     }
 
-    /// Counts one more mapping as an entry does, in this process.
-    fn count_again(&self, entry: &Entry) -> Result<(), Errno> {
+    /// Counts one more mapping like an entry, in this process.
+    fn count_again(&self, entry: &MappingEntry) -> Result<(), Errno> {
         let fs = self.engine(entry.mount);
         fs.map_again(entry.ino, entry.stores)?;
         match fs.lookup(entry.ino, b".") {
@@ -259,23 +265,23 @@ impl Promotions {
         }
     }
 
-    /// Takes back what an entry stands for, which is not mapped any more.
-    fn end(&self, entry: &Entry) {
+    /// Gives back the count and the reference of an entry whose range is not mapped any more.
+    fn end(&self, entry: &MappingEntry) {
         let fs = self.engine(entry.mount);
         fs.unmap_range(entry.ino, entry.stores, false);
         fs.forget(entry.ino, 1);
     }
 
-    /// Runs `change`, by which the kernel maps something else, or nothing, at these addresses; what is added to the list is what
-    /// it returns. Where it fails nothing has changed.
+    /// Runs `change`, by which the kernel replaces or removes the mappings at these addresses, and
+    /// updates the list. `change` returns the entry to add. If it fails, the list stays as it is.
     fn remap<T>(
         &self,
         range: Range<usize>,
-        change: impl FnOnce() -> Result<(T, Option<Entry>), Errno>,
+        change: impl FnOnce() -> Result<(T, Option<MappingEntry>), Errno>,
     ) -> Result<T, Errno> {
         let mut list = self.mappings.lock();
         let (done, new) = change()?;
-        let mut ended = SmallVec::<[Entry; 2]>::new();
+        let mut ended = SmallVec::<[MappingEntry; 2]>::new();
         let mut at = 0;
         while let Some(entry) = list.get(at).copied() {
             if range.is_empty() || !entry.meets(&range) {
@@ -290,7 +296,7 @@ impl Promotions {
                     continue;
                 }
                 (Some(part), None) | (None, Some(part)) => list[at] = part,
-                // Where that cannot be counted, it stays one entry (mappings-P3).
+                // If the second part cannot be counted, the entry stays as it is (mappings-P3).
                 (Some(before), Some(behind)) => {
                     if self.count_again(&entry).is_ok() {
                         list[at] = before;
@@ -306,7 +312,7 @@ impl Promotions {
         Ok(done)
     }
 
-    /// Maps a file where it lies. `None` where that is not possible, or not worth it.
+    /// Maps a file in place. `None` if that is not possible, or not worth it.
     pub(crate) fn map_directly(
         &self,
         ofd: &OfdRef<'_>,
@@ -339,7 +345,7 @@ impl Promotions {
         if flags & MAP_FIXED != 0 && pages(addr, len).is_none() {
             return Some(Err(Errno::INVAL));
         }
-        let entry = Entry {
+        let entry = MappingEntry {
             start: 0,
             end: 0,
             mount: ofd.mount_index(),
@@ -354,9 +360,9 @@ impl Promotions {
         self.map_entry(entry, Wanted { addr, len: whole, prot, flags }).transpose()
     }
 
-    /// Maps what an entry says, but for its addresses. `None` where the engine refuses, or the kernel does what it can do
-    /// otherwise.
-    fn map_entry(&self, entry: Entry, wanted: Wanted) -> Result<Option<usize>, Errno> {
+    /// Maps an entry, whose addresses are not known yet. `None` if the engine refuses, or if a
+    /// mapping by the kernel may succeed instead.
+    fn map_entry(&self, entry: MappingEntry, wanted: Wanted) -> Result<Option<usize>, Errno> {
         let fs = self.engine(entry.mount);
         let Some(end) = entry.offset.checked_add(wanted.len as u64) else { return Ok(None) };
         let Ok(extents) = fs.map_range(entry.ino, entry.offset..end, entry.stores) else {
@@ -375,14 +381,14 @@ impl Promotions {
         };
         let mapped = self.remap(replaced, || {
             let start = self.map_extents(&entry, wanted, &extents)?;
-            Ok((start, Some(Entry { start, end: start + wanted.len, ..entry })))
+            Ok((start, Some(MappingEntry { start, end: start + wanted.len, ..entry })))
         });
         match mapped {
             Ok(start) => Ok(Some(start)),
             Err(errno) => {
                 fs.forget(entry.ino, 1);
                 unmap(errno);
-                // What was asked for cannot be had; else another way may do.
+                // These errors are final. After others, another way may succeed.
                 let is_final = matches!(errno, Errno::EXIST | Errno::NOMEM | Errno::PERM);
                 if is_final { Err(errno) } else { Ok(None) }
             }
@@ -391,33 +397,34 @@ impl Promotions {
 
     fn map_extents(
         &self,
-        entry: &Entry,
+        entry: &MappingEntry,
         wanted: Wanted,
         extents: &[Extent],
     ) -> Result<usize, Errno> {
-        let file = self.mount(entry.mount).attached().file.ok_or(Errno::OPNOTSUPP)?;
+        let file = self.task().mount(entry.mount).attached().file.ok_or(Errno::OPNOTSUPP)?;
         if !entry.is_shared {
             return wanted.map(file.fd, MAP_PRIVATE as u32, extents);
         }
         if entry.may_store {
             return wanted.map(file.fd, file.flags, extents);
         }
-        // The kernel is to refuse stores for good.
+        // The descriptor is read-only, so that the kernel refuses stores for good.
         let mut path = [0; 64];
         let path = crate::text::format(&mut path, format_args!("/proc/self/fd/{}", file.fd));
-        let fd = self.kernel.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+        let fd = self.task().kernel.open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
         let mapped = wanted.map(fd, file.flags, extents);
-        let _ = self.kernel.close(fd);
+        let _ = self.task().kernel.close(fd);
         mapped
     }
 
-    /// Whether any of these addresses is one at which a file is mapped where it lies.
+    /// Whether a file is mapped in place at any of these addresses.
     pub fn maps_directly(&self, addr: usize, len: usize) -> bool {
         !self.mappings.is_empty()
             && pages(addr, len).is_some_and(|range| !self.mappings.within(&range).is_empty())
     }
 
-    /// Runs a call by which the kernel maps something else at these addresses, if it `succeeds`.
+    /// Runs a call by which the kernel maps something else at these addresses. If it `succeeds`,
+    /// the entries there end.
     pub fn replace_mapping<T>(
         &self,
         addr: usize,
@@ -433,33 +440,33 @@ impl Promotions {
         result.expect("`remap` runs what it is given")
     }
 
-    /// `munmap`, where files are mapped directly.
+    /// `munmap` of files that are mapped in place.
     pub fn munmap(&self, addr: usize, len: usize) -> Served<()> {
         let Some(range) = pages(addr, len).filter(|_| self.maps_directly(addr, len)) else {
             return Served::Kernel;
         };
-        // SAFETY: what the program unmaps is its responsibility.
+        // SAFETY: the program answers for what it unmaps.
         let unmap = || unsafe { munmap(addr as *mut _, len) }.map(|()| ((), None));
         Served::Done(self.remap(range, unmap))
     }
 
-    /// `msync`: writes back the lines of what is mapped directly.
+    /// `msync`: writes back the lines of ranges that are mapped in place.
     pub fn msync(&self, addr: usize, len: usize, flags: i32) -> Served<()> {
         self.msync_call(addr, len, flags).into()
     }
 
-    fn msync_call(&self, addr: usize, len: usize, flags: i32) -> Call<()> {
-        let Some(range) = pages(addr, len) else { return Err(crate::served::Stop::Kernel) };
+    fn msync_call(&self, addr: usize, len: usize, flags: i32) -> CallResult<()> {
+        let Some(range) = pages(addr, len) else { return Err(crate::served::CallStop::Kernel) };
         let both = libc::MS_ASYNC | libc::MS_SYNC;
         let known = both | libc::MS_INVALIDATE;
         let found = self.mappings.within(&range);
         if found.is_empty() || flags & !known != 0 || flags & both == both {
-            return Err(crate::served::Stop::Kernel);
+            return Err(crate::served::CallStop::Kernel);
         }
         if flags & libc::MS_INVALIDATE != 0 {
-            // The kernel knows what is locked.
+            // The kernel knows which pages are locked.
             let check = MsyncFlags::ASYNC | MsyncFlags::INVALIDATE;
-            // SAFETY: it changes nothing: what is mapped is memory.
+            // SAFETY: it changes nothing, as the mapping is of memory.
             unsafe { msync(addr as *mut _, len, check) }?;
         }
         let mut covered = 0;
@@ -470,11 +477,12 @@ impl Promotions {
                 self.engine(entry.mount).sync_range(entry.ino, bytes, entry.stores)?;
             }
         }
-        // The rest is the kernel's, which knows as well whether all of it is mapped.
-        if covered < range.len() { Err(crate::served::Stop::Kernel) } else { Ok(()) }
+        // The kernel syncs the rest of the range, and checks whether all of it is mapped.
+        if covered < range.len() { Err(crate::served::CallStop::Kernel) } else { Ok(()) }
     }
 
-    /// Before `mprotect`, which the kernel is to do: what may be stored to from then on is counted so.
+    /// Counts ranges as writable before the kernel's `mprotect` makes them so. `Kernel` if the
+    /// caller may go on.
     pub fn mprotect(&self, addr: usize, len: usize, prot: i32) -> Served<()> {
         let Some(range) = pages(addr, len).filter(|_| !self.mappings.is_empty()) else {
             return Served::Kernel;
@@ -486,7 +494,7 @@ impl Promotions {
         for entry in list.iter_mut().filter(|entry| entry.meets(&range)) {
             let executes = prot & PROT_EXEC != 0;
             let is_refused = prot & PROT_WRITE != 0 && entry.is_shared && !entry.may_store
-                || executes && self.mount(entry.mount).flags() & libc::ST_NOEXEC != 0;
+                || executes && self.task().mount(entry.mount).flags() & libc::ST_NOEXEC != 0;
             if is_refused {
                 return Served::Done(Err(Errno::ACCESS));
             }
@@ -504,10 +512,10 @@ impl Promotions {
         Served::Kernel
     }
 
-    /// Makes entries end and begin where a range does.
-    fn split(&self, list: &mut Vec<Entry>, range: &Range<usize>) -> Result<(), Errno> {
+    /// Splits entries at both ends of a range.
+    fn split(&self, list: &mut Vec<MappingEntry>, range: &Range<usize>) -> Result<(), Errno> {
         for edge in [range.start, range.end] {
-            let is_inside = |entry: &Entry| entry.start < edge && edge < entry.end;
+            let is_inside = |entry: &MappingEntry| entry.start < edge && edge < entry.end;
             let Some(at) = list.iter().position(is_inside) else { continue };
             let entry = list[at];
             self.count_again(&entry)?;
@@ -517,7 +525,8 @@ impl Promotions {
         Ok(())
     }
 
-    /// `madvise`, where files are mapped directly: what the kernel would do to the pool's file is done to the program's.
+    /// `madvise` of files that are mapped in place. Advice that would change the pool's file
+    /// changes the program's file instead.
     pub fn madvise(&self, addr: usize, len: usize, advice: i32) -> Served<()> {
         let Some(range) = pages(addr, len).filter(|_| self.maps_directly(addr, len)) else {
             return Served::Kernel;
@@ -537,7 +546,7 @@ impl Promotions {
         }
     }
 
-    /// `MADV_REMOVE`: a hole in the file.
+    /// `MADV_REMOVE`: punches a hole in the file.
     fn remove_pages(&self, range: &Range<usize>) -> Result<(), Errno> {
         let mut found = self.mappings.within(range);
         found.sort_by_key(|entry| entry.start);
@@ -550,14 +559,15 @@ impl Promotions {
                 return Err(Errno::ACCESS);
             }
             let (fs, bytes) = (self.engine(entry.mount), entry.bytes(range));
-            self.drop_privileges(fs, &fs.getattr(entry.ino)?)?;
+            self.task().drop_privileges(fs, &fs.getattr(entry.ino)?)?;
             fs.fallocate(entry.ino, Fallocate::PunchHole, bytes.start, bytes.end - bytes.start)?;
             covered = entry.end;
         }
         if covered < range.end { Err(Errno::NOMEM) } else { Ok(()) }
     }
 
-    /// `remap_file_pages` of what is mapped directly: the pages are the program's file's, wherever they lie in the pool's.
+    /// `remap_file_pages` of a range that is mapped in place. `page` counts pages of the program's
+    /// file, which may lie anywhere in the pool's.
     pub fn remap_file_pages(&self, addr: usize, len: usize, prot: i32, page: usize) -> Served<()> {
         let size = rustix::param::page_size();
         let (start, len) = (addr - addr % size, len - len % size);
@@ -569,7 +579,7 @@ impl Promotions {
             let mut found = self.mappings.within(&range);
             found.sort_by_key(|entry| entry.start);
             let first = *found.first().ok_or(Errno::INVAL)?;
-            let is_alike = |entry: &Entry| {
+            let is_alike = |entry: &MappingEntry| {
                 let same = (entry.mount, entry.ino) == (first.mount, first.ino);
                 same && entry.prot == first.prot && entry.is_shared && entry.may_store
             };
@@ -580,14 +590,16 @@ impl Promotions {
                 return Err(Errno::INVAL);
             }
             let offset = (page as u64).checked_mul(size as u64).ok_or(Errno::INVAL)?;
-            let entry = Entry { offset, ..first.part(range.start.max(first.start), range.end) };
+            let entry =
+                MappingEntry { offset, ..first.part(range.start.max(first.start), range.end) };
             let wanted = Wanted { addr: start, len, prot: first.prot, flags: MAP_FIXED };
             self.map_entry(entry, wanted)?.map(drop).ok_or(Errno::INVAL)
         };
         Served::Done(remap())
     }
 
-    /// `mremap` of what is mapped directly. A private mapping is not moved: what was stored to it would be lost.
+    /// `mremap` of a range that is mapped in place. A private mapping is not moved, because its
+    /// changes would be lost.
     pub fn mremap(
         &self,
         old: usize,
@@ -599,7 +611,7 @@ impl Promotions {
         if !self.maps_directly(old, old_len.max(1)) {
             return Served::Kernel;
         }
-        // Of no length it is a second mapping of the same pages, as with `MREMAP_DONTUNMAP`.
+        // A length of 0 asks for a second mapping of the same pages, as `MREMAP_DONTUNMAP` does.
         let len = if old_len == 0 { new_len } else { old_len };
         let Some(range) = pages(old, len) else { return Served::Done(Err(Errno::INVAL)) };
         let stays = old_len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
@@ -656,19 +668,20 @@ impl Promotions {
         Ok(at)
     }
 
-    /// Unmaps a range, if there is any.
+    /// Unmaps a range, unless it is empty.
     fn shrink(&self, range: Range<usize>) -> Result<(), Errno> {
         if range.is_empty() {
             return Ok(());
         }
         let (at, len) = (range.start, range.len());
-        // SAFETY: the program's own mapping, which it wants to be shorter or elsewhere.
+        // SAFETY: the range is the program's own mapping, which it wants shorter or elsewhere.
         self.remap(range, || unsafe { munmap(at as *mut _, len) }.map(|()| ((), None)))
     }
 
-    /// Maps what follows a part of an entry behind it, up to `end`; whether there was room.
-    fn extend(&self, part: &Entry, end: usize) -> bool {
-        let more = Entry { offset: part.offset + (part.end - part.start) as u64, ..*part };
+    /// Maps the bytes of the file behind a part of an entry, up to the address `end`. Returns
+    /// whether there was room.
+    fn extend(&self, part: &MappingEntry, end: usize) -> bool {
+        let more = MappingEntry { offset: part.offset + (part.end - part.start) as u64, ..*part };
         let wanted = Wanted {
             addr: part.end,
             len: end - part.end,
@@ -678,12 +691,13 @@ impl Promotions {
         if !matches!(self.map_entry(more, wanted), Ok(Some(_))) {
             return false;
         }
-        // One mapping is one entry: for the next call.
+        // Joins the two entries, as the next call expects one entry for one mapping.
         let mut list = self.mappings.lock();
-        let place = |list: &[Entry], at: usize| list.iter().position(|entry| entry.start == at);
+        let place =
+            |list: &[MappingEntry], at: usize| list.iter().position(|entry| entry.start == at);
         let Some(behind) = place(&list, part.end) else { return true };
         let behind = list.swap_remove(behind);
-        let is_first = |entry: &&mut Entry| entry.end == part.end && entry.ino == part.ino;
+        let is_first = |entry: &&mut MappingEntry| entry.end == part.end && entry.ino == part.ino;
         match list.iter_mut().find(is_first) {
             Some(first) => first.end = behind.end,
             None => {
@@ -698,36 +712,40 @@ impl Promotions {
         true
     }
 
-    /// Before a `clone` whose child is not served: nothing changes until [`release_mappings`](Self::release_mappings).
+    /// Locks the list before a `clone` whose child is not served, until
+    /// [`release_mappings`](Self::release_mappings).
     pub fn hold_mappings(&self) {
         self.mappings.hold();
     }
 
-    /// After it, in the parent.
+    /// Unlocks the list in the parent, after the `clone`.
     pub fn release_mappings(&self) {
         self.mappings.release();
     }
 
-    /// After it, in the child, which nobody counts: it maps nothing where it lies any more.
+    /// Unmaps files that are mapped in place, in a child that is not counted (`clone`).
     pub fn unmap_inherited(&self) {
-        // SAFETY: `hold_mappings` has kept other threads from changing it, and they are not here.
+        // SAFETY: `hold_mappings` has kept other threads from changing the list, and the child has
+        // no others.
         for entry in unsafe { &*self.mappings.entries.get() } {
             // SAFETY: as in `count_inherited_mappings`.
             let _ = unsafe { munmap(entry.start as *mut _, entry.end - entry.start) };
         }
     }
 
-    /// In a forked child: counts what it has inherited (mappings-P1). What cannot be counted is not mapped any more.
+    /// Counts mappings that a forked child has inherited (mappings-P1). Unmaps those that cannot be
+    /// counted.
     pub(crate) fn count_inherited_mappings(&self) {
         let mut list = self.mappings.lock();
         list.retain(|entry| {
-            // The child does not have it, and may map something else there.
+            // The child does not have the mapping, and may map something else there.
             if !entry.is_inherited {
                 return false;
             }
             let is_counted = self.count_again(entry).is_ok();
             if !is_counted {
-                // SAFETY: the program finds it missing, which is better than what others store there.
+                // SAFETY: the program loses a mapping. Otherwise it would see the stores of other
+                // files.
                 let _ = unsafe { munmap(entry.start as *mut _, entry.end - entry.start) };
             }
             is_counted

@@ -1,18 +1,18 @@
 //! Mounts of pools, as this process sees them.
 //!
-//! - **mount-T1** The state of a mount (read-only, covered directories, whether paths still lead to it) are
-//!   those of the kernel's table at the last look. The mount's server announces on the pool's
-//!   [`MountEvents`] that they have changed; each walk, and each change by a descriptor, loads
-//!   that word first, and looks again where it is another.
+//! - **mount-T1** The state of a mount is that of the kernel's table at the last look: read-only or
+//!   not, covered directories, whether paths still lead to it. The mount's server announces changes
+//!   by a word of the pool's [`MountEvents`]. Each walk, and each change by a descriptor, first
+//!   loads the word, and looks at the table again if it has changed.
 
 #![allow(unsafe_code)]
 
 use crate::attach_lock::AttachLock;
-use crate::creds::{Access, Credentials, Identity};
+use crate::creds::{AccessMask, Credentials, ThreadIdentity};
 use crate::cwd::Prefix;
-use crate::known::Known;
+use crate::known::CurrentValue;
 use crate::mappings::PoolFile;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use mounts::{MountEvents, MountState};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -21,63 +21,64 @@ use vfs::{Attr, Errno, FileKind, FileSystem, Ino, Limits};
 
 /// A mount that the process may serve itself.
 pub struct MountSpec {
-    /// Where it is mounted: absolute, as in `/proc/self/mountinfo`, without a trailing slash.
+    /// The mount point: absolute, as in `/proc/self/mountinfo`, without a trailing slash.
     pub mountpoint: Vec<u8>,
-    /// `st_dev` of what is in it.
+    /// `st_dev` of files in it.
     pub dev: u64,
-    /// Looks at the kernel's table: its flags, and what is mounted below; `None` where it is not any more, or
-    /// another mount hides it.
+    /// Looks up the mount in the kernel's table, and returns its flags and the mounts below it.
+    /// `None` if it is unmounted, or another mount hides it.
     pub look: Box<dyn Fn() -> Option<MountState> + Send + Sync>,
-    /// Opens the pool; called once, at the first use that hits a path below the mount point (not in
-    /// a lock). After an error the mount is the kernel's for good.
-    pub attach: Box<dyn Fn() -> Result<Attached, Errno> + Send + Sync>,
+    /// Opens the pool. Called once, at the first use of a path below the mount point, while the
+    /// table of descriptors is not locked. After an error the mount is the kernel's for good.
+    pub attach: Box<dyn Fn() -> Result<AttachedPool, Errno> + Send + Sync>,
 }
 
 /// A pool that is open in this process.
-pub struct Attached {
+pub struct AttachedPool {
     /// The engine.
     pub fs: Arc<dyn FileSystem>,
-    /// What the mount's server announces.
+    /// Events that the mount's server announces.
     pub events: Arc<dyn MountEvents>,
-    /// What the pool lies in, where files can be mapped in place.
+    /// The file of the pool, if files can be mapped in place.
     pub file: Option<PoolFile>,
-    /// Is told of forks: what the process holds must stay until the child holds it, too.
+    /// Receives forks: the engine must keep what the process holds until the child holds it, too.
     pub on_fork: Box<dyn Fn(Fork) + Send + Sync>,
 }
 
-/// What happens of a fork.
+/// A step of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// In the parent: it is about to be.
+    /// The parent is about to fork.
     Begins,
-    /// In the child: it inherits a description of this inode, which the parent holds.
+    /// The child inherits a description of this inode, which the parent holds.
     Inherits(Ino),
-    /// In the child: it holds what it inherits. In the parent: so it does, or there is no child.
+    /// In the child: it holds what it inherits. In the parent: the child has done so, or does not
+    /// exist.
     Ends,
 }
 
 const UNTRIED: u32 = 0;
 const USABLE: u32 = 1;
 const REFUSED: u32 = 2;
-/// Of [`Mount::reach`]: the bits that are 0 in an address.
+/// Bits of [`ServedMount::reach`] that are 0 in an address.
 const REACH: usize = 3;
 
 /// The server has not been asked for its directory of capabilities.
 const NOT_ASKED: i32 = -2;
 
 /// A pool in use.
-struct Pool {
-    attached: Attached,
-    /// Those of the engine: a call of it would cost each walk more than these two loads.
+struct PoolInUse {
+    attached: AttachedPool,
+    /// Limits of the engine. A call of the engine would cost each walk more than these two loads.
     limits: Limits,
     /// [`MountEvents::mount_changes`] before the last look (mount-T1).
     changes: AtomicU64,
-    state: Known<State>,
+    state: CurrentValue<MountSnapshot>,
 }
 
-/// What the last look at the kernel's table has told (mount-T1).
+/// The state of a mount at the last look at the kernel's table (mount-T1).
 #[derive(PartialEq, Eq)]
-struct State {
+struct MountSnapshot {
     /// `ST_*` of `statvfs`.
     flags: u64,
     /// Whether absolute paths lead to the mount.
@@ -86,24 +87,26 @@ struct State {
     covered: SmallVec<[Ino; 4]>,
 }
 
-/// A mount and what has become of it.
-pub(crate) struct Mount {
+/// A mount, and its state in this process.
+pub(crate) struct ServedMount {
     pub spec: MountSpec,
     state: AtomicU32,
-    pool: AtomicPtr<Pool>,
-    /// The descriptor that those of the pool's files are duplicates of.
+    pool: AtomicPtr<PoolInUse>,
+    /// The placeholder: descriptors of the pool's files are duplicates of it.
     placeholder: AtomicI32,
-    /// The descriptor below which promotions open; [`NOT_ASKED`], or -1 where the server offers none.
+    /// The descriptor of the directory by which promotions open files. [`NOT_ASKED`], or -1 if the
+    /// server has no such directory.
     capability: AtomicI32,
-    /// Whether the mount point can be reached: `UNTRIED`, or `USABLE` or `REFUSED` with the address of the user's identity.
+    /// Whether this user reaches the mount point: `UNTRIED`, or `USABLE` or `REFUSED` with the
+    /// address of the user's identity.
     reach: AtomicUsize,
-    /// Where the components of the mount point start.
+    /// Offsets at which the components of the mount point start.
     starts: SmallVec<[u16; 8]>,
-    /// The way from a working directory outside.
+    /// The way to the mount from a working directory outside.
     pub prefix: Prefix,
 }
 
-impl Mount {
+impl ServedMount {
     pub fn new(spec: MountSpec) -> Self {
         let path = &spec.mountpoint[..];
         let starts = |&at: &usize| path[at] != b'/' && (at == 0 || path[at - 1] == b'/');
@@ -120,20 +123,21 @@ impl Mount {
         }
     }
 
-    /// Attaches the pool, once; `placeholder` makes that descriptor, and `give_back` closes it. A pool that is open is
-    /// never closed again: the front end has its address. `Kernel` where that failed, now or before, or another
-    /// thread is at it for too long.
+    /// Attaches the pool, once. `placeholder` opens the descriptor that is duplicated, and
+    /// `give_back` closes it after an error. An open pool is never closed, because the front end
+    /// has its address. `Kernel` if attaching failed, now or before, or if another thread attaches
+    /// for too long.
     pub fn attach(
         &self,
         lock: &AttachLock,
         placeholder: impl FnOnce() -> Result<i32, Errno>,
         give_back: impl FnOnce(i32),
-    ) -> Call<&Attached> {
+    ) -> CallResult<&AttachedPool> {
         if let Some(tried) = self.tried() {
             return tried;
         }
-        let _held = lock.hold().ok_or(Stop::Kernel)?;
-        // Another thread may have held it.
+        let _held = lock.hold().ok_or(CallStop::Kernel)?;
+        // Another thread may have attached it meanwhile.
         if let Some(tried) = self.tried() {
             return tried;
         }
@@ -146,84 +150,86 @@ impl Mount {
         });
         let Ok((attached, fd)) = attempt else {
             self.state.store(REFUSED, Release);
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         };
         let changes = AtomicU64::new(attached.events.mount_changes());
-        let state = Known::new(self.look(&*attached.fs, 0));
+        let state = CurrentValue::new(self.look(&*attached.fs, 0));
         let limits = *attached.fs.limits();
-        let pool = Box::into_raw(Box::new(Pool { limits, attached, changes, state }));
+        let pool = Box::into_raw(Box::new(PoolInUse { limits, attached, changes, state }));
         self.pool.store(pool, Release);
         self.placeholder.store(fd, Release);
         self.state.store(USABLE, Release);
         Ok(self.attached())
     }
 
-    /// What came of attaching; `None` before.
+    /// The result of attaching; `None` before.
     #[inline]
-    fn tried(&self) -> Option<Call<&Attached>> {
+    fn tried(&self) -> Option<CallResult<&AttachedPool>> {
         match self.state.load(Acquire) {
             USABLE => Some(Ok(self.attached())),
             UNTRIED => None,
-            _ => Some(Err(Stop::Kernel)),
+            _ => Some(Err(CallStop::Kernel)),
         }
     }
 
-    /// Leaves a mount to the kernel that has not been attached.
+    /// Leaves a mount to the kernel, unless it is attached.
     pub fn refuse(&self) {
         let _ = self.state.compare_exchange(UNTRIED, REFUSED, Relaxed, Relaxed);
     }
 
     #[inline]
-    fn pool(&self) -> &Pool {
-        // SAFETY: callers come from a description or a walk, which attached it; it stays until the
-        // mount is dropped.
+    fn pool(&self) -> &PoolInUse {
+        // SAFETY: callers come from a description or a walk, which attached the pool. It stays
+        // until the mount is dropped.
         unsafe { &*self.pool.load(Acquire) }
     }
 
     /// The pool of a mount that has been attached.
     #[inline]
-    pub fn attached(&self) -> &Attached {
+    pub fn attached(&self) -> &AttachedPool {
         &self.pool().attached
     }
 
-    /// How large things can be in a pool that has been attached.
+    /// The limits of a pool that has been attached.
     #[inline]
     pub fn limits(&self) -> &Limits {
         &self.pool().limits
     }
 
-    /// Whether it is the kernel's for good: attaching has failed, or this user does not reach it.
+    /// Whether the mount is left to the kernel: attaching has failed, or this user does not reach
+    /// it.
     pub fn is_refused(&self) -> bool {
         self.state.load(Relaxed) == REFUSED || self.reach.load(Relaxed) & REACH == REFUSED as usize
     }
 
     /// The pool, if it is attached.
-    pub fn if_attached(&self) -> Option<&Attached> {
+    pub fn if_attached(&self) -> Option<&AttachedPool> {
         (self.state.load(Acquire) == USABLE).then(|| self.attached())
     }
 
-    /// The descriptor to duplicate.
+    /// The placeholder.
     pub fn placeholder(&self) -> i32 {
         self.placeholder.load(Acquire)
     }
 
-    /// The placeholder has been moved.
+    /// Notes that the placeholder has another number.
     pub fn move_placeholder(&self, fd: i32) {
         self.placeholder.store(fd, Release);
     }
 
-    /// The descriptor of the directory of capabilities, if there is one; `None` where that is not known yet.
+    /// The descriptor of the directory of capabilities, or `Some(None)` if the server has none.
+    /// `None` if it has not been asked.
     pub fn capability(&self) -> Option<Option<i32>> {
         let fd = self.capability.load(Acquire);
         (fd != NOT_ASKED).then_some((fd >= 0).then_some(fd))
     }
 
-    /// What came of asking for it, or where it has been moved.
+    /// Stores the descriptor of the directory of capabilities, after it was opened or moved.
     pub fn set_capability(&self, fd: Option<i32>) {
         self.capability.store(fd.unwrap_or(-1), Release);
     }
 
-    /// Looks at the table again where an event says so (mount-T1).
+    /// Looks at the table again if an event announces a change (mount-T1).
     #[inline]
     pub fn catch_up(&self) {
         let pool = self.pool();
@@ -232,9 +238,9 @@ impl Mount {
         }
     }
 
-    /// What is known of a mount that has been attached.
+    /// The state of a mount that has been attached.
     #[inline]
-    fn state(&self) -> &State {
+    fn state(&self) -> &MountSnapshot {
         self.catch_up();
         self.pool().state.current()
     }
@@ -242,26 +248,27 @@ impl Mount {
     #[cold]
     fn look_again(&self) {
         let pool = self.pool();
-        // First: what changes after this load makes for another look.
+        // Loaded first: a change after this load causes another look.
         let changes = pool.attached.events.mount_changes();
         let flags = pool.state.current().flags;
         pool.state.change(self.look(&*pool.attached.fs, flags));
         pool.changes.store(changes, Release);
     }
 
-    /// What the table says now; where it says nothing, the flags stay as they were.
-    fn look(&self, fs: &dyn FileSystem, flags: u64) -> State {
+    /// Looks at the table, and returns the mount's state. If the mount is not there, the flags stay
+    /// as they were.
+    fn look(&self, fs: &dyn FileSystem, flags: u64) -> MountSnapshot {
         match (self.spec.look)() {
-            Some(seen) => State {
+            Some(seen) => MountSnapshot {
                 flags: seen.flags,
                 is_reached: true,
                 covered: seen.nested.iter().filter_map(|path| self.find(fs, path)).collect(),
             },
-            None => State { flags, is_reached: false, covered: SmallVec::new() },
+            None => MountSnapshot { flags, is_reached: false, covered: SmallVec::new() },
         }
     }
 
-    /// Stands for all of that: another number where anything is otherwise.
+    /// Identifies the state of the mount: the number differs if the state does.
     #[inline]
     pub fn state_id(&self) -> usize {
         std::ptr::from_ref(self.state()).addr()
@@ -272,38 +279,38 @@ impl Mount {
         self.state().flags
     }
 
-    /// `EROFS` where nothing may be changed.
+    /// Returns `EROFS` if the mount is read-only.
     #[inline]
     pub fn check_writable(&self) -> Result<(), Errno> {
         if self.flags() & libc::ST_RDONLY != 0 { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// `EROFS` where that would be a change, and nothing may be changed.
+    /// Returns `EROFS` if `want` would change an inode of a read-only mount.
     #[inline]
-    pub fn check_change(&self, kind: FileKind, want: Access) -> Result<(), Errno> {
-        let changes = want.contains(Access::WRITE)
+    pub fn check_change(&self, kind: FileKind, want: AccessMask) -> Result<(), Errno> {
+        let changes = want.contains(AccessMask::WRITE)
             && matches!(kind, FileKind::File | FileKind::Dir | FileKind::Symlink);
         if changes { self.check_writable() } else { Ok(()) }
     }
 
-    /// Checks permission, and for changes whether the mount takes any.
+    /// Checks permission and, for a change, that the mount is writable.
     #[inline]
-    pub fn check(&self, creds: &Credentials, attr: &Attr, want: Access) -> Result<(), Errno> {
+    pub fn check(&self, creds: &Credentials, attr: &Attr, want: AccessMask) -> Result<(), Errno> {
         self.check_change(attr.kind, want)?;
         creds.check(self.attached().fs.as_ref(), attr, want)
     }
 
-    /// `Kernel` where absolute paths do not lead here any more.
-    pub fn check_reached(&self) -> Call<()> {
-        if self.state().is_reached { Ok(()) } else { Err(Stop::Kernel) }
+    /// Returns `Kernel` if absolute paths no longer lead to the mount.
+    pub fn check_reached(&self) -> CallResult<()> {
+        if self.state().is_reached { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
-    /// `Kernel` where the directories above the mount point keep this user out.
+    /// Returns `Kernel` if this user may not pass the directories above the mount point.
     pub fn check_reach(
         &self,
-        user: &Identity,
+        user: &ThreadIdentity,
         reach: impl FnOnce(&[u8]) -> Result<(), Errno>,
-    ) -> Call<()> {
+    ) -> CallResult<()> {
         let user = std::ptr::from_ref(user).addr();
         let mut known = self.reach.load(Relaxed);
         if known & !REACH != user || known & REACH == UNTRIED as usize {
@@ -312,50 +319,57 @@ impl Mount {
             known = user | state as usize;
             self.reach.store(known, Relaxed);
         }
-        if known & REACH == USABLE as usize { Ok(()) } else { Err(Stop::Kernel) }
+        if known & REACH == USABLE as usize { Ok(()) } else { Err(CallStop::Kernel) }
     }
 
-    /// A user has changed.
+    /// Forgets whether users reach the mount, after a change of the user.
     pub fn forget_reach(&self) {
         self.reach.store(UNTRIED as usize, Relaxed);
     }
 
-    /// `Kernel` where another mount covers the inode. The walk has caught up when it began.
+    /// Returns `Kernel` if another mount covers the inode. The walk has caught up with the table
+    /// when it began.
     #[inline]
-    pub fn check_covered(&self, ino: Ino) -> Call<()> {
-        if self.pool().state.current().covered.contains(&ino) { Err(Stop::Kernel) } else { Ok(()) }
+    pub fn check_covered(&self, ino: Ino) -> CallResult<()> {
+        if self.pool().state.current().covered.contains(&ino) {
+            Err(CallStop::Kernel)
+        } else {
+            Ok(())
+        }
     }
 
-    /// `Kernel` where a program may be running from the file: that knows whether it may be written to.
-    pub fn check_not_executed(&self, ino: Ino) -> Call<()> {
-        if self.attached().events.is_executed(ino) { Err(Stop::Kernel) } else { Ok(()) }
+    /// Returns `Kernel` if a program may be running from the file. The kernel knows whether the
+    /// file may be written to.
+    pub fn check_not_executed(&self, ino: Ino) -> CallResult<()> {
+        if self.attached().events.is_executed(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
-    /// `Kernel` where the kernel may have pages of the file that somebody maps: what such pages hold, only calls by the
-    /// kernel see and change.
+    /// Returns `Kernel` if a process may map the file through the kernel's pages. Only calls of the
+    /// kernel see and change these.
     #[inline]
-    pub fn check_unmapped(&self, ino: Ino) -> Call<()> {
-        if self.attached().events.is_mapped(ino) { Err(Stop::Kernel) } else { Ok(()) }
+    pub fn check_unmapped(&self, ino: Ino) -> CallResult<()> {
+        if self.attached().events.is_mapped(ino) { Err(CallStop::Kernel) } else { Ok(()) }
     }
 
-    /// The inode at an absolute path, without symbolic links.
+    /// Finds the inode at an absolute path, without symbolic links.
     fn find(&self, fs: &dyn FileSystem, path: &[u8]) -> Option<Ino> {
         let rest = path.strip_prefix(&self.spec.mountpoint[..])?;
         let mut at = fs.root();
         for name in vfs::path::names(rest) {
-            // What is covered cannot be removed, so no reference is needed.
+            // A covered directory cannot be removed, so no reference is needed.
             at = fs.peek(at, name).ok()?.ino;
         }
         Some(at)
     }
 
-    /// What is left of an absolute path below the mount point; `None` where it leads elsewhere, or
-    /// that cannot be told from its text.
+    /// Returns the rest of an absolute path below the mount point. `None` if it leads elsewhere, or
+    /// if its text does not show where it leads.
     pub fn strip<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         if path.first() == Some(&b'/') { self.strip_names(path, 0) } else { None }
     }
 
-    /// As [`strip`](Self::strip), of a path that starts after so many components of the mount point.
+    /// As [`strip`](Self::strip), of a path that starts below the first `passed` components of the
+    /// mount point.
     pub fn strip_names<'a>(&self, path: &'a [u8], passed: usize) -> Option<&'a [u8]> {
         let mut rest = path;
         for name in self.names(passed) {
@@ -375,7 +389,7 @@ impl Mount {
         Some(rest)
     }
 
-    /// The components of the mount point after so many.
+    /// The components of the mount point after the first `passed`.
     #[inline]
     pub fn names(&self, passed: usize) -> impl Iterator<Item = &[u8]> {
         let starts = self.starts.get(passed..).unwrap_or_default().iter();
@@ -386,41 +400,41 @@ impl Mount {
     }
 }
 
-/// Mounts of a process.
+/// The largest number of mounts of a process.
 pub(crate) const MOUNTS: usize = 16;
 
-/// The mounts of a process, which only become more.
+/// The mounts of a process. None is ever removed.
 #[derive(Default)]
 pub(crate) struct Mounts {
-    slots: [AtomicPtr<Mount>; MOUNTS],
-    /// Held while one of them is attached, and while the process forks.
+    slots: [AtomicPtr<ServedMount>; MOUNTS],
+    /// Held while a mount is attached, and while the process forks.
     pub attaching: AttachLock,
 }
 
 impl Mounts {
-    /// Adds one; `ENOSPC` beyond [`MOUNTS`].
-    pub fn add(&self, mount: Mount) -> Result<(), Errno> {
+    /// Adds a mount. `ENOSPC` beyond [`MOUNTS`].
+    pub fn add(&self, mount: ServedMount) -> Result<(), Errno> {
         let mount = Box::into_raw(Box::new(mount));
         for slot in &self.slots {
             if slot.compare_exchange(std::ptr::null_mut(), mount, AcqRel, Relaxed).is_ok() {
                 return Ok(());
             }
         }
-        // SAFETY: it came from a box above and nobody else has seen it.
+        // SAFETY: it came from a box above, and no other thread has seen it.
         drop(unsafe { Box::from_raw(mount) });
         Err(Errno::NOSPC)
     }
 
-    /// All of them, with their indexes.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &Mount)> {
+    /// All mounts, with their indexes.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &ServedMount)> {
         let slots = self.slots.iter().map(|slot| slot.load(Acquire));
         // SAFETY: a mount, once added, stays until `self` is dropped.
         slots.enumerate().map_while(|(i, m)| Some((i, unsafe { m.as_ref()? })))
     }
 
-    /// A mount that is known to be there.
+    /// The mount with this index, which must exist.
     #[inline]
-    pub fn get(&self, index: usize) -> &Mount {
+    pub fn get(&self, index: usize) -> &ServedMount {
         // SAFETY: as above; indexes come from descriptions, which are opened below mounts.
         unsafe { &*self.slots[index % MOUNTS].load(Acquire) }
     }
@@ -431,18 +445,18 @@ impl Drop for Mounts {
         for slot in &mut self.slots {
             let mount = std::mem::replace(slot.get_mut(), std::ptr::null_mut());
             if !mount.is_null() {
-                // SAFETY: it came from a box in `add`; `&mut self` says that nobody uses it.
+                // SAFETY: it came from a box in `add`; by `&mut self`, no other thread uses it.
                 drop(unsafe { Box::from_raw(mount) });
             }
         }
     }
 }
 
-impl Drop for Mount {
+impl Drop for ServedMount {
     fn drop(&mut self) {
         let pool = *self.pool.get_mut();
         if !pool.is_null() {
-            // SAFETY: it came from a box in `attach`; `&mut self` says that nobody uses it.
+            // SAFETY: it came from a box in `attach`; by `&mut self`, no other thread uses it.
             drop(unsafe { Box::from_raw(pool) });
         }
     }
@@ -456,7 +470,7 @@ mod tests {
     fn a_pool_is_opened_when_nothing_else_can_fail() {
         let mount = |attach| {
             let (mountpoint, look) = (b"/mnt".to_vec(), Box::new(|| None));
-            Mount::new(MountSpec { mountpoint, dev: 0, look, attach })
+            ServedMount::new(MountSpec { mountpoint, dev: 0, look, attach })
         };
         let lock = AttachLock::default();
         let refused = mount(Box::new(|| panic!("nothing is to be put behind it")));
@@ -469,7 +483,7 @@ mod tests {
 
     #[test]
     fn mount_points_are_stripped_by_whole_components() {
-        let mount = Mount::new(MountSpec {
+        let mount = ServedMount::new(MountSpec {
             mountpoint: b"/mnt/pool".to_vec(),
             dev: 0,
             look: Box::new(|| None),

@@ -1,25 +1,24 @@
-//! Names: making, removing, renaming. The order of checks is that of `fs/namei.c`.
+//! Calls that make, remove and rename names. The order of checks is that of `fs/namei.c`.
 
 use crate::attributes::check_flags;
-use crate::creds::{Access, Caps};
+use crate::creds::{AccessMask, Caps};
 use crate::family::UNLINKABLE;
-use crate::held::{Held, Last, ParentAndName};
+use crate::held::{HeldInode, LastComponent, ParentAndName};
 use crate::lookup::Paths;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::proc_fd;
 use crate::{Errno, Served};
-use std::ops::Deref;
 use vfs::{Attr, FileKind, NewKind, NewNode, RenameFlags};
 
-/// A directory is not deeper than that: whoever looks for the root gives up.
+/// The most steps upward from a directory; a search for the root then gives up.
 const STEPS_MAX: u32 = 65_000;
 
 impl ParentAndName<'_, '_> {
-    /// Whether a name can be made here: `EEXIST` where there is one, `ENOENT` where a slash follows the
-    /// name of what is to be no directory (`filename_create`).
+    /// Checks whether a name can be made here (`filename_create`). `EEXIST` if it exists; `ENOENT`
+    /// if a slash follows the name of an inode that will not be a directory.
     fn check_vacant(&self, directory: bool) -> Result<(), Errno> {
         self.check_name()?;
-        if self.last != Last::Name || self.found.is_some() {
+        if self.last != LastComponent::Name || self.found.is_some() {
             return Err(Errno::EXIST);
         }
         if self.slash && !directory {
@@ -34,26 +33,27 @@ pub struct Names {
     paths: Paths,
 }
 
-impl Deref for Names {
-    type Target = Paths;
-
-    #[inline]
-    fn deref(&self) -> &Paths {
-        &self.paths
-    }
-}
-
 impl Names {
     pub(crate) fn new(paths: Paths) -> Self {
         Self { paths }
     }
 
-    /// Creates a name in a directory that the caller must be allowed to change, and gives him a reference
-    /// to what it names. `node.umask` is filled in.
-    pub(crate) fn create(&self, dir: &Held<'_>, name: &[u8], node: NewNode<'_>) -> Call<Attr> {
-        let creds = &self.identity().effective;
+    #[inline(always)]
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Creates a name in a directory, after a check of permissions. Returns attributes of the new
+    /// inode, to which the caller gets a reference. Fills in `node.umask`.
+    pub(crate) fn create(
+        &self,
+        dir: &HeldInode<'_>,
+        name: &[u8],
+        node: NewNode<'_>,
+    ) -> CallResult<Attr> {
+        let creds = &self.task().identity().effective;
         dir.check_create(creds)?;
-        let umask = self.current_umask();
+        let umask = self.task().current_umask();
         let mut mode = node.mode;
         if mode & 0o2010 == 0o2010 {
             mode = creds.strip_setgid(dir.attr()?, mode);
@@ -62,22 +62,23 @@ impl Names {
         Ok(dir.fs().create(&creds.caller(), dir.ino, name, &node)?)
     }
 
-    /// Acts where a name can be made. `arguments`: what is wrong with the others.
+    /// Runs `act` with the place of a name that can be made. `arguments` is the error of the call's
+    /// other arguments, if any.
     fn at_vacancy(
         &self,
         dirfd: i32,
         path: &[u8],
         (directory, arguments): (bool, Result<(), Errno>),
-        act: impl FnOnce(ParentAndName<'_, '_>) -> Call<()>,
-    ) -> Call<()> {
-        self.at_parent(dirfd, path, |at| {
+        act: impl FnOnce(ParentAndName<'_, '_>) -> CallResult<()>,
+    ) -> CallResult<()> {
+        self.paths().at_parent(dirfd, path, |at| {
             let at = checked(at, arguments)?;
             at.check_vacant(directory)?;
             act(at)
         })
     }
 
-    fn make(&self, at: ParentAndName<'_, '_>, node: NewNode<'_>) -> Call<()> {
+    fn make(&self, at: ParentAndName<'_, '_>, node: NewNode<'_>) -> CallResult<()> {
         let made = self.create(at.dir, at.name, node)?;
         at.dir.fs().forget(made.ino, 1);
         Ok(())
@@ -95,7 +96,7 @@ impl Names {
         self.mknod_call(dirfd, path, mode, dev).into()
     }
 
-    fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> Call<()> {
+    fn mknod_call(&self, dirfd: i32, path: &[u8], mode: u32, dev: u64) -> CallResult<()> {
         let number = dev as u32;
         let kind = match FileKind::from_mode(mode) {
             None if mode & libc::S_IFMT == 0 => Ok(NewKind::File),
@@ -111,12 +112,12 @@ impl Names {
             let kind = kind?;
             let device = match kind {
                 NewKind::Block(_) => true,
-                // The white-out of overlay file systems is nobody's device.
+                // The white-out of overlay file systems belongs to no device.
                 NewKind::Char(number) => number != 0,
                 _ => false,
             };
-            if device && !self.identity().effective.can(Caps::MKNOD) {
-                at.dir.check_create(&self.identity().effective)?;
+            if device && !self.task().identity().effective.can(Caps::MKNOD) {
+                at.dir.check_create(&self.task().identity().effective)?;
                 return Err(at.dir.refusal(Errno::PERM).into());
             }
             let node = NewNode { kind, mode: mode & 0o7777, umask: 0 };
@@ -136,13 +137,13 @@ impl Names {
         self.at_vacancy(dirfd, path, (false, arguments), call).into()
     }
 
-    /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`; returns how many
-    /// bytes.
+    /// `readlink`, `readlinkat`. Writes the target, cut to the length of `buf`. Returns the number
+    /// of bytes.
     pub fn readlink(&self, dirfd: i32, path: &[u8], buf: &mut [u8]) -> Served<usize> {
         let mut call = || {
             let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
             let room = if buf.is_empty() { Err(Errno::INVAL) } else { Ok(()) };
-            let held = checked(self.find(dirfd, path, flags), room)?;
+            let held = checked(self.paths().find(dirfd, path, flags), room)?;
             if held.kind != FileKind::Symlink {
                 let what = if path.is_empty() { Errno::NOENT } else { Errno::INVAL };
                 return Err(what.into());
@@ -152,7 +153,7 @@ impl Names {
             buf[..len].copy_from_slice(&target[..len]);
             Ok(len)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
     /// `link` (flags 0), `linkat`.
@@ -174,30 +175,30 @@ impl Names {
         to_dirfd: i32,
         to: &[u8],
         flags: i32,
-    ) -> Call<()> {
-        // By a descriptor, the kernel asks who has opened it.
+    ) -> CallResult<()> {
+        // By a descriptor, the kernel checks which user has opened it.
         let is_by_fd = from_dirfd != libc::AT_FDCWD && from.first() != Some(&b'/');
-        let may_be_anothers =
-            self.identities.have_changed() && !self.identity().effective.can(Caps::DAC_READ_SEARCH);
+        let may_be_anothers = self.task().identities.have_changed()
+            && !self.task().identity().effective.can(Caps::DAC_READ_SEARCH);
         if flags & libc::AT_EMPTY_PATH != 0 && is_by_fd && may_be_anothers {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let by_fd = if from.is_empty() {
             Some(from_dirfd).filter(|fd| flags & libc::AT_EMPTY_PATH != 0 && *fd >= 0)
         } else {
-            // The way to name what came from `O_TMPFILE` (open(2)).
+            // A path below `/proc` names a file of `O_TMPFILE` (open(2)).
             proc_fd(from).filter(|(_, rest)| follow && rest.is_empty()).map(|(fd, _)| fd)
         };
         let (source, is_unlinkable) = match by_fd {
             Some(fd) => {
-                let ofd = self.get(fd)?;
+                let ofd = self.table().get(fd)?;
                 let is_unlinkable = ofd.is(UNLINKABLE);
-                (Ok(Held::description(self, ofd)), is_unlinkable)
+                (Ok(HeldInode::description(self.task(), ofd)), is_unlinkable)
             }
             None => {
                 let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-                (self.find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH), false)
+                (self.paths().find(from_dirfd, from, nofollow | flags & libc::AT_EMPTY_PATH), false)
             }
         };
         let known = libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH;
@@ -207,7 +208,7 @@ impl Names {
                 return Err(at.dir.refusal(Errno::XDEV).into());
             }
             self.may_link(&source).map_err(|errno| at.dir.refusal(errno))?;
-            at.dir.check_create(&self.identity().effective)?;
+            at.dir.check_create(&self.task().identity().effective)?;
             if source.kind == FileKind::Dir {
                 return Err(at.dir.refusal(Errno::PERM).into());
             }
@@ -220,41 +221,44 @@ impl Names {
         })
     }
 
-    /// `fs.protected_hardlinks`: only to what one owns, or may read and write and that is harmless.
-    fn may_link(&self, source: &Held<'_>) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
+    /// Checks `fs.protected_hardlinks`: a user may link its own inodes, and harmless files that it
+    /// may read and write.
+    fn may_link(&self, source: &HeldInode<'_>) -> Result<(), Errno> {
+        let creds = &self.task().identity().effective;
         let attr = source.attr()?;
-        if creds.owns(attr) || self.protection("protected_hardlinks") == 0 {
+        if creds.owns(attr) || self.task().protection("protected_hardlinks") == 0 {
             return Ok(());
         }
         let harmless = attr.kind == FileKind::File
             && attr.perm & 0o4000 == 0
             && attr.perm & 0o2010 != 0o2010
-            && creds.check(source.fs(), attr, Access::READ | Access::WRITE).is_ok();
+            && creds.check(source.fs(), attr, AccessMask::READ | AccessMask::WRITE).is_ok();
         if harmless { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Whether the caller may take a name out of `dir` (`may_delete`).
-    fn may_delete(&self, dir: &Held<'_>, victim: &Attr) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
-        dir.check(creds, Access::WRITE | Access::EXEC)?;
+    /// Checks whether the caller may take a name out of `dir` (`may_delete`).
+    fn may_delete(&self, dir: &HeldInode<'_>, victim: &Attr) -> Result<(), Errno> {
+        let creds = &self.task().identity().effective;
+        dir.check(creds, AccessMask::WRITE | AccessMask::EXEC)?;
         if creds.can(Caps::FOWNER) { Ok(()) } else { creds.check_sticky(dir.attr()?, victim) }
     }
 
     /// `unlink`, `rmdir` (`AT_REMOVEDIR`), `unlinkat`.
     pub fn unlink(&self, dirfd: i32, path: &[u8], flags: i32) -> Served<()> {
         let arguments = check_flags(flags, libc::AT_REMOVEDIR);
-        self.at_parent(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags)).into()
+        self.paths()
+            .at_parent(dirfd, path, |at| self.unlink_at(checked(at, arguments)?, flags))
+            .into()
     }
 
-    fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> Call<()> {
+    fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> CallResult<()> {
         let ParentAndName { dir, name, last, slash, found } = at;
         let directory = flags & libc::AT_REMOVEDIR != 0;
         match last {
-            Last::Name => {}
+            LastComponent::Name => {}
             _ if !directory => return Err(Errno::ISDIR.into()),
-            Last::Dot => return Err(Errno::INVAL.into()),
-            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
+            LastComponent::Dot => return Err(Errno::INVAL.into()),
+            LastComponent::DotDot => return Err(Errno::NOTEMPTY.into()),
         }
         dir.check_writable()?;
         at.check_name()?;
@@ -283,20 +287,21 @@ impl Names {
         to: &[u8],
         flags: u32,
     ) -> Served<()> {
-        self.at_parent(from_dirfd, from, |from| {
-            self.at_parent(to_dirfd, to, |to| self.rename_at(from, to, flags))
-        })
-        .into()
+        self.paths()
+            .at_parent(from_dirfd, from, |from| {
+                self.paths().at_parent(to_dirfd, to, |to| self.rename_at(from, to, flags))
+            })
+            .into()
     }
 
     fn rename_at(
         &self,
-        from: Call<ParentAndName<'_, '_>>,
-        to: Call<ParentAndName<'_, '_>>,
+        from: CallResult<ParentAndName<'_, '_>>,
+        to: CallResult<ParentAndName<'_, '_>>,
         flags: u32,
-    ) -> Call<()> {
-        if matches!(from, Err(Stop::Kernel)) || matches!(to, Err(Stop::Kernel)) {
-            return Err(Stop::Kernel);
+    ) -> CallResult<()> {
+        if matches!(from, Err(CallStop::Kernel)) || matches!(to, Err(CallStop::Kernel)) {
+            return Err(CallStop::Kernel);
         }
         let leaves_whiteout = flags & libc::RENAME_WHITEOUT != 0;
         let flags = RenameFlags::from_bits(flags & !libc::RENAME_WHITEOUT).ok_or(Errno::INVAL)?;
@@ -308,10 +313,10 @@ impl Names {
         if from.dir.mount_index != to.dir.mount_index {
             return Err(Errno::XDEV.into());
         }
-        if from.last != Last::Name {
+        if from.last != LastComponent::Name {
             return Err(Errno::BUSY.into());
         }
-        if to.last != Last::Name {
+        if to.last != LastComponent::Name {
             let exists = flags == RenameFlags::NOREPLACE;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         }
@@ -320,21 +325,21 @@ impl Names {
         let source = from.found.ok_or(Errno::NOENT)?;
         to.check_name()?;
         self.rename_found(from, source, to, flags, leaves_whiteout).map_err(|stop| match stop {
-            // The kernel has looked the new name up before, which fails in a removed directory.
-            Stop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
+            // The kernel has looked up the new name before, which fails in a removed directory.
+            CallStop::Errno(errno) if to.found.is_none() => to.dir.refusal(errno).into(),
             stop => stop,
         })
     }
 
-    /// Renames what was found to be there.
+    /// Renames an inode that was found.
     fn rename_found(
         &self,
         from: ParentAndName<'_, '_>,
-        source: &Held<'_>,
+        source: &HeldInode<'_>,
         to: ParentAndName<'_, '_>,
         flags: RenameFlags,
         leaves_whiteout: bool,
-    ) -> Call<()> {
+    ) -> CallResult<()> {
         let exchange = flags == RenameFlags::EXCHANGE;
         match to.found {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST.into()),
@@ -359,7 +364,7 @@ impl Names {
         if target.is_some_and(|target| target.ino == source.ino) {
             return Ok(());
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         self.may_delete(from.dir, source.attr()?)?;
         match target {
             None => to.dir.check_create(creds)?,
@@ -373,10 +378,10 @@ impl Names {
                 }
             }
         }
-        // A directory that moves gets another `..`: that is a change of it.
+        // A directory that moves gets another `..`, so it changes, too.
         let moved = [Some(source), target.filter(|_| exchange)];
         for dir in moved.into_iter().flatten().filter(|m| crosses && m.kind == FileKind::Dir) {
-            dir.check(creds, Access::WRITE)?;
+            dir.check(creds, AccessMask::WRITE)?;
         }
         let (from_name, to_name) = ((from.dir.ino, from.name), (to.dir.ino, to.name));
         let fs = from.dir.fs();
@@ -387,9 +392,14 @@ impl Names {
         Ok(())
     }
 
-    /// Fails with `what` where `inode` is `dir` or above it. The engine decides that again; here it
+    /// Fails with `what` if `inode` is `dir` or above it. The engine checks that again; here it
     /// comes before permissions, as in the kernel.
-    fn check_not_above(&self, inode: &Held<'_>, dir: &Held<'_>, what: Errno) -> Result<(), Errno> {
+    fn check_not_above(
+        &self,
+        inode: &HeldInode<'_>,
+        dir: &HeldInode<'_>,
+        what: Errno,
+    ) -> Result<(), Errno> {
         if inode.kind != FileKind::Dir {
             return Ok(());
         }

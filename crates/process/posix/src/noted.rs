@@ -7,21 +7,22 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use vfs::Ino;
 
-/// Why an inode is noted.
+/// The reason why an inode is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum NoteReason {
     /// This process has POSIX locks on it.
     Locks,
     /// The kernel has mapped it into this process.
     Mapped,
-    /// A hidden descriptor of it stays open while there are locks (promote-M5 in `promote`).
+    /// The hidden descriptor of the inode that stays open while there are locks (promote-M5 in
+    /// `promote`).
     Kept(i32),
 }
 
-/// An inode of a mount, and why.
-pub type Note = (usize, Ino, Why);
+/// A noted inode: index of its mount, its number, and the reason.
+pub type Note = (usize, Ino, NoteReason);
 
-/// A small set, mostly empty; asking an empty one costs a load.
+/// A small set of notes, mostly empty. A look at an empty one costs one load.
 #[derive(Default)]
 pub struct Noted {
     count: AtomicU32,
@@ -37,7 +38,7 @@ impl Noted {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();
         }
-        // SAFETY: the lock is ours.
+        // SAFETY: this thread has the lock.
         let notes = unsafe { &mut *self.notes.get() };
         let done = f(notes);
         self.count.store(notes.len() as u32, Relaxed);
@@ -45,13 +46,13 @@ impl Noted {
         done
     }
 
-    /// Whether nothing is noted.
+    /// Whether there are no notes.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 
     /// Notes an inode; returns whether it was not noted yet.
-    pub fn add(&self, mount: usize, ino: Ino, why: Why) -> bool {
+    pub fn add(&self, mount: usize, ino: Ino, why: NoteReason) -> bool {
         self.with(|notes| {
             let is_new = !notes.contains(&(mount, ino, why));
             if is_new {
@@ -62,7 +63,7 @@ impl Noted {
     }
 
     /// Forgets a note; returns whether there was one.
-    pub fn remove(&self, mount: usize, ino: Ino, why: Why) -> bool {
+    pub fn remove(&self, mount: usize, ino: Ino, why: NoteReason) -> bool {
         self.count.load(Relaxed) != 0
             && self.with(|notes| {
                 let before = notes.len();
@@ -77,26 +78,26 @@ impl Noted {
 
     /// Whether this process has POSIX locks on the inode.
     pub fn has_locks(&self, mount: usize, ino: Ino) -> bool {
-        self.has((mount, ino, Why::Locks))
+        self.has((mount, ino, NoteReason::Locks))
     }
 
     /// The inodes that are mapped, with their mounts.
     pub fn mapped(&self) -> SmallVec<[(usize, Ino); 8]> {
         let all = |notes: &mut SmallVec<[Note; 8]>| {
-            let mapped = notes.iter().filter(|note| note.2 == Why::Mapped);
+            let mapped = notes.iter().filter(|note| note.2 == NoteReason::Mapped);
             mapped.map(|(mount, ino, _)| (*mount, *ino)).collect()
         };
         if self.is_empty() { SmallVec::new() } else { self.with(all) }
     }
 
-    /// Takes away a descriptor that is kept for an inode.
+    /// Removes the note of a descriptor that is kept for an inode, and returns the descriptor.
     pub fn take_kept(&self, mount: usize, ino: Ino) -> Option<i32> {
         if self.is_empty() {
             return None;
         }
         self.with(|notes| {
             let kept = |note: &Note| match note {
-                (m, i, Why::Kept(fd)) if (*m, *i) == (mount, ino) => Some(*fd),
+                (m, i, NoteReason::Kept(fd)) if (*m, *i) == (mount, ino) => Some(*fd),
                 _ => None,
             };
             let (at, fd) = notes.iter().enumerate().find_map(|(at, n)| Some((at, kept(n)?)))?;
@@ -105,21 +106,23 @@ impl Noted {
         })
     }
 
-    /// A kept descriptor has another number now; returns whether it is one.
+    /// Notes that a kept descriptor has another number now. Returns whether `from` was such a
+    /// descriptor.
     pub fn move_kept(&self, from: i32, to: i32) -> bool {
         self.with(|notes| {
-            let kept = notes.iter_mut().find(|note| note.2 == Why::Kept(from));
-            kept.map(|note| note.2 = Why::Kept(to)).is_some()
+            let kept = notes.iter_mut().find(|note| note.2 == NoteReason::Kept(from));
+            kept.map(|note| note.2 = NoteReason::Kept(to)).is_some()
         })
     }
 
-    /// In a forked child: what was noted. Mappings stay noted; POSIX locks are not inherited. Another thread
-    /// may have held the lock.
+    /// Drops the notes that a forked child does not inherit, and returns all notes of the parent.
+    /// Mappings stay noted; POSIX locks are not inherited. Ignores the lock, which another thread
+    /// of the parent may have held.
     pub fn after_fork(&self) -> SmallVec<[Note; 8]> {
         self.lock.store(0, Release);
         self.with(|notes| {
             let before = notes.clone();
-            notes.retain(|(_, _, why)| *why == Why::Mapped);
+            notes.retain(|(_, _, why)| *why == NoteReason::Mapped);
             before
         })
     }

@@ -1,26 +1,28 @@
-//! The offset of a description, wherever it is kept: in the family's memory, or by the kernel (promote-M1 in `promote`).
+//! The offset of a description, which is in the family's memory or in the kernel (promote-M1 in
+//! `promote`).
 
 use crate::Errno;
 use crate::family::{PROMOTED, Position};
 use crate::promote::Promotions;
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use crate::sys::Kernel;
 use crate::table::OfdRef;
 use vfs::FileKind;
 
-/// An offset that a call has taken; within the family, calls that move it follow one another.
+/// An offset that a call has locked. Within the family, calls that move an offset follow one
+/// another.
 pub(crate) struct Offset<'a> {
-    /// Held. Its value counts where `kernel` is none.
+    /// The locked offset in the family's memory. It counts if `kernel` is `None`.
     position: Position<'a>,
-    /// Who keeps it otherwise, and by which descriptor.
+    /// The kernel and the descriptor by which it keeps the offset.
     kernel: Option<(&'a dyn Kernel, i32)>,
 }
 
 impl Promotions {
-    /// The offset of a description, wherever it is kept. `Kernel` where the kernel keeps that of something else than a
-    /// regular file.
+    /// Locks the offset of a description. `Kernel` if the kernel keeps the offset of something
+    /// other than a regular file.
     #[inline]
-    pub(crate) fn lock_offset<'a>(&'a self, ofd: &'a OfdRef<'_>) -> Call<Offset<'a>> {
+    pub(crate) fn lock_offset<'a>(&'a self, ofd: &'a OfdRef<'_>) -> CallResult<Offset<'a>> {
         let position = ofd.hold_position();
         if ofd.is(PROMOTED) {
             return self.lock_promoted_offset(ofd, position);
@@ -33,35 +35,35 @@ impl Promotions {
         &'a self,
         ofd: &OfdRef<'_>,
         position: Position<'a>,
-    ) -> Call<Offset<'a>> {
-        // Where it has been promoted since it was taken, the descriptor may be a placeholder still.
+    ) -> CallResult<Offset<'a>> {
+        // If it was promoted since the call took it, the descriptor may still be a placeholder.
         self.adopt(ofd)?;
         if ofd.kind() != FileKind::File || ofd.fd() < 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
-        Ok(Offset::promoted(position, self.kernel.as_ref(), ofd.fd()))
+        Ok(Offset::promoted(position, self.task().kernel.as_ref(), ofd.fd()))
     }
 }
 
 impl<'a> Offset<'a> {
-    /// That of a private description.
+    /// The offset of a private description.
     #[inline]
     pub fn private(position: Position<'a>) -> Self {
         Self { position, kernel: None }
     }
 
-    /// That of a promoted one.
+    /// The offset of a promoted description.
     pub fn promoted(position: Position<'a>, kernel: &'a dyn Kernel, fd: i32) -> Self {
         Self { position, kernel: Some((kernel, fd)) }
     }
 
-    /// Whether the kernel keeps it.
+    /// Whether the kernel keeps the offset.
     #[inline]
     pub fn is_promoted(&self) -> bool {
         self.kernel.is_some()
     }
 
-    /// Where it is now, in bytes.
+    /// The offset now, in bytes.
     #[inline]
     pub fn get(&self) -> Result<u64, Errno> {
         match self.kernel {
@@ -70,7 +72,7 @@ impl<'a> Offset<'a> {
         }
     }
 
-    /// Moves it.
+    /// Sets the offset.
     #[inline]
     pub fn set(&self, offset: u64) -> Result<(), Errno> {
         match self.kernel {
@@ -82,7 +84,8 @@ impl<'a> Offset<'a> {
         }
     }
 
-    /// Moves it by so many bytes, in one step where the kernel keeps it; returns where it is then.
+    /// Moves the offset by a number of bytes, in one step if the kernel keeps it. Returns the new
+    /// offset.
     pub fn step(&self, by: i64) -> Result<i64, Errno> {
         match self.kernel {
             None => {
@@ -95,8 +98,9 @@ impl<'a> Offset<'a> {
         }
     }
 
-    /// Lets `transfer` move up to `len` bytes from the offset on, which it is told. They are reserved before: nobody else
-    /// who shares the offset gets the same ones. What was not moved is given back.
+    /// Lets `transfer` move up to `len` bytes, from the offset that it receives. The range is
+    /// reserved before: no other process that shares the offset gets the same bytes. Bytes that
+    /// were not moved are given back.
     #[inline]
     pub fn advance(
         &self,
@@ -115,7 +119,8 @@ impl<'a> Offset<'a> {
         let rest = len - moved.map_or(0, |moved| moved as i64);
         if rest > 0 {
             match kernel.seek_by(fd, -rest) {
-                // Somebody has set it to less than what is given back: that is where it is.
+                // Another process has set the offset to less than what is given back. Its offset
+                // counts.
                 Ok(_) | Err(Errno::INVAL) => {}
                 Err(_) => kernel.seek_to(fd, end - rest as u64)?,
             }

@@ -1,20 +1,20 @@
 //! Opening: `open`, `openat`, `creat`.
 
-use crate::content::Contents;
-use crate::creds::Access;
+use crate::content::FileContents;
+use crate::creds::AccessMask;
 use crate::descriptors::SETTABLE;
 use crate::family::{CREATED, OfdInit, UNLINKABLE};
-use crate::held::{Held, Last, ParentAndName, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, LastComponent, ParentAndName, Walked, Want};
+use crate::mount::ServedMount;
 use crate::parked::NewFd;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::walk::Follow;
 use crate::{Errno, Served};
 use vfs::{Attr, FileKind, NewKind, NewNode, SetAttr};
 
 /// `__O_TMPFILE` without the `O_DIRECTORY` that goes with it.
 const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-/// What a description remembers besides: access mode, and what `F_GETFL` shows.
+/// Flags that a description keeps: access mode, and those that `F_GETFL` shows.
 const SHOWN: i32 = libc::O_ACCMODE
     | SETTABLE
     | libc::O_SYNC
@@ -22,20 +22,20 @@ const SHOWN: i32 = libc::O_ACCMODE
     | libc::O_NOFOLLOW
     | libc::O_PATH
     | TMPFILE;
-/// Of that, what the kernel tells of a description, with what it adds by itself.
+/// Flags that are taken from a description of the kernel's, with the one that it adds by itself.
 pub(crate) const SHOWN_BY_KERNEL: i32 = SHOWN | LARGEFILE;
-/// `O_LARGEFILE` of the kernel, which it adds by itself.
+/// `O_LARGEFILE` of the kernel.
 const LARGEFILE: i32 = 0o100000;
 
-/// What opening an existing inode asks for.
-fn open_access(flags: i32) -> Access {
+/// The access that opening an existing inode asks for.
+fn open_access(flags: i32) -> AccessMask {
     let mut want = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => Access::READ,
-        libc::O_WRONLY => Access::WRITE,
-        _ => Access::READ | Access::WRITE,
+        libc::O_RDONLY => AccessMask::READ,
+        libc::O_WRONLY => AccessMask::WRITE,
+        _ => AccessMask::READ | AccessMask::WRITE,
     };
     if flags & libc::O_TRUNC != 0 {
-        want |= Access::WRITE;
+        want |= AccessMask::WRITE;
     }
     want
 }
@@ -44,7 +44,7 @@ fn new_file(mode: u32) -> NewNode<'static> {
     NewNode { kind: NewKind::File, mode: mode & 0o7777, umask: 0 }
 }
 
-/// `EINVAL` for flags that contradict each other.
+/// Returns `EINVAL` for flags that contradict each other.
 fn check_open_flags(flags: i32) -> Result<(), Errno> {
     let directory = flags & libc::O_DIRECTORY != 0;
     let tmpfile = flags & TMPFILE != 0;
@@ -53,13 +53,13 @@ fn check_open_flags(flags: i32) -> Result<(), Errno> {
     if bad { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-impl Contents {
+impl FileContents {
     /// `open`, `openat`, `creat`. Pipes, sockets and devices are the kernel's.
     pub fn open(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Served<i32> {
         self.open_call(dirfd, path, flags, mode).into()
     }
 
-    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> Call<i32> {
+    fn open_call(&self, dirfd: i32, path: &[u8], flags: i32, mode: u32) -> CallResult<i32> {
         let flags = if flags & libc::O_PATH != 0 {
             flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
         } else {
@@ -76,12 +76,12 @@ impl Contents {
             (false, false) => Follow::Always,
         };
         let arguments = check_open_flags(flags);
-        if changes && !self.family.has_room() {
-            return Err(Stop::Kernel);
+        if changes && !self.table().family.has_room() {
+            return Err(CallStop::Kernel);
         }
         let mut attr = Attr::NONE;
         if let (false, Ok(())) = (creates, arguments)
-            && let Some(found) = self.lookup_fast(dirfd, path, &mut attr)
+            && let Some(found) = self.paths().lookup_fast(dirfd, path, &mut attr)
         {
             return self.open_found(found?, &attr, flags);
         }
@@ -89,15 +89,21 @@ impl Contents {
             let create = |at: ParentAndName<'_, '_>| {
                 at.found.is_none().then(|| self.open_new(at, flags, mode))
             };
-            match self.at_cached_parent(dirfd, path, create) {
-                None | Some(Err(Stop::Errno(Errno::EXIST))) => {}
+            match self.paths().at_cached_parent(dirfd, path, create) {
+                None | Some(Err(CallStop::Errno(Errno::EXIST))) => {}
                 Some(opened) => return opened,
             }
         }
         loop {
-            let walked = self.walk(Want::Hold, dirfd, path, follow, &self.identity().effective);
+            let walked = self.paths().walk(
+                Want::Hold,
+                dirfd,
+                path,
+                follow,
+                &self.task().identity().effective,
+            );
             let walked = checked(walked, arguments)?;
-            // As the kernel: without a free descriptor nothing is created.
+            // As in the kernel: without a free descriptor no file is created.
             let early = if creates { Some(self.fd_for(&walked.dir, flags)?) } else { None };
             let (held, state) = if flags & TMPFILE != 0 {
                 let state = if flags & libc::O_EXCL != 0 { UNLINKABLE } else { 0 };
@@ -120,39 +126,39 @@ impl Contents {
     }
 
     /// Creates a file and opens it.
-    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> Call<i32> {
-        // As the kernel: without a free descriptor nothing is created.
+    fn open_new(&self, at: ParentAndName<'_, '_>, flags: i32, mode: u32) -> CallResult<i32> {
+        // As in the kernel: without a free descriptor no file is created.
         let new_fd = self.fd_for(at.dir, flags)?;
-        let attr = self.create(at.dir, at.name, new_file(mode))?;
+        let attr = self.names().create(at.dir, at.name, new_file(mode))?;
         self.open_referred(at.dir.mount_index, &attr, Some(new_fd), (flags, CREATED))
     }
 
-    /// Opens what is there, to which it takes over a reference.
-    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> Call<i32> {
-        let mount = self.mount(mount_index);
+    /// Opens an existing inode, and takes over the caller's reference to it.
+    fn open_found(&self, mount_index: usize, attr: &Attr, flags: i32) -> CallResult<i32> {
+        let mount = self.task().mount(mount_index);
         let early = || {
             let truncates = flags & libc::O_TRUNC != 0;
-            // As the kernel: without a free descriptor nothing is truncated.
+            // As in the kernel: without a free descriptor no file is truncated.
             let early = truncates.then(|| self.fd_below((mount_index, mount), flags));
             let early = early.transpose()?;
             self.may_open(mount, attr, flags)?;
             Ok(early)
         };
-        let early: Call<_> = early();
+        let early: CallResult<_> = early();
         let early = early.inspect_err(|_| mount.attached().fs.forget(attr.ino, 1))?;
         self.open_referred(mount_index, attr, early, (flags, 0))
     }
 
-    /// Gives a descriptor a description of an inode, to which it takes over a reference, with these flags and further bits of
-    /// its state.
+    /// Makes a description of an inode, with these flags and further bits of its state, and gives
+    /// it a descriptor. Takes over the caller's reference to the inode.
     fn open_referred(
         &self,
         mount_index: usize,
         attr: &Attr,
         early: Option<NewFd<'_>>,
         (flags, state): (i32, u32),
-    ) -> Call<i32> {
-        let mount = self.mount(mount_index);
+    ) -> CallResult<i32> {
+        let mount = self.task().mount(mount_index);
         let give_back = || mount.attached().fs.forget(attr.ino, 1);
         let path_only = flags & libc::O_PATH != 0;
         let init = OfdInit {
@@ -163,35 +169,40 @@ impl Contents {
             flags: flags & SHOWN | if path_only { 0 } else { LARGEFILE },
             state,
         };
-        let ofd = self.describe(&init).map_err(|errno| {
+        let ofd = self.table().describe(&init).map_err(|errno| {
             give_back();
-            // What the family has no room for, the kernel has.
-            if errno == Errno::NFILE && early.is_none() { Stop::Kernel } else { errno.into() }
+            // If the family has no room for a description, the kernel may have.
+            if errno == Errno::NFILE && early.is_none() { CallStop::Kernel } else { errno.into() }
         })?;
-        let table = self.lock_table();
+        let table = self.table().lock_table();
         let new_fd = match early {
             Some(new_fd) => new_fd,
-            None => self.take_fd(&table, (mount_index, mount), flags & libc::O_CLOEXEC != 0)?,
+            None => self.fd_allocator().take_fd(
+                &table,
+                (mount_index, mount),
+                flags & libc::O_CLOEXEC != 0,
+            )?,
         };
         let fd = new_fd.into_fd();
-        let before = self.install(&table, fd, ofd, 0);
+        let before = self.table().install(&table, fd, ofd, 0);
         drop((table, before));
-        self.promote_new_stream(fd)?;
+        self.descriptors().promote_new_stream(fd)?;
         Ok(fd)
     }
 
-    /// A descriptor for what is opened below a directory.
-    fn fd_for(&self, dir: &Held<'_>, flags: i32) -> Call<NewFd<'_>> {
+    /// Takes a descriptor for a file that is opened in a directory.
+    fn fd_for(&self, dir: &HeldInode<'_>, flags: i32) -> CallResult<NewFd<'_>> {
         self.fd_below((dir.mount_index, dir.mount), flags)
     }
 
-    /// A descriptor for what is opened below a mount.
-    fn fd_below(&self, mount: (usize, &Mount), flags: i32) -> Call<NewFd<'_>> {
-        self.take_fd(&self.lock_table(), mount, flags & libc::O_CLOEXEC != 0)
+    /// Takes a descriptor for a file that is opened below a mount.
+    fn fd_below(&self, mount: (usize, &ServedMount), flags: i32) -> CallResult<NewFd<'_>> {
+        self.fd_allocator().take_fd(&self.table().lock_table(), mount, flags & libc::O_CLOEXEC != 0)
     }
 
-    /// `may_open`, and `O_TRUNC`.
-    fn may_open(&self, mount: &Mount, attr: &Attr, flags: i32) -> Call<()> {
+    /// Checks permission to open an inode (`may_open`), and truncates it if `O_TRUNC` asks for
+    /// that.
+    fn may_open(&self, mount: &ServedMount, attr: &Attr, flags: i32) -> CallResult<()> {
         let directory = attr.kind == FileKind::Dir;
         if flags & libc::O_DIRECTORY != 0 && !directory {
             return Err(Errno::NOTDIR.into());
@@ -202,15 +213,15 @@ impl Contents {
         let want = open_access(flags);
         match attr.kind {
             FileKind::Symlink => return Err(Errno::LOOP.into()),
-            FileKind::Dir if want.contains(Access::WRITE) => return Err(Errno::ISDIR.into()),
+            FileKind::Dir if want.contains(AccessMask::WRITE) => return Err(Errno::ISDIR.into()),
             FileKind::Dir | FileKind::File => {}
             FileKind::Fifo | FileKind::Socket | FileKind::Char | FileKind::Block => {
-                return Err(Stop::Kernel);
+                return Err(CallStop::Kernel);
             }
         }
-        let creds = &self.identity().effective;
+        let creds = &self.task().identity().effective;
         mount.check(creds, attr, want)?;
-        if want.contains(Access::WRITE) {
+        if want.contains(AccessMask::WRITE) {
             mount.check_not_executed(attr.ino)?;
         }
         if flags & libc::O_NOATIME != 0 && !creds.owns(attr) {
@@ -219,24 +230,24 @@ impl Contents {
         if flags & libc::O_TRUNC != 0 {
             mount.check_unmapped(attr.ino)?;
             let fs = mount.attached().fs.as_ref();
-            self.drop_privileges(fs, attr)?;
+            self.task().drop_privileges(fs, attr)?;
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             fs.setattr(&creds.caller(), attr.ino, &set)?;
-            // Where a mapping began meanwhile, the kernel does it once more.
+            // If a mapping began meanwhile, the kernel repeats the call.
             mount.check_unmapped(attr.ino)?;
         }
         Ok(())
     }
 
-    /// What `O_CREAT` opens, and [`CREATED`] if it has made that; `None` where somebody else was faster and the walk has to
-    /// start over.
+    /// Opens the inode for `O_CREAT`, or creates it and adds [`CREATED`]. `None` if another process
+    /// has created it meanwhile, and the walk has to start over.
     fn open_or_create<'p>(
         &'p self,
         walked: Walked<'p>,
         flags: i32,
         mode: u32,
-    ) -> Call<Option<(Held<'p>, u32)>> {
-        if walked.slash && walked.last == Last::Name {
+    ) -> CallResult<Option<(HeldInode<'p>, u32)>> {
+        if walked.slash && walked.last == LastComponent::Name {
             return Err(Errno::ISDIR.into());
         }
         walked.parent_and_name().check_name()?;
@@ -248,42 +259,42 @@ impl Contents {
                 self.may_open(held.mount, held.attr()?, flags)?;
                 Ok(Some((held, 0)))
             }
-            None => match self.create(&walked.dir, &walked.name, new_file(mode)) {
+            None => match self.names().create(&walked.dir, &walked.name, new_file(mode)) {
                 Ok(attr) => Ok(Some((walked.dir.beside(attr), CREATED))),
-                Err(Stop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
+                Err(CallStop::Errno(Errno::EXIST)) if flags & libc::O_EXCL == 0 => Ok(None),
                 Err(stop) => Err(stop),
             },
         }
     }
 
-    /// `fs.protected_regular`: `O_CREAT` does not open what others put into a sticky directory. A
-    /// symbolic link (`O_NOFOLLOW`) is refused as at level 1.
-    fn may_create_over(&self, dir: &Held<'_>, found: &Held<'_>) -> Result<(), Errno> {
+    /// Checks `fs.protected_regular`: `O_CREAT` does not open another user's file in a sticky
+    /// directory. A symbolic link (`O_NOFOLLOW`) is refused as at level 1.
+    fn may_create_over(&self, dir: &HeldInode<'_>, found: &HeldInode<'_>) -> Result<(), Errno> {
         if !matches!(found.kind, FileKind::File | FileKind::Symlink) {
             return Ok(());
         }
         let (dir, owner) = (dir.attr()?, found.attr()?.uid);
         let sticky = dir.perm & 0o1000 != 0;
-        if !sticky || owner == dir.uid || owner == self.identity().effective.uid {
+        if !sticky || owner == dir.uid || owner == self.task().identity().effective.uid {
             return Ok(());
         }
         let level = match found.kind {
             FileKind::Symlink => 1,
-            _ => self.protection("protected_regular"),
+            _ => self.task().protection("protected_regular"),
         };
         let applies = level >= 1 && dir.perm & 0o002 != 0 || level >= 2 && dir.perm & 0o020 != 0;
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
-    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> Call<Held<'p>> {
+    fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> CallResult<HeldInode<'p>> {
         let dir = walked.existing()?;
         if dir.kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
-        let creds = &self.identity().effective;
-        dir.check(creds, Access::WRITE | Access::EXEC)?;
+        let creds = &self.task().identity().effective;
+        dir.check(creds, AccessMask::WRITE | AccessMask::EXEC)?;
         let mode = creds.strip_setgid(dir.attr()?, mode & 0o7777);
-        let umask = self.current_umask();
+        let umask = self.task().current_umask();
         Ok(dir.beside(dir.fs().tmpfile(&creds.caller(), dir.ino, mode, umask)?))
     }
 }

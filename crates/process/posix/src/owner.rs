@@ -1,19 +1,21 @@
-//! Whose a segment of a family is (family-F3, family-F4). Generic over atomics, so that the model checker runs it, too: it knows
-//! fences, but no order of single accesses, hence the explicit ones.
+//! The owner of a segment of a family (family-F3, family-F4).
+//!
+//! It is generic over atomics, so that the model checker runs it, too. The model checker knows
+//! fences, but no order of single accesses, hence the explicit fences.
 
 use os::threads::atomic::Atomic;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// The process of a segment that somebody is sweeping.
+/// Value of [`Owner::who`] while a process sweeps the segment.
 const SWEPT: u64 = u64::MAX;
 
-/// Whose a segment is. Processes are numbers other than 0, moments too.
+/// The owner of a segment. Processes and moments are numbers other than 0.
 #[repr(C)]
 #[derive(Default)]
 pub struct Owner<W = AtomicU64> {
-    /// The process; 0: free.
+    /// The process, or 0 for a free segment.
     who: W,
-    /// Until when a child may inherit the segment (family-F4); 0: there is none.
+    /// The moment until which a child may inherit the segment (family-F4), or 0.
     forking: W,
 }
 
@@ -23,35 +25,38 @@ impl<W: Atomic<Value = u64>> Owner<W> {
         self.who.load(Relaxed) == 0 && self.who.compare_exchange(0, own, AcqRel, Relaxed).is_ok()
     }
 
-    /// Whether it is that of the process `own`.
+    /// Whether the segment belongs to the process `own`.
     pub fn is(&self, own: u64) -> bool {
         self.who.load(Acquire) == own
     }
 
-    /// Whether it is free, or its process `is_dead`. While somebody sweeps it, that is not known.
+    /// Whether the segment is free, or its process `is_dead`. Returns `false` while it is swept.
     pub fn is_left(&self, is_dead: impl Fn(u64) -> bool) -> bool {
         let who = self.who.load(Acquire);
         who == 0 || who != SWEPT && is_dead(who)
     }
 
-    /// Until then the segment stays if its process dies: that is about to fork.
+    /// Keeps the segment until then, even if its process dies, because the process is about to
+    /// fork.
     pub fn begin_fork(&self, until: u64) {
         self.forking.store(until, SeqCst);
     }
 
-    /// The child has inherited, or there is none.
+    /// Notes that the child has inherited, or does not exist.
     pub fn end_fork(&self) {
         self.forking.store(0, SeqCst);
     }
 
-    /// For a child of `parent`: whether the segment is still there to inherit, and stays so until then.
+    /// Returns whether the segment of `parent` can still be inherited, and keeps it until then. For
+    /// the child.
     pub fn is_there(&self, parent: u64, until: u64, fence: impl Fn(), give_way: impl Fn()) -> bool {
         self.begin_fork(until);
-        // Pairs with that of who sweeps.
+        // Pairs with the fence of `begin_sweep`.
         fence();
         loop {
             match self.who.load(SeqCst) {
-                // Who sweeps sees that we are here, or has not.
+                // A sweep is under way. It ends, or gives the segment back if it has seen this
+                // child.
                 SWEPT => give_way(),
                 who => return who == parent,
             }
@@ -63,7 +68,8 @@ impl<W: Atomic<Value = u64>> Owner<W> {
         self.forking.load(SeqCst) > now
     }
 
-    /// Takes the segment of a dead process that no child needs, for the caller to empty and [free](Self::free).
+    /// Takes the segment of a dead process that no child needs, for the caller to empty and
+    /// [free](Self::free).
     pub fn begin_sweep(
         &self,
         now: impl Fn() -> u64,
@@ -74,20 +80,20 @@ impl<W: Atomic<Value = u64>> Owner<W> {
         if who == 0 || who == SWEPT || self.is_forking(now()) || !is_dead(who) {
             return false;
         }
-        // Whoever changes it sweeps.
+        // The process that makes this change sweeps.
         if self.who.compare_exchange(who, SWEPT, SeqCst, Relaxed).is_err() {
             return false;
         }
         fence();
         if self.is_forking(now()) {
-            // The child has come just now.
+            // The child has just come.
             self.who.store(who, SeqCst);
             return false;
         }
         true
     }
 
-    /// It is empty.
+    /// Frees a segment that the caller has emptied.
     pub fn free(&self) {
         self.forking.store(0, Relaxed);
         self.who.store(0, Release);
@@ -102,18 +108,18 @@ mod model {
     use loom::sync::atomic::{AtomicU64, fence};
     use loom::thread;
 
-    /// A process that has died in a fork, and one that comes later.
+    /// A process that has died in a fork.
     const PARENT: u64 = 7;
     const STRANGER: u64 = 8;
     const NOW: u64 = 5;
     const LATER: u64 = 10;
 
-    /// A segment. Loom reports who inherits it while it is emptied or filled.
+    /// A segment. Loom reports if a process inherits it while it is emptied or filled.
     #[derive(Default)]
     struct Segment {
         owner: Owner<AtomicU64>,
         content: UnsafeCell<()>,
-        /// Whose that is.
+        /// The process whose content it is.
         whose: std::sync::atomic::AtomicU64,
     }
 
@@ -143,7 +149,8 @@ mod model {
         }
     }
 
-    /// The parent has died in a fork that has lasted longer than anybody waits, or has not.
+    /// Explores a fork in which the parent has died. If `is_late`, it has lasted longer than the
+    /// wait.
     fn explore(is_late: bool, others: &'static [fn(&Segment)]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound.get_or_insert(3);
@@ -162,7 +169,7 @@ mod model {
             segment.sweep();
             segment.claim();
             others.into_iter().for_each(|other| other.join().unwrap());
-            // Whoever had it, it is free in the end, or a living process's.
+            // In the end the segment is free, or belongs to a living process.
             segment.owner.end_fork();
             segment.sweep();
             assert!(segment.owner.claim(STRANGER) || segment.owner.is(STRANGER));

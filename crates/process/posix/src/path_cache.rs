@@ -1,14 +1,15 @@
 //! The path cache: directories that paths have led to, so that they need not be walked again.
 //!
-//! - **path_cache-G1** An entry holds a reference to its directory, which therefore keeps its number. (The space
-//!   of a directory that is removed meanwhile comes back when the entry is used for another, or this
-//!   process ends.)
-//! - **path_cache-G2** An entry is believed while each directory of the path has the version that it had before the
-//!   walk looked into it ([`vfs::FileSystem::version`]): names and permissions are as they were then. The
-//!   directory at the end may change; what may be done there is looked at each time.
+//! - **path_cache-G1** An entry holds a reference to its directory, which therefore keeps its
+//!   number. (If the directory is removed, its space comes back when the entry is used for another
+//!   directory, or this process ends.)
+//! - **path_cache-G2** An entry is valid while each directory of the path has the version that it
+//!   had before the walk looked into it ([`vfs::FileSystem::version`]): names and permissions are
+//!   as they were then. The directory at the end may change; permissions on it are checked each
+//!   time.
 //! - **path_cache-G3** An entry in use by a call is not given to another directory.
 //!
-//! Paths through a symbolic link or `..`, and long ones, are not cached.
+//! Paths through a symbolic link or `..`, and long paths, are not cached.
 
 #![allow(unsafe_code)]
 
@@ -22,32 +23,33 @@ use vfs::Ino;
 
 /// Entries, each for the paths of one hash.
 const ENTRIES: usize = 64;
-/// Longer paths are not cached, in bytes.
+/// The longest path that is cached, in bytes.
 const TEXT_BYTES: usize = 160;
-/// Nor those through more directories, without the last.
+/// The most directories of a path that is cached, without the last.
 const STEPS: usize = 8;
 
-/// Of an entry's word: somebody fills it.
+/// Bit of an entry's word: a thread fills the entry.
 const FILLING: u32 = 1 << 31;
-/// Of an entry's word: there is a path in it. Below are the calls that use it.
+/// Bit of an entry's word: the entry has a path. The bits below count the calls that use it.
 const FILLED: u32 = 1 << 30;
 
 /// Directories of a path, with their versions (path_cache-G2).
 pub(crate) type Steps = SmallVec<[(Ino, u64); STEPS]>;
 
-/// What a directory is found by.
+/// The key of a directory.
 #[derive(Clone, Copy)]
 pub(crate) struct PathKey<'a> {
-    /// Index of the mount and the inode that a relative path starts from.
+    /// Index of the mount and the inode from which a relative path starts.
     pub start: Option<(usize, Ino)>,
     /// The path to the directory.
     pub text: &'a [u8],
-    /// Whose permissions: the address of the credentials, which stays theirs.
+    /// The user, by the address of the credentials, which do not move.
     pub creds: usize,
 }
 
 impl<'a> PathKey<'a> {
-    /// The key of the directory of a path's last name, and that name. `None` where it is not cached.
+    /// Returns the key of the directory of a path's last name, and that name. `None` if it is not
+    /// cached.
     pub fn of(
         path: &'a [u8],
         start: Option<(usize, Ino)>,
@@ -71,13 +73,13 @@ impl<'a> PathKey<'a> {
     }
 }
 
-/// What an entry is filled with.
+/// Content of an entry.
 struct Cached {
     start: Option<(usize, Ino)>,
     text: SmallVec<[u8; TEXT_BYTES]>,
     creds: usize,
     mount_index: usize,
-    /// [`Mount::state_id`](crate::mount::Mount::state_id) during the walk.
+    /// [`ServedMount::state_id`](crate::mount::ServedMount::state_id) during the walk.
     state: usize,
     steps: Steps,
     dir: Ino,
@@ -90,14 +92,14 @@ impl Cached {
     }
 }
 
-/// Room for a directory.
+/// An entry of the cache.
 pub(crate) struct CacheEntry {
     word: OwnU32,
     cached: UnsafeCell<Option<Cached>>,
 }
 
-// SAFETY: `cached` is changed by who has made the word FILLING only, and looked at by those who have
-// counted themselves in it only.
+// SAFETY: only the thread that has set FILLING changes `cached`, and only threads that are counted
+// in the word read it.
 unsafe impl Sync for CacheEntry {}
 
 /// An entry in use (path_cache-G3).
@@ -113,16 +115,17 @@ impl Drop for Used<'_> {
 }
 
 impl CacheEntry {
-    /// Where a directory can be put, if no call uses the entry. The caller changes the word afterwards.
+    /// Returns the place for a directory, if no call uses the entry. The caller sets the word
+    /// afterwards.
     #[allow(clippy::mut_from_ref)] // exclusive by the word
     fn fill(&self) -> Option<&mut Option<Cached>> {
         let word = self.word.load(Relaxed);
         let is_free = word & !FILLED == 0;
-        // SAFETY: FILLING, so nobody else is at it.
+        // SAFETY: FILLING, so no other thread uses it.
         (is_free && self.word.exchange(word, FILLING)).then(|| unsafe { &mut *self.cached.get() })
     }
 
-    /// Counts the caller in, if there is a directory.
+    /// Counts the caller as a user of the entry, if it has a directory.
     #[inline]
     fn enter(&self) -> Option<Used<'_>> {
         let counted = self.word.modify(|word| (word & FILLED != 0).then_some(word + 1));
@@ -132,18 +135,18 @@ impl CacheEntry {
 
 impl Used<'_> {
     fn cached(&self) -> Option<&Cached> {
-        // SAFETY: counted in, so nobody changes it.
+        // SAFETY: this call is counted, so no thread changes it.
         unsafe { (*self.entry.cached.get()).as_ref() }
     }
 
-    /// What [`PathCache::find`] has found: the directory, with the index of its mount.
+    /// The directory that [`PathCache::find`] has found, with the index of its mount.
     pub fn dir(&self) -> (usize, Ino) {
         let cached = self.cached().expect("found to be filled");
         (cached.mount_index, cached.dir)
     }
 }
 
-/// The entries of a process, made when there is something to keep.
+/// The entries of a process, made at the first use.
 #[derive(Default)]
 pub(crate) struct PathCache(OnceLock<Box<[CacheEntry]>>);
 
@@ -157,7 +160,7 @@ impl PathCache {
         self.0.get_or_init(|| (0..ENTRIES).map(entry).collect())
     }
 
-    /// The directory with this key, held while the result is.
+    /// Finds the directory with this key, and holds it while the result lives.
     pub fn find(&self, mounts: &Mounts, key: &PathKey<'_>) -> Option<Used<'_>> {
         let used = self.entries().get(key.hash())?.enter()?;
         let cached = used.cached()?;
@@ -171,7 +174,8 @@ impl PathCache {
         is_as_before.then_some(used)
     }
 
-    /// Keeps a directory that a walk has found and the caller holds. `state` is from before.
+    /// Caches a directory that a walk has found and the caller holds. `state` is that of the mount
+    /// before the walk.
     pub fn keep(
         &self,
         mounts: &Mounts,
@@ -180,7 +184,7 @@ impl PathCache {
         steps: &Steps,
         dir: Ino,
     ) {
-        // What a path ends with may be the root of a mount inside this one.
+        // The path may end at the root of a mount inside this one.
         let mountpoint = |index| &mounts.get(index).spec.mountpoint;
         let is_nested =
             |index| index != mount_index && mountpoint(index).starts_with(mountpoint(mount_index));
@@ -193,7 +197,7 @@ impl PathCache {
         let Some(cached) = entry.fill() else { return };
         let mut before = None;
         match cached {
-            // Something has changed on the path, but it leads there still.
+            // The path has changed, but still leads to this directory.
             Some(cached)
                 if cached.is(key) && (cached.mount_index, cached.dir) == (mount_index, dir) =>
             {
@@ -218,7 +222,7 @@ impl PathCache {
         give_back(mounts, before);
     }
 
-    /// Forgets all paths. Directories in use are given back when their entries are needed.
+    /// Forgets all paths. A directory in use is given back when its entry is needed.
     pub fn clear(&self, mounts: &Mounts) {
         for entry in self.entries() {
             let is_used = |word: u32| word & FILLED != 0 && word != FILLED;
@@ -231,13 +235,13 @@ impl PathCache {
         }
     }
 
-    /// After a fork, in the child: the references are the parent's, and other threads, which are gone,
-    /// may have left anything.
+    /// Empties the cache in a forked child. Its references are the parent's, and other threads of
+    /// the parent may have left entries in any state.
     pub fn after_fork(&self) {
         for entry in self.entries() {
-            // What has never been used need not be copied for the child.
+            // An entry that was never used is not copied for the child.
             if entry.word.load(Relaxed) != 0 {
-                // SAFETY: there is one thread, and it is in no call.
+                // SAFETY: the child has one thread, which is in no call.
                 unsafe { entry.cached.get().write(None) };
                 entry.word.store(0, Relaxed);
             }
@@ -245,7 +249,7 @@ impl PathCache {
     }
 }
 
-/// path_cache-G1, at its end.
+/// Gives back the reference of an entry (path_cache-G1).
 fn give_back(mounts: &Mounts, cached: Option<Cached>) {
     if let Some(cached) = cached {
         mounts.get(cached.mount_index).attached().fs.forget(cached.dir, 1);

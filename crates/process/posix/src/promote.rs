@@ -1,52 +1,57 @@
-//! The kernel's descriptions of files of ours, and processes that come and go.
+//! Promotion: descriptions that the kernel has, too; and the steps of fork and exec.
 //!
-//! - **promote-M1** A description is *private*: its descriptors are placeholders, its offset is in the family's memory.
-//!   Or it is *promoted*: every descriptor of it is a duplicate of one description of the kernel's, whose offset
-//!   is the one that counts. What is promoted stays so.
-//! - **promote-M2** A regular file's description is promoted before anybody can have it who does not see the family's
-//!   memory, and before a fork: for locks, for what exec inherits, and for each call that only the kernel can make.
-//! - **promote-M3** What is promoted is served here as before: a transfer at the offset reserves its range by `lseek`, which
-//!   is atomic towards everybody who shares the description. Only a descriptor that libc is going to use and
-//!   close by itself is *delegated*: its entry is emptied ([`Promotions::delegate`]).
-//! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission on it
-//!   ([`mounts::Ticket`]), so what the program may do is what it could when it opened the file.
-//! - **promote-M5** The kernel drops a process's POSIX locks on a file whenever any description of the file is closed in
-//!   it. So a description that this module opens lands on the right descriptor at once, where there is one thread; else
-//!   the descriptor where it has landed stays open while the process has locks on the file.
-//! - **promote-M6** Each call of the kernel may fail. A descriptor is what its entry says, a placeholder or a duplicate of the
-//!   kernel's description ([`ON_KERNEL`]), whatever has failed. A description that was opened, but not put onto every
-//!   descriptor, is private as before (promote-M1), and opened no second time.
+//! - **promote-M1** A description is *private*: its descriptors are placeholders, and its offset is
+//!   in the family's memory. Or it is *promoted*: every descriptor of it is a duplicate of one
+//!   description of the kernel's, whose offset counts. A promoted description stays promoted.
+//! - **promote-M2** A regular file's description is promoted before a process can have it that does
+//!   not see the family's memory, and before a fork: for locks, for descriptors that exec inherits,
+//!   and for each call that only the kernel can make.
+//! - **promote-M3** A promoted description is served here as before. A transfer at the offset
+//!   reserves its range by `lseek`, which is atomic for all processes that share the description.
+//!   Only a descriptor that libc is going to use and close by itself is *delegated* to the kernel:
+//!   its entry is emptied ([`Promotions::delegate`]).
+//! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission
+//!   on it ([`mounts::Ticket`]). So the program may do what it could do when it opened the file.
+//! - **promote-M5** The kernel drops a process's POSIX locks on a file when any description of the
+//!   file is closed in it. In a process of one thread, a description that this module opens lands
+//!   on the right descriptor at once. Otherwise the descriptor where it has landed stays open while
+//!   the process has locks on the file.
+//! - **promote-M6** Each call of the kernel may fail. After any failure, a descriptor is still what
+//!   its entry records: a placeholder, or a duplicate of the kernel's description ([`ON_KERNEL`]).
+//!   A description that was opened, but not put onto every descriptor, is private as before
+//!   (promote-M1), and is not opened a second time.
 
 #![allow(unsafe_code)]
 
 use crate::creds;
-use crate::family::{Handle, Member, ON_KERNEL, Ofd, PARKED, PROMOTED, Segment, described};
+use crate::family::{Member, ON_KERNEL, Ofd, OfdHandle, PARKED, PROMOTED, Segment, described};
 use crate::fd_allocator::FdAllocator;
 use crate::mappings::Mappings;
-use crate::mount::Mount;
-use crate::noted::{Noted, Why};
-use crate::served::Stop;
+use crate::mount::ServedMount;
+use crate::noted::{NoteReason, Noted};
+use crate::served::CallStop;
 use crate::table::{OfdRef, TableLock};
 use crate::{Errno, Fork};
 use mounts::{Opening, Ticket};
 use smallvec::SmallVec;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{FileKind, FileSystem, Ino};
 
-/// How long the parent of a fork waits for the child to hold its inodes before it looks whether the
-/// child is alive, in nanoseconds.
+/// The time that the parent of a fork waits for the child to hold its inodes before it checks that
+/// the child lives, in nanoseconds.
 const LOOK_NS: i64 = 5_000_000;
-/// How often the parent of a fork lets others run before it sleeps.
+/// Times that the parent of a fork lets other threads run before it sleeps.
 const FORK_YIELDS: u32 = 200;
 
-/// How often an opening is announced: the server may be too slow for an announcement, which is good for a second.
+/// Times that an opening is announced. An announcement is valid for a second, and the server may be
+/// slower.
 const ANNOUNCEMENTS: usize = 3;
 
-/// How many free descriptors below its own a description may find occupied for it (promote-M5).
+/// The most free descriptors below a description's own that are occupied so that it gets its own
+/// (promote-M5).
 const FILLERS: usize = 64;
 
-/// Descriptors that are closed when this is dropped: placeholders, whose end nobody notices.
+/// Placeholders that occupy descriptors, and are closed when this is dropped.
 struct Fillers<'p> {
     allocator: &'p FdAllocator,
     fds: SmallVec<[i32; FILLERS]>,
@@ -60,32 +65,24 @@ impl Drop for Fillers<'_> {
     }
 }
 
-/// The kernel's descriptions of files of ours, and which inodes have locks or are mapped.
+/// Descriptions that the kernel has, too, and inodes that have locks or are mapped.
 pub struct Promotions {
-    fds: FdAllocator,
-    /// Inodes with POSIX locks of this process, or that it maps.
+    fd_allocator: FdAllocator,
+    /// Inodes with POSIX locks of this process, or that the kernel maps into it.
     pub(crate) noted: Noted,
-    /// What is mapped where it lies.
+    /// Mappings of files in place.
     pub(crate) mappings: Mappings,
-    /// Set before a fork: whether the child has anything to take over from this process's segment.
+    /// Set before a fork: whether the child inherits anything of this process's segment.
     shares_with_child: AtomicBool,
-    /// Set before a fork: whether this thread has the lock of attaching, so that no other one is at it.
+    /// Set before a fork: whether this thread has the lock of attaching, so that no other thread
+    /// attaches.
     fork_holds_attaching: AtomicBool,
 }
 
-impl Deref for Promotions {
-    type Target = FdAllocator;
-
-    #[inline]
-    fn deref(&self) -> &FdAllocator {
-        &self.fds
-    }
-}
-
 impl Promotions {
-    pub(crate) fn new(fds: FdAllocator) -> Self {
+    pub(crate) fn new(fd_allocator: FdAllocator) -> Self {
         Self {
-            fds,
+            fd_allocator,
             noted: Noted::default(),
             mappings: Mappings::default(),
             shares_with_child: AtomicBool::new(false),
@@ -93,27 +90,32 @@ impl Promotions {
         }
     }
 
-    /// Lets the kernel have the description behind `fd` too, before a call that only it can make. `fd` is
-    /// served as before. What is parked is closed (parked-N3).
+    #[inline(always)]
+    pub(crate) fn fd_allocator(&self) -> &FdAllocator {
+        &self.fd_allocator
+    }
+
+    /// Gives the kernel the description of `fd`, too, before a call that only the kernel can make.
+    /// `fd` is served as before. A parked descriptor is closed (parked-N3).
     pub fn promote(&self, fd: i32) -> Result<(), Errno> {
-        if self.entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
-            self.unpark();
+        if self.table().entry(fd).is_some_and(|entry| entry.load(Relaxed) == PARKED) {
+            self.fd_allocator().unpark();
         }
-        match self.get(fd) {
+        match self.table().get(fd) {
             Ok(ofd) => self.promote_ofd(&ofd),
-            Err(Stop::Kernel) => Ok(()),
-            Err(Stop::Errno(errno)) => Err(errno),
+            Err(CallStop::Kernel) => Ok(()),
+            Err(CallStop::Errno(errno)) => Err(errno),
         }
     }
 
-    /// Makes the descriptor `fd` the kernel's for good: libc is going to use it, and perhaps to close it, where nobody
-    /// sees it.
+    /// Leaves the descriptor `fd` to the kernel for good, because libc is going to use it, and
+    /// perhaps to close it, without a call that this library sees.
     pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
         self.promote(fd)?;
-        let table = self.lock_table();
-        let before = self.entry(fd).map(|entry| entry.load(Acquire));
+        let table = self.table().lock_table();
+        let before = self.table().entry(fd).map(|entry| entry.load(Acquire));
         if before.and_then(described).is_some() {
-            let ofd = self.uninstall(&table, fd);
+            let ofd = self.table().uninstall(&table, fd);
             drop((table, ofd));
         }
         Ok(())
@@ -128,34 +130,36 @@ impl Promotions {
         if ofd.is(PROMOTED) {
             return self.adopt(ofd);
         }
-        self.open_on_fds(&self.lock_table(), ofd.handle)?;
+        self.open_on_fds(&self.table().lock_table(), ofd.handle)?;
         ofd.mark(PROMOTED);
         Ok(())
     }
 
-    /// Another process of the family may have promoted a description that it could not promote before the fork (promote-M2):
-    /// this one opens it anew then, at the offset that was last known.
+    /// Opens a description in this process, at its last known offset, if another process of the
+    /// family has promoted it. That happens if it could not be promoted before the fork
+    /// (promote-M2).
     pub(crate) fn adopt(&self, ofd: &OfdRef<'_>) -> Result<(), Errno> {
-        let entry = self.entry(ofd.fd()).map(|entry| entry.load(Acquire));
+        let entry = self.table().entry(ofd.fd()).map(|entry| entry.load(Acquire));
         if entry.is_some_and(|entry| entry & ON_KERNEL != 0) {
             return Ok(());
         }
-        self.open_on_fds(&self.lock_table(), ofd.handle)
+        self.open_on_fds(&self.table().lock_table(), ofd.handle)
     }
 
-    /// Opens the kernel's description of a file, and puts it onto every descriptor of this process that means it and is a
-    /// placeholder. Where that fails half-way, the next call goes on from there (promote-M6).
-    fn open_on_fds(&self, table: &TableLock<'_>, handle: Handle) -> Result<(), Errno> {
+    /// Opens the kernel's description of a file, and puts it onto every descriptor of this process
+    /// that refers to it and is a placeholder. After a failure half-way, the next call continues
+    /// from there (promote-M6).
+    fn open_on_fds(&self, table: &TableLock<'_>, handle: OfdHandle) -> Result<(), Errno> {
         let mut placeholders = SmallVec::<[i32; 8]>::new();
         let mut on_kernel = None;
-        for fd in 0..self.fd_end() {
-            match self.entry(fd).map_or(0, |entry| entry.load(Acquire)) {
+        for fd in 0..self.table().fd_end() {
+            match self.table().entry(fd).map_or(0, |entry| entry.load(Acquire)) {
                 entry if entry == handle => placeholders.push(fd),
                 entry if entry == handle | ON_KERNEL => on_kernel = Some(fd),
                 _ => {}
             }
         }
-        let ofd = self.family.ofd(handle);
+        let ofd = self.table().family.ofd(handle);
         let first = match (on_kernel, placeholders.first()) {
             (Some(fd), _) => fd,
             (None, Some(&fd)) => {
@@ -169,37 +173,39 @@ impl Promotions {
         if ofd.oflags() & libc::O_PATH == 0 && (is_new || !ofd.is(PROMOTED)) {
             self.bring_up_to_date(ofd, first, is_new).inspect_err(|_| {
                 if ofd.is(PROMOTED) {
-                    // Else the next call would believe its offset.
-                    self.make_placeholder(table, ofd, first, self.kernel.is_cloexec(first));
+                    // Otherwise the next call would use its offset.
+                    self.make_placeholder(table, ofd, first, self.task().kernel.is_cloexec(first));
                 }
             })?;
         }
         for &fd in placeholders.iter().filter(|fd| **fd != first) {
-            self.kernel.dup3(first, fd, self.kernel.is_cloexec(fd)?)?;
+            self.task().kernel.dup3(first, fd, self.task().kernel.is_cloexec(fd)?)?;
             self.set_on_kernel(fd, handle);
         }
         Ok(())
     }
 
-    /// Gives the kernel's description the offset, and the flags if it is not new, that the family knows.
+    /// Gives the kernel's description the offset that the family knows, and the flags if the
+    /// description is not new.
     fn bring_up_to_date(&self, ofd: &Ofd, fd: i32, is_new: bool) -> Result<(), Errno> {
         let flags = ofd.oflags();
-        // Who owns the file no more may not ask for `O_NOATIME` again.
-        let is_set = flags & libc::O_NOATIME != 0 && self.kernel.set_status(fd, flags).is_ok();
+        // A user who no longer owns the file may not ask for `O_NOATIME` again.
+        let is_set =
+            flags & libc::O_NOATIME != 0 && self.task().kernel.set_status(fd, flags).is_ok();
         if !is_new && !is_set {
-            self.kernel.set_status(fd, flags & !libc::O_NOATIME)?;
+            self.task().kernel.set_status(fd, flags & !libc::O_NOATIME)?;
         }
-        self.kernel.seek_to(fd, ofd.offset.load(Relaxed))
+        self.task().kernel.seek_to(fd, ofd.offset.load(Relaxed))
     }
 
-    /// A descriptor is a duplicate of the kernel's description from now on.
-    fn set_on_kernel(&self, fd: i32, handle: Handle) {
-        self.forget_fd_records(fd..fd + 1);
-        self.entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
+    /// Notes that a descriptor is a duplicate of the kernel's description.
+    fn set_on_kernel(&self, fd: i32, handle: OfdHandle) {
+        self.fd_allocator().forget_fd_records(fd..fd + 1);
+        self.table().entry(fd).inspect(|entry| entry.store(handle | ON_KERNEL, Release));
     }
 
-    /// Makes a descriptor a placeholder again. Where even that fails, it is closed, here as in the kernel, so that it does
-    /// not mean another file when the kernel gives it out.
+    /// Makes a descriptor a placeholder again. If that fails, closes it, here and in the kernel.
+    /// Otherwise it would refer to another file once the kernel gives its number out again.
     fn make_placeholder(
         &self,
         table: &TableLock<'_>,
@@ -207,35 +213,37 @@ impl Promotions {
         fd: i32,
         cloexec: Result<bool, Errno>,
     ) {
-        let placeholder = self.mount(ofd.mount()).placeholder();
-        let made = cloexec.and_then(|cloexec| self.kernel.dup3(placeholder, fd, cloexec));
+        let placeholder = self.task().mount(ofd.mount()).placeholder();
+        let made = cloexec.and_then(|cloexec| self.task().kernel.dup3(placeholder, fd, cloexec));
         if made.is_ok() {
-            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire)) & !ON_KERNEL;
-            self.entry(fd).inspect(|entry| entry.store(handle, Release));
+            let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire)) & !ON_KERNEL;
+            self.table().entry(fd).inspect(|entry| entry.store(handle, Release));
         } else {
-            drop(self.uninstall(table, fd));
-            let _ = self.close_fd(fd);
+            drop(self.table().uninstall(table, fd));
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
-    /// Opens the kernel's description of a file onto a descriptor that is a placeholder, and stays one where that fails.
+    /// Opens the kernel's description of a file onto a placeholder's descriptor. After a failure it
+    /// is a placeholder still.
     fn open_on_fd(&self, table: &TableLock<'_>, ofd: &Ofd, fd: i32) -> Result<(), Errno> {
-        let mount = self.mount(ofd.mount());
+        let mount = self.task().mount(ofd.mount());
         let capability = self.capability(table, mount);
-        let cloexec = self.kernel.is_cloexec(fd)?;
+        let cloexec = self.task().kernel.is_cloexec(fd)?;
         let fillers = if os::threads::is_only_one() { self.fill_below(fd, mount) } else { None };
-        // Whether it can be put back is tried before: the limit may have been lowered below it.
-        let frees = fillers.is_some() && self.kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
+        // First checks that it can be put back, because the limit may have been lowered below it.
+        let frees =
+            fillers.is_some() && self.task().kernel.dup3(mount.placeholder(), fd, cloexec).is_ok();
         if frees {
-            // Whatever the kernel says, the descriptor is free.
-            let _ = self.kernel.close(fd);
+            // Whatever `close` returns, the descriptor is free.
+            let _ = self.task().kernel.close(fd);
         }
         let landed = self.open_inode(table, ofd, capability, !frees || cloexec);
         drop(fillers);
         let opened = match landed {
             Ok(landed) if landed == fd => return Ok(()),
             Ok(landed) => {
-                let put = self.kernel.dup3(landed, fd, cloexec);
+                let put = self.task().kernel.dup3(landed, fd, cloexec);
                 self.close_or_keep(ofd, landed);
                 put
             }
@@ -248,21 +256,24 @@ impl Promotions {
         })
     }
 
-    /// Closes a descriptor that is the kernel's description and nothing else's, unless there are locks (promote-M5).
+    /// Closes a descriptor that refers to the kernel's description, unless there are locks
+    /// (promote-M5).
     fn close_or_keep(&self, ofd: &Ofd, fd: i32) {
-        if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.mark_hidden(fd) {
-            self.noted.add(ofd.mount(), ofd.ino(), Why::Kept(fd));
+        if self.noted.has_locks(ofd.mount(), ofd.ino()) && self.fd_allocator().mark_hidden(fd) {
+            self.noted.add(ofd.mount(), ofd.ino(), NoteReason::Kept(fd));
         } else {
-            let _ = self.close_fd(fd);
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
-    /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is closed.
+    /// Ends this process's POSIX locks on an inode, as the kernel does when a description of it is
+    /// closed.
     pub(crate) fn end_locks(&self, table: &TableLock<'_>, ofd: &Ofd) {
-        // Whoever has locks mostly has a descriptor that they were taken by, and perhaps no free one.
+        // A process with locks usually still has the descriptor by which it took them. It may have
+        // no free descriptor.
         let has_it = |fd: &i32| {
-            let entry = self.entry(*fd).map_or(0, |entry| entry.load(Acquire));
-            let other = described(entry).map(|handle| self.family.ofd(handle));
+            let entry = self.table().entry(*fd).map_or(0, |entry| entry.load(Acquire));
+            let other = described(entry).map(|handle| self.table().family.ofd(handle));
             entry & ON_KERNEL != 0
                 && other.is_some_and(|other| {
                     (other.mount(), other.ino()) == (ofd.mount(), ofd.ino())
@@ -272,24 +283,24 @@ impl Promotions {
         // SAFETY: a flock is plain numbers.
         let mut all: libc::flock = unsafe { std::mem::zeroed() };
         (all.l_type, all.l_whence) = (libc::F_UNLCK as i16, libc::SEEK_SET as i16);
-        if let Some(fd) = (0..self.fd_end()).find(has_it)
-            && self.kernel.lock(fd, libc::F_SETLK, &mut all).is_ok()
+        if let Some(fd) = (0..self.table().fd_end()).find(has_it)
+            && self.task().kernel.lock(fd, libc::F_SETLK, &mut all).is_ok()
         {
             return;
         }
-        let capability = self.capability(table, self.mount(ofd.mount()));
+        let capability = self.capability(table, self.task().mount(ofd.mount()));
         if let Ok(fd) = self.open_inode(table, ofd, capability, true) {
-            let _ = self.close_fd(fd);
+            let _ = self.fd_allocator().close_fd(fd);
         }
     }
 
-    /// Occupies the free descriptors below `fd`, so that it is the lowest when it is closed. `None` where those
-    /// are many.
-    fn fill_below(&self, fd: i32, mount: &Mount) -> Option<Fillers<'_>> {
-        let mut fillers = Fillers { allocator: self, fds: SmallVec::new() };
-        // What is parked is occupied already.
+    /// Occupies the free descriptors below `fd`, so that `fd` is the lowest when it is closed.
+    /// `None` if there are too many.
+    fn fill_below(&self, fd: i32, mount: &ServedMount) -> Option<Fillers<'_>> {
+        let mut fillers = Fillers { allocator: self.fd_allocator(), fds: SmallVec::new() };
+        // Parked descriptors are occupied already.
         while fillers.fds.len() < FILLERS {
-            match self.kernel.dup(mount.placeholder(), 0, true) {
+            match self.task().kernel.dup(mount.placeholder(), 0, true) {
                 Ok(filler) => {
                     fillers.fds.push(filler);
                     if filler > fd {
@@ -303,15 +314,15 @@ impl Promotions {
         None
     }
 
-    /// The directory below which a name opens an inode whatever its permissions (promote-M4), as a hidden descriptor;
-    /// `None` where the mount's server has none.
-    fn capability(&self, _table: &TableLock<'_>, mount: &Mount) -> Option<i32> {
+    /// Opens the directory below which a name opens an inode whatever its permissions (promote-M4),
+    /// as a hidden descriptor. `None` if the mount's server has no such directory.
+    fn capability(&self, _table: &TableLock<'_>, mount: &ServedMount) -> Option<i32> {
         if let Some(known) = mount.capability() {
             return known;
         }
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let opened = self.kernel.open_at(mount.placeholder(), Ticket::DIR.as_bytes(), flags);
-        match opened.and_then(|fd| self.hide(fd)) {
+        let opened = self.task().kernel.open_at(mount.placeholder(), Ticket::DIR.as_bytes(), flags);
+        match opened.and_then(|fd| self.fd_allocator().hide(fd)) {
             Ok(hidden) => {
                 mount.set_capability(Some(hidden));
                 Some(hidden)
@@ -333,24 +344,25 @@ impl Promotions {
         capability: Option<i32>,
         cloexec: bool,
     ) -> Result<i32, Errno> {
-        // Only owners may ask for `O_NOATIME`: it is set afterwards, if that is allowed.
+        // Only owners may ask for `O_NOATIME`. It is set afterwards, if that is permitted.
         let own = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_NOATIME;
         let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
         let flags = ofd.oflags() & !own | cloexec;
         let plain = ofd.kind() == FileKind::File && flags & libc::O_PATH == 0;
         if let (true, Some(dir)) = (plain, capability) {
             match self.open_capability(table, ofd, dir, flags | libc::O_CREAT) {
-                // A mount that takes no changes creates nothing, not even this.
+                // On a read-only mount, the kernel refuses `O_CREAT` even here.
                 Err(Errno::ROFS) => {}
                 opened => return opened,
             }
         }
         let kind = if ofd.kind() == FileKind::Dir { libc::O_DIRECTORY } else { libc::O_NOFOLLOW };
-        self.by_path(table, ofd, |path| self.kernel.open(path, flags | kind))
+        self.by_path(table, ofd, |path| self.task().kernel.open(path, flags | kind))
     }
 
-    /// Opens a regular file whatever its permissions are (promote-M4). The kernel believes the size in the answer to that, which
-    /// may be older than what it knew: whoever may suffer from that waits meanwhile ([`mounts::MountEvents::begin_opening`]).
+    /// Opens a regular file whatever its permissions are (promote-M4). The kernel takes over the
+    /// size in the server's answer, which may be older than the one it knew. Calls that depend on
+    /// the size wait meanwhile ([`mounts::MountEvents::begin_opening`]).
     fn open_capability(
         &self,
         table: &TableLock<'_>,
@@ -359,17 +371,17 @@ impl Promotions {
         flags: i32,
     ) -> Result<i32, Errno> {
         self.announced(table, ofd, true, |ticket| {
-            let opened = self.kernel.open_at(dir, ticket.to_string().as_bytes(), flags);
-            let fs = &self.mount(ofd.mount()).attached().fs;
+            let opened = self.task().kernel.open_at(dir, ticket.to_string().as_bytes(), flags);
+            let fs = &self.task().mount(ofd.mount()).attached().fs;
             if let (Ok(fd), Ok(attr)) = (opened, fs.getattr(ofd.ino())) {
-                self.kernel.update_kernel_size(fd, attr.size);
+                self.task().kernel.update_kernel_size(fd, attr.size);
             }
             opened
         })
     }
 
-    /// Announces that this thread has the kernel look at the inode of a description, by a name of the ticket, while `act` does
-    /// so. One thread at a time, which has the table's lock (openings-O1).
+    /// Runs `act`, by which the kernel looks up the inode of a description by a name of the ticket,
+    /// while that is announced. One thread at a time, by the table's lock (openings-O1).
     fn announced<T>(
         &self,
         _table: &TableLock<'_>,
@@ -377,13 +389,14 @@ impl Promotions {
         as_new: bool,
         act: impl Fn(Ticket) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let events = &self.mount(ofd.mount()).attached().events;
+        let events = &self.task().mount(ofd.mount()).attached().events;
         let opening = Opening { ino: ofd.ino(), generation: ofd.generation(), as_new };
         for attempt in 0..ANNOUNCEMENTS {
             let mut by = creds::requester()?;
             if attempt == 1 {
-                // In a user namespace that was entered since, users have other numbers than the server sees.
-                by.user = self.identity().effective.uid;
+                // In a user namespace that was entered since, users have other numbers than the
+                // server sees.
+                by.user = self.task().identity().effective.uid;
             }
             let ticket = events.begin_opening(opening, by)?;
             let done = act(ticket);
@@ -395,10 +408,11 @@ impl Promotions {
         Err(Errno::NOENT)
     }
 
-    /// Calls `act` with a path that leads to the inode of a description through the mount: for a directory its own,
-    /// unless it was removed, otherwise a name that leads there once.
+    /// Calls `act` with a path that leads to the inode of a description through the mount. For a
+    /// directory that is its own path, unless it was removed; for other inodes it is a name that
+    /// leads there once.
     ///
-    /// Directories have one name, and opening them by another would move them in the kernel's view.
+    /// A directory has one name. Opening it by another would move it in the kernel's view.
     pub(crate) fn by_path<T>(
         &self,
         table: &TableLock<'_>,
@@ -411,15 +425,15 @@ impl Promotions {
                 path => return act(&path?),
             }
         }
-        let mountpoint = &self.mount(ofd.mount()).spec.mountpoint[..];
+        let mountpoint = &self.task().mount(ofd.mount()).spec.mountpoint[..];
         self.announced(table, ofd, false, |ticket| {
             act(&[mountpoint, b"/", ticket.root_name().as_bytes()].concat())
         })
     }
 
-    /// The path of a directory, by looking for it in its parents. `ENOENT` where it is removed.
+    /// Finds the path of a directory by a search in its parents. `ENOENT` if it was removed.
     pub(crate) fn path_of(&self, mount: usize, dir: Ino) -> Result<Vec<u8>, Errno> {
-        let mount = self.mount(mount);
+        let mount = self.task().mount(mount);
         let fs = mount.attached().fs.as_ref();
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = dir;
@@ -436,17 +450,17 @@ impl Promotions {
         Ok(path)
     }
 
-    /// Promotes every descriptor that is not close-on-exec, for what exec inherits. Fails with the first error,
-    /// having gone through all.
+    /// Promotes every descriptor that is not close-on-exec, because exec inherits it. Returns the
+    /// first error, but goes through all.
     pub(crate) fn promote_inherited(&self) -> Result<(), Errno> {
-        self.unpark();
+        self.fd_allocator().unpark();
         let mut result = Ok(());
-        for fd in 0..self.fd_end() {
-            let handle = self.entry(fd).map_or(0, |entry| entry.load(Acquire));
+        for fd in 0..self.table().fd_end() {
+            let handle = self.table().entry(fd).map_or(0, |entry| entry.load(Acquire));
             if described(handle).is_none() {
                 continue;
             }
-            match self.kernel.is_cloexec(fd) {
+            match self.task().kernel.is_cloexec(fd) {
                 Ok(true) | Err(Errno::BADF) => {}
                 Ok(false) => result = result.and(self.promote(fd)),
                 Err(errno) => result = result.and(Err(errno)),
@@ -455,67 +469,71 @@ impl Promotions {
         result
     }
 
-    /// Before another program takes this process over: it has none of our mappings by the kernel. Where that fails,
-    /// [`exec_failed`](Self::exec_failed) must be called. (Mappings to where files lie end as what a dead process has: if
-    /// this failed, their blocks could be others'.)
-    pub fn before_image_ends(&self) {
+    /// Ends mappings by the kernel before another program takes this process over. If that fails,
+    /// call [`exec_failed`](Self::exec_failed). (Mappings of files in place end like those of a
+    /// dead process. If they ended here and exec failed, other files could use their blocks.)
+    pub(crate) fn before_image_ends(&self) {
         for (mount, ino) in self.noted.mapped() {
-            self.mount(mount).attached().events.end_mapping(ino);
+            self.task().mount(mount).attached().events.end_mapping(ino);
         }
     }
 
-    /// No other program has taken this process over.
-    pub fn exec_failed(&self) {
+    /// Takes back `before_image_ends`: exec has failed.
+    pub(crate) fn exec_failed(&self) {
         for (mount, ino) in self.noted.mapped() {
-            // It fails where the pool does, and then every call.
-            let _ = self.mount(mount).attached().events.begin_mapping(ino);
+            // It fails only if the pool does, and then every call fails.
+            let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
         }
     }
 
-    /// Before fork (and vfork made as fork). Must be followed by
+    /// Prepares a fork, or a vfork made as a fork. Must be followed by
     /// [`after_fork_parent`](Self::after_fork_parent) in this thread and
     /// `Process::after_fork_child` in the child.
-    pub fn before_fork(&self) {
-        for fd in 0..self.fd_end() {
-            if let Ok(ofd) = self.get(fd)
+    pub(crate) fn before_fork(&self) {
+        for fd in 0..self.table().fd_end() {
+            if let Ok(ofd) = self.table().get(fd)
                 && ofd.kind() == FileKind::File
                 && ofd.oflags() & libc::O_PATH == 0
             {
-                // promote-M2; a description that cannot be promoted is shared as long as nobody promotes it.
+                // promote-M2. A description that cannot be promoted is shared as long as no process
+                // promotes it.
                 let _ = self.promote_ofd(&ofd);
             }
         }
-        let attaching = self.mounts.attaching.hold();
-        let table = self.lock_table();
-        self.unpark_all(&table);
+        let attaching = self.task().mounts.attaching.hold();
+        let table = self.table().lock_table();
+        self.fd_allocator().unpark_all(&table);
         std::mem::forget(table);
         self.fork_holds_attaching.store(attaching.is_some(), Relaxed);
         std::mem::forget(attaching);
         self.mappings.hold();
-        let shares = self.mounts().any(|(_, mount)| mount.if_attached().is_some());
+        let shares = self.task().mounts().any(|(_, mount)| mount.if_attached().is_some());
         self.shares_with_child.store(shares, Relaxed);
-        self.member().segment().ready.store(0, Release);
+        self.table().member().segment().ready.store(0, Release);
         if shares {
-            self.family.begin_fork(self.member());
+            self.table().family.begin_fork(self.table().member());
             self.tell_pools(Fork::Begins);
         }
     }
 
-    /// Tells the pools in use about a fork.
+    /// Reports a step of a fork to the pools in use.
     fn tell_pools(&self, step: Fork) {
-        self.mounts().filter_map(|(_, m)| m.if_attached()).for_each(|pool| (pool.on_fork)(step));
+        self.task()
+            .mounts()
+            .filter_map(|(_, m)| m.if_attached())
+            .for_each(|pool| (pool.on_fork)(step));
     }
 
-    /// After fork, in the parent; `child` is its process ID, or -1 where fork failed. Waits until the
-    /// child has copied the table, which must not change before, and holds its inodes, so that what
-    /// the parent closes next stays alive for it.
-    pub fn after_fork_parent(&self, child: i32) {
+    /// Waits in the parent of a fork until the child has copied the table and holds its inodes. The
+    /// table must not change before, and inodes that the parent closes next stay alive for the
+    /// child. `child` is its process ID, or -1 if fork failed.
+    pub(crate) fn after_fork_parent(&self, child: i32) {
         use rustix::thread::futex;
-        let member = self.member();
+        let member = self.table().member();
         let word = &member.segment().ready;
         let shares = self.shares_with_child.load(Relaxed);
         let is_awaited = || child > 0 && shares && word.load(Acquire) == 0;
-        // Mostly it is there in less time than it takes to fall asleep and to be woken.
+        // Usually the child has come before this thread could fall asleep and be woken.
         for _ in (0..FORK_YIELDS).take_while(|_| is_awaited()) {
             rustix::thread::sched_yield();
         }
@@ -527,41 +545,42 @@ impl Promotions {
             }
         }
         if shares {
-            self.family.end_fork(member);
+            self.table().family.end_fork(member);
             self.tell_pools(Fork::Ends);
         }
         self.mappings.release();
         if self.fork_holds_attaching.load(Relaxed) {
-            drop(self.mounts.attaching.take_over());
+            drop(self.task().mounts.attaching.take_over());
         }
-        self.reset_table_lock();
+        self.table().reset_table_lock();
     }
 
-    /// After fork, in the child: takes over descriptors and notes of the parent.
+    /// Takes over descriptors and notes of the parent, in a forked child.
     pub(crate) fn become_child(&self) {
         if !self.fork_holds_attaching.load(Relaxed) {
-            // A thread that is not here was at one of them, and may hold what attaching needs.
-            self.mounts().for_each(|(_, mount)| mount.refuse());
+            // A thread that the child does not have was attaching one of them, and may have had
+            // locks that attaching needs.
+            self.task().mounts().for_each(|(_, mount)| mount.refuse());
         }
-        drop(self.mounts.attaching.take_over());
-        self.reset_table_lock();
+        drop(self.task().mounts.attaching.take_over());
+        self.table().reset_table_lock();
         self.mappings.release();
-        let parent = self.member();
+        let parent = self.table().member();
         let shares = self.shares_with_child.load(Relaxed);
-        let inherits = shares && self.family.is_there(parent);
-        match self.family.claim() {
+        let inherits = shares && self.table().family.is_there(parent);
+        match self.table().family.claim() {
             Ok(member) => {
-                self.set_member(member);
+                self.table().set_member(member);
                 if inherits {
                     self.inherit(parent.segment(), member.segment());
                 }
             }
-            Err(_) => self.set_member(Member::nobody()),
+            Err(_) => self.table().set_member(Member::nobody()),
         }
         self.notes_after_fork();
         self.count_inherited_mappings();
         if inherits {
-            self.family.end_fork(parent);
+            self.table().family.end_fork(parent);
             self.tell_pools(Fork::Ends);
             let ready = &parent.segment().ready;
             ready.store(1, Release);
@@ -569,74 +588,75 @@ impl Promotions {
         }
     }
 
-    /// Takes over what the parent has, which waits meanwhile.
+    /// Copies the table of the parent, which waits meanwhile, and holds its descriptions.
     fn inherit(&self, old: &Segment, new: &Segment) {
         let end = old.fd_end.load(Acquire);
         new.fd_end.store(end, Relaxed);
-        let hold = |handle: Handle| new.holds(handle).fetch_add(1, Relaxed) == 0;
+        let hold = |handle: OfdHandle| new.holds(handle).fetch_add(1, Relaxed) == 0;
         let fds = old.fds[..end as usize].iter().zip(&new.fds).map(|(a, b)| (a.load(Acquire), b));
         for (handle, entry) in fds.chain([(old.cwd.load(Acquire), &new.cwd)]) {
             entry.store(handle, Relaxed);
             let Some(handle) = described(handle) else { continue };
             if hold(handle) {
-                self.family.add_holder(handle);
-                let ofd = self.family.ofd(handle);
-                // The parent still holds it, so it is there.
-                (self.mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
+                self.table().family.add_holder(handle);
+                let ofd = self.table().family.ofd(handle);
+                // The parent still holds the inode, so it exists.
+                (self.task().mount(ofd.mount()).attached().on_fork)(Fork::Inherits(ofd.ino()));
             }
         }
     }
 
-    /// In a forked child: locks of the parent are not its own, its mappings are.
+    /// Keeps notes of mappings in a forked child, and drops those of the parent's locks.
     fn notes_after_fork(&self) {
         for (mount, ino, why) in self.noted.after_fork() {
             match why {
-                Why::Kept(fd) => self.unhide(fd),
-                Why::Mapped => {
-                    // It fails where the pool does, and then every call.
-                    let _ = self.mount(mount).attached().events.begin_mapping(ino);
+                NoteReason::Kept(fd) => self.fd_allocator().unhide(fd),
+                NoteReason::Mapped => {
+                    // It fails only if the pool does, and then every call fails.
+                    let _ = self.task().mount(mount).attached().events.begin_mapping(ino);
                 }
-                Why::Locks => {}
+                NoteReason::Locks => {}
             }
         }
     }
 
-    /// Notes that the kernel maps a file, before it does: from then on everybody's calls on it are the kernel's
-    /// ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
+    /// Announces that the kernel is about to map a file. From then on the kernel makes every
+    /// process's calls on it ([`mounts::MountEvents::is_mapped`]). `fd` is promoted.
     pub(crate) fn begin_mapping(&self, mount: usize, ino: Ino, fd: i32) -> Result<(), Errno> {
-        if !self.noted.add(mount, ino, Why::Mapped) {
+        if !self.noted.add(mount, ino, NoteReason::Mapped) {
             return Ok(());
         }
-        let events = &self.mount(mount).attached().events;
+        let events = &self.task().mount(mount).attached().events;
         let was_mapped = events.is_mapped(ino);
         events.begin_mapping(ino).inspect_err(|_| {
-            self.noted.remove(mount, ino, Why::Mapped);
+            self.noted.remove(mount, ino, NoteReason::Mapped);
         })?;
-        // The caller decides the size: none that is older may come afterwards.
+        // The caller sets the size. No answer with an older size may come afterwards.
         events.wait_for_openings(ino, false);
         if !was_mapped {
-            // Of an earlier mapping the kernel may have pages that calls beside it have changed since.
-            self.kernel.drop_cache(fd);
+            // From an earlier mapping the kernel may have pages that have changed since by calls
+            // that were served here.
+            self.task().kernel.drop_cache(fd);
         }
         Ok(())
     }
 }
 
-/// Whether a child runs no more. Needs no descriptor, and leaves the child to be waited for.
+/// Whether a child has ended. Needs no descriptor, and leaves the child for `wait`.
 fn has_ended(child: i32) -> bool {
-    // SAFETY: room for the answer, which is zeroes where the child still runs.
+    // SAFETY: room for the answer, which stays zero if the child still runs.
     unsafe {
         let mut ended: libc::siginfo_t = std::mem::zeroed();
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         match libc::waitid(libc::P_PID, child as u32, &raw mut ended, options) {
             0 => ended.si_pid() == child,
-            // Somebody has waited for it; or it is the child of a child (`daemon`).
+            // Another thread has waited for it, or it is the child of a child (`daemon`).
             _ => arena::ProcessId::is_free(child as u32),
         }
     }
 }
 
-/// The name of `child` in `dir`.
+/// Finds the name of `child` in `dir`.
 fn name_in(fs: &dyn FileSystem, dir: Ino, child: Ino) -> Result<Vec<u8>, Errno> {
     let mut found = None;
     fs.readdir(dir, 2, &mut |entry| {

@@ -1,4 +1,4 @@
-//! What every call answers.
+//! Answers to calls.
 
 use vfs::Errno;
 
@@ -6,49 +6,50 @@ use vfs::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Served<T> {
-    /// The call has been made here; this is what it returns.
+    /// The call has been made here, with this result.
     Done(Result<T, Errno>),
-    /// The call is not ours, or has become the kernel's: make the libc call as it stands.
+    /// The call is not ours, or is left to the kernel: make the libc call as it stands.
     Kernel,
 }
 
-/// Why a call ends early, inside this crate.
+/// The reason why a call ends early, inside this crate.
 ///
-/// Its tag is as wide as what a [`Call`] holds in the same place. With a narrow one, descriptions are stored in halves and
-/// loaded whole, which stalls each read and write for as long as ten instructions.
+/// Its tag is as wide as the value that a [`CallResult`] holds in the same place. With a narrow
+/// tag, descriptions are stored in halves and loaded whole, which stalls each read and write for as
+/// long as ten instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Stop {
+pub(crate) enum CallStop {
     /// It fails.
     Errno(Errno),
-    /// It is the kernel's.
+    /// It is left to the kernel.
     Kernel,
 }
 
 /// A call on its way to [`Served`].
-pub(crate) type Call<T> = Result<T, Stop>;
+pub(crate) type CallResult<T> = Result<T, CallStop>;
 
-impl From<Errno> for Stop {
+impl From<Errno> for CallStop {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
     }
 }
 
-impl<T> From<Call<T>> for Served<T> {
-    fn from(call: Call<T>) -> Self {
+impl<T> From<CallResult<T>> for Served<T> {
+    fn from(call: CallResult<T>) -> Self {
         match call {
             Ok(value) => Self::Done(Ok(value)),
-            Err(Stop::Errno(errno)) => Self::Done(Err(errno)),
-            Err(Stop::Kernel) => Self::Kernel,
+            Err(CallStop::Errno(errno)) => Self::Done(Err(errno)),
+            Err(CallStop::Kernel) => Self::Kernel,
         }
     }
 }
 
-/// Arguments are checked before paths are looked at; but whose call it is, is known only by then.
-/// So: what a walk `found`, unless `arguments` are bad.
-pub(crate) fn checked<T>(found: Call<T>, arguments: Result<(), Errno>) -> Call<T> {
+/// Returns the error of `arguments`, if they are bad, else the result of a walk. Arguments are
+/// checked before paths, but only the walk shows whether the call is the kernel's.
+pub(crate) fn checked<T>(found: CallResult<T>, arguments: Result<(), Errno>) -> CallResult<T> {
     match found {
-        Err(Stop::Kernel) => Err(Stop::Kernel),
+        Err(CallStop::Kernel) => Err(CallStop::Kernel),
         found => {
             arguments?;
             found

@@ -1,8 +1,8 @@
 //! The kernel, behind a trait so that tests can put another in its place.
 //!
-//! [`Raw`] makes system calls by instruction: the symbols of libc may be interposed by our own front
-//! end, and descriptors here are numbers of the host program, which nobody here owns. (Where its
-//! types fit, the rest of this crate uses `rustix`, whose backend does the same.)
+//! [`Raw`] makes system calls by instruction, because our own front end may interpose the symbols
+//! of libc, and because descriptors here are numbers of the host program, without an owner in Rust.
+//! (If its types fit, the rest of this crate uses `rustix`, whose backend does the same.)
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use rustix::fd::BorrowedFd;
 use std::ffi::{c_int, c_long};
 use vfs::Errno;
 
-/// What the process layer asks of the kernel. Numbers that are not descriptors give `EBADF`.
+/// The system calls that the process layer makes. Numbers that are not descriptors give `EBADF`.
 pub trait Kernel: Send + Sync {
     /// `F_DUPFD` or `F_DUPFD_CLOEXEC`: the lowest free descriptor from `min` on.
     fn dup(&self, fd: i32, min: i32, cloexec: bool) -> Result<i32, Errno>;
@@ -35,9 +35,9 @@ pub trait Kernel: Send + Sync {
     fn seek_by(&self, fd: i32, delta: i64) -> Result<u64, Errno>;
     /// `F_SETFL`.
     fn set_status(&self, fd: i32, flags: i32) -> Result<(), Errno>;
-    /// Asks the kernel to forget what it has cached of a file and nobody maps.
+    /// Asks the kernel to drop cached pages of a file that no process maps.
     fn drop_cache(&self, fd: i32);
-    /// Makes sure that the kernel knows the size of a regular file, which is `size` unless it is changing.
+    /// Makes sure that the kernel has the size of a regular file: `size`, unless it is changing.
     fn update_kernel_size(&self, fd: i32, size: u64);
     /// `F_GETLK`, `F_SETLK`, `F_SETLKW`, `F_OFD_*`.
     fn lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Result<(), Errno>;
@@ -45,33 +45,37 @@ pub trait Kernel: Send + Sync {
     fn flock(&self, fd: i32, operation: i32) -> Result<(), Errno>;
     /// `chdir`.
     fn chdir(&self, path: &[u8]) -> Result<(), Errno>;
-    /// `getcwd`: the path, absolute, in `buf`; `ENOENT` where it was removed, `EXDEV` where the root does not lead there.
+    /// `getcwd`: writes the absolute path to `buf`, and returns it. `ENOENT` if the directory was
+    /// removed, `EXDEV` if the root does not lead there.
     fn getcwd<'b>(&self, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>;
-    /// Device and inode number of the working directory, as the kernel knows them without asking a server.
+    /// Returns device and inode number of the working directory, without asking a server.
     fn here(&self) -> Result<(u64, u64), Errno>;
-    /// `st_dev` and `st_ino` of what a path leads to, which may be relative, as the kernel knows them without asking a server.
+    /// Returns `st_dev` and `st_ino` of the inode at a path, which may be relative, without asking
+    /// a server.
     fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno>;
-    /// Reads a small file whole, or its start: `/proc`.
+    /// Reads a small file of `/proc`, or its start.
     fn slurp(&self, path: &[u8], buf: &mut [u8]) -> Result<usize, Errno>;
-    /// Device, inode number and kind (`S_IF*`) of what `fd` is of, as the kernel knows them without asking a server.
+    /// Returns device, inode number and kind (`S_IF*`) of the inode of `fd`, without asking a
+    /// server.
     fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno>;
     /// `F_GETFL`.
     fn status(&self, fd: i32) -> Result<i32, Errno>;
-    /// Whether two descriptors are of one description; not, where the kernel does not say.
+    /// Whether two descriptors share a description. `false` if the kernel does not tell.
     fn is_same_description(&self, one: i32, other: i32) -> bool;
     /// Sends a signal to the calling thread.
     fn raise(&self, signal: i32);
 }
 
-/// Makes sure that the kernel knows the size of a regular file, if it is on a device that `is_served`: what is mapped
-/// beyond it would be `SIGBUS`. `mmap` does not ask the server, `fstat` does; but the kernel drops an answer that another
-/// one has overtaken, which may be the older. (A second description could be asked as well, but closing it would end the
-/// process's locks.)
+/// Makes sure that the kernel has the size of a regular file, if it is on a device that
+/// `is_served`. A mapping beyond the size that the kernel has would give `SIGBUS`. `mmap` does not
+/// ask the server, `fstat` does; but the kernel drops an answer that a later one has overtaken,
+/// which may carry the older size. (A second description could be asked as well, but closing it
+/// would end the process's locks.)
 pub fn update_kernel_size(fd: i32, is_served: impl Fn(u64) -> bool) {
     compare_sizes(fd, 100, is_served);
 }
 
-/// Asks for the size until it is what the kernel takes, so many times at most.
+/// Asks for the size until the kernel has taken it, at most `times` times.
 fn compare_sizes(fd: i32, times: usize, is_served: impl Fn(u64) -> bool) {
     for _ in 0..times {
         let stat = match rustix::fs::fstat(borrow(fd)) {
@@ -85,7 +89,7 @@ fn compare_sizes(fd: i32, times: usize, is_served: impl Fn(u64) -> bool) {
     }
 }
 
-/// The low 32 bits of a regular file's size, as far as the kernel knows it without asking.
+/// Returns the low 32 bits of the size that the kernel has of a regular file.
 fn known_size(fd: i32) -> Result<u32, Errno> {
     let rest = rustix::io::ioctl_fionread(borrow(fd))?;
     Ok((rest as u32).wrapping_add(rustix::fs::tell(borrow(fd))? as u32))
@@ -122,7 +126,7 @@ const AT_FDCWD: usize = libc::AT_FDCWD as isize as usize;
 
 /// A call whose arguments are plain numbers, about descriptors of the host program.
 fn plain(number: c_long, args: [usize; 4]) -> Result<usize, Errno> {
-    // SAFETY: 1: only numbers (every caller below); 2: descriptors here are nobody's in Rust.
+    // SAFETY: 1: only numbers (every caller below); 2: no value in Rust owns these descriptors.
     unsafe { syscall(number, [args[0], args[1], args[2], args[3], 0]) }
 }
 
@@ -130,10 +134,11 @@ fn fcntl(fd: i32, cmd: c_int, arg: usize) -> Result<usize, Errno> {
     plain(libc::SYS_fcntl, [fd as usize, cmd as usize, arg, 0])
 }
 
-/// Device, inode number and kind of what a path or descriptor leads to, as the kernel knows them without asking a server.
+/// Returns device, inode number and kind of the inode at a path or descriptor, without asking a
+/// server.
 ///
 /// # Safety
-/// `path` is the address of a string.
+/// 1. `path` is the address of a string.
 unsafe fn known_by_kernel(fd: usize, path: usize, flags: c_int) -> Result<(u64, u64, u32), Errno> {
     let flags = (flags | libc::AT_STATX_DONT_SYNC) as usize;
     let mask = (libc::STATX_INO | libc::STATX_TYPE) as usize;
@@ -207,7 +212,8 @@ impl Kernel for Raw {
 
     fn update_kernel_size(&self, fd: i32, size: u64) {
         if known_size(fd) != Ok(size as u32) {
-            // Not for long: a `truncate` that is under way lets the kernel take no other size, and may wait for us.
+            // Only a few times: during a `truncate` the kernel takes no other size, and that may
+            // wait for us.
             compare_sizes(fd, 3, |_| true);
         }
     }
@@ -230,7 +236,8 @@ impl Kernel for Raw {
         let args = [buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0];
         // SAFETY: 1: room for `buf.len()` bytes.
         let len = unsafe { syscall(libc::SYS_getcwd, args) }?;
-        // With its NUL. What the root does not lead to starts with `(unreachable)`.
+        // The path ends with a NUL. If the root does not lead there, it starts with
+        // `(unreachable)`.
         let path = buf[..len].strip_suffix(b"\0").filter(|path| path.starts_with(b"/"));
         path.ok_or(Errno::XDEV)
     }
@@ -240,7 +247,7 @@ impl Kernel for Raw {
     }
 
     fn identity(&self, fd: i32) -> Result<(u64, u64, u32), Errno> {
-        // SAFETY: a path with its NUL.
+        // SAFETY: 1: a path with its NUL.
         unsafe { known_by_kernel(fd as isize as usize, c"".as_ptr() as usize, libc::AT_EMPTY_PATH) }
     }
 
@@ -259,7 +266,7 @@ impl Kernel for Raw {
 
     fn place(&self, path: &[u8]) -> Result<(u64, u64), Errno> {
         let path = PathZ::new(path)?;
-        // SAFETY: a path with its NUL.
+        // SAFETY: 1: a path with its NUL.
         let known = unsafe { known_by_kernel(AT_FDCWD, path.addr(), 0) };
         known.map(|(device, ino, _)| (device, ino))
     }

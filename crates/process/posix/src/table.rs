@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::family::{
-    FDS, Family, HIDDEN, Handle, Member, ON_KERNEL, Ofd, OfdInit, PARKED, Position, Segment,
+    FDS, Family, HIDDEN, Member, ON_KERNEL, Ofd, OfdHandle, OfdInit, PARKED, Position, Segment,
     described, raise,
 };
-use crate::mount::Mount;
-use crate::served::{Call, Stop};
+use crate::mount::ServedMount;
+use crate::served::{CallResult, CallStop};
 use crate::task::Task;
 use os::threads::OwnU32;
 use std::ops::Deref;
@@ -19,8 +19,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use vfs::{Attr, Errno, FileSystem};
 
-/// The table of descriptors of a process and its open file descriptions, in the memory that its family shares.
-pub struct Table {
+/// The table of descriptors of a process and its open file descriptions, in the memory that its
+/// family shares.
+pub struct DescriptorTable {
     task: Task,
     pub(crate) family: Family,
     segment: AtomicPtr<Segment>,
@@ -29,17 +30,8 @@ pub struct Table {
     lock: OwnU32,
 }
 
-impl Deref for Table {
-    type Target = Task;
-
-    #[inline]
-    fn deref(&self) -> &Task {
-        &self.task
-    }
-}
-
-/// The right to change the table of descriptors. Mutators follow one another, as in the kernel;
-/// lookups do not wait for them.
+/// The right to change the table of descriptors. Only one thread has it at a time, as in the
+/// kernel; lookups do not wait.
 pub(crate) struct TableLock<'p> {
     word: &'p OwnU32,
 }
@@ -55,9 +47,9 @@ impl Drop for TableLock<'_> {
 
 /// A description in use by a call.
 pub(crate) struct OfdRef<'p> {
-    table: &'p Table,
-    pub handle: Handle,
-    /// The descriptor by which it was taken, if it was by one; else -1.
+    table: &'p DescriptorTable,
+    pub handle: OfdHandle,
+    /// The descriptor by which it was taken, or -1.
     fd: i32,
 }
 
@@ -85,13 +77,13 @@ fn wants_write(flags: i32) -> bool {
 }
 
 impl OfdRef<'_> {
-    /// Its mount.
+    /// The mount of its inode.
     #[inline]
-    pub fn mount(&self) -> &Mount {
-        self.table.mount(self.mount_index())
+    pub fn mount(&self) -> &ServedMount {
+        self.table.task().mount(self.mount_index())
     }
 
-    /// Index of its mount.
+    /// Index of the mount.
     #[inline]
     pub fn mount_index(&self) -> usize {
         Ofd::mount(self)
@@ -108,21 +100,22 @@ impl OfdRef<'_> {
         self.fs().getattr(self.ino())
     }
 
-    /// The descriptor by which it was taken; -1 where it was not by one.
+    /// The descriptor by which it was taken, or -1.
     #[inline]
     pub fn fd(&self) -> i32 {
         self.fd
     }
 
-    /// The offset in the family's memory, held: it counts unless the description is promoted.
+    /// Locks the offset in the family's memory. It counts unless the description is promoted.
     pub fn hold_position(&self) -> Position<'_> {
         let table = self.table;
         self.position(table.member().token, |token| table.family.is_dead(token))
     }
 
-    /// `Kernel` where the file's data is the kernel's to read and write ([`Mount::check_unmapped`]).
+    /// Returns `Kernel` if only the kernel may read and write the file's data
+    /// ([`ServedMount::check_unmapped`]).
     #[inline]
-    pub fn check_unmapped(&self) -> Call<()> {
+    pub fn check_unmapped(&self) -> CallResult<()> {
         self.mount().check_unmapped(self.ino())
     }
 
@@ -138,14 +131,15 @@ impl OfdRef<'_> {
         self.oflags() & libc::O_PATH == 0 && wants_write(self.oflags())
     }
 
-    /// Whether what is written has to be durable when the call returns (`O_DSYNC`, of which `O_SYNC` is more).
+    /// Whether written data must be durable when the call returns (`O_DSYNC`, which `O_SYNC`
+    /// includes).
     #[inline]
     pub fn writes_durably(&self) -> bool {
         self.oflags() & libc::O_DSYNC != 0
     }
 }
 
-impl Table {
+impl DescriptorTable {
     pub(crate) fn new(task: Task) -> Result<Self, Errno> {
         let family = Family::new()?;
         let member = family.claim()?;
@@ -158,32 +152,37 @@ impl Table {
         })
     }
 
-    /// Whether calls on `fd` may be answered here: one load. (True for hidden descriptors, too:
-    /// those answer `EBADF`.)
+    #[inline(always)]
+    pub(crate) fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// Whether calls on `fd` may be answered here: one load. (`true` for hidden descriptors, too,
+    /// whose answer is `EBADF`.)
     #[inline]
     pub fn owns(&self, fd: i32) -> bool {
         self.entry(fd).is_some_and(|entry| entry.load(Relaxed) != 0)
     }
 
-    /// Whether the memory at an address is what forked processes share.
+    /// Whether an address is in the memory that forked processes share.
     pub fn shares(&self, address: usize) -> bool {
         self.family.range().contains(&address)
     }
 
-    /// This process as one of its family.
+    /// This process as a member of its family.
     #[inline]
     pub(crate) fn member(&self) -> Member {
         let segment = NonNull::new(self.segment.load(Acquire)).expect("set at start");
         Member::from_raw(segment, self.token.load(Relaxed))
     }
 
-    /// After fork: the child.
+    /// Makes a forked child another member than its parent.
     pub(crate) fn set_member(&self, member: Member) {
         self.segment.store(member.as_ptr(), Release);
         self.token.store(member.token, Relaxed);
     }
 
-    /// What this process has of its own in the family's memory.
+    /// The part of the family's memory that belongs to this process.
     #[inline]
     pub(crate) fn segment(&self) -> &Segment {
         // SAFETY: segments stay mapped as long as `self`.
@@ -195,12 +194,12 @@ impl Table {
         self.segment().fds.get(fd as usize)
     }
 
-    /// Takes the description of a descriptor. `Kernel` where it is not ours (any more).
+    /// Takes the description of a descriptor. `Kernel` if it is not ours.
     #[inline]
-    pub(crate) fn get(&self, fd: i32) -> Call<OfdRef<'_>> {
-        let Some(entry) = self.entry(fd) else { return Err(Stop::Kernel) };
+    pub(crate) fn get(&self, fd: i32) -> CallResult<OfdRef<'_>> {
+        let Some(entry) = self.entry(fd) else { return Err(CallStop::Kernel) };
         if entry.load(Relaxed) == 0 {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let mut ofd = self.get_entry(entry)?;
         ofd.fd = fd;
@@ -209,11 +208,11 @@ impl Table {
 
     /// Takes the description that an entry refers to.
     #[inline]
-    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> Call<OfdRef<'_>> {
+    pub(crate) fn get_entry(&self, entry: &AtomicU32) -> CallResult<OfdRef<'_>> {
         loop {
             let word = entry.load(Acquire);
             match word {
-                0 => return Err(Stop::Kernel),
+                0 => return Err(CallStop::Kernel),
                 HIDDEN | PARKED => return Err(Errno::BADF.into()),
                 _ => {}
             }
@@ -229,9 +228,9 @@ impl Table {
         }
     }
 
-    /// The description that an entry refers to, for the time of a call that does not close anything, by the
-    /// only thread of a process: who else could give it up meanwhile? (Signals wait until the call is
-    /// over.) Else, and where anything is not as usual, it has to be taken.
+    /// Borrows the description that an entry refers to, for a call that does not close anything, in
+    /// a process of one thread. No other thread can then give it up, and signals wait until the
+    /// call is over. `None` in any other case: the caller then has to take it.
     #[inline(always)]
     pub(crate) fn borrow_entry(&self, entry: &AtomicU32) -> Option<&Ofd> {
         let word = entry.load(Acquire);
@@ -241,39 +240,39 @@ impl Table {
         Some(self.family.ofd(word & !ON_KERNEL))
     }
 
-    /// As [`get`](Self::get), but not for descriptions of `O_PATH`: `EBADF`.
+    /// As [`get`](Self::get), but `EBADF` for descriptions of `O_PATH`.
     #[inline]
-    pub(crate) fn get_open(&self, fd: i32) -> Call<OfdRef<'_>> {
+    pub(crate) fn get_open(&self, fd: i32) -> CallResult<OfdRef<'_>> {
         let ofd = self.get(fd)?;
         if ofd.oflags() & libc::O_PATH != 0 { Err(Errno::BADF.into()) } else { Ok(ofd) }
     }
 
-    /// Adds a hold (family-F1); `false` where there is none to add to.
+    /// Adds a hold (family-F1). `false` if the process has no hold yet.
     #[inline]
-    fn hold(&self, handle: Handle) -> bool {
+    fn hold(&self, handle: OfdHandle) -> bool {
         let more = |have: u32| (have > 0).then_some(have + 1);
         self.segment().holds(handle).modify(more).is_ok()
     }
 
     /// Gives a hold back.
     #[inline]
-    pub(crate) fn put(&self, handle: Handle) {
+    pub(crate) fn put(&self, handle: OfdHandle) {
         if self.segment().holds(handle).modify(|have| Some(have - 1)) == Ok(1) {
             self.release(handle);
         }
     }
 
-    /// The last hold of this process is gone (family-F1).
+    /// Gives up the description after this process's last hold (family-F1).
     #[cold]
-    fn release(&self, handle: Handle) {
+    fn release(&self, handle: OfdHandle) {
         let ofd = self.family.ofd(handle);
         let (mount, ino) = (ofd.mount(), ofd.ino());
         self.family.drop_holder(handle);
-        self.mount(mount).attached().fs.forget(ino, 1);
+        self.task().mount(mount).attached().fs.forget(ino, 1);
     }
 
-    /// Makes a description with one hold, which the caller gives to a table entry or back. It takes
-    /// over one engine reference.
+    /// Makes a description with one hold, and takes over a reference of the engine. The caller
+    /// gives the hold to a table entry, or back.
     pub(crate) fn describe(&self, init: &OfdInit) -> Result<OfdRef<'_>, Errno> {
         let handle = self.family.open(self.member(), init)?;
         Ok(OfdRef { table: self, handle, fd: -1 })
@@ -291,21 +290,23 @@ impl Table {
         TableLock { word }
     }
 
-    /// After a fork, in parent and child: the right that was taken before it is given back.
+    /// Gives back the right to change the table, which was taken before a fork. In parent and
+    /// child.
     pub(crate) fn reset_table_lock(&self) {
         drop(TableLock { word: &self.lock });
     }
 
-    /// Lets an entry refer to a description, on the kernel's if its descriptor is a duplicate of that, whose hold the
-    /// entry takes over. What it referred to
-    /// before is for the caller to drop, best without the lock: the inode may go with it.
+    /// Makes an entry refer to a description, and takes over its hold. `on_kernel` is set if the
+    /// descriptor is a duplicate of the kernel's description. Returns the entry's earlier
+    /// description. The caller drops it, best without the lock, because the inode may be freed with
+    /// it.
     #[must_use]
     pub(crate) fn install(
         &self,
         _table: &TableLock<'_>,
         fd: i32,
         ofd: OfdRef<'_>,
-        on_kernel: Handle,
+        on_kernel: OfdHandle,
     ) -> Option<OfdRef<'_>> {
         let member = self.member();
         raise(&member.segment().fd_end, fd as u32 + 1);
@@ -314,14 +315,14 @@ impl Table {
         self.released(old)
     }
 
-    /// Empties an entry. What it referred to is for the caller to drop.
+    /// Empties an entry. Returns its description, which the caller drops.
     #[must_use]
     pub(crate) fn uninstall(&self, _table: &TableLock<'_>, fd: i32) -> Option<OfdRef<'_>> {
         self.released(self.entry(fd)?.replace(0))
     }
 
     /// The hold that an entry had.
-    fn released(&self, handle: Handle) -> Option<OfdRef<'_>> {
+    fn released(&self, handle: OfdHandle) -> Option<OfdRef<'_>> {
         described(handle).map(|handle| OfdRef { table: self, handle, fd: -1 })
     }
 
@@ -330,8 +331,8 @@ impl Table {
         self.member().segment().fd_end.load(Acquire).min(FDS as u32) as i32
     }
 
-    /// Whether a descriptor is one of our own. A process that shares this one's table of descriptors
-    /// may ask as long as this one lives; then there are none.
+    /// Whether a descriptor is our own. A process that shares this one's table of
+    /// descriptors may ask as long as this process lives. After that, none is.
     pub fn hides(&self, fd: i32) -> bool {
         self.entry(fd).is_some_and(|entry| entry.load(Acquire) == HIDDEN)
             && self.family.is_own(self.member())

@@ -1,8 +1,9 @@
-//! What every call depends on, whatever it is about: the kernel, the mounts, who the process is, and its limits.
+//! State that every call depends on: the kernel, the mounts, the process's identity, and its
+//! limits.
 
-use crate::creds::Identity;
+use crate::creds::ThreadIdentity;
 use crate::identity::Identities;
-use crate::mount::{Mount, Mounts};
+use crate::mount::{Mounts, ServedMount};
 use crate::sys::Kernel;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use vfs::rules::{S_ISGID, S_ISUID};
@@ -16,7 +17,7 @@ pub struct Task {
     /// `RLIMIT_FSIZE`.
     pub(crate) file_size_max: AtomicU64,
     umask: AtomicU32,
-    /// Whether threads may have different ones.
+    /// Whether threads may have different values of `umask`.
     umask_unshared: AtomicBool,
 }
 
@@ -35,23 +36,23 @@ impl Task {
     }
 
     /// The mounts, with their indexes.
-    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &Mount)> {
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = (usize, &ServedMount)> {
         self.mounts.iter()
     }
 
-    /// A mount that is known to be there.
+    /// The mount with this index, which must exist.
     #[inline]
-    pub(crate) fn mount(&self, index: usize) -> &Mount {
+    pub(crate) fn mount(&self, index: usize) -> &ServedMount {
         self.mounts.get(index)
     }
 
     /// User, groups and capabilities of the calling thread.
     #[inline]
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ThreadIdentity {
         self.identities.current()
     }
 
-    /// To be called after threads have got a `umask` of their own (`unshare(CLONE_FS)`).
+    /// Notes that threads have got a `umask` of their own (`unshare(CLONE_FS)`).
     pub fn umask_is_unshared(&self) {
         self.umask_unshared.store(true, Relaxed);
     }
@@ -72,13 +73,14 @@ impl Task {
         own.unwrap_or(common | 0o077)
     }
 
-    /// To be called with what the kernel's `umask` was given (that call must be made, too).
+    /// Notes the argument of a call of the kernel's `umask`, which must be made, too.
     pub fn umask(&self, mask: u32) {
         self.umask.store(mask & 0o777, Relaxed);
     }
 
-    /// A number below `/proc/sys/fs`: how the kernel protects links and files in directories that
-    /// everybody may write to. 0 where it cannot be read. For rare cases: it is read each time.
+    /// Reads a number below `/proc/sys/fs`: how the kernel protects links and files in directories
+    /// that all users may write to. 0 if it cannot be read. It is read each time, so this is for
+    /// rare cases.
     pub(crate) fn protection(&self, name: &str) -> u8 {
         let mut path = [0; 64];
         let path = crate::text::format(&mut path, format_args!("/proc/sys/fs/{name}"));
@@ -87,7 +89,8 @@ impl Task {
         value[0].wrapping_sub(b'0')
     }
 
-    /// `EPERM` in a user namespace that renames users: the pool's IDs are those of the first one.
+    /// Returns `EPERM` in a user namespace that renames users. The pool's IDs are those of the
+    /// initial namespace.
     pub(crate) fn check_user_namespace(&self) -> Result<(), Errno> {
         let mut map = [0; 64];
         let len = self.kernel.slurp(b"/proc/self/uid_map", &mut map)?;
@@ -96,7 +99,7 @@ impl Task {
         if words.by_ref().take(3).eq(identity) { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// Takes from a file what an unprivileged change of its content must.
+    /// Takes from a file the privileges that it loses by an unprivileged change of its content.
     pub(crate) fn drop_privileges(&self, fs: &dyn FileSystem, attr: &Attr) -> Result<(), Errno> {
         let creds = &self.identity().effective;
         if creds.write_drops_privileges(attr) {

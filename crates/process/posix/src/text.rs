@@ -16,7 +16,7 @@ impl Write for Cursor<'_> {
     }
 }
 
-/// Formats into `buf`; what does not fit is cut.
+/// Formats into `buf`, and cuts the rest.
 pub fn format<'a>(buf: &'a mut [u8], text: fmt::Arguments<'_>) -> &'a [u8] {
     let mut cursor = Cursor { buf, len: 0 };
     let _ = cursor.write_fmt(text);

@@ -1,10 +1,11 @@
-//! Locks, copies between files, and mappings: what needs the kernel's description, or two of ours.
+//! Locks, copies between files, and mappings: calls that need the kernel's description, or two of
+//! ours.
 
 #![allow(unsafe_code)]
 
-use crate::content::{Contents, read_content, sync_if};
-use crate::noted::Why;
-use crate::served::{Call, Stop};
+use crate::content::{FileContents, read_from_engine, sync_if};
+use crate::noted::NoteReason;
+use crate::served::{CallResult, CallStop};
 use crate::table::OfdRef;
 use crate::{Errno, Served};
 use rustix::fs::MemfdFlags;
@@ -14,40 +15,40 @@ use vfs::FileKind;
 
 /// Private mappings up to this many bytes are filled at once, even where the file could be mapped.
 const COPY_MAX: usize = 64 << 10;
-/// Private mappings up to this many bytes are filled at once where the file can be mapped by the kernel only.
+/// Private mappings up to this many bytes are filled at once if only the kernel could map the file.
 const SNAPSHOT_MAX: usize = 16 << 20;
-/// Bytes that `sendfile` moves at once, and a private mapping is filled with.
+/// Bytes that `sendfile` moves at once, and by which a private mapping is filled.
 const CHUNK: usize = 64 << 10;
 
-impl Contents {
-    /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms: the kernel's locks on the kernel's
-    /// description, so that they hold for the mount's users, too.
+impl FileContents {
+    /// `F_GETLK`, `F_SETLK`, `F_SETLKW` and the `F_OFD_` forms. The kernel locks its own
+    /// description, so that the locks hold for other users of the mount, too.
     pub fn fcntl_lock(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Served<()> {
         self.lock_call(fd, cmd, lock).into()
     }
 
-    fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> Call<()> {
-        let ofd = self.get_open(fd)?;
-        self.promote_ofd(&ofd)?;
+    fn lock_call(&self, fd: i32, cmd: i32, lock: &mut libc::flock) -> CallResult<()> {
+        let ofd = self.table().get_open(fd)?;
+        self.promotions().promote_ofd(&ofd)?;
         let posix = matches!(cmd, libc::F_SETLK | libc::F_SETLKW);
         if posix && lock.l_type != libc::F_UNLCK as i16 {
-            self.noted.add(ofd.mount_index(), ofd.ino(), Why::Locks);
+            self.promotions().noted.add(ofd.mount_index(), ofd.ino(), NoteReason::Locks);
         }
-        Ok(self.kernel.lock(fd, cmd, lock)?)
+        Ok(self.task().kernel.lock(fd, cmd, lock)?)
     }
 
     /// `flock`.
     pub fn flock(&self, fd: i32, operation: i32) -> Served<()> {
         let call = || {
-            let ofd = self.get_open(fd)?;
-            self.promote_ofd(&ofd)?;
-            Ok(self.kernel.flock(fd, operation)?)
+            let ofd = self.table().get_open(fd)?;
+            self.promotions().promote_ofd(&ofd)?;
+            Ok(self.task().kernel.flock(fd, operation)?)
         };
-        Call::into(call())
+        CallResult::into(call())
     }
 
-    /// `copy_file_range`. `EXDEV` between a file of ours and another's, as between any two file systems: the program copies
-    /// then by reading and writing.
+    /// `copy_file_range`. `EXDEV` between a file of ours and any other, as between two file
+    /// systems. The program then copies by reading and writing.
     pub fn copy_file_range(
         &self,
         from: i32,
@@ -68,13 +69,15 @@ impl Contents {
         to_offset: Option<&mut i64>,
         len: usize,
         flags: u32,
-    ) -> Call<usize> {
-        let (src, dst) = match (self.get(from), self.get(to)) {
+    ) -> CallResult<usize> {
+        let (src, dst) = match (self.table().get(from), self.table().get(to)) {
             (Ok(src), Ok(dst)) if src.mount_index() == dst.mount_index() => (src, dst),
-            (Err(Stop::Errno(errno)), _) | (_, Err(Stop::Errno(errno))) => return Err(errno.into()),
-            (Ok(_), Err(Stop::Kernel)) => return Err(self.other_device(flags, to).into()),
+            (Err(CallStop::Errno(errno)), _) | (_, Err(CallStop::Errno(errno))) => {
+                return Err(errno.into());
+            }
+            (Ok(_), Err(CallStop::Kernel)) => return Err(self.other_device(flags, to).into()),
             (_, Ok(_)) => return Err(self.other_device(flags, from).into()),
-            (Err(Stop::Kernel), Err(Stop::Kernel)) => return Err(Stop::Kernel),
+            (Err(CallStop::Kernel), Err(CallStop::Kernel)) => return Err(CallStop::Kernel),
         };
         if flags != 0 {
             return Err(Errno::INVAL.into());
@@ -95,12 +98,12 @@ impl Contents {
         }
         let offset = |given: &Option<&mut i64>, ofd: &OfdRef<'_>| match given {
             Some(at) => Ok(**at),
-            None => Ok::<i64, Stop>(self.lock_offset(ofd)?.get()? as i64),
+            None => Ok::<i64, CallStop>(self.promotions().lock_offset(ofd)?.get()? as i64),
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
         let (src_at, dst_at) = (offset(&from_offset, &src)?, offset(&to_offset, &dst)?);
-        // The kernel adds without signs first.
+        // The kernel first adds without signs.
         let wraps = |at: i64| (at as u64).checked_add(len as u64).is_none();
         if wraps(src_at) || wraps(dst_at) {
             return Err(Errno::OVERFLOW.into());
@@ -121,33 +124,33 @@ impl Contents {
         }
         dst.mount().check_writable()?;
         self.check_size(attr.size, dst_at.saturating_add(have))?;
-        self.drop_privileges(dst.fs(), &attr)?;
+        self.task().drop_privileges(dst.fs(), &attr)?;
         let copied = dst.fs().copy_range((src.ino(), src_at), (dst.ino(), dst_at), have)?;
-        // Where a mapping began meanwhile, the kernel does it once more.
+        // If a mapping began meanwhile, the kernel repeats the call.
         dst.check_unmapped()?;
         sync_if(&dst, dst.writes_durably())?;
         let advance = |given: Option<&mut i64>, ofd: &OfdRef<'_>, at: u64| {
             match given {
                 Some(place) => *place = (at + copied) as i64,
-                None => self.lock_offset(ofd)?.set(at + copied)?,
+                None => self.promotions().lock_offset(ofd)?.set(at + copied)?,
             }
-            Ok::<(), Stop>(())
+            Ok::<(), CallStop>(())
         };
         advance(from_offset, &src, src_at)?;
         advance(to_offset, &dst, dst_at)?;
         Ok(copied as usize)
     }
 
-    /// The error of `copy_file_range` if one of its files is not of the same pool.
+    /// Returns the error of `copy_file_range` between files that are not of the same pool.
     fn other_device(&self, flags: u32, other: i32) -> Errno {
-        if let Ok(ofd) = self.get(other) {
+        if let Ok(ofd) = self.table().get(other) {
             return if flags == 0 && ofd.kind() == FileKind::File {
                 Errno::XDEV
             } else {
                 Errno::INVAL
             };
         }
-        match self.kernel.identity(other) {
+        match self.task().kernel.identity(other) {
             _ if other < 0 => Errno::BADF,
             Err(errno) => errno,
             Ok(_) if flags != 0 => Errno::INVAL,
@@ -157,17 +160,17 @@ impl Contents {
         }
     }
 
-    /// Two descriptions of one mount. Where only one is ours, or they are of two mounts, they are promoted, as the kernel
-    /// has to make the call.
-    fn pair(&self, a: i32, b: i32) -> Call<(OfdRef<'_>, OfdRef<'_>)> {
-        if let (Ok(a), Ok(b)) = (self.get(a), self.get(b))
+    /// Takes two descriptions of one mount. If only one is ours, or they are of two mounts,
+    /// promotes them, as the kernel has to make the call.
+    fn pair(&self, a: i32, b: i32) -> CallResult<(OfdRef<'_>, OfdRef<'_>)> {
+        if let (Ok(a), Ok(b)) = (self.table().get(a), self.table().get(b))
             && a.mount_index() == b.mount_index()
         {
             return Ok((a, b));
         }
-        self.promote(a)?;
-        self.promote(b)?;
-        Err(Stop::Kernel)
+        self.promotions().promote(a)?;
+        self.promotions().promote(b)?;
+        Err(CallStop::Kernel)
     }
 
     /// `sendfile`.
@@ -187,7 +190,7 @@ impl Contents {
         from: i32,
         offset: Option<&mut i64>,
         count: usize,
-    ) -> Call<usize> {
+    ) -> CallResult<usize> {
         let (src, dst) = self.pair(from, out)?;
         if !src.is_readable() || !dst.is_writable() {
             return Err(Errno::BADF.into());
@@ -201,21 +204,21 @@ impl Contents {
         if src.kind() != FileKind::File {
             return Err(Errno::INVAL.into());
         }
-        // The two may share their offset: both are taken before and set after.
+        // The two may share their offset, so both are read before and set after.
         let src_at = match &offset {
             Some(at) => u64::try_from(**at).map_err(|_| Errno::INVAL)?,
-            None => self.lock_offset(&src)?.get()?,
+            None => self.promotions().lock_offset(&src)?.get()?,
         };
         src.check_unmapped()?;
         dst.check_unmapped()?;
-        let dst_at = self.lock_offset(&dst)?.get()?;
+        let dst_at = self.promotions().lock_offset(&dst)?.get()?;
         let mut chunk = vec![0; count.min(CHUNK)];
         let mut done = 0;
         while done < count {
             let want = (count - done).min(CHUNK);
-            let len = read_content(&src, src_at + done as u64, &mut chunk[..want])?;
+            let len = read_from_engine(&src, src_at + done as u64, &mut chunk[..want])?;
             let to = (dst_at + done as u64) as i64;
-            match self.write_at(&dst, &chunk[..len], to, false) {
+            match self.write_to_engine(&dst, &chunk[..len], to, false) {
                 Ok((written, _)) => {
                     done += written;
                     if written < len || len == 0 {
@@ -227,16 +230,17 @@ impl Contents {
             }
         }
         dst.check_unmapped()?;
-        self.lock_offset(&dst)?.set(dst_at + done as u64)?;
+        self.promotions().lock_offset(&dst)?.set(dst_at + done as u64)?;
         match offset {
             Some(at) => *at += done as i64,
-            None => self.lock_offset(&src)?.set(src_at + done as u64)?,
+            None => self.promotions().lock_offset(&src)?.set(src_at + done as u64)?,
         }
         Ok(done)
     }
 
-    /// `mmap`: the address of a mapping of the pool's memory, or of a private one that holds what the file holds now, or
-    /// `Kernel`, `fd` being promoted then. From a mapping by the kernel on, calls on the file are the kernel's, in every process.
+    /// `mmap`. Returns the address of a mapping of the pool's memory, or of a private copy of the
+    /// file's present content. Or returns `Kernel`, after `fd` was promoted. Once the kernel maps a
+    /// file, it makes every process's calls on it.
     pub fn mmap(
         &self,
         addr: usize,
@@ -257,8 +261,8 @@ impl Contents {
         flags: i32,
         fd: i32,
         offset: i64,
-    ) -> Call<usize> {
-        let ofd = self.get(fd)?;
+    ) -> CallResult<usize> {
+        let ofd = self.table().get(fd)?;
         let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
         let page = rustix::param::page_size() as i64;
         let plain = ofd.kind() == FileKind::File
@@ -268,39 +272,44 @@ impl Contents {
             && len > 0;
         if plain
             && (!private || len > COPY_MAX)
-            && let Some(mapped) =
-                self.map_directly(&ofd, (addr, len), prot, flags, offset.cast_unsigned())
+            && let Some(mapped) = self.promotions().map_directly(
+                &ofd,
+                (addr, len),
+                prot,
+                flags,
+                offset.cast_unsigned(),
+            )
         {
             return Ok(mapped?);
         }
-        // What others map where it lies, the kernel cannot map.
+        // The kernel cannot map a file that a process maps in place.
         let is_direct = ofd.mount().attached().events.is_mapped_directly(ofd.ino());
         let copies = plain && private && (len <= SNAPSHOT_MAX || is_direct);
         if !copies || ofd.check_unmapped().is_err() {
-            self.promote_ofd(&ofd)?;
+            self.promotions().promote_ofd(&ofd)?;
             if plain {
-                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
+                self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
             }
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let executable = prot & libc::PROT_EXEC != 0;
         if executable && ofd.mount().flags() & libc::ST_NOEXEC != 0 {
             return Err(Errno::PERM.into());
         }
         match self.map_snapshot(&ofd, (addr, len), prot, flags, offset.cast_unsigned()) {
-            // No descriptor, no memory: the kernel maps the file, or cannot either.
+            // Without a descriptor or memory, the kernel maps the file, or fails as well.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOSYS | Errno::PERM) if !is_direct => {
-                self.promote_ofd(&ofd)?;
-                self.begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
-                Err(Stop::Kernel)
+                self.promotions().promote_ofd(&ofd)?;
+                self.promotions().begin_mapping(ofd.mount_index(), ofd.ino(), fd)?;
+                Err(CallStop::Kernel)
             }
             mapped => Ok(mapped?),
         }
     }
 
-    /// Maps what a file holds now, privately. It is put into a file in memory, so that the kernel does to the mapping what
-    /// it does to one of a file: pages that are given back (`MADV_DONTNEED`) hold that again, and beyond the end there are
-    /// none.
+    /// Maps a private copy of the file's present content. The copy is a file in memory, so that the
+    /// kernel treats the mapping like one of a file: pages that are given back (`MADV_DONTNEED`)
+    /// are filled again, and there are none beyond the end.
     fn map_snapshot(
         &self,
         ofd: &OfdRef<'_>,
@@ -309,8 +318,8 @@ impl Contents {
         flags: i32,
         offset: u64,
     ) -> Result<usize, Errno> {
-        if len as u64 > self.file_size_max.load(Relaxed) {
-            // It is a limit of files in memory, too, and a signal.
+        if len as u64 > self.task().file_size_max.load(Relaxed) {
+            // The limit applies to files in memory, too, and would raise a signal.
             return Err(Errno::MFILE);
         }
         let memory = rustix::fs::memfd_create(c"keepstone", MemfdFlags::CLOEXEC)?;
@@ -318,7 +327,7 @@ impl Contents {
         let mut done = 0;
         while done < len {
             let room = chunk.len().min(len - done);
-            let read = read_content(ofd, offset + done as u64, &mut chunk[..room])?;
+            let read = read_from_engine(ofd, offset + done as u64, &mut chunk[..room])?;
             if read == 0 {
                 break;
             }
@@ -330,12 +339,12 @@ impl Contents {
         }
         let kind = MapFlags::from_bits_retain(flags as u32);
         let prot = ProtFlags::from_bits_retain(prot as u32);
-        // SAFETY: what the program asks for at an address of its choice is its responsibility; the
-        // mapping is new or, with `MAP_FIXED`, replaces what the program says it may.
+        // SAFETY: the program answers for the address that it has chosen. The mapping is new or,
+        // with `MAP_FIXED`, replaces a range that the program wants replaced.
         let map = || unsafe { rustix::mm::mmap(addr as *mut _, len, prot, kind, &memory, 0) };
         let at = match flags & libc::MAP_FIXED {
             0 => map()?,
-            _ => self.replace_mapping(addr, len, map, Result::is_ok)?,
+            _ => self.promotions().replace_mapping(addr, len, map, Result::is_ok)?,
         };
         Ok(at as usize)
     }

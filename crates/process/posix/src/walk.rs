@@ -1,60 +1,51 @@
-//! Paths: from text to inodes, component by component, by the kernel's rules (`fs/namei.c`).
+//! Walks of paths: from text to inodes, component by component, by the kernel's rules
+//! (`fs/namei.c`).
 //!
-//! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a covered
-//!   inode) ends with `Kernel`, and nothing has changed.
+//! - **walk-W1** A walk that leaves the mount (an absolute link elsewhere, `..` above the root, a
+//!   covered inode) ends with `Kernel`, without having changed anything.
 
-use crate::Attached;
-use crate::creds::{Access, Credentials};
+use crate::AttachedPool;
+use crate::creds::{AccessMask, Credentials};
 use crate::descriptors::Descriptors;
-use crate::held::{Held, Inode, Last, Walked, Want};
-use crate::mount::Mount;
+use crate::held::{HeldInode, InodeHold, LastComponent, Walked, Want};
+use crate::mount::ServedMount;
 use crate::path_cache::{PathCache, PathKey, Steps};
-use crate::served::{Call, Stop};
+use crate::served::{CallResult, CallStop};
 use smallvec::SmallVec;
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::path::LINKS_MAX;
 use vfs::{Errno, FileKind};
 
-/// Where a walk starts.
+/// The start of a walk.
 pub(crate) struct Start<'p, 'a> {
-    dir: Inode<'p>,
-    /// What remains of the path.
+    dir: InodeHold<'p>,
+    /// The rest of the path.
     rest: &'a [u8],
-    /// The key to cache the directory by when it is found, with the state of the mount.
+    /// The key by which to cache the directory when it is found, with the state of the mount.
     key: Option<(PathKey<'a>, usize)>,
 }
 
-/// Whether the last component is followed where it is a symbolic link.
+/// Whether a symbolic link as the last component is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// Yes.
+    /// It is followed.
     Always,
-    /// Yes, and it is to be created where it is missing: `EISDIR` where a slash follows it.
+    /// It is followed. A missing name is to be created: `EISDIR` if a slash follows it.
     ToCreate,
-    /// Only where a slash follows it.
+    /// It is followed only if a slash follows it.
     BeforeSlash,
-    /// No: the path says where a name is to be made or removed.
+    /// It is not followed: the name itself is to be made or removed.
     Never,
 }
 
-/// Walks of absolute paths, and of others from where they start.
+/// Walks of absolute paths, and of other paths from a given start.
 pub struct PathWalk {
     descriptors: Descriptors,
-    /// Paths are the kernel's.
+    /// Set when all paths are left to the kernel.
     pub(crate) foreign_namespace: AtomicBool,
-    /// Where paths have led.
+    /// Directories that paths have led to.
     pub(crate) path_cache: PathCache,
-}
-
-impl Deref for PathWalk {
-    type Target = Descriptors;
-
-    #[inline]
-    fn deref(&self) -> &Descriptors {
-        &self.descriptors
-    }
 }
 
 impl PathWalk {
@@ -63,24 +54,31 @@ impl PathWalk {
         Self { descriptors, foreign_namespace, path_cache: PathCache::default() }
     }
 
-    /// The pool of a mount, attached at the first use; `Kernel` where that failed.
-    pub(crate) fn attach<'m>(&self, mount: &'m Mount) -> Call<&'m Attached> {
-        let placeholder = || {
-            self.check_user_namespace()?;
-            let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-            let fd = self.kernel.open(&mount.spec.mountpoint, flags)?;
-            self.hide(fd)
-        };
-        mount.attach(&self.mounts.attaching, placeholder, |fd| self.unhide(fd))
+    #[inline(always)]
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
     }
 
-    /// `Kernel` where this user's absolute paths do not lead to the mount, or it is not served.
+    /// Attaches the pool of a mount at its first use. `Kernel` if that failed.
+    pub(crate) fn attach<'m>(&self, mount: &'m ServedMount) -> CallResult<&'m AttachedPool> {
+        let placeholder = || {
+            self.task().check_user_namespace()?;
+            let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+            let fd = self.task().kernel.open(&mount.spec.mountpoint, flags)?;
+            self.fd_allocator().hide(fd)
+        };
+        mount
+            .attach(&self.task().mounts.attaching, placeholder, |fd| self.fd_allocator().unhide(fd))
+    }
+
+    /// Returns `Kernel` if this user's absolute paths do not lead to the mount, or if it is not
+    /// served.
     #[inline]
-    pub(crate) fn reach_mount(&self, mount: &Mount) -> Call<()> {
+    pub(crate) fn reach_mount(&self, mount: &ServedMount) -> CallResult<()> {
         self.attach(mount)?;
         mount.check_reached()?;
-        // Not by access(2), for which the kernel asks the server.
-        mount.check_reach(self.identity(), |path| self.kernel.place(path).map(drop))
+        // Not by access(2), for which the kernel would ask the server.
+        mount.check_reach(self.task().identity(), |path| self.task().kernel.place(path).map(drop))
     }
 
     /// Walks an absolute path.
@@ -90,11 +88,11 @@ impl PathWalk {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'_>> {
+    ) -> CallResult<Walked<'_>> {
         self.walk_from(self.skip(None, path, creds)?, want, path, follow, creds)
     }
 
-    /// Walks what remains of `path` after its start.
+    /// Walks the rest of `path` from its start.
     pub(crate) fn walk_from<'p>(
         &'p self,
         start: Start<'p, '_>,
@@ -102,8 +100,8 @@ impl PathWalk {
         path: &[u8],
         follow: Follow,
         creds: &Credentials,
-    ) -> Call<Walked<'p>> {
-        let (mut dir, rest, mut key) = (Held::from(start.dir), start.rest, start.key);
+    ) -> CallResult<Walked<'p>> {
+        let (mut dir, rest, mut key) = (HeldInode::from(start.dir), start.rest, start.key);
         let mut steps = Steps::new();
         if path.len() >= libc::PATH_MAX as usize {
             return Err(Errno::NAMETOOLONG.into());
@@ -124,39 +122,47 @@ impl PathWalk {
                 return Err(Errno::NOTDIR.into());
             }
             let last = match name {
-                // A name that is made or removed there is one of the file system above.
-                b"" if follow == Follow::Never => return Err(Stop::Kernel),
+                // The name of the mount point belongs to the file system above.
+                b"" if follow == Follow::Never => return Err(CallStop::Kernel),
                 b"" => {
                     let found = Some(dir.again()?);
                     let name = SmallVec::new();
-                    return Ok(Walked { dir, name, last: Last::Dot, slash: false, found });
+                    return Ok(Walked { dir, name, last: LastComponent::Dot, slash: false, found });
                 }
-                b"." => Last::Dot,
-                b".." => Last::DotDot,
-                _ => Last::Name,
+                b"." => LastComponent::Dot,
+                b".." => LastComponent::DotDot,
+                _ => LastComponent::Name,
             };
-            if last == Last::DotDot {
+            if last == LastComponent::DotDot {
                 key = None;
             } else if let Some((key, state)) = key.take_if(|_| is_last) {
-                self.path_cache.keep(&self.mounts, &key, (dir.mount_index, state), &steps, dir.ino);
-            } else if key.is_some() && last == Last::Name {
+                self.path_cache.keep(
+                    &self.task().mounts,
+                    &key,
+                    (dir.mount_index, state),
+                    &steps,
+                    dir.ino,
+                );
+            } else if key.is_some() && last == LastComponent::Name {
                 match dir.fs().version(dir.ino) {
                     Some(version) => steps.push((dir.ino, version)),
                     None => key = None,
                 }
             }
-            dir.check(creds, Access::EXEC)?;
+            dir.check(creds, AccessMask::EXEC)?;
             let found = match last {
-                Last::Dot if !is_last => {
+                LastComponent::Dot if !is_last => {
                     at += len;
                     continue;
                 }
-                Last::Dot => Some(dir.again()?),
-                Last::DotDot if dir.ino == dir.fs().root() => return Err(Stop::Kernel),
-                Last::Name if slash && follow == Follow::ToCreate => {
+                LastComponent::Dot => Some(dir.again()?),
+                LastComponent::DotDot if dir.ino == dir.fs().root() => {
+                    return Err(CallStop::Kernel);
+                }
+                LastComponent::Name if slash && follow == Follow::ToCreate => {
                     return Err(Errno::ISDIR.into());
                 }
-                // Whoever makes or removes the name says so in its turn.
+                // The caller that makes or removes the name returns the error in its turn.
                 _ if len > dir.mount.limits().name && is_last && follow == Follow::Never => None,
                 _ if len > dir.mount.limits().name => {
                     return Err(dir.refusal(Errno::NAMETOOLONG).into());
@@ -202,46 +208,50 @@ impl PathWalk {
         }
     }
 
-    /// `fs.protected_symlinks`: in a sticky directory that everybody may write to, only one's own
-    /// links and those of the directory's owner.
-    fn may_follow(&self, dir: &Held<'_>, link: &Held<'_>, creds: &Credentials) -> Call<()> {
+    /// Checks `fs.protected_symlinks`: in a sticky directory that all users may write to, a walk
+    /// follows only the user's own links and those of the directory's owner.
+    fn may_follow(
+        &self,
+        dir: &HeldInode<'_>,
+        link: &HeldInode<'_>,
+        creds: &Credentials,
+    ) -> CallResult<()> {
         let owner = link.attr()?.uid;
         if owner == creds.uid {
             return Ok(());
         }
         let dir = dir.attr()?;
         let open_to_all = dir.perm & 0o1002 == 0o1002;
-        if open_to_all && dir.uid != owner && self.protection("protected_symlinks") != 0 {
+        if open_to_all && dir.uid != owner && self.task().protection("protected_symlinks") != 0 {
             return Err(Errno::ACCESS.into());
         }
         Ok(())
     }
 
-    /// Gives back the directories that paths have led to, which are held so that later paths need not
-    /// be walked again: up to 64 of them, removed or not.
+    /// Gives back the directories of the path cache: up to 64, removed or not.
     pub fn forget_paths(&self) {
-        self.path_cache.clear(&self.mounts);
+        self.path_cache.clear(&self.task().mounts);
     }
 
-    /// Where a walk starts: at the last directory, if that is cached. A path without what it is relative `from` is
-    /// absolute.
+    /// Finds the start of a walk: the last directory, if that is cached. `from` is the start of a
+    /// relative path and the rest of its text; `None` for an absolute path.
     #[inline]
     pub(crate) fn skip<'p, 'a>(
         &'p self,
-        from: Option<(Inode<'p>, &'a [u8])>,
+        from: Option<(InodeHold<'p>, &'a [u8])>,
         path: &'a [u8],
         creds: &Credentials,
-    ) -> Call<Start<'p, 'a>> {
+    ) -> CallResult<Start<'p, 'a>> {
         if from.is_none() && self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
         let creds = std::ptr::from_ref(creds).addr();
         let at = from.as_ref().map(|(dir, _)| (dir.mount_index, dir.ino));
         let key = PathKey::of(from.as_ref().map_or(path, |(_, rest)| rest), at, creds);
         if let Some((key, name)) = key
-            && let Some(used) = self.path_cache.find(&self.mounts, &key)
+            && let Some(used) = self.path_cache.find(&self.task().mounts, &key)
         {
-            let dir = Inode::kept(self, used);
+            let dir = InodeHold::kept(self.task(), used);
             return Ok(Start { dir, rest: name, key: None });
         }
         let (dir, rest) = match from {
@@ -256,34 +266,36 @@ impl PathWalk {
         Ok(Start { dir, rest, key: key.map(|(key, _)| (key, state)) })
     }
 
-    /// The mount that an absolute path leads into by its text, and how much of it that is.
-    fn start_of_absolute(&self, path: &[u8]) -> Call<(Inode<'_>, usize)> {
+    /// Finds the mount into which an absolute path leads by its text, and the length of that text.
+    fn start_of_absolute(&self, path: &[u8]) -> CallResult<(InodeHold<'_>, usize)> {
         if self.foreign_namespace.load(Relaxed) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
-        let mut best: Option<(usize, &Mount, &[u8])> = None;
-        for (i, mount) in self.mounts() {
+        let mut best: Option<(usize, &ServedMount, &[u8])> = None;
+        for (i, mount) in self.task().mounts() {
             if let Some(rest) = mount.strip(path)
                 && best.is_none_or(|(_, _, other)| rest.len() <= other.len())
             {
                 best = Some((i, mount, rest));
             }
         }
-        let (index, mount, rest) = best.ok_or(Stop::Kernel)?;
+        let (index, mount, rest) = best.ok_or(CallStop::Kernel)?;
         self.reach_mount(mount)?;
-        Ok((Inode::root(index, mount), path.len() - rest.len()))
+        Ok((InodeHold::root(index, mount), path.len() - rest.len()))
     }
 
-    /// A path that names a descriptor of ours through `/proc` reaches the kernel, so the descriptor is promoted.
-    fn promote_proc(&self, path: &[u8]) -> Call<()> {
-        if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.owns(*fd)) {
-            self.promote(fd)?;
+    /// Promotes a descriptor of ours that a path names through `/proc`, as the path reaches the
+    /// kernel.
+    fn promote_proc(&self, path: &[u8]) -> CallResult<()> {
+        if let Some((fd, _)) = proc_fd(path).filter(|(fd, _)| self.table().owns(*fd)) {
+            self.promotions().promote(fd)?;
         }
         Ok(())
     }
 }
 
-/// The descriptor of this process that a path below `/proc` or `/dev/fd` starts with, and what follows it.
+/// Parses a path that starts with a descriptor of this process below `/proc` or `/dev/fd`. Returns
+/// the descriptor and the rest.
 pub fn proc_fd(path: &[u8]) -> Option<(i32, &[u8])> {
     fn number(digits: &[u8]) -> Option<i32> {
         std::str::from_utf8(digits).ok()?.parse().ok()

@@ -1,19 +1,19 @@
-//! Extended attributes: who may see and change which (`fs/xattr.c`).
+//! Extended attributes: which caller may see and change which (`fs/xattr.c`).
 
-use crate::creds::{Access, Caps};
-use crate::held::Held;
+use crate::creds::{AccessMask, Caps};
+use crate::held::HeldInode;
 use crate::names::Names;
-use crate::served::{Call, Stop, checked};
+use crate::served::{CallResult, CallStop, checked};
 use crate::{Errno, Served};
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT};
 use vfs::rules::S_ISGID;
 use vfs::{FileKind, Limits, SetAttr, SetXattr, XATTR_NAME_MAX};
 
-/// Attributes that the mount computes; they are the kernel's.
+/// Prefix of attributes that the mount computes. Calls on them are the kernel's.
 const COMPUTED: &[u8] = b"user.keepstone.";
 
-/// Copies a value out; an empty buffer asks for its length.
-fn answer(value: &[u8], buf: &mut [u8]) -> Call<usize> {
+/// Copies a value out, and returns its length. With an empty buffer, only returns the length.
+fn answer(value: &[u8], buf: &mut [u8]) -> CallResult<usize> {
     if !buf.is_empty() {
         buf.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
     }
@@ -25,18 +25,18 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 impl Names {
-    fn at_path(&self, path: &[u8], flags: i32) -> Call<Held<'_>> {
-        self.find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
+    fn at_path(&self, path: &[u8], flags: i32) -> CallResult<HeldInode<'_>> {
+        self.paths().find(libc::AT_FDCWD, path, flags & libc::AT_SYMLINK_NOFOLLOW)
     }
 
-    fn at_fd(&self, fd: i32) -> Call<Held<'_>> {
-        Ok(Held::description(self, self.get_open(fd)?))
+    fn at_fd(&self, fd: i32) -> CallResult<HeldInode<'_>> {
+        Ok(HeldInode::description(self.task(), self.table().get_open(fd)?))
     }
 
-    /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf` (empty: asks for the
-    /// length); returns its length.
+    /// `getxattr`, `lgetxattr` (`AT_SYMLINK_NOFOLLOW`): writes the value to `buf`, unless that is
+    /// empty, and returns its length.
     pub fn getxattr(&self, path: &[u8], name: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
-        Call::into(
+        CallResult::into(
             checked(self.at_path(path, flags), check_name(name))
                 .and_then(|held| self.get_value(&held, name, buf)),
         )
@@ -44,19 +44,19 @@ impl Names {
 
     /// `fgetxattr`.
     pub fn fgetxattr(&self, fd: i32, name: &[u8], buf: &mut [u8]) -> Served<usize> {
-        Call::into(
+        CallResult::into(
             checked(self.at_fd(fd), check_name(name))
                 .and_then(|held| self.get_value(&held, name, buf)),
         )
     }
 
-    fn get_value(&self, held: &Held<'_>, name: &[u8], buf: &mut [u8]) -> Call<usize> {
+    fn get_value(&self, held: &HeldInode<'_>, name: &[u8], buf: &mut [u8]) -> CallResult<usize> {
         if is_acl(name) {
             if held.kind == FileKind::Symlink {
                 return Err(Errno::OPNOTSUPP.into());
             }
         } else {
-            self.may_use(held, name, Access::READ)?;
+            self.may_use(held, name, AccessMask::READ)?;
             check_namespace(name)?;
         }
         answer(&held.fs().getxattr(held.ino, name)?, buf)
@@ -71,7 +71,7 @@ impl Names {
         how: i32,
         flags: i32,
     ) -> Served<()> {
-        Call::into(
+        CallResult::into(
             checked(self.at_path(path, flags), check_set(name, value, how).map(drop))
                 .and_then(|held| self.set_value(&held, name, value, how)),
         )
@@ -79,13 +79,19 @@ impl Names {
 
     /// `fsetxattr`.
     pub fn fsetxattr(&self, fd: i32, name: &[u8], value: &[u8], how: i32) -> Served<()> {
-        Call::into(
+        CallResult::into(
             checked(self.at_fd(fd), check_set(name, value, how).map(drop))
                 .and_then(|held| self.set_value(&held, name, value, how)),
         )
     }
 
-    fn set_value(&self, held: &Held<'_>, name: &[u8], value: &[u8], how: i32) -> Call<()> {
+    fn set_value(
+        &self,
+        held: &HeldInode<'_>,
+        name: &[u8],
+        value: &[u8],
+        how: i32,
+    ) -> CallResult<()> {
         let mode = check_set(name, value, how)?;
         held.check_writable()?;
         self.may_change(held, name)?;
@@ -96,9 +102,10 @@ impl Names {
         Ok(())
     }
 
-    /// As the kernel, an access ACL from somebody outside the file's group takes set-group-ID.
-    fn clear_setgid_for_stranger(&self, held: &Held<'_>) -> Result<(), Errno> {
-        let creds = &self.identity().effective;
+    /// Takes set-group-ID from a file whose access ACL was set by a user outside the file's group,
+    /// as the kernel does.
+    fn clear_setgid_for_stranger(&self, held: &HeldInode<'_>) -> Result<(), Errno> {
+        let creds = &self.task().identity().effective;
         let attr = held.fs().getattr(held.ino)?;
         let keeps = creds.in_group(attr.gid) || creds.can(Caps::FSETID);
         if attr.perm & S_ISGID == 0 || keeps {
@@ -110,7 +117,7 @@ impl Names {
 
     /// `removexattr`, `lremovexattr`.
     pub fn removexattr(&self, path: &[u8], name: &[u8], flags: i32) -> Served<()> {
-        Call::into(
+        CallResult::into(
             checked(self.at_path(path, flags), check_name(name))
                 .and_then(|held| self.remove_value(&held, name)),
         )
@@ -118,17 +125,17 @@ impl Names {
 
     /// `fremovexattr`.
     pub fn fremovexattr(&self, fd: i32, name: &[u8]) -> Served<()> {
-        Call::into(
+        CallResult::into(
             checked(self.at_fd(fd), check_name(name))
                 .and_then(|held| self.remove_value(&held, name)),
         )
     }
 
-    fn remove_value(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
+    fn remove_value(&self, held: &HeldInode<'_>, name: &[u8]) -> CallResult<()> {
         held.check_writable()?;
         self.may_change(held, name)?;
         match held.fs().removexattr(held.ino, name) {
-            // There is nothing to take away from what never had one.
+            // A file that has no ACL is as if the ACL had been removed.
             Err(Errno::NODATA) if is_acl(name) => Ok(()),
             done => Ok(done?),
         }
@@ -136,32 +143,32 @@ impl Names {
 
     /// `listxattr`, `llistxattr`: the names, each with its NUL.
     pub fn listxattr(&self, path: &[u8], buf: &mut [u8], flags: i32) -> Served<usize> {
-        Call::into(self.at_path(path, flags).and_then(|held| self.list_names(&held, buf)))
+        CallResult::into(self.at_path(path, flags).and_then(|held| self.list_names(&held, buf)))
     }
 
     /// `flistxattr`.
     pub fn flistxattr(&self, fd: i32, buf: &mut [u8]) -> Served<usize> {
-        Call::into(self.at_fd(fd).and_then(|held| self.list_names(&held, buf)))
+        CallResult::into(self.at_fd(fd).and_then(|held| self.list_names(&held, buf)))
     }
 
-    fn list_names(&self, held: &Held<'_>, buf: &mut [u8]) -> Call<usize> {
+    fn list_names(&self, held: &HeldInode<'_>, buf: &mut [u8]) -> CallResult<usize> {
         let names = held.fs().listxattr(held.ino)?;
-        let trusted = self.identity().effective.can(Caps::SYS_ADMIN);
+        let trusted = self.task().identity().effective.can(Caps::SYS_ADMIN);
         let visible = names.iter().filter(|name| trusted || !name.starts_with(b"trusted."));
         let list: Vec<u8> =
             visible.flat_map(|name| [name, &b"\0"[..]]).flatten().copied().collect();
         answer(&list, buf)
     }
 
-    fn may_change(&self, held: &Held<'_>, name: &[u8]) -> Call<()> {
-        let creds = &self.identity().effective;
+    fn may_change(&self, held: &HeldInode<'_>, name: &[u8]) -> CallResult<()> {
+        let creds = &self.task().identity().effective;
         if is_acl(name) {
             if held.kind == FileKind::Symlink {
                 return Err(Errno::OPNOTSUPP.into());
             }
             return if creds.owns(held.attr()?) { Ok(()) } else { Err(Errno::PERM.into()) };
         }
-        self.may_use(held, name, Access::WRITE)?;
+        self.may_use(held, name, AccessMask::WRITE)?;
         let needed = match name {
             b"security.capability" => Caps::SETFCAP,
             _ if name.starts_with(b"security.") => Caps::SYS_ADMIN,
@@ -170,13 +177,13 @@ impl Names {
         if creds.can(needed) { Ok(()) } else { Err(Errno::PERM.into()) }
     }
 
-    /// `xattr_permission`.
-    fn may_use(&self, held: &Held<'_>, name: &[u8], want: Access) -> Call<()> {
+    /// Checks permission to use an attribute (`xattr_permission`).
+    fn may_use(&self, held: &HeldInode<'_>, name: &[u8], want: AccessMask) -> CallResult<()> {
         if name.starts_with(COMPUTED) {
-            return Err(Stop::Kernel);
+            return Err(CallStop::Kernel);
         }
-        let creds = &self.identity().effective;
-        let hidden = if want == Access::WRITE { Errno::PERM } else { Errno::NODATA };
+        let creds = &self.task().identity().effective;
+        let hidden = if want == AccessMask::WRITE { Errno::PERM } else { Errno::NODATA };
         if name.starts_with(b"security.") || name.starts_with(b"system.") {
             return Ok(());
         }
@@ -189,7 +196,7 @@ impl Names {
             if !matches!(attr.kind, FileKind::File | FileKind::Dir) {
                 return Err(hidden.into());
             }
-            if sticky && want == Access::WRITE && !creds.owns(attr) {
+            if sticky && want == AccessMask::WRITE && !creds.owns(attr) {
                 return Err(Errno::PERM.into());
             }
         }
@@ -197,14 +204,14 @@ impl Names {
     }
 }
 
-/// `EOPNOTSUPP` for a name in no namespace, `EINVAL` for nothing but a namespace.
+/// Returns `EOPNOTSUPP` for a name in no namespace, `EINVAL` for a name that is only a namespace.
 fn check_namespace(name: &[u8]) -> Result<(), Errno> {
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let prefix = prefixes.into_iter().find(|prefix| name.starts_with(prefix));
     if prefix.ok_or(Errno::OPNOTSUPP)?.len() == name.len() { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// The arguments of `setxattr`, in the order in which the kernel looks at them.
+/// Checks the arguments of `setxattr`, in the kernel's order.
 fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
     let mode = match how {
         0 => SetXattr::Any,
@@ -213,7 +220,7 @@ fn check_set(name: &[u8], value: &[u8], how: i32) -> Result<SetXattr, Errno> {
         _ => return Err(Errno::INVAL),
     };
     check_name(name)?;
-    // The kernel's limit; an engine may have a smaller one, and looks at more before.
+    // The kernel's limit. An engine may have a smaller one, which comes after more checks.
     if value.len() > Limits::MAX.xattr { Err(Errno::TOOBIG) } else { Ok(mode) }
 }
 

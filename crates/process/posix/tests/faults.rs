@@ -1,28 +1,28 @@
-//! Calls of the kernel that fail, each in turn, in each thing that a program does with descriptors.
+//! Failing calls of the kernel, in each operation of a program on descriptors.
 //!
-//! A scenario is played again and again, while its first, its second, … call of the kernel fails, until it is over
-//! before the fault is met. Whatever fails, the program gets that error or what it asked for, and what was there before
-//! is there: contents, offsets, flags and locks; every number is what the table says; and in the end nothing is
-//! left of descriptors, inodes and mappings.
+//! A scenario runs again and again. In each run another call of the kernel fails: the first, the
+//! second, and so on, until a run ends before its fault. Whatever fails, the call returns that
+//! error or succeeds, and everything from before stays: contents, offsets, flags and locks. Every
+//! descriptor is what the table records. In the end no descriptors, inodes and mappings are left.
 
 #![allow(unsafe_code)]
 
 #[path = "it/common/mod.rs"]
 mod common;
 
-use common::{Engine, Fault, World, done, libc_result};
+use common::{KernelFault, TestEngine, TestWorld, done, libc_result};
 use posix::{Errno, Served};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use vfs::Ino;
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
-/// Descriptors that this process may have.
+/// Limit of this process's descriptors.
 const LIMIT: i32 = 96;
-/// Numbers from here on are the library's own: half of [`LIMIT`] is.
+/// Descriptors from this one on are the library's own.
 const OWN: i32 = LIMIT / 2;
 
-/// What a program knows of an open file description.
+/// Expected state of an open file description.
 #[derive(Clone, Debug)]
 struct Description {
     name: &'static str,
@@ -30,48 +30,48 @@ struct Description {
     offset: i64,
 }
 
-/// A number that a program has.
+/// A descriptor of the program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Number {
     /// Index of its description.
     of: usize,
     cloexec: bool,
-    /// It is the kernel's alone.
+    /// Whether it is the kernel's alone.
     delegated: bool,
 }
 
-/// A program and what it has.
-struct Program {
-    world: World,
+/// A program, with its expected state.
+struct TestedProgram {
+    world: TestWorld,
     setting: Setting,
     descriptions: Vec<Description>,
     numbers: BTreeMap<i32, Number>,
-    /// Other descriptors.
+    /// Descriptors of other files.
     foreign: Vec<i32>,
-    /// Those of them that were there before.
+    /// Descriptors that were open before the scenario.
     before: BTreeMap<i32, String>,
     /// The inode with a POSIX lock.
     locked: Option<u64>,
-    /// Whether one was asked for.
+    /// Whether the program has asked for a lock.
     asked_for_lock: bool,
     /// Inodes that are mapped.
     mapped: Vec<u64>,
 }
 
-/// Under which circumstances a scenario is played.
+/// Circumstances of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Setting {
     Plain,
     /// The process has a POSIX lock on the file.
     Locked,
-    /// Another thread lives.
+    /// The process has another thread.
     Threads,
     ThreadsAndLocked,
-    /// No number is free.
+    /// No descriptor is free.
     Full,
-    /// No number is free, and a lock is held.
+    /// No descriptor is free, and the process has a lock.
     FullAndLocked,
-    /// Numbers of the program are beyond its limit, which was lowered since.
+    /// The limit was lowered below descriptors of the program.
     BelowLimit,
 }
 
@@ -99,13 +99,13 @@ impl Setting {
     }
 }
 
-/// A call that failed, or was left to the kernel.
-type Outcome = Result<(), Errno>;
+/// The result of a call that failed, or was left to the kernel.
+type ScenarioOutcome = Result<(), Errno>;
 
-type Scenario = fn(&mut Program) -> Outcome;
+type FaultScenario = fn(&mut TestedProgram) -> ScenarioOutcome;
 
-/// By name, so that a failure says which.
-const SCENARIOS: &[(&str, Scenario)] = &[
+/// Scenarios with names, which failures print.
+const SCENARIOS: &[(&str, FaultScenario)] = &[
     ("open", |p| p.open("other", libc::O_RDWR)),
     ("open of a new file", |p| p.open("new", RW | libc::O_EXCL)),
     ("open that truncates", |p| p.open("other", libc::O_RDWR | libc::O_TRUNC)),
@@ -126,10 +126,10 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("dup2 of the kernel's number to one of ours", |p| p.dup_foreign(p.number(1))),
     ("dup2 of a closed number to one of the library's own", |p| {
         let own = p.own_number();
-        match p.world.process.dup2(47, own) {
+        match p.world.process.descriptors().dup2(47, own) {
             Served::Done(result) => result.map(drop),
-            // As the front end: the kernel says what is wrong.
-            // SAFETY: descriptors of this test.
+            // As in the front end, the kernel decides on the error. SAFETY: descriptors of this
+            // test.
             Served::Kernel => libc_result(unsafe { libc::dup2(47, own) }.into()).map(drop),
         }
         .or_else(|errno| if errno == Errno::BADF { Ok(()) } else { Err(errno) })
@@ -147,18 +147,23 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("a record lock", |p| p.lock(2)),
     ("flock", |p| {
         let (a, p) = (p.number(0), &p.world.process);
-        done(p.flock(a, libc::LOCK_EX | libc::LOCK_NB))?;
-        done(p.flock(a, libc::LOCK_UN))
+        done(p.contents().flock(a, libc::LOCK_EX | libc::LOCK_NB))?;
+        done(p.contents().flock(a, libc::LOCK_UN))
     }),
     ("close-on-exec", |p| {
         let fd = p.number(0);
-        done(p.world.process.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()))?;
+        done(p.world.process.descriptors().fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()))?;
         p.numbers.get_mut(&fd).unwrap().cloexec = true;
         Ok(())
     }),
     ("status flags", |p| {
         p.promote(0)?;
-        done(p.world.process.fcntl(p.number(0), libc::F_SETFL, libc::O_NONBLOCK.into())).map(drop)
+        done(p.world.process.descriptors().fcntl(
+            p.number(0),
+            libc::F_SETFL,
+            libc::O_NONBLOCK.into(),
+        ))
+        .map(drop)
     }),
     ("reading at the kernel's offset", |p| {
         p.promote(0)?;
@@ -180,11 +185,11 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("a number beyond the table", |p| p.beyond_the_table()),
     ("chdir", |p| {
         let path = p.world.path("");
-        done(p.world.process.chdir(&path))
+        done(p.world.process.names().chdir(&path))
     }),
 ];
 
-/// Whether the kernel has the number, and its flag.
+/// Returns close-on-exec of a descriptor, if the kernel has it.
 fn flag_of(fd: i32) -> Option<bool> {
     // SAFETY: asks for a flag.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -192,7 +197,7 @@ fn flag_of(fd: i32) -> Option<bool> {
 }
 
 fn kernel_offset(fd: i32) -> i64 {
-    // SAFETY: moves nothing.
+    // SAFETY: does not move the offset.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
@@ -202,9 +207,9 @@ fn set_limit(to: u64) {
     setrlimit(Resource::Nofile, limit).unwrap();
 }
 
-/// What this process has open: where each number leads.
+/// The open descriptors of this process, and the files that they refer to.
 fn descriptors() -> BTreeMap<i32, String> {
-    // One number, which the listing itself has, is needed beside.
+    // The listing itself needs one more descriptor.
     let limit = getrlimit(Resource::Nofile).current.unwrap();
     set_limit(4096);
     let list = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -221,10 +226,10 @@ fn descriptors() -> BTreeMap<i32, String> {
     numbers.into_iter().filter_map(link).collect()
 }
 
-impl Program {
-    fn new(engine: Engine, setting: Setting) -> Self {
+impl TestedProgram {
+    fn new(engine: TestEngine, setting: Setting) -> Self {
         let before = descriptors();
-        let world = World::new(engine);
+        let world = TestWorld::new(engine);
         let mut program = Self {
             world,
             setting,
@@ -243,31 +248,32 @@ impl Program {
         let p = &program.world.process;
         for name in ["a", "gone", "other"] {
             let fd = program.world.open(name, RW);
-            done(p.write(fd, format!("content of {name}").as_bytes())).unwrap();
-            done(p.close(fd)).unwrap();
+            done(p.contents().write(fd, format!("content of {name}").as_bytes())).unwrap();
+            done(p.descriptors().close(fd)).unwrap();
         }
-        // 0: a file with two numbers; 1: one without a name; 2: the first again; 3: a directory.
+        // 0: a file with two descriptors; 1: a file without a name; 2: the file of 0 again; 3: a
+        // directory.
         program.open("a", libc::O_RDWR).unwrap();
         program.dup(program.number(0), libc::F_DUPFD_CLOEXEC, 0).unwrap();
         program.open("gone", libc::O_RDWR).unwrap();
         program.open("a", libc::O_RDWR).unwrap();
         program.open("", libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
         let p = &program.world.process;
-        done(p.unlink(libc::AT_FDCWD, &program.world.path("gone"), 0)).unwrap();
+        done(p.names().unlink(libc::AT_FDCWD, &program.world.path("gone"), 0)).unwrap();
         for (of, offset) in [(0, 3), (1, 5), (2, 7)] {
-            done(p.lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
+            done(p.contents().lseek(program.number(of), offset, libc::SEEK_SET)).unwrap();
             program.descriptions[of].offset = offset;
         }
-        // Two numbers wait to be used again.
+        // Two descriptors are parked.
         let parked = [(); 2].map(|()| program.world.open("other", libc::O_RDONLY));
-        parked.iter().for_each(|fd| done(p.close(*fd)).unwrap());
+        parked.iter().for_each(|fd| done(p.descriptors().close(*fd)).unwrap());
         if setting.locks() {
-            // By a number of its own, which the kernel has, too.
+            // A promoted description of its own.
             program.open("a", libc::O_RDWR).unwrap();
             program.lock(program.descriptions.len() - 1).unwrap();
         }
         if setting.fills() {
-            program.world.process.unpark();
+            program.world.process.fd_allocator().unpark();
             loop {
                 // SAFETY: makes a descriptor.
                 match unsafe { libc::dup(2) } {
@@ -277,21 +283,21 @@ impl Program {
             }
         }
         if setting == Setting::BelowLimit {
-            program.world.process.unpark();
-            // As sandboxes do it.
+            program.world.process.fd_allocator().unpark();
+            // Sandboxes lower the limit like this.
             set_limit(program.number(0) as u64);
             program.world.process.limits_changed();
         }
         program
     }
 
-    /// The lowest number of a description.
+    /// The lowest descriptor of a description.
     fn number(&self, of: usize) -> i32 {
         *self.numbers.iter().find(|(_, number)| number.of == of).expect("has a number").0
     }
 
     fn own_number(&self) -> i32 {
-        let own = |fd: &i32| self.world.process.owns(*fd) && !self.numbers.contains_key(fd);
+        let own = |fd: &i32| self.world.process.table().owns(*fd) && !self.numbers.contains_key(fd);
         (OWN..LIMIT).find(own).expect("the placeholder")
     }
 
@@ -299,27 +305,31 @@ impl Program {
         self.numbers.insert(fd, Number { of, cloexec, delegated: false });
     }
 
-    fn open(&mut self, name: &'static str, flags: i32) -> Outcome {
+    fn open(&mut self, name: &'static str, flags: i32) -> ScenarioOutcome {
         let path = self.world.path(name);
-        let fd = done(self.world.process.open(libc::AT_FDCWD, &path, flags, 0o644))?;
-        let ino = done(self.world.process.fstat(fd)).unwrap().st_ino;
+        let fd = done(self.world.process.contents().open(libc::AT_FDCWD, &path, flags, 0o644))?;
+        let ino = done(self.world.process.names().fstat(fd)).unwrap().st_ino;
         self.descriptions.push(Description { name, ino, offset: 0 });
         self.add(fd, self.descriptions.len() - 1, flags & libc::O_CLOEXEC != 0);
         if flags & (libc::O_TRUNC | libc::O_EXCL) != 0 {
-            done(self.world.process.pwrite(fd, format!("content of {name}").as_bytes(), 0))
-                .unwrap();
+            done(self.world.process.contents().pwrite(
+                fd,
+                format!("content of {name}").as_bytes(),
+                0,
+            ))
+            .unwrap();
         }
         Ok(())
     }
 
-    fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> Outcome {
-        let new = done(self.world.process.fcntl(fd, cmd, min))?;
+    fn dup(&mut self, fd: i32, cmd: i32, min: i64) -> ScenarioOutcome {
+        let new = done(self.world.process.descriptors().fcntl(fd, cmd, min))?;
         let of = self.numbers[&fd].of;
         self.add(new, of, cmd == libc::F_DUPFD_CLOEXEC);
         Ok(())
     }
 
-    /// The number `to` is closed: with it go locks on its file.
+    /// Notes that a descriptor is closed, which ends locks on its file.
     fn closed(&mut self, fd: i32) {
         if let Some(number) = self.numbers.remove(&fd)
             && Some(self.descriptions[number.of].ino) == self.locked
@@ -328,25 +338,29 @@ impl Program {
         }
     }
 
-    fn dup_to(&mut self, fd: i32, to: i32, cloexec: bool) -> Outcome {
+    fn dup_to(&mut self, fd: i32, to: i32, cloexec: bool) -> ScenarioOutcome {
         let limit = getrlimit(Resource::Nofile).current.unwrap();
         let saved = (to == 0).then(|| {
             set_limit(1024);
-            // SAFETY: keeps standard input aside, where it is in nobody's way.
+            // SAFETY: keeps standard input at a high number.
             let saved = unsafe { libc::fcntl(0, libc::F_DUPFD, 512) };
             set_limit(limit);
             saved
         });
         let p = &self.world.process;
-        let made = if cloexec { p.dup3(fd, to, libc::O_CLOEXEC) } else { p.dup2(fd, to) };
+        let made = if cloexec {
+            p.descriptors().dup3(fd, to, libc::O_CLOEXEC)
+        } else {
+            p.descriptors().dup2(fd, to)
+        };
         if let Ok(new) = done(made) {
             assert_eq!(new, to);
         }
         if let Some(saved) = saved {
-            // SAFETY: standard input as it was, which closes what may have come there.
+            // SAFETY: restores standard input, which closes a file that may have come there.
             unsafe {
-                if self.world.process.owns(0) {
-                    done(self.world.process.close(0)).ok();
+                if self.world.process.table().owns(0) {
+                    done(self.world.process.descriptors().close(0)).ok();
                 }
                 libc::dup2(saved, 0);
                 libc::close(saved);
@@ -365,35 +379,35 @@ impl Program {
         Ok(())
     }
 
-    fn dup_foreign(&mut self, to: i32) -> Outcome {
+    fn dup_foreign(&mut self, to: i32) -> ScenarioOutcome {
         let from = self.foreign[0];
-        assert_eq!(done(self.world.process.dup2(from, to))?, to);
+        assert_eq!(done(self.world.process.descriptors().dup2(from, to))?, to);
         self.closed(to);
         self.foreign.push(to);
         Ok(())
     }
 
-    fn close(&mut self, fd: i32) -> Outcome {
+    fn close(&mut self, fd: i32) -> ScenarioOutcome {
         let closed = if self.numbers[&fd].delegated {
             // SAFETY: a descriptor of this test.
             libc_result(unsafe { libc::close(fd) }.into()).map(drop)
         } else {
-            done(self.world.process.close(fd))
+            done(self.world.process.descriptors().close(fd))
         };
-        // As with the kernel, it is closed whatever that says.
+        // As in the kernel, the descriptor is closed whatever the call returns.
         self.closed(fd);
         closed
     }
 
-    fn close_all(&mut self) -> Outcome {
+    fn close_all(&mut self) -> ScenarioOutcome {
         let numbers: Vec<i32> = self.numbers.keys().copied().collect();
-        numbers.into_iter().map(|fd| self.close(fd)).fold(Ok(()), Outcome::and)
+        numbers.into_iter().map(|fd| self.close(fd)).fold(Ok(()), ScenarioOutcome::and)
     }
 
-    fn promote(&mut self, of: usize) -> Outcome {
+    fn promote(&mut self, of: usize) -> ScenarioOutcome {
         let numbers: Vec<i32> =
             self.numbers.iter().filter(|n| n.1.of == of).map(|n| *n.0).collect();
-        self.world.process.promote(numbers[0])?;
+        self.world.process.promotions().promote(numbers[0])?;
         for fd in numbers {
             let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
             assert!(link.starts_with(self.world.dir.path()), "{fd}: {link:?}");
@@ -411,25 +425,25 @@ impl Program {
         Ok(())
     }
 
-    fn delegate(&mut self, fd: i32) -> Outcome {
-        self.world.process.delegate(fd)?;
+    fn delegate(&mut self, fd: i32) -> ScenarioOutcome {
+        self.world.process.promotions().delegate(fd)?;
         self.numbers.get_mut(&fd).unwrap().delegated = true;
         Ok(())
     }
 
-    fn lock(&mut self, of: usize) -> Outcome {
+    fn lock(&mut self, of: usize) -> ScenarioOutcome {
         // SAFETY: a flock is plain numbers.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         (lock.l_type, lock.l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
         self.asked_for_lock = true;
-        done(self.world.process.fcntl_lock(self.number(of), libc::F_SETLK, &mut lock))?;
+        done(self.world.process.contents().fcntl_lock(self.number(of), libc::F_SETLK, &mut lock))?;
         self.locked = Some(self.descriptions[of].ino);
         Ok(())
     }
 
-    fn read(&mut self, of: usize) -> Outcome {
+    fn read(&mut self, of: usize) -> ScenarioOutcome {
         let mut buf = [0; 64];
-        let got = done(self.world.process.read(self.number(of), &mut buf[..4]))?;
+        let got = done(self.world.process.contents().read(self.number(of), &mut buf[..4]))?;
         let description = &mut self.descriptions[of];
         let content = format!("content of {}", description.name);
         let from = content.len().min(description.offset as usize);
@@ -439,9 +453,9 @@ impl Program {
         Ok(())
     }
 
-    fn map(&mut self, of: usize) -> Outcome {
+    fn map(&mut self, of: usize) -> ScenarioOutcome {
         let (fd, p) = (self.number(of), &self.world.process);
-        match p.mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
+        match p.contents().mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) {
             Served::Done(result) => {
                 return Err(result.expect_err("shared mappings are the kernel's"));
             }
@@ -450,7 +464,7 @@ impl Program {
         Ok(())
     }
 
-    fn exec(&mut self) -> Outcome {
+    fn exec(&mut self) -> ScenarioOutcome {
         self.world.process.before_exec()?;
         self.world.process.before_image_ends();
         for (fd, number) in &self.numbers {
@@ -463,18 +477,18 @@ impl Program {
         Ok(())
     }
 
-    fn close_range(&mut self, flags: u32) -> Outcome {
+    fn close_range(&mut self, flags: u32) -> ScenarioOutcome {
         let (first, last) = (self.number(0), *self.numbers.keys().next_back().unwrap());
-        let closed = self.world.process.close_range(first as u32, last as u32, flags);
+        let closed = self.world.process.descriptors().close_range(first as u32, last as u32, flags);
         let marks = flags & libc::CLOSE_RANGE_CLOEXEC != 0;
         let all: Vec<i32> = self.numbers.range(first..=last).map(|n| *n.0).collect();
         for fd in all {
-            // Where it fails, it may have done some.
+            // A failed call may have changed some descriptors.
             if marks {
                 let number = self.numbers.get_mut(&fd).unwrap();
                 number.cloexec = number.cloexec || flag_of(fd) == Some(true);
                 assert!(number.cloexec || done(closed).is_err());
-            } else if !matches!(self.world.process.fstat(fd), Served::Done(Ok(_))) {
+            } else if !matches!(self.world.process.names().fstat(fd), Served::Done(Ok(_))) {
                 self.closed(fd);
             } else {
                 assert!(done(closed).is_err());
@@ -484,8 +498,8 @@ impl Program {
         done(closed)
     }
 
-    /// Forks as a front end does; a fault that the child meets is told to the parent.
-    fn fork(&mut self, child: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+    /// Forks like a front end. The child reports a fault to the parent.
+    fn fork(&mut self, child: impl FnOnce(&mut Self) -> ScenarioOutcome) -> ScenarioOutcome {
         const FINE: i32 = 0;
         const HIT: i32 = 3;
         self.world.process.before_fork();
@@ -512,7 +526,7 @@ impl Program {
                 Err(_) => 1,
             };
             self.world.process.detach();
-            // SAFETY: ends at once, without what the test harness of the parent would do.
+            // SAFETY: ends at once, without the parent's test harness.
             unsafe { libc::_exit(code) }
         }
         assert!(pid > 0);
@@ -529,25 +543,25 @@ impl Program {
             }
             _ => panic!("the child failed"),
         }
-        // Offsets are the family's.
+        // The family shares offsets.
         for of in 0..self.descriptions.len() {
             if self.descriptions[of].name.is_empty() {
                 continue;
             }
-            let seek = self.world.process.lseek(self.number(of), 0, libc::SEEK_CUR);
+            let seek = self.world.process.contents().lseek(self.number(of), 0, libc::SEEK_CUR);
             self.descriptions[of].offset = match seek {
                 Served::Done(Ok(offset)) => offset,
-                // Where the fault was met by this question, the kernel still knows.
+                // If the fault hit this call, the kernel still has the offset.
                 Served::Done(Err(_)) | Served::Kernel => kernel_offset(self.number(of)),
             };
         }
         Ok(())
     }
 
-    fn beyond_the_table(&mut self) -> Outcome {
+    fn beyond_the_table(&mut self) -> ScenarioOutcome {
         const BEYOND: i32 = 66_000;
         let fd = self.number(0);
-        match self.world.process.dup2(fd, BEYOND) {
+        match self.world.process.descriptors().dup2(fd, BEYOND) {
             Served::Done(result) => Err(result.expect_err("such a number is the kernel's")),
             Served::Kernel => {
                 assert_eq!(kernel_offset(fd), self.descriptions[0].offset);
@@ -556,15 +570,16 @@ impl Program {
         }
     }
 
-    /// A call gives the error that it met, and none otherwise, but for lack of numbers.
-    fn check_outcome(&self, outcome: Outcome, met: Option<Errno>) {
+    /// Checks that a call returns the error of its fault, and no other error except a lack of
+    /// descriptors.
+    fn check_outcome(&self, outcome: ScenarioOutcome, met: Option<Errno>) {
         let Err(errno) = outcome else { return };
         let full = self.setting.fills() || self.setting == Setting::BelowLimit;
         let lacks_numbers = full && matches!(errno, Errno::MFILE | Errno::INVAL | Errno::BADF);
         assert!(Some(errno) == met || lacks_numbers, "{errno:?}, but met {met:?}");
     }
 
-    /// Every number is what the program thinks, and nothing else is open.
+    /// Checks that every descriptor is as expected, and that no others are open.
     fn check(&mut self) {
         let p = &self.world.process;
         let (root, open) = (self.world.dir.path().to_str().unwrap().to_owned(), descriptors());
@@ -580,9 +595,13 @@ impl Program {
                     link.starts_with(&format!("{root}/{}-", self.descriptions[number.of].ino))
                 });
             let is_own = *fd >= OWN && (*link == root || link == "/dev/shm") || kept;
-            // What is neither waits to be used again.
-            assert!(p.owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
-            assert_eq!(done(p.fstat(*fd)).map(|st| st.st_ino), Err(Errno::BADF), "{fd}: {link}");
+            // Any other descriptor must be parked.
+            assert!(p.table().owns(*fd) && (is_own || *link == root), "{fd} is open: {link}");
+            assert_eq!(
+                done(p.names().fstat(*fd)).map(|st| st.st_ino),
+                Err(Errno::BADF),
+                "{fd}: {link}"
+            );
         }
         for (fd, number) in &self.numbers {
             let description = &self.descriptions[number.of];
@@ -590,7 +609,11 @@ impl Program {
             if number.delegated {
                 continue;
             }
-            assert_eq!(done(p.fstat(*fd)).unwrap().st_ino, description.ino, "{fd} {number:?}");
+            assert_eq!(
+                done(p.names().fstat(*fd)).unwrap().st_ino,
+                description.ino,
+                "{fd} {number:?}"
+            );
             let link = &open[fd];
             let own = *link == root || link.starts_with(&format!("{root}/{}-", description.ino));
             assert!(
@@ -617,7 +640,7 @@ impl Program {
         let file = self.world.dir.path().join(format!("{ino}-{generation}"));
         let path = crate::common::cstring(file.as_os_str().as_encoded_bytes());
         crate::common::another_sees_lock(|| {
-            // SAFETY: the child makes a number free, whatever the limit is; `path` is a C string.
+            // SAFETY: the child frees a descriptor, whatever the limit is; `path` is a C string.
             unsafe { libc::close(0) };
             set_limit(4096);
             // SAFETY: as above.
@@ -625,16 +648,16 @@ impl Program {
         })
     }
 
-    /// Uses everything, closes everything, and looks that nothing is left.
+    /// Uses and closes every descriptor, and checks that none is left.
     fn finish(mut self) {
         self.check();
-        // There is room again.
+        // Raises the limit again.
         set_limit(LIMIT as u64);
         self.world.process.limits_changed();
         // SAFETY: descriptors of this test.
         self.foreign.drain(..).for_each(|fd| unsafe {
             libc::close(fd);
-            self.world.process.fd_freed(fd);
+            self.world.process.fd_allocator().fd_freed(fd);
         });
         self.check();
         for of in 0..self.descriptions.len() {
@@ -651,7 +674,7 @@ impl Program {
             assert!(!self.is_locked(ino), "closing any descriptor of a file drops its locks");
         }
         self.check();
-        // What is used again is nothing but a number.
+        // Parked descriptors are taken again.
         for _ in 0..8 {
             self.open("other", libc::O_RDONLY).unwrap();
         }
@@ -664,25 +687,25 @@ impl Program {
         self.close_all().unwrap();
         let p = &self.world.process;
         p.before_exec().unwrap();
-        p.left_pool();
+        p.working_dir().left_pool();
         p.before_image_ends();
         for ino in &inodes {
             assert!(!self.world.fs.is_mapped(Ino(*ino)), "{ino} is mapped");
         }
         self.world.remove_all();
         assert!(self.world.live_inodes().is_empty(), "somebody still holds them");
-        let World { process, dir, .. } = self.world;
+        let TestWorld { process, dir, .. } = self.world;
         drop(process);
         drop(dir);
         assert_eq!(descriptors(), self.before);
     }
 }
 
-/// Plays a scenario while one fault is met; returns whether it was.
-fn play(engine: Engine, setting: Setting, scenario: Scenario, fault: Fault) -> bool {
+/// Runs a scenario with one fault. Returns whether the fault was reached.
+fn play(engine: TestEngine, setting: Setting, scenario: FaultScenario, fault: KernelFault) -> bool {
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = setting.threads().then(|| std::thread::spawn(move || told.recv()));
-    let mut program = Program::new(engine, setting);
+    let mut program = TestedProgram::new(engine, setting);
     *program.world.stage.fault.lock().unwrap() = Some(fault);
     let outcome = scenario(&mut program);
     let fault = program.world.stage.fault.lock().unwrap().take().unwrap();
@@ -696,21 +719,21 @@ fn play(engine: Engine, setting: Setting, scenario: Scenario, fault: Fault) -> b
     fault.hit
 }
 
-/// Lets a fault be met while the pool is attached. Where that fails, the mount serves.
-fn attach(engine: Engine, fault: Fault) -> bool {
+/// Fails a call while the pool is attached. If attaching fails, the mount serves.
+fn attach(engine: TestEngine, fault: KernelFault) -> bool {
     let before = descriptors();
-    let world = World::new(engine);
+    let world = TestWorld::new(engine);
     let p = &world.process;
     *world.stage.fault.lock().unwrap() = Some(fault);
-    let opened = p.open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
+    let opened = p.contents().open(libc::AT_FDCWD, &world.path("a"), RW, 0o644);
     let fault = world.stage.fault.lock().unwrap().take().unwrap();
     match opened {
-        Served::Done(Ok(fd)) => done(p.close(fd)).unwrap(),
+        Served::Done(Ok(fd)) => done(p.descriptors().close(fd)).unwrap(),
         Served::Done(Err(errno)) => assert_eq!((fault.hit, errno), (true, fault.errno)),
         Served::Kernel => {
             assert!(fault.hit);
             for fd in descriptors().keys().filter(|fd| !before.contains_key(fd)) {
-                assert!(p.owns(*fd), "{fd} is nobody's");
+                assert!(p.table().owns(*fd), "{fd} is nobody's");
             }
         }
     }
@@ -719,14 +742,15 @@ fn attach(engine: Engine, fault: Fault) -> bool {
     fault.hit
 }
 
-/// Plays something with each fault, until none is met; returns how often, and what failed.
-fn play_all(seed: usize, play: impl Fn(Fault) -> bool) -> (u64, Option<Fault>) {
+/// Runs `play` with each fault until one is not reached. Returns the number of runs, and the fault
+/// of a failed run.
+fn play_all(seed: usize, play: impl Fn(KernelFault) -> bool) -> (u64, Option<KernelFault>) {
     let errnos = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::IO];
     let mut played = 0;
     for stays in [false, true] {
         for after in 0.. {
             let errno = errnos[(after as usize + seed) % errnos.len()];
-            let fault = Fault { after, errno, stays, hit: false };
+            let fault = KernelFault { after, errno, stays, hit: false };
             played += 1;
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(fault))) {
                 Ok(true) => {}
@@ -738,8 +762,8 @@ fn play_all(seed: usize, play: impl Fn(Fault) -> bool) -> (u64, Option<Fault>) {
     (played, None)
 }
 
-/// Plays in a process of its own, which may have threads; returns whether all was well.
-fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
+/// Runs `play` in a process of its own, which may have threads. Returns whether it succeeded.
+fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<KernelFault>)) -> bool {
     // SAFETY: the child plays and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -758,10 +782,10 @@ fn in_child(name: &str, play: impl FnOnce() -> (u64, Option<Fault>)) -> bool {
     status == 0
 }
 
-/// Plays everything on an engine.
-fn play_on(engine: Engine) {
+/// Runs all scenarios on an engine.
+fn play_on(engine: TestEngine) {
     let mut failed = Vec::new();
-    let mut run = |name: String, seed, play: &dyn Fn(Fault) -> bool| {
+    let mut run = |name: String, seed, play: &dyn Fn(KernelFault) -> bool| {
         if !in_child(&name, || play_all(seed, play)) {
             failed.push(name);
         }
@@ -776,10 +800,10 @@ fn play_on(engine: Engine) {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// What the test harness would be asked, by cargo or nextest: it has threads, and a process with one thread opens otherwise than
-/// others.
+/// Answers cargo or nextest like a test harness. The usual harness has threads, and a process of
+/// one thread opens files in another way.
 fn main() {
-    let tests = [("bpfs", Engine::Bpfs), ("scmfs", Engine::Scmfs)];
+    let tests = [("bpfs", TestEngine::Bpfs), ("scmfs", TestEngine::Scmfs)];
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
     if has("--list") {

@@ -644,7 +644,7 @@ impl From<Refused> for Errno {
 }
 
 #[cfg(loom)]
-#[path = "model/session.rs"]
+#[path = "../model/session.rs"]
 pub(crate) mod model;
 
 #[cfg(all(test, not(loom)))]

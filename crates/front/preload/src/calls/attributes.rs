@@ -23,13 +23,13 @@ fn store<T>(to: *mut T, found: Served<T>) -> Served<()> {
 fn stat_at(dirfd: c_int, path: *const c_char, buf: *mut libc::stat, flags: c_int) -> Option<c_int> {
     direct::times_seen();
     on_path(Class::Stat, dirfd, path, |process, path| {
-        process.stat(dirfd, path, flags, || memory::place(buf))
+        process.names().stat(dirfd, path, flags, || memory::place(buf))
     })
 }
 
 fn stat_of(fd: c_int, buf: *mut libc::stat) -> Option<c_int> {
     direct::times_seen();
-    on_fd(Class::Stat, fd, |process| store(buf, process.fstat(fd)))
+    on_fd(Class::Stat, fd, |process| store(buf, process.names().fstat(fd)))
 }
 
 export! {
@@ -79,28 +79,32 @@ export! {
     ) -> c_int {
         direct::times_seen();
         on_path(Class::Stat, dirfd, path, |process, path| {
-            process.statx(dirfd, path, flags, mask, || memory::place(buf))
+            process.names().statx(dirfd, path, flags, mask, || memory::place(buf))
         })
         .unwrap_or_else(|| real::statx(dirfd, path, flags, mask, buf))
     }
 
     fn statfs | statfs64 | __statfs (path: *const c_char, buf: *mut libc::statfs) -> c_int {
-        on_path(Class::Stat, AT_FDCWD, path, |process, path| store(buf, process.statfs(path)))
+        on_path(Class::Stat, AT_FDCWD, path, |process, path| {
+            store(buf, process.names().statfs(path))
+        })
             .unwrap_or_else(|| real::statfs(path, buf))
     }
 
     fn fstatfs | fstatfs64 (fd: c_int, buf: *mut libc::statfs) -> c_int {
-        on_fd(Class::Stat, fd, |process| store(buf, process.fstatfs(fd)))
+        on_fd(Class::Stat, fd, |process| store(buf, process.names().fstatfs(fd)))
             .unwrap_or_else(|| real::fstatfs(fd, buf))
     }
 
     fn statvfs | statvfs64 (path: *const c_char, buf: *mut libc::statvfs) -> c_int {
-        on_path(Class::Stat, AT_FDCWD, path, |process, path| store(buf, process.statvfs(path)))
+        on_path(Class::Stat, AT_FDCWD, path, |process, path| {
+            store(buf, process.names().statvfs(path))
+        })
             .unwrap_or_else(|| real::statvfs(path, buf))
     }
 
     fn fstatvfs | fstatvfs64 (fd: c_int, buf: *mut libc::statvfs) -> c_int {
-        on_fd(Class::Stat, fd, |process| store(buf, process.fstatvfs(fd)))
+        on_fd(Class::Stat, fd, |process| store(buf, process.names().fstatvfs(fd)))
             .unwrap_or_else(|| real::fstatvfs(fd, buf))
     }
 
@@ -134,7 +138,7 @@ export! {
 
     fn fchmod (fd: c_int, mode: mode_t) -> c_int {
         direct::times_seen();
-        on_fd(Class::Attributes, fd, |process| process.fchmod(fd, mode))
+        on_fd(Class::Attributes, fd, |process| process.names().fchmod(fd, mode))
             .unwrap_or_else(|| real::fchmod(fd, mode))
     }
 
@@ -156,7 +160,7 @@ export! {
 
     fn fchown (fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
         direct::times_seen();
-        on_fd(Class::Attributes, fd, |process| process.fchown(fd, uid, gid))
+        on_fd(Class::Attributes, fd, |process| process.names().fchown(fd, uid, gid))
             .unwrap_or_else(|| real::fchown(fd, uid, gid))
     }
 
@@ -200,12 +204,16 @@ export! {
 }
 
 fn access_at(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> Option<c_int> {
-    on_path(Class::Stat, dirfd, path, |process, path| process.access(dirfd, path, mode, flags))
+    on_path(Class::Stat, dirfd, path, |process, path| {
+        process.names().access(dirfd, path, mode, flags)
+    })
 }
 
 fn chmod_at(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> Option<c_int> {
     direct::times_seen();
-    on_path(Class::Attributes, dirfd, path, |process, path| process.chmod(dirfd, path, mode, flags))
+    on_path(Class::Attributes, dirfd, path, |process, path| {
+        process.names().chmod(dirfd, path, mode, flags)
+    })
 }
 
 fn chown_at(
@@ -217,7 +225,7 @@ fn chown_at(
 ) -> Option<c_int> {
     direct::times_seen();
     on_path(Class::Attributes, dirfd, path, |process, path| {
-        process.chown(dirfd, path, uid, gid, flags)
+        process.names().chown(dirfd, path, uid, gid, flags)
     })
 }
 
@@ -232,7 +240,7 @@ fn times_at(
 ) -> Option<c_int> {
     direct::times_seen();
     on_path_for(Class::Attributes, dirfd, path, |process: &Process, path| match times() {
-        Ok(times) => process.utimens(dirfd, path, times, flags),
+        Ok(times) => process.names().utimens(dirfd, path, times, flags),
         // As in the kernel, which reads the times before it looks at the path.
         Err(err) => Served::Done(Err(err)),
     })
@@ -242,7 +250,7 @@ fn times_at(
 fn times_of(fd: c_int, times: impl FnOnce() -> Result<Times, Errno>) -> Option<c_int> {
     direct::times_seen();
     on_fd(Class::Attributes, fd, |process| match times() {
-        Ok(times) => process.futimens(fd, times),
+        Ok(times) => process.names().futimens(fd, times),
         Err(err) => Served::Done(Err(err)),
     })
 }

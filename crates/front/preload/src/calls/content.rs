@@ -24,7 +24,7 @@ fn fillable(process: &posix::Process, fd: c_int, count: usize) -> usize {
     if count < LARGE_BYTES {
         return count;
     }
-    match process.fstat(fd) {
+    match process.names().fstat(fd) {
         Served::Done(Ok(stat)) => count.min(stat.st_size.max(0) as usize),
         _ => count,
     }
@@ -52,14 +52,14 @@ fn refuse_read(
 ) -> Served<usize> {
     let at = match offset {
         Some(at) => Served::Done(Ok(at)),
-        None => process.lseek(fd, 0, libc::SEEK_CUR),
+        None => process.contents().lseek(fd, 0, libc::SEEK_CUR),
     };
     let offset = match at {
         Served::Done(Ok(offset)) => offset,
         Served::Done(Err(err)) => return Served::Done(Err(err)),
         Served::Kernel => return Served::Kernel,
     };
-    match process.pread(fd, &mut [0], offset) {
+    match process.contents().pread(fd, &mut [0], offset) {
         Served::Done(Ok(1..)) => Served::Done(Err(err)),
         Served::Done(Ok(_) | Err(Errno::ISDIR)) if !memory::may_be_mapped(buf) => {
             Served::Done(Err(err))
@@ -84,7 +84,7 @@ export! {
         on_fd(Class::Read, fd, |process| {
             let count = fillable(process, fd, count);
             match memory::writable(buf, count) {
-                Ok(buf) => process.read(fd, buf),
+                Ok(buf) => process.contents().read(fd, buf),
                 Err(err) => refuse_read(process, fd, buf, None, err),
             }
         })
@@ -104,7 +104,7 @@ export! {
         on_fd(Class::Read, fd, |process| {
             let count = fillable(process, fd, count);
             match memory::writable(buf, count) {
-                Ok(buf) => process.pread(fd, buf, offset),
+                Ok(buf) => process.contents().pread(fd, buf, offset),
                 Err(err) => refuse_read(process, fd, buf, Some(offset), err),
             }
         })
@@ -122,7 +122,7 @@ export! {
 
     fn readv (fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_fd(Class::Read, fd, |process| {
-            process.readv(fd, &mut served!(memory::targets(list, count)))
+            process.contents().readv(fd, &mut served!(memory::targets(list, count)))
         })
         .unwrap_or_else(|| direct::readv(fd, list, count))
     }
@@ -132,7 +132,7 @@ export! {
             if offset < 0 {
                 return Served::Done(Err(Errno::INVAL));
             }
-            process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, 0)
+            process.contents().preadv2(fd, &mut served!(memory::targets(list, count)), offset, 0)
         })
         .unwrap_or_else(|| direct::preadv(fd, list, count, offset))
     }
@@ -141,7 +141,8 @@ export! {
         fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
     ) -> ssize_t {
         on_fd(Class::Read, fd, |process| {
-            process.preadv2(fd, &mut served!(memory::targets(list, count)), offset, flags)
+            let bufs = &mut served!(memory::targets(list, count));
+            process.contents().preadv2(fd, bufs, offset, flags)
         })
         .unwrap_or_else(|| direct::preadv2(fd, list, count, offset, flags))
     }
@@ -149,8 +150,8 @@ export! {
     fn write | __write (fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
             match memory::readable(data, count) {
-                Ok(data) => process.write(fd, data),
-                Err(err) => refuse(process.write(fd, &[]), err),
+                Ok(data) => process.contents().write(fd, data),
+                Err(err) => refuse(process.contents().write(fd, &[]), err),
             }
         })
         .unwrap_or_else(|| direct::write(fd, data, count))
@@ -161,8 +162,8 @@ export! {
     ) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
             match memory::readable(data, count) {
-                Ok(data) => process.pwrite(fd, data, offset),
-                Err(err) => refuse(process.pwrite(fd, &[], offset), err),
+                Ok(data) => process.contents().pwrite(fd, data, offset),
+                Err(err) => refuse(process.contents().pwrite(fd, &[], offset), err),
             }
         })
         .unwrap_or_else(|| direct::pwrite(fd, data, count, offset))
@@ -170,7 +171,7 @@ export! {
 
     fn writev (fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
-            process.writev(fd, &served!(memory::sources(list, count)))
+            process.contents().writev(fd, &served!(memory::sources(list, count)))
         })
         .unwrap_or_else(|| direct::writev(fd, list, count))
     }
@@ -182,7 +183,7 @@ export! {
             if offset < 0 {
                 return Served::Done(Err(Errno::INVAL));
             }
-            process.pwritev2(fd, &served!(memory::sources(list, count)), offset, 0)
+            process.contents().pwritev2(fd, &served!(memory::sources(list, count)), offset, 0)
         })
         .unwrap_or_else(|| direct::pwritev(fd, list, count, offset))
     }
@@ -191,70 +192,76 @@ export! {
         fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
     ) -> ssize_t {
         on_fd(Class::Write, fd, |process| {
-            process.pwritev2(fd, &served!(memory::sources(list, count)), offset, flags)
+            process.contents().pwritev2(fd, &served!(memory::sources(list, count)), offset, flags)
         })
         .unwrap_or_else(|| direct::pwritev2(fd, list, count, offset, flags))
     }
 
     fn lseek | lseek64 | __lseek | llseek (fd: c_int, offset: off_t, whence: c_int) -> off_t {
-        on_fd(Class::Seek, fd, |process| process.lseek(fd, offset, whence))
+        on_fd(Class::Seek, fd, |process| process.contents().lseek(fd, offset, whence))
             .unwrap_or_else(|| direct::lseek(fd, offset, whence))
     }
 
     fn truncate | truncate64 (path: *const c_char, len: off_t) -> c_int {
-        on_path(Class::Size, libc::AT_FDCWD, path, |process, path| process.truncate(path, len))
+        on_path(Class::Size, libc::AT_FDCWD, path, |process, path| {
+            process.contents().truncate(path, len)
+        })
             .unwrap_or_else(|| direct::truncate(path, len))
     }
 
     fn ftruncate | ftruncate64 (fd: c_int, len: off_t) -> c_int {
-        on_fd(Class::Size, fd, |process| process.ftruncate(fd, len))
+        on_fd(Class::Size, fd, |process| process.contents().ftruncate(fd, len))
             .unwrap_or_else(|| direct::ftruncate(fd, len))
     }
 
     fn fallocate | fallocate64 (fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
-        on_fd(Class::Size, fd, |process| process.fallocate(fd, mode, offset, len))
+        on_fd(Class::Size, fd, |process| process.contents().fallocate(fd, mode, offset, len))
             .unwrap_or_else(|| direct::fallocate(fd, mode, offset, len))
     }
 
     fn posix_fallocate | posix_fallocate64 (fd: c_int, offset: off_t, len: off_t) -> c_int {
-        numbered(fd, Class::Size, |process| process.posix_fallocate(fd, offset, len))
+        numbered(fd, Class::Size, |process| process.contents().posix_fallocate(fd, offset, len))
             .unwrap_or_else(|| real::posix_fallocate(fd, offset, len))
     }
 
     fn posix_fadvise | posix_fadvise64 (
         fd: c_int, offset: off_t, len: off_t, advice: c_int
     ) -> c_int {
-        numbered(fd, Class::Other, |process| process.posix_fadvise(fd, offset, len, advice))
+        numbered(fd, Class::Other, |process| {
+            process.contents().posix_fadvise(fd, offset, len, advice)
+        })
             .unwrap_or_else(|| real::posix_fadvise(fd, offset, len, advice))
     }
 
     fn readahead (fd: c_int, offset: off_t, count: size_t) -> ssize_t {
-        on_fd(Class::Other, fd, |process| process.readahead(fd, offset, count))
+        on_fd(Class::Other, fd, |process| process.contents().readahead(fd, offset, count))
             .map_or_else(|| real::readahead(fd, offset, count), |result| result as ssize_t)
     }
 
     fn fsync (fd: c_int) -> c_int {
-        on_fd(Class::Sync, fd, |process| process.fsync(fd)).unwrap_or_else(|| direct::fsync(fd))
+        on_fd(Class::Sync, fd, |process| process.contents().fsync(fd))
+            .unwrap_or_else(|| direct::fsync(fd))
     }
 
     fn fdatasync (fd: c_int) -> c_int {
-        on_fd(Class::Sync, fd, |process| process.fdatasync(fd))
+        on_fd(Class::Sync, fd, |process| process.contents().fdatasync(fd))
             .unwrap_or_else(|| direct::fdatasync(fd))
     }
 
     fn syncfs (fd: c_int) -> c_int {
-        on_fd(Class::Sync, fd, |process| process.syncfs(fd)).unwrap_or_else(|| real::syncfs(fd))
+        on_fd(Class::Sync, fd, |process| process.contents().syncfs(fd))
+            .unwrap_or_else(|| real::syncfs(fd))
     }
 
     fn sync () -> () {
         if let Some(process) = process() {
-            guard::run(|| process.sync());
+            guard::run(|| process.contents().sync());
         }
         real::sync();
     }
 
     fn sync_file_range (fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
-        on_fd(Class::Sync, fd, |process| process.sync_file_range(fd, offset, len, flags))
+        on_fd(Class::Sync, fd, |process| process.contents().sync_file_range(fd, offset, len, flags))
             .unwrap_or_else(|| real::sync_file_range(fd, offset, len, flags))
     }
 
@@ -272,8 +279,9 @@ export! {
             let mut from_at = served!(memory::load_optional(from_offset));
             let mut to_at = served!(memory::load_optional(to_offset));
             let len = len.min(TRANSFER_BYTES_MAX);
-            let copied =
-                process.copy_file_range(from, from_at.as_mut(), to, to_at.as_mut(), len, flags);
+            let contents = process.contents();
+            let copied = contents
+                .copy_file_range(from, from_at.as_mut(), to, to_at.as_mut(), len, flags);
             // As the kernel does: if the new offsets cannot be stored, the bytes have been copied
             // all the same.
             if matches!(copied, Served::Done(Ok(1..))) {
@@ -296,8 +304,8 @@ export! {
         let sent = answer_moving(process, Class::Copy, &[out, from], moved, |process| {
             let mut at = served!(memory::load_optional(offset));
             let count = count.min(TRANSFER_BYTES_MAX);
-            let sent = if process.owns(out) {
-                process.sendfile(out, from, at.as_mut(), count)
+            let sent = if process.table().owns(out) {
+                process.contents().sendfile(out, from, at.as_mut(), count)
             } else {
                 sending::send(process, out, from, at.as_mut(), count)
             };
@@ -312,7 +320,8 @@ export! {
 
 /// Checks whether one of these descriptors is served, or is from now on.
 fn any_is_served(process: &posix::Process, fds: &[c_int]) -> bool {
-    let is_served = |fd| process.owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
+    let is_served =
+        |fd| process.table().owns(fd) || inherited::is_served_now(process, Class::Copy, fd);
     // Asks for each descriptor, even after one that is served: the question is what starts serving
     // it.
     fds.iter().fold(false, |any, &fd| any | is_served(fd))
@@ -329,7 +338,7 @@ fn numbered(
     class: Class,
     f: impl FnOnce(&posix::Process) -> Served<()>,
 ) -> Option<c_int> {
-    let process = process().filter(|process| process.owns(fd) && !guard::is_inside())?;
+    let process = process().filter(|process| process.table().owns(fd) && !guard::is_inside())?;
     let result = answer(process, class, &[fd], f)?;
     Some(result.err().map_or(0, Errno::raw_os_error))
 }

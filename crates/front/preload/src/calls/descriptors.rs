@@ -23,7 +23,11 @@ pub(super) fn open_at(
     mode: mode_t,
 ) -> Option<c_int> {
     let opened = on_path(Class::Open, dirfd, path, |process, path| {
-        if opens_in_user_space() { process.open(dirfd, path, flags, mode) } else { Served::Kernel }
+        if opens_in_user_space() {
+            process.contents().open(dirfd, path, flags, mode)
+        } else {
+            Served::Kernel
+        }
     });
     opened.map(standard_stream)
 }
@@ -60,7 +64,7 @@ export! {
     }
 
     fn close | __close (fd: c_int) -> c_int {
-        on_fd(Class::Close, fd, |process| process.close(fd)).unwrap_or_else(|| {
+        on_fd(Class::Close, fd, |process| process.descriptors().close(fd)).unwrap_or_else(|| {
             if is_hidden_in_table(fd) {
                 return fail::<c_int>(Errno::BADF);
             }
@@ -73,7 +77,7 @@ export! {
     fn close_range (first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let closed = process().and_then(|process| {
             answer(process, Class::Close, &[], |process| {
-                process.close_range(first, last, flags as u32)
+                process.descriptors().close_range(first, last, flags as u32)
             })
         });
         closed.or_else(|| close_range_in_table(first, last, flags)).map_or_else(
@@ -90,7 +94,7 @@ export! {
         let first_open = first.max(0) as u32;
         let closed = process().and_then(|process| {
             answer(process, Class::Close, &[], |process| {
-                process.close_range(first_open, u32::MAX, 0)
+                process.descriptors().close_range(first_open, u32::MAX, 0)
             })
         });
         let closed = closed.or_else(|| close_range_in_table(first_open, u32::MAX, 0));
@@ -101,7 +105,7 @@ export! {
     }
 
     fn dup (fd: c_int) -> c_int {
-        let duplicate = on_fd(Class::Descriptor, fd, |process| process.dup(fd));
+        let duplicate = on_fd(Class::Descriptor, fd, |process| process.descriptors().dup(fd));
         duplicate.map(standard_stream).unwrap_or_else(|| {
             before_fd();
             direct::dup(fd)
@@ -112,7 +116,7 @@ export! {
         if is_hidden_in_table(new) {
             return fail::<c_int>(Errno::BUSY);
         }
-        duplicate(old, new, |process| process.dup2(old, new))
+        duplicate(old, new, |process| process.descriptors().dup2(old, new))
             .unwrap_or_else(|| direct::dup2(old, new))
     }
 
@@ -120,7 +124,7 @@ export! {
         if is_hidden_in_table(new) {
             return fail::<c_int>(Errno::BUSY);
         }
-        duplicate(old, new, |process| process.dup3(old, new, flags))
+        duplicate(old, new, |process| process.descriptors().dup3(old, new, flags))
             .unwrap_or_else(|| direct::dup3(old, new, flags))
     }
 
@@ -160,10 +164,14 @@ export! {
                 on_fd(Class::Descriptor, fd, |_| Served::<()>::Kernel)
             }
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument))
+                on_fd(Class::Descriptor, fd, |process| {
+                    process.descriptors().fcntl(fd, command, argument)
+                })
                     .map(standard_stream)
             }
-            _ => on_fd(Class::Descriptor, fd, |process| process.fcntl(fd, command, argument)),
+            _ => on_fd(Class::Descriptor, fd, |process| {
+                process.descriptors().fcntl(fd, command, argument)
+            }),
         };
         answered.unwrap_or_else(|| {
             if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
@@ -175,10 +183,10 @@ export! {
 
     fn flock (fd: c_int, operation: c_int) -> c_int {
         on_fd(Class::Lock, fd, |process| {
-            let at_once = process.flock(fd, operation | libc::LOCK_NB);
+            let at_once = process.contents().flock(fd, operation | libc::LOCK_NB);
             let waits = operation & libc::LOCK_NB == 0;
             if waits && at_once == Served::Done(Err(Errno::AGAIN)) {
-                guard::outside(|| process.flock(fd, operation))
+                guard::outside(|| process.contents().flock(fd, operation))
             } else {
                 at_once
             }
@@ -274,7 +282,7 @@ const F_SET_FILE_RW_HINT: c_int = 1038;
 /// Returns the error for a call that takes this file for another kind: `what`, unless the
 /// descriptor is closed or stands for a path only.
 fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
-    match process.fcntl(fd, libc::F_GETFL, 0) {
+    match process.descriptors().fcntl(fd, libc::F_GETFL, 0) {
         Served::Done(Err(err)) => err,
         Served::Done(Ok(flags)) if flags & libc::O_PATH != 0 => Errno::BADF,
         _ => what,
@@ -284,7 +292,7 @@ fn wrong_kind(process: &Process, fd: c_int, what: Errno) -> Errno {
 /// Returns the error for a call that takes a file of a pool for another kind; `None` if the file is
 /// not a pool's.
 pub(super) fn refusal(fd: c_int, what: Errno) -> Option<Errno> {
-    let process = process().filter(|process| process.owns(fd) && !guard::is_inside())?;
+    let process = process().filter(|process| process.table().owns(fd) && !guard::is_inside())?;
     guard::run(|| wrong_kind(process, fd, what))
 }
 
@@ -293,7 +301,8 @@ fn no_terminal(fd: c_int) -> Option<Errno> {
 }
 
 fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) -> Option<c_int> {
-    let process = process().filter(|process| process.owns(old) || process.owns(new))?;
+    let process =
+        process().filter(|process| process.table().owns(old) || process.table().owns(new))?;
     let answered = answer(process, Class::Descriptor, &[old, new], f)?;
     if answered.is_ok() {
         // The number may have belonged to a file that Chell-Direct serves.
@@ -319,14 +328,14 @@ fn close_range_in_table(first: c_uint, last: c_uint, flags: c_int) -> Option<Res
         forget_table();
     }
     let process = table().filter(|_| first <= last)?;
-    Some(process.close_range_in_kernel(first, last, flags as u32))
+    Some(process.descriptors().close_range_in_kernel(first, last, flags as u32))
 }
 
 /// Returns the error for a lock that cannot be read: no descriptor of `O_PATH` can be locked
 /// anyway.
 #[cold]
 fn refuse_lock(process: &Process, fd: c_int, err: Errno) -> Served<()> {
-    match process.fcntl(fd, libc::F_GETFL, 0) {
+    match process.descriptors().fcntl(fd, libc::F_GETFL, 0) {
         Served::Done(Ok(flags)) if flags & libc::O_PATH != 0 => Served::Done(Err(Errno::BADF)),
         Served::Done(Ok(_)) => Served::Done(Err(err)),
         Served::Done(Err(err)) => Served::Done(Err(err)),
@@ -340,9 +349,9 @@ fn lock_record(process: &Process, fd: c_int, command: c_int, lock: &mut libc::fl
     let at_once = match command {
         libc::F_SETLKW => libc::F_SETLK,
         libc::F_OFD_SETLKW => libc::F_OFD_SETLK,
-        _ => return process.fcntl_lock(fd, command, lock),
+        _ => return process.contents().fcntl_lock(fd, command, lock),
     };
-    match process.fcntl_lock(fd, at_once, lock) {
+    match process.contents().fcntl_lock(fd, at_once, lock) {
         Served::Done(Err(Errno::AGAIN | Errno::ACCESS)) => Served::Kernel,
         result => result,
     }
@@ -387,11 +396,11 @@ fn control(process: &Process, fd: c_int, request: c_ulong, argument: c_long) -> 
     /// The letter of requests to terminals.
     const TERMINAL: c_ulong = 0x54;
     match request {
-        libc::FIOCLEX => process.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()),
-        libc::FIONCLEX => process.fcntl(fd, libc::F_SETFD, 0),
+        libc::FIOCLEX => process.descriptors().fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC.into()),
+        libc::FIONCLEX => process.descriptors().fcntl(fd, libc::F_SETFD, 0),
         libc::FIONREAD => {
             let (Served::Done(Ok(stat)), Served::Done(Ok(offset))) =
-                (process.fstat(fd), process.lseek(fd, 0, libc::SEEK_CUR))
+                (process.names().fstat(fd), process.contents().lseek(fd, 0, libc::SEEK_CUR))
             else {
                 return Served::Kernel;
             };

@@ -151,7 +151,9 @@ fn real_path(path: *const c_char) -> Option<(Vec<u8>, Result<(), Errno>)> {
         }
         start = CStr::from_bytes_until_nul(&cwd).ok()?.to_bytes().to_vec();
     }
-    if !process.leads_to_pool(&start) && !process.leads_to_pool(&join(&start, path).0) {
+    if !process.contents().leads_to_pool(&start)
+        && !process.contents().leads_to_pool(&join(&start, path).0)
+    {
         return None;
     }
     let mut resolved = Resolved(start);

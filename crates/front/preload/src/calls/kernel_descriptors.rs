@@ -2,7 +2,7 @@
 //! concern files in pools.
 //!
 //! Before each, the library closes the numbers that are parked for the next file
-//! (`posix::Process::unpark`), so that the kernel gives the program the lowest free descriptor.
+//! (`unpark` of [`posix::Process::fd_allocator`]), so that the kernel gives the program the lowest free descriptor.
 
 #![allow(unsafe_code)]
 

@@ -118,11 +118,11 @@ impl Stream {
 /// Writes entries to `buf`, in the form of `getdents64`; returns their bytes. `EINVAL` if the first
 /// does not fit.
 fn entries(fd: c_int, buf: &mut [u8]) -> Result<usize, Errno> {
-    if let Some(process) = process().filter(|process| process.owns(fd)) {
+    if let Some(process) = process().filter(|process| process.table().owns(fd)) {
         let mut len = 0;
         let mut full = false;
         let listed = answer(process, Class::List, &[fd], |process| {
-            process.getdents(fd, &mut |item| {
+            process.names().getdents(fd, &mut |item| {
                 match write_entry(&mut buf[len..], item) {
                     Some(more) => len += more,
                     None => full = true,
@@ -166,7 +166,7 @@ export! {
         };
         match fd {
             -1 => std::ptr::null_mut(),
-            fd if process().is_some_and(|process| process.owns(fd)) => Stream::open(fd),
+            fd if process().is_some_and(|process| process.table().owns(fd)) => Stream::open(fd),
             // libc makes its stream of the descriptor that `openat` returned.
             fd => {
                 let dir = real::fdopendir(fd);
@@ -179,7 +179,7 @@ export! {
     }
 
     fn fdopendir (fd: c_int) -> *mut DIR {
-        if !process().is_some_and(|process| process.owns(fd)) {
+        if !process().is_some_and(|process| process.table().owns(fd)) {
             return real::fdopendir(fd);
         }
         let mut stat: libc::stat = std::mem::zeroed();
@@ -289,7 +289,7 @@ export! {
     }
 
     fn getdents64 (fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-        if !process().is_some_and(|process| process.owns(fd)) {
+        if !process().is_some_and(|process| process.table().owns(fd)) {
             return real::getdents64(fd, buf, len);
         }
         // An entry is written whole or not at all, so alignment does not matter.

@@ -95,7 +95,7 @@ impl Mapping {
     fn is_ours(&self) -> bool {
         let address = self.range.start;
         ::pool::is_mapped(address)
-            || process().is_some_and(|process| process.shares(address))
+            || process().is_some_and(|process| process.table().shares(address))
             || direct::made().is_some_and(|direct| direct.has_memory_in(&self.range))
     }
 

@@ -1,5 +1,5 @@
 //! Mappings of files. A mapping of a pool's file may map the pool's own memory; the library then
-//! also handles calls on its addresses ([`posix::Process::mmap`]).
+//! also handles calls on its addresses ([`posix::Process::promotions`]).
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,9 @@ use crate::{direct, guard, mounts, real};
 
 /// Returns the process layer if it has mapped some of these addresses directly.
 fn mapped(address: *mut c_void, len: size_t) -> Option<&'static Process> {
-    process().filter(|process| process.maps_directly(address.addr(), len) && !guard::is_inside())
+    process().filter(|process| {
+        process.promotions().maps_directly(address.addr(), len) && !guard::is_inside()
+    })
 }
 
 /// Runs a call by which the kernel maps something at an address; with `fixed`, in place of an
@@ -29,7 +31,9 @@ fn map_by_kernel(
     match mapped(address, len).filter(|_| fixed) {
         Some(process) => {
             let _inside = guard::Inside::enter();
-            process.replace_mapping(address.addr(), len, call, |at| *at != libc::MAP_FAILED)
+            process
+                .promotions()
+                .replace_mapping(address.addr(), len, call, |at| *at != libc::MAP_FAILED)
         }
         None => call(),
     }
@@ -66,11 +70,11 @@ export! {
             guard::run(|| posix::update_kernel_size(fd, mounts::is_served_device));
             by_kernel()
         };
-        if !process.owns(fd) {
+        if !process.table().owns(fd) {
             return by_kernel();
         }
         let mapped = answer(process, Class::Map, &[fd], |process| {
-            process.mmap(address as usize, len, protection, flags, fd, offset)
+            process.contents().mmap(address as usize, len, protection, flags, fd, offset)
         });
         mapped.map_or_else(by_kernel, to_address)
     }
@@ -78,7 +82,7 @@ export! {
     fn munmap | __munmap (address: *mut c_void, len: size_t) -> c_int {
         let by_kernel = || real::munmap(address, len);
         let Some(process) = mapped(address, len) else { return by_kernel() };
-        answer(process, Class::Map, &[], |process| process.munmap(address.addr(), len))
+        answer(process, Class::Map, &[], |process| process.promotions().munmap(address.addr(), len))
             .map_or_else(by_kernel, to_c)
     }
 
@@ -92,7 +96,7 @@ export! {
         };
         let Some(process) = mapped(address, old_len.max(1)) else { return by_kernel() };
         let moved = answer(process, Class::Map, &[], |process| {
-            process.mremap(address.addr(), old_len, new_len, flags, new.addr())
+            process.promotions().mremap(address.addr(), old_len, new_len, flags, new.addr())
         });
         moved.map_or_else(by_kernel, to_address)
     }
@@ -100,7 +104,9 @@ export! {
     fn msync (address: *mut c_void, len: size_t, flags: c_int) -> c_int {
         let by_kernel = || real::msync(address, len, flags);
         let Some(process) = mapped(address, len) else { return by_kernel() };
-        answer(process, Class::Sync, &[], |process| process.msync(address.addr(), len, flags))
+        answer(process, Class::Sync, &[], |process| {
+            process.promotions().msync(address.addr(), len, flags)
+        })
             .map_or_else(by_kernel, to_c)
     }
 
@@ -115,7 +121,9 @@ export! {
     fn madvise | __madvise (address: *mut c_void, len: size_t, advice: c_int) -> c_int {
         let by_kernel = || real::madvise(address, len, advice);
         let Some(process) = mapped(address, len) else { return by_kernel() };
-        answer(process, Class::Map, &[], |process| process.madvise(address.addr(), len, advice))
+        answer(process, Class::Map, &[], |process| {
+            process.promotions().madvise(address.addr(), len, advice)
+        })
             .map_or_else(by_kernel, to_c)
     }
 
@@ -127,7 +135,7 @@ export! {
         let start = address.map_addr(|at| at - at % rustix::param::page_size());
         let Some(process) = mapped(start, len) else { return by_kernel() };
         let remapped = answer(process, Class::Map, &[], |process| {
-            process.remap_file_pages(address.addr(), len, protection, page)
+            process.promotions().remap_file_pages(address.addr(), len, protection, page)
         });
         remapped.map_or_else(by_kernel, to_c)
     }
@@ -145,7 +153,7 @@ export! {
 /// Counts the mappings that become writable.
 fn may_protect(address: *mut c_void, len: size_t, protection: c_int) -> Result<(), Errno> {
     let Some(process) = mapped(address, len) else { return Ok(()) };
-    match guard::run(|| process.mprotect(address.addr(), len, protection)) {
+    match guard::run(|| process.promotions().mprotect(address.addr(), len, protection)) {
         Some(Served::Done(Err(err))) => Err(err),
         _ => Ok(()),
     }

@@ -15,15 +15,17 @@ use crate::{cwd, direct, guard, memory, real};
 
 fn unlink_at(dirfd: c_int, path: *const c_char, flags: c_int) -> Option<c_int> {
     direct::names_change();
-    on_path(Class::Names, dirfd, path, |process, path| process.unlink(dirfd, path, flags))
+    on_path(Class::Names, dirfd, path, |process, path| process.names().unlink(dirfd, path, flags))
 }
 
 fn make_directory(dirfd: c_int, path: *const c_char, mode: mode_t) -> Option<c_int> {
-    on_path(Class::Names, dirfd, path, |process, path| process.mkdir(dirfd, path, mode))
+    on_path(Class::Names, dirfd, path, |process, path| process.names().mkdir(dirfd, path, mode))
 }
 
 fn make_node(dirfd: c_int, path: *const c_char, mode: mode_t, dev: dev_t) -> Option<c_int> {
-    on_path(Class::Names, dirfd, path, |process, path| process.mknod(dirfd, path, mode, dev))
+    on_path(Class::Names, dirfd, path, |process, path| {
+        process.names().mknod(dirfd, path, mode, dev)
+    })
 }
 
 fn make_link(
@@ -32,13 +34,13 @@ fn make_link(
     flags: c_int,
 ) -> Option<c_int> {
     on_paths(Class::Names, from, to, |process, from_path, to_path| {
-        process.link(from.0, from_path, to.0, to_path, flags)
+        process.names().link(from.0, from_path, to.0, to_path, flags)
     })
 }
 
 fn make_symlink(target: *const c_char, dirfd: c_int, path: *const c_char) -> Option<c_int> {
     on_path(Class::Names, dirfd, path, |process, path| {
-        process.symlink(served!(memory::string(target)), dirfd, path)
+        process.names().symlink(served!(memory::string(target)), dirfd, path)
     })
 }
 
@@ -49,7 +51,7 @@ fn rename_at(
 ) -> Option<c_int> {
     direct::names_change();
     on_paths(Class::Names, from, to, |process, from_path, to_path| {
-        process.rename(from.0, from_path, to.0, to_path, flags)
+        process.names().rename(from.0, from_path, to.0, to_path, flags)
     })
 }
 
@@ -60,7 +62,7 @@ fn read_link(dirfd: c_int, path: *const c_char, buf: *mut c_char, size: size_t) 
             return Served::Done(Err(Errno::INVAL));
         }
         let size = size.min(libc::PATH_MAX as usize);
-        memory::fill(buf.cast(), size, |buf| process.readlink(dirfd, path, buf))
+        memory::fill(buf.cast(), size, |buf| process.names().readlink(dirfd, path, buf))
     })
 }
 
@@ -69,7 +71,7 @@ fn leads_here(process: &Process, path: &CStr) -> bool {
     let inode = |path: &[u8]| {
         // SAFETY: plain numbers, for which zeroes are valid.
         let mut st: Unaligned<libc::stat> = unsafe { std::mem::zeroed() };
-        let found = guard::run(|| process.stat(AT_FDCWD, path, 0, || Ok(&mut st)));
+        let found = guard::run(|| process.names().stat(AT_FDCWD, path, 0, || Ok(&mut st)));
         matches!(found, Some(Served::Done(Ok(())))).then(|| ({ st.0.st_dev }, { st.0.st_ino }))
     };
     inode(b".").is_some_and(|here| inode(path.to_bytes()) == Some(here))
@@ -205,7 +207,7 @@ export! {
     }
 
     fn chdir (path: *const c_char) -> c_int {
-        on_path(Class::Names, AT_FDCWD, path, |process, path| process.chdir(path))
+        on_path(Class::Names, AT_FDCWD, path, |process, path| process.names().chdir(path))
             .unwrap_or_else(|| cwd::changed_by_kernel(process(), real::chdir(path)))
     }
 
@@ -218,7 +220,7 @@ export! {
             return known;
         }
         let mut path = [0; libc::PATH_MAX as usize];
-        let len = match guard::run(|| process.getcwd(&mut path)) {
+        let len = match guard::run(|| process.names().getcwd(&mut path)) {
             None | Some(Served::Kernel) => return known,
             Some(Served::Done(found)) => found,
         };
@@ -265,7 +267,7 @@ export! {
     }
 
     fn fchdir (fd: c_int) -> c_int {
-        on_fd(Class::Names, fd, |process| process.fchdir(fd))
+        on_fd(Class::Names, fd, |process| process.names().fchdir(fd))
             .unwrap_or_else(|| cwd::changed_by_kernel(process(), real::fchdir(fd)))
     }
 }

@@ -69,7 +69,7 @@ impl Request {
 
 /// Checks whether a file is served under this descriptor.
 fn is_served(fd: c_int) -> bool {
-    process().is_some_and(|process| process.owns(fd))
+    process().is_some_and(|process| process.table().owns(fd))
 }
 
 /// Makes the descriptor of a request the kernel's.
@@ -91,7 +91,7 @@ fn stand_in() -> Option<c_int> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let opened = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty()).ok()?;
     let opened = rustix::fd::IntoRawFd::into_raw_fd(opened);
-    let hidden = process()?.hide(opened).ok()?;
+    let hidden = process()?.fd_allocator().hide(opened).ok()?;
     match NULL.compare_exchange(known, hidden, AcqRel, Acquire) {
         Ok(_) => Some(hidden),
         // Another thread's descriptor serves as well; this one stays open until the process ends.

@@ -74,12 +74,12 @@ pub(super) fn send(
     at: Option<&mut off_t>,
     count: size_t,
 ) -> Served<usize> {
-    let Some(target) = Target::of(out).filter(|_| process.owns(from)) else {
+    let Some(target) = Target::of(out).filter(|_| process.table().owns(from)) else {
         return Served::Kernel;
     };
     let start = match &at {
         Some(at) => **at,
-        None => match process.lseek(from, 0, libc::SEEK_CUR) {
+        None => match process.contents().lseek(from, 0, libc::SEEK_CUR) {
             Served::Done(Ok(offset)) => offset,
             _ => return Served::Kernel,
         },
@@ -89,7 +89,7 @@ pub(super) fn send(
     let mut failed = None;
     while sent < count && failed.is_none() {
         let room = buf.len().min(count - sent);
-        let read = match process.pread(from, &mut buf[..room], start + sent as off_t) {
+        let read = match process.contents().pread(from, &mut buf[..room], start + sent as off_t) {
             Served::Done(Ok(0)) => break,
             Served::Done(Ok(read)) => read,
             // The kernel reports the error.
@@ -111,7 +111,7 @@ pub(super) fn send(
     }
     match at {
         Some(at) => *at = start + sent as off_t,
-        None => drop(process.lseek(from, start + sent as off_t, libc::SEEK_SET)),
+        None => drop(process.contents().lseek(from, start + sent as off_t, libc::SEEK_SET)),
     }
     Served::Done(Ok(sent))
 }

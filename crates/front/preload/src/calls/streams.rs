@@ -93,7 +93,7 @@ fn open_stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
 /// `EINVAL`: the descriptor does not allow what the mode asks for.
 fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     let process = process()?;
-    if !process.owns(fd) || guard::is_inside() {
+    if !process.table().owns(fd) || guard::is_inside() {
         return None;
     }
     let mode = Mode::read(mode)?;

@@ -36,7 +36,7 @@ pub(super) fn give_polled(fds: *const pollfd, count: nfds_t) {
     let Some(process) = process() else { return };
     for polled in listed(fds, count as usize).chunks_exact(size_of::<pollfd>()) {
         for fd in integers(&polled[..size_of::<c_int>()], c_int::from_ne_bytes) {
-            if process.owns(fd) {
+            if process.table().owns(fd) {
                 let _ = give_to_kernel(&[fd]);
             }
         }
@@ -52,7 +52,7 @@ pub(super) fn give_selected(count: c_int, sets: [*const fd_set; 3]) -> Result<()
         {
             for fd in (0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| (64 * at + bit) as c_int)
             {
-                if fd < count && process.owns(fd) {
+                if fd < count && process.table().owns(fd) {
                     give_to_kernel(&[fd])?;
                 }
             }

@@ -37,7 +37,7 @@ fn get(
 ) -> Option<ssize_t> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
         let name = served!(name_at(name));
-        fill(value, fillable(size), |value| process.getxattr(path, name, value, flags))
+        fill(value, fillable(size), |value| process.names().getxattr(path, name, value, flags))
     })
 }
 
@@ -51,19 +51,19 @@ fn set(
 ) -> Option<c_int> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
         let (name, value) = (served!(name_at(name)), served!(value_at(value, size)));
-        process.setxattr(path, name, value, how, flags)
+        process.names().setxattr(path, name, value, how, flags)
     })
 }
 
 fn list(path: *const c_char, names: *mut c_char, size: size_t, flags: c_int) -> Option<ssize_t> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        fill(names.cast(), fillable(size), |names| process.listxattr(path, names, flags))
+        fill(names.cast(), fillable(size), |names| process.names().listxattr(path, names, flags))
     })
 }
 
 fn remove(path: *const c_char, name: *const c_char, flags: c_int) -> Option<c_int> {
     on_path(Class::Xattr, AT_FDCWD, path, |process, path| {
-        process.removexattr(path, served!(name_at(name)), flags)
+        process.names().removexattr(path, served!(name_at(name)), flags)
     })
 }
 
@@ -86,7 +86,7 @@ export! {
     ) -> ssize_t {
         on_fd(Class::Xattr, fd, |process| {
             let name = served!(name_at(name));
-            fill(value, fillable(size), |value| process.fgetxattr(fd, name, value))
+            fill(value, fillable(size), |value| process.names().fgetxattr(fd, name, value))
         })
         .unwrap_or_else(|| real::fgetxattr(fd, name, value, size))
     }
@@ -110,7 +110,7 @@ export! {
     ) -> c_int {
         on_fd(Class::Xattr, fd, |process| {
             let (name, value) = (served!(name_at(name)), served!(value_at(value, size)));
-            process.fsetxattr(fd, name, value, how)
+            process.names().fsetxattr(fd, name, value, how)
         })
         .unwrap_or_else(|| real::fsetxattr(fd, name, value, size, how))
     }
@@ -126,7 +126,7 @@ export! {
 
     fn flistxattr (fd: c_int, names: *mut c_char, size: size_t) -> ssize_t {
         on_fd(Class::Xattr, fd, |process| {
-            fill(names.cast(), fillable(size), |names| process.flistxattr(fd, names))
+            fill(names.cast(), fillable(size), |names| process.names().flistxattr(fd, names))
         })
         .unwrap_or_else(|| real::flistxattr(fd, names, size))
     }
@@ -141,7 +141,7 @@ export! {
     }
 
     fn fremovexattr (fd: c_int, name: *const c_char) -> c_int {
-        on_fd(Class::Xattr, fd, |process| process.fremovexattr(fd, served!(name_at(name))))
+        on_fd(Class::Xattr, fd, |process| process.names().fremovexattr(fd, served!(name_at(name))))
             .unwrap_or_else(|| real::fremovexattr(fd, name))
     }
 }

@@ -1,6 +1,6 @@
-//! Pools that are attached by one thread while others need them, or fork.
+//! Attaching of pools by one thread while other threads need them, or fork.
 
-use crate::common::{Engine, World, done, stat};
+use crate::common::{TestEngine, TestWorld, done, stat};
 use crate::promote::in_child;
 use posix::{Errno, Served};
 use std::os::unix::ffi::OsStrExt;
@@ -8,19 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Another mount of a process, whose attaching counts itself and goes on for a while.
+/// A second mount of a process, whose attaching counts itself and takes a while.
 struct Slow {
-    world: World,
+    world: TestWorld,
     home: tempfile::TempDir,
     begun: Arc<AtomicU32>,
 }
 
 impl Slow {
     fn new(goes_on: Duration) -> Self {
-        let world = World::new(Engine::Bpfs);
+        let world = TestWorld::new(TestEngine::Bpfs);
         let home = tempfile::tempdir().unwrap();
         let mountpoint = home.path().as_os_str().as_bytes().to_vec();
-        let mut spec = World::spec(mountpoint, &world.table, &World::pool(Engine::Bpfs));
+        let mut spec =
+            TestWorld::spec(mountpoint, &world.table, &TestWorld::pool(TestEngine::Bpfs));
         let begun = Arc::new(AtomicU32::new(0));
         let (attach, count) = (spec.attach, begun.clone());
         spec.attach = Box::new(move || {
@@ -54,7 +55,7 @@ impl Slow {
     }
 }
 
-/// What a thread opens while another attaches is served like what it opens later.
+/// A file that a thread opens while another attaches is served like later ones.
 #[test]
 fn others_wait_for_a_thread_that_attaches() {
     let slow = Slow::new(Duration::from_millis(100));
@@ -63,7 +64,7 @@ fn others_wait_for_a_thread_that_attaches() {
     slow.world.remove_all();
 }
 
-/// A fork in the middle: the child has the pool, and counts as one of its users.
+/// A fork meanwhile: the child has the pool, and counts as one of its users.
 #[test]
 fn a_fork_waits_for_a_thread_that_attaches() {
     let slow = Slow::new(Duration::from_millis(100));
@@ -72,8 +73,8 @@ fn a_fork_waits_for_a_thread_that_attaches() {
     slow.world.remove_all();
 }
 
-/// Where attaching goes on for too long, others go to the kernel instead, and a child leaves the pool to it:
-/// the thread that attaches is not there, and what it holds is held for good.
+/// If attaching takes too long, other threads leave the pool to the kernel. So does a forked child,
+/// which lacks the attaching thread, so that its locks are never given back.
 #[test]
 fn nobody_waits_for_ever() {
     let slow = Slow::new(Duration::from_millis(2500));
@@ -85,13 +86,13 @@ fn nobody_waits_for_ever() {
     slow.world.remove_all();
 }
 
-/// A call that attaching itself makes does not wait for it.
+/// A call that attaching itself makes does not wait for attaching.
 #[test]
 fn a_thread_does_not_wait_for_itself() {
-    let world = Arc::new(World::new(Engine::Bpfs));
+    let world = Arc::new(TestWorld::new(TestEngine::Bpfs));
     let home = tempfile::tempdir().unwrap();
     let path = home.path().as_os_str().as_bytes().to_vec();
-    let mut spec = World::spec(path.clone(), &world.table, &World::pool(Engine::Bpfs));
+    let mut spec = TestWorld::spec(path.clone(), &world.table, &TestWorld::pool(TestEngine::Bpfs));
     let (caller, below) = (Arc::downgrade(&world), path.clone());
     spec.attach = Box::new(move || {
         let world = caller.upgrade().unwrap();

@@ -1,12 +1,12 @@
-//! Which descriptor is given out, against POSIX's rule: the lowest that is free. Random openings, closings and
-//! duplicates of files in the pool, between descriptors that the kernel alone gives out and takes
-//! back, under a limit that is often reached.
+//! POSIX's rule for new descriptors: the lowest that is free. Random calls open, close and
+//! duplicate files in the pool, between descriptors that the kernel alone gives out and takes back,
+//! under a limit that is often reached.
 //!
-//! `KEEPSTONE_OPS` says how many calls (100 000), `KEEPSTONE_SEED` which sequence.
+//! `KEEPSTONE_OPS` sets the number of calls (100 000), `KEEPSTONE_SEED` the sequence.
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine, stat};
 use posix::{Errno, Served};
 use rng::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,33 +14,33 @@ use std::collections::BTreeMap;
 
 on_each_engine!(descriptors_are_the_lowest_that_are_free);
 
-/// Descriptors that this process may have: few, so that it runs out of them.
+/// Limit of this process's descriptors: low, so that it runs out of them.
 const LIMIT: i32 = 48;
 
-/// Whose a descriptor is.
+/// The owner of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The test program's, from before.
+    /// The test program, from before.
     Fixed,
-    /// The kernel's alone.
+    /// The kernel alone.
     Kernel,
     /// A file in the pool.
     Pool { cloexec: bool },
 }
 
-/// What the program has open, by POSIX.
-struct Model {
+/// The open descriptors of the program, by POSIX's rule.
+struct DescriptorModel {
     open: BTreeMap<i32, Whose>,
     rng: Rng,
 }
 
-impl Model {
+impl DescriptorModel {
     fn lowest(&self, min: i32) -> Result<i32, Errno> {
         let free = (min..LIMIT).find(|fd| !self.open.contains_key(fd));
         free.ok_or(Errno::MFILE)
     }
 
-    /// One of those that may be closed.
+    /// Draws a descriptor that may be closed.
     fn any(&mut self) -> Option<i32> {
         let open: Vec<i32> =
             self.open.iter().filter(|(_, w)| **w != Whose::Fixed).map(|(fd, _)| *fd).collect();
@@ -59,7 +59,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect(name))
 }
 
-/// Whether the kernel has the descriptor as it is said to be.
+/// Returns close-on-exec of a descriptor, if the kernel has it.
 fn flag_of(fd: i32) -> Option<bool> {
     // SAFETY: asks for a flag.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -70,34 +70,38 @@ fn last_errno() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// What a call on a closed descriptor answers must be `EBADF`, from us or from the kernel.
-fn check_closed(world: &World, fd: i32) {
+/// Checks that calls on a closed descriptor answer `EBADF`, here or from the kernel.
+fn check_closed(world: &TestWorld, fd: i32) {
     let p = &world.process;
-    assert!(matches!(p.fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.read(fd, &mut [0]), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
-    assert!(matches!(p.close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.names().fstat(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(
+        p.contents().read(fd, &mut [0]),
+        Served::Kernel | Served::Done(Err(Errno::BADF))
+    ));
+    assert!(matches!(p.descriptors().dup(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
+    assert!(matches!(p.descriptors().close(fd), Served::Kernel | Served::Done(Err(Errno::BADF))));
     let directory = stat(p, fd, b"a", 0);
     assert!(matches!(directory, Served::Kernel | Served::Done(Err(Errno::BADF))));
-    if p.owns(fd) {
-        // Before the kernel is asked, as the front end does it.
-        assert_eq!(p.promote(fd), Ok(()));
+    if p.table().owns(fd) {
+        // As in the front end, before a call of the kernel.
+        assert_eq!(p.promotions().promote(fd), Ok(()));
     }
     assert_eq!(flag_of(fd), None, "{fd} is closed");
 }
 
-fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
-    let world = World::new(engine);
+fn descriptors_are_the_lowest_that_are_free(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let flags = libc::O_RDWR | libc::O_CREAT;
     let fd = world.open("a", flags);
-    done(p.close(fd)).unwrap();
-    p.unpark();
+    done(p.descriptors().close(fd)).unwrap();
+    p.fd_allocator().unpark();
     let limit = Rlimit { current: Some(LIMIT as u64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     p.limits_changed();
     let open = (0..LIMIT).filter(|fd| flag_of(*fd).is_some()).map(|fd| (fd, Whose::Fixed));
-    let mut model = Model { open: open.collect(), rng: Rng::new(env("KEEPSTONE_SEED", 1)) };
+    let mut model =
+        DescriptorModel { open: open.collect(), rng: Rng::new(env("KEEPSTONE_SEED", 1)) };
     let path = world.path("a");
     let before = world.stage.count.load(std::sync::atomic::Ordering::Relaxed);
     let ops = env("KEEPSTONE_OPS", 100_000);
@@ -107,7 +111,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 let cloexec = model.rng.below(4) == 0;
                 let create = if model.rng.one_in(2) { flags } else { libc::O_RDONLY };
                 let flags = create | if cloexec { libc::O_CLOEXEC } else { 0 };
-                let got = done(p.open(libc::AT_FDCWD, &path, flags, 0o644));
+                let got = done(p.contents().open(libc::AT_FDCWD, &path, flags, 0o644));
                 model.give(model.lowest(0), got, Whose::Pool { cloexec });
             }
             8..=17 => {
@@ -115,13 +119,13 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 match model.open.remove(&fd) {
                     Some(Whose::Pool { cloexec }) => {
                         assert_eq!(flag_of(fd), Some(cloexec));
-                        assert_eq!(done(p.close(fd)), Ok(()));
+                        assert_eq!(done(p.descriptors().close(fd)), Ok(()));
                     }
                     _ => {
-                        assert!(!p.owns(fd));
+                        assert!(!p.table().owns(fd));
                         // SAFETY: a descriptor of this test.
                         assert_eq!(unsafe { libc::close(fd) }, 0);
-                        p.fd_freed(fd);
+                        p.fd_allocator().fd_freed(fd);
                     }
                 }
                 if model.rng.below(4) == 0 {
@@ -129,22 +133,22 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 }
             }
             18 => {
-                p.unpark();
+                p.fd_allocator().unpark();
                 // SAFETY: makes a descriptor.
                 let fd = unsafe { libc::dup(2) };
                 let got = if fd < 0 { Err(last_errno()) } else { Ok(fd) };
                 model.give(model.lowest(0), got, Whose::Kernel);
             }
             19 => {
-                // `accept`, say, that fails: what was parked is not missed.
-                p.unpark();
+                // A call such as `accept` that fails: the parked descriptors are not needed.
+                p.fd_allocator().unpark();
             }
             20 | 21 => {
-                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let Some(fd) = model.any().filter(|fd| p.table().owns(*fd)) else { continue };
                 let cloexec = model.rng.one_in(2);
                 let min = model.rng.below(8) as i32;
                 let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-                let got = done(p.fcntl(fd, cmd, min.into()));
+                let got = done(p.descriptors().fcntl(fd, cmd, min.into()));
                 model.give(model.lowest(min), got, Whose::Pool { cloexec });
             }
             22 => {
@@ -154,7 +158,7 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 if from == to || model.open.get(&to) == Some(&Whose::Fixed) {
                     continue;
                 }
-                match p.dup2(from, to) {
+                match p.descriptors().dup2(from, to) {
                     Served::Done(got) => assert_eq!(got, Ok(to)),
                     // SAFETY: descriptors of this test.
                     Served::Kernel => assert_eq!(unsafe { libc::dup2(from, to) }, to),
@@ -166,11 +170,11 @@ fn descriptors_are_the_lowest_that_are_free(engine: Engine) {
                 model.open.insert(to, whose);
             }
             _ => {
-                let Some(fd) = model.any().filter(|fd| p.owns(*fd)) else { continue };
+                let Some(fd) = model.any().filter(|fd| p.table().owns(*fd)) else { continue };
                 let cloexec = model.rng.one_in(2);
                 let flag = if cloexec { libc::FD_CLOEXEC } else { 0 };
-                assert_eq!(done(p.fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
-                assert_eq!(done(p.fcntl(fd, libc::F_GETFD, 0)), Ok(flag));
+                assert_eq!(done(p.descriptors().fcntl(fd, libc::F_SETFD, flag.into())), Ok(0));
+                assert_eq!(done(p.descriptors().fcntl(fd, libc::F_GETFD, 0)), Ok(flag));
                 model.open.insert(fd, Whose::Pool { cloexec });
             }
         }

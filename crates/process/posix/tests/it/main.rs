@@ -1,4 +1,4 @@
-//! The integration tests of `posix`, in one binary: nextest runs each test in a process of its own.
+//! The integration tests of `posix`, in one binary. nextest runs each test in a process of its own.
 
 mod attach;
 mod common;

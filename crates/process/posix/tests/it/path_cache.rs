@@ -1,7 +1,7 @@
-//! Cached paths are found as others find them who walk: whatever another process does to
-//! the directories of the path. Needs root.
+//! The path cache against walks, while another process changes the directories of the paths. Needs
+//! root.
 
-use crate::common::{Engine, World, become_user, done, on_each_engine, stat};
+use crate::common::{TestEngine, TestWorld, become_user, done, on_each_engine, stat};
 use posix::{Errno, Process, Served};
 use rng::Rng;
 use vfs::{Caller, FileKind, FileSystem, Ino, NewKind, NewNode, RenameFlags, SetAttr};
@@ -23,7 +23,7 @@ fn find(p: &Process, dirfd: i32, path: &[u8]) -> Result<Ino, Errno> {
     }
 }
 
-/// What a user who owns nothing finds, name by name.
+/// Walks as a user who owns nothing, name by name.
 fn walk(fs: &dyn FileSystem, start: Ino, names: &[&str]) -> Result<Ino, Errno> {
     names.iter().try_fold(start, |dir, name| {
         let attr = fs.getattr(dir)?;
@@ -40,7 +40,7 @@ fn names(rng: &mut Rng) -> Vec<&'static str> {
     (0..len).map(|_| rng.pick(&NAMES)).collect()
 }
 
-/// Changes something, as another process does. What is not possible is not done.
+/// Changes something, as another process does. Ignores changes that are not possible.
 fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     let mut place = || {
         let names = names(rng);
@@ -67,8 +67,8 @@ fn change(fs: &dyn FileSystem, rng: &mut Rng) {
     };
 }
 
-fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
-    let world = World::new(engine);
+fn known_ways_are_believed_while_nothing_changes(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
     let start = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
@@ -96,29 +96,29 @@ fn known_ways_are_believed_while_nothing_changes(engine: Engine) {
     assert!(found > STEPS / 10, "only {found} of {STEPS} paths led anywhere");
 }
 
-fn a_known_directory_is_held_until_it_is_forgotten(engine: Engine) {
-    let world = World::new(engine);
+fn a_known_directory_is_held_until_it_is_forgotten(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
-    done(p.mkdir(CWD, &world.path("d"), 0o755)).unwrap();
+    done(p.names().mkdir(CWD, &world.path("d"), 0o755)).unwrap();
     let d = find(p, CWD, &world.path("d")).unwrap();
     let _ = find(p, CWD, &world.path("d/x"));
     fs.rmdir(fs.root(), b"d").unwrap();
     assert!(world.is_live(d.0), "it is cached");
     assert_eq!(find(p, CWD, &world.path("d/x")), Err(Errno::NOENT));
-    assert_eq!(done(p.mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
-    p.forget_paths();
+    assert_eq!(done(p.names().mkdir(CWD, &world.path("d/x"), 0o755)), Err(Errno::NOENT));
+    p.path_walk().forget_paths();
     assert!(!world.is_live(d.0));
 }
 
-fn threads_share_what_is_known(engine: Engine) {
-    // More than there are entries, so that they displace each other all the time.
+fn threads_share_what_is_known(engine: TestEngine) {
+    // More directories than the cache has entries, so that they displace each other all the time.
     const DIRS: u64 = 150;
-    let world = World::new(engine);
+    let world = TestWorld::new(engine);
     let (p, fs) = (&world.process, world.fs.as_ref());
     let path = |i: u64| world.path(&format!("d{i}/f"));
     for i in 0..DIRS {
-        done(p.mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
-        done(p.mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
+        done(p.names().mkdir(CWD, &world.path(&format!("d{i}")), 0o755)).unwrap();
+        done(p.names().mknod(CWD, &path(i), libc::S_IFREG | 0o644, 0)).unwrap();
     }
     let all: Vec<Ino> = (0..DIRS).map(|i| find(p, CWD, &path(i)).unwrap()).collect();
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::common::{Engine, World, done, on_each_engine};
+use crate::common::{TestEngine, TestWorld, done, on_each_engine};
 use posix::Served;
 use vfs::Errno;
 
@@ -10,8 +10,8 @@ on_each_engine!(promotion);
 
 const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 
-/// One test, because it forks and counts descriptors.
-fn promotion(engine: Engine) {
+/// A single test, because it forks and counts descriptors.
+fn promotion(engine: TestEngine) {
     promotion_keeps_the_offset(engine);
     a_delegated_descriptor_is_the_kernels_alone(engine);
     streams_are_promoted_directories_are_not(engine);
@@ -28,12 +28,12 @@ fn promotion(engine: Engine) {
 }
 
 fn kernel_offset(fd: i32) -> i64 {
-    // SAFETY: moves nothing.
+    // SAFETY: does not move the offset.
     unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }
 }
 
-/// Runs `child` in a forked process as a front end would; its result must be true.
-pub fn in_child(world: &World, child: impl FnOnce() -> bool) {
+/// Runs `child` in a forked process like a front end. Its result must be true.
+pub fn in_child(world: &TestWorld, child: impl FnOnce() -> bool) {
     world.process.before_fork();
     // SAFETY: the child only makes calls of this crate and ends.
     match unsafe { libc::fork() } {
@@ -41,7 +41,7 @@ pub fn in_child(world: &World, child: impl FnOnce() -> bool) {
             world.process.after_fork_child();
             let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
             world.process.detach();
-            // SAFETY: ends at once, without what the parent's test harness would do.
+            // SAFETY: ends at once, without the parent's test harness.
             unsafe { libc::_exit(if ok { 0 } else { 1 }) }
         }
         pid => {
@@ -59,20 +59,20 @@ fn wait_for(pid: i32, expected: i32) {
     assert_eq!(status, expected, "the child failed");
 }
 
-fn opened(world: &World) -> Vec<String> {
+fn opened(world: &TestWorld) -> Vec<String> {
     let calls = world.stage.calls.lock().unwrap();
     calls.iter().filter(|call| call.starts_with("open")).cloned().collect()
 }
 
-fn promotion_keeps_the_offset(engine: Engine) {
-    let world = World::new(engine);
+fn promotion_keeps_the_offset(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW | libc::O_CLOEXEC);
-    let twin = done(p.dup(fd)).unwrap();
-    done(p.write(fd, b"0123456789")).unwrap();
-    assert!(!p.is_promoted(fd));
-    p.promote(fd).unwrap();
-    assert!(p.is_promoted(fd) && p.is_promoted(twin));
+    let twin = done(p.descriptors().dup(fd)).unwrap();
+    done(p.contents().write(fd, b"0123456789")).unwrap();
+    assert!(!p.descriptors().is_promoted(fd));
+    p.promotions().promote(fd).unwrap();
+    assert!(p.descriptors().is_promoted(fd) && p.descriptors().is_promoted(twin));
     // SAFETY: asks for a flag.
     let flags = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) };
     assert_eq!((flags(fd), flags(twin)), (libc::FD_CLOEXEC, 0));
@@ -80,71 +80,71 @@ fn promotion_keeps_the_offset(engine: Engine) {
     assert_eq!(opened(&world), [format!("open /{}-{}", entry.ino.0, entry.generation)]);
     // Data is served as before, at the kernel's offset.
     assert_eq!((kernel_offset(fd), kernel_offset(twin)), (10, 10));
-    assert_eq!(done(p.write(fd, b"xyz")), Ok(3));
+    assert_eq!(done(p.contents().write(fd, b"xyz")), Ok(3));
     assert_eq!(kernel_offset(twin), 13);
-    assert_eq!((done(p.lseek(twin, 8, libc::SEEK_SET)), kernel_offset(fd)), (Ok(8), 8));
-    assert_eq!((done(p.lseek(fd, -3, libc::SEEK_CUR)), kernel_offset(twin)), (Ok(5), 5));
-    assert_eq!(done(p.lseek(fd, -6, libc::SEEK_CUR)), Err(Errno::INVAL));
-    assert_eq!(done(p.lseek(fd, 3, libc::SEEK_CUR)), Ok(8));
+    assert_eq!((done(p.contents().lseek(twin, 8, libc::SEEK_SET)), kernel_offset(fd)), (Ok(8), 8));
+    assert_eq!((done(p.contents().lseek(fd, -3, libc::SEEK_CUR)), kernel_offset(twin)), (Ok(5), 5));
+    assert_eq!(done(p.contents().lseek(fd, -6, libc::SEEK_CUR)), Err(Errno::INVAL));
+    assert_eq!(done(p.contents().lseek(fd, 3, libc::SEEK_CUR)), Ok(8));
     let mut buf = [0; 16];
-    assert_eq!(done(p.read(fd, &mut buf)), Ok(5));
+    assert_eq!(done(p.contents().read(fd, &mut buf)), Ok(5));
     assert_eq!(&buf[..5], b"89xyz");
-    assert_eq!((done(p.read(fd, &mut buf)), kernel_offset(fd)), (Ok(0), 13));
-    assert_eq!((done(p.lseek(fd, -1, libc::SEEK_END)), kernel_offset(fd)), (Ok(12), 12));
-    assert_eq!((done(p.pread(fd, &mut buf, 10)), kernel_offset(fd)), (Ok(3), 12));
-    done(p.fcntl(fd, libc::F_SETFL, libc::O_APPEND.into())).unwrap();
-    assert_eq!((done(p.write(twin, b"end")), kernel_offset(fd)), (Ok(3), 16));
+    assert_eq!((done(p.contents().read(fd, &mut buf)), kernel_offset(fd)), (Ok(0), 13));
+    assert_eq!((done(p.contents().lseek(fd, -1, libc::SEEK_END)), kernel_offset(fd)), (Ok(12), 12));
+    assert_eq!((done(p.contents().pread(fd, &mut buf, 10)), kernel_offset(fd)), (Ok(3), 12));
+    done(p.descriptors().fcntl(fd, libc::F_SETFL, libc::O_APPEND.into())).unwrap();
+    assert_eq!((done(p.contents().write(twin, b"end")), kernel_offset(fd)), (Ok(3), 16));
     // SAFETY: asks for flags.
     assert_ne!(unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_APPEND, 0);
-    done(p.close(fd)).unwrap();
-    let third = done(p.dup(twin)).unwrap();
-    assert!(p.is_promoted(third) && kernel_offset(third) == 16);
-    done(p.close(twin)).unwrap();
-    done(p.close(third)).unwrap();
+    done(p.descriptors().close(fd)).unwrap();
+    let third = done(p.descriptors().dup(twin)).unwrap();
+    assert!(p.descriptors().is_promoted(third) && kernel_offset(third) == 16);
+    done(p.descriptors().close(twin)).unwrap();
+    done(p.descriptors().close(third)).unwrap();
 }
 
-fn a_delegated_descriptor_is_the_kernels_alone(engine: Engine) {
-    let world = World::new(engine);
+fn a_delegated_descriptor_is_the_kernels_alone(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    let twin = done(p.dup(fd)).unwrap();
-    p.delegate(fd).unwrap();
-    assert!(!p.owns(fd) && p.owns(twin));
-    assert_eq!(p.write(fd, b"x"), Served::Kernel);
-    assert_eq!(done(p.write(twin, b"xy")), Ok(2));
+    let twin = done(p.descriptors().dup(fd)).unwrap();
+    p.promotions().delegate(fd).unwrap();
+    assert!(!p.table().owns(fd) && p.table().owns(twin));
+    assert_eq!(p.contents().write(fd, b"x"), Served::Kernel);
+    assert_eq!(done(p.contents().write(twin, b"xy")), Ok(2));
     assert_eq!(kernel_offset(fd), 2);
-    done(p.close(twin)).unwrap();
-    // SAFETY: the kernel's now.
+    done(p.descriptors().close(twin)).unwrap();
+    // SAFETY: the descriptor is the kernel's.
     unsafe { libc::close(fd) };
 }
 
-fn streams_are_promoted_directories_are_not(engine: Engine) {
-    let world = World::new(engine);
+fn streams_are_promoted_directories_are_not(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     // SAFETY: keeps standard input aside.
     let saved = unsafe { libc::dup(0) };
     let fd = world.open("a", RW);
     let dir = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
-    assert_eq!(done(p.dup2(fd, 0)), Ok(0));
-    assert_eq!((done(p.read(0, &mut [0; 1])), kernel_offset(0)), (Ok(0), 0));
+    assert_eq!(done(p.descriptors().dup2(fd, 0)), Ok(0));
+    assert_eq!((done(p.contents().read(0, &mut [0; 1])), kernel_offset(0)), (Ok(0), 0));
     let before = opened(&world);
-    assert_eq!(done(p.dup2(dir, 0)), Ok(0));
-    assert!(!p.is_promoted(0));
+    assert_eq!(done(p.descriptors().dup2(dir, 0)), Ok(0));
+    assert!(!p.descriptors().is_promoted(0));
     assert_eq!(opened(&world), before);
-    done(p.close(dir)).unwrap();
-    done(p.close(fd)).unwrap();
-    assert_eq!(done(p.dup2(saved, 0)), Ok(0));
-    // SAFETY: standard input as it was.
+    done(p.descriptors().close(dir)).unwrap();
+    done(p.descriptors().close(fd)).unwrap();
+    assert_eq!(done(p.descriptors().dup2(saved, 0)), Ok(0));
+    // SAFETY: restores standard input.
     unsafe { libc::close(saved) };
 }
 
-fn exec_takes_what_it_inherits(engine: Engine) {
-    let world = World::new(engine);
+fn exec_takes_what_it_inherits(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (kept, closed) = (world.open("a", RW), world.open("b", RW | libc::O_CLOEXEC));
     p.before_exec().unwrap();
-    assert!(p.is_promoted(kept) && !p.is_promoted(closed));
-    done(p.close(kept)).unwrap();
+    assert!(p.descriptors().is_promoted(kept) && !p.descriptors().is_promoted(closed));
+    done(p.descriptors().close(kept)).unwrap();
 }
 
 fn lock(kind: i32, start: i64, len: i64) -> libc::flock {
@@ -156,15 +156,15 @@ fn lock(kind: i32, start: i64, len: i64) -> libc::flock {
     lock
 }
 
-fn locks_are_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn locks_are_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    done(p.flock(fd, libc::LOCK_EX | libc::LOCK_NB)).unwrap();
+    done(p.contents().flock(fd, libc::LOCK_EX | libc::LOCK_NB)).unwrap();
     assert_eq!(opened(&world).len(), 1);
-    done(p.flock(fd, libc::LOCK_UN)).unwrap();
+    done(p.contents().flock(fd, libc::LOCK_UN)).unwrap();
     assert_eq!(opened(&world).len(), 1, "one description in the kernel is enough");
-    assert_eq!(done(p.write(fd, b"abc")), Ok(3), "data is served as before");
+    assert_eq!(done(p.contents().write(fd, b"abc")), Ok(3), "data is served as before");
 }
 
 /// Whether another process sees a POSIX lock on a descriptor that it inherits.
@@ -172,82 +172,84 @@ fn is_locked(fd: i32) -> bool {
     crate::common::another_sees_lock(|| fd)
 }
 
-fn lock_all(world: &World, fd: i32) {
-    done(world.process.fcntl_lock(fd, libc::F_SETLK, &mut lock(libc::F_WRLCK, 0, 10))).unwrap();
+fn lock_all(world: &TestWorld, fd: i32) {
+    done(world.process.contents().fcntl_lock(fd, libc::F_SETLK, &mut lock(libc::F_WRLCK, 0, 10)))
+        .unwrap();
     assert!(is_locked(fd));
 }
 
-fn closing_drops_posix_locks(engine: Engine) {
-    let world = World::new(engine);
+fn closing_drops_posix_locks(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other) = (world.open("a", RW), world.open("a", RW));
     let path_only = world.open("a", libc::O_PATH);
     lock_all(&world, fd);
-    done(p.close(path_only)).unwrap();
+    done(p.descriptors().close(path_only)).unwrap();
     assert!(is_locked(fd), "a descriptor of O_PATH has no locks");
-    done(p.close(other)).unwrap();
+    done(p.descriptors().close(other)).unwrap();
     assert!(!is_locked(fd), "closing any descriptor of a file drops its locks");
 }
 
-fn promotion_keeps_posix_locks(engine: Engine) {
-    let world = World::new(engine);
+fn promotion_keeps_posix_locks(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other, third) = (world.open("a", RW), world.open("a", RW), world.open("a", RW));
     lock_all(&world, fd);
-    p.promote(other).unwrap();
+    p.promotions().promote(other).unwrap();
     assert!(is_locked(fd));
     let open = || -> Vec<i32> { (0..1024).filter(|fd| kernel_offset(*fd) >= 0).collect() };
     let before = open();
-    // With more threads, where the description lands is not its number; it stays open.
+    // In a process of several threads, the description lands on another descriptor, which stays
+    // open.
     let (tell, told) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || told.recv());
-    p.promote(third).unwrap();
+    p.promotions().promote(third).unwrap();
     drop(tell);
     let _ = thread.join();
     assert!(is_locked(fd));
     assert_eq!(open().len(), before.len() + 2, "{before:?}");
-    done(p.close(fd)).unwrap();
-    // What stayed open for the locks has gone with them.
+    done(p.descriptors().close(fd)).unwrap();
+    // The descriptors that stayed open for the locks were closed with them.
     assert_eq!(open().len(), before.len() - 1, "{before:?}");
-    done(p.close(other)).unwrap();
-    done(p.close(third)).unwrap();
+    done(p.descriptors().close(other)).unwrap();
+    done(p.descriptors().close(third)).unwrap();
 }
 
-fn a_forked_family_shares_offsets(engine: Engine) {
-    let world = World::new(engine);
+fn a_forked_family_shares_offsets(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    done(p.write(fd, b"0123456789abcdef")).unwrap();
-    done(p.lseek(fd, 2, libc::SEEK_SET)).unwrap();
+    done(p.contents().write(fd, b"0123456789abcdef")).unwrap();
+    done(p.contents().lseek(fd, 2, libc::SEEK_SET)).unwrap();
     in_child(&world, || {
         let mut buf = [0; 4];
-        let read = done(p.read(fd, &mut buf));
+        let read = done(p.contents().read(fd, &mut buf));
         let own = world.open("a", libc::O_RDONLY);
-        done(p.close(fd)).unwrap();
-        read == Ok(4) && &buf == b"2345" && own == fd + 1 && !p.owns(fd)
+        done(p.descriptors().close(fd)).unwrap();
+        read == Ok(4) && &buf == b"2345" && own == fd + 1 && !p.table().owns(fd)
     });
     let mut buf = [0; 4];
-    assert_eq!(done(p.read(fd, &mut buf)), Ok(4));
+    assert_eq!(done(p.contents().read(fd, &mut buf)), Ok(4));
     assert_eq!(&buf, b"6789");
 }
 
-fn a_family_promotes_together(engine: Engine) {
-    let world = World::new(engine);
+fn a_family_promotes_together(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    done(p.write(fd, b"0123456789")).unwrap();
+    done(p.contents().write(fd, b"0123456789")).unwrap();
     in_child(&world, || {
-        // SAFETY: the kernel's description, moved for all who share it.
-        p.is_promoted(fd) && unsafe { libc::lseek(fd, 7, libc::SEEK_SET) == 7 }
+        // SAFETY: moves the offset of the kernel's description, for all who share it.
+        p.descriptors().is_promoted(fd) && unsafe { libc::lseek(fd, 7, libc::SEEK_SET) == 7 }
     });
     let mut buf = [0; 2];
-    assert_eq!((done(p.read(fd, &mut buf)), &buf), (Ok(2), b"78"));
+    assert_eq!((done(p.contents().read(fd, &mut buf)), &buf), (Ok(2), b"78"));
     assert_eq!(kernel_offset(fd), 9);
-    done(p.close(fd)).unwrap();
+    done(p.descriptors().close(fd)).unwrap();
 }
 
 /// Forks a child that is killed; `pid` is reaped unless `zombie`.
-fn killed_child(world: &World, child: impl FnOnce()) -> i32 {
+fn killed_child(world: &TestWorld, child: impl FnOnce()) -> i32 {
     world.process.before_fork();
     // SAFETY: the child makes calls of this crate and waits to be killed.
     match unsafe { libc::fork() } {
@@ -271,22 +273,22 @@ fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-fn the_dead_are_swept(engine: Engine) {
-    let world = World::new(engine);
+fn the_dead_are_swept(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    // More processes than a family has places for, all killed.
+    // More processes than a family has segments, all killed.
     for _ in 0..300 {
         let pid = killed_child(&world, || ());
         kill(pid);
         wait_for(pid, libc::SIGKILL);
     }
-    in_child(&world, || done(p.pwrite(fd, b"x", 0)) == Ok(1));
-    done(p.close(fd)).unwrap();
+    in_child(&world, || done(p.contents().pwrite(fd, b"x", 0)) == Ok(1));
+    done(p.descriptors().close(fd)).unwrap();
 }
 
-fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
-    let world = World::new(engine);
+fn a_killed_holder_of_an_offset_is_taken_over(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let dir = world.open("", libc::O_RDONLY | libc::O_DIRECTORY);
     let (mut told, mut tells) = ([0; 2], [0u8; 1]);
@@ -294,7 +296,7 @@ fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
     assert_eq!(unsafe { libc::pipe(told.as_mut_ptr()) }, 0);
     let pid = killed_child(&world, || {
         // A listing holds the offset while entries are taken.
-        let _ = p.getdents(dir, &mut |_| {
+        let _ = p.names().getdents(dir, &mut |_| {
             // SAFETY: one byte to the parent, then waits to be killed.
             unsafe {
                 libc::write(told[1], [1u8].as_ptr().cast(), 1);
@@ -311,52 +313,52 @@ fn a_killed_holder_of_an_offset_is_taken_over(engine: Engine) {
         libc::close(told[1]);
     }
     kill(pid);
-    // Not reaped yet: the parent may be the one who waits.
-    assert_eq!(done(p.lseek(dir, 0, libc::SEEK_SET)), Ok(0));
+    // The child is not reaped yet: the parent may be the waiting process.
+    assert_eq!(done(p.contents().lseek(dir, 0, libc::SEEK_SET)), Ok(0));
     wait_for(pid, libc::SIGKILL);
 }
 
-fn private_mappings_are_snapshots(engine: Engine) {
-    let world = World::new(engine);
+fn private_mappings_are_snapshots(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
-    done(p.write(fd, b"before")).unwrap();
-    let at = done(p.mmap(0, 8192, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0)).unwrap();
-    done(p.pwrite(fd, b"after!", 0)).unwrap();
+    done(p.contents().write(fd, b"before")).unwrap();
+    let at = done(p.contents().mmap(0, 8192, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0)).unwrap();
+    done(p.contents().pwrite(fd, b"after!", 0)).unwrap();
     // SAFETY: mapped above, unmapped below.
     unsafe {
         let seen = std::slice::from_raw_parts(at as *const u8, 8192);
         assert_eq!(&seen[..7], b"before\0");
         libc::munmap(at as *mut _, 8192);
     }
-    assert!(!p.is_promoted(fd));
+    assert!(!p.descriptors().is_promoted(fd));
 }
 
-fn what_is_mapped_is_the_kernels(engine: Engine) {
-    let world = World::new(engine);
+fn what_is_mapped_is_the_kernels(engine: TestEngine) {
+    let world = TestWorld::new(engine);
     let p = &world.process;
     let (fd, other, third) =
         (world.open("a", RW), world.open("a", libc::O_RDONLY), world.open("b", RW));
-    let map = p.mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+    let map = p.contents().mmap(0, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0);
     assert_eq!(map, Served::Kernel);
-    assert!(p.is_promoted(fd));
+    assert!(p.descriptors().is_promoted(fd));
     let calls = world.stage.calls.lock().unwrap().clone();
     assert!(calls.contains(&format!("drop_cache {fd}")), "{calls:?}");
-    assert_eq!(p.pread(other, &mut [0; 4], 0), Served::Kernel);
-    assert_eq!(p.write(fd, b"x"), Served::Kernel);
-    assert_eq!(p.fsync(fd), Served::Kernel);
-    assert_eq!(p.truncate(&world.path("a"), 0), Served::Kernel);
+    assert_eq!(p.contents().pread(other, &mut [0; 4], 0), Served::Kernel);
+    assert_eq!(p.contents().write(fd, b"x"), Served::Kernel);
+    assert_eq!(p.contents().fsync(fd), Served::Kernel);
+    assert_eq!(p.contents().truncate(&world.path("a"), 0), Served::Kernel);
     let again = world.open("a", RW);
-    assert_eq!(p.pwrite(again, b"x", 0), Served::Kernel);
-    assert_eq!(done(p.pwrite(third, b"x", 0)), Ok(1));
-    // Whoever has the pool sees that, too.
-    let ino = vfs::Ino(done(p.fstat(fd)).unwrap().st_ino);
+    assert_eq!(p.contents().pwrite(again, b"x", 0), Served::Kernel);
+    assert_eq!(done(p.contents().pwrite(third, b"x", 0)), Ok(1));
+    // Another process that uses the pool sees that, too.
+    let ino = vfs::Ino(done(p.names().fstat(fd)).unwrap().st_ino);
     assert!(world.fs.is_mapped(ino));
     p.before_image_ends();
     assert!(!world.fs.is_mapped(ino));
     p.exec_failed();
     assert!(world.fs.is_mapped(ino));
     for fd in [fd, other, third, again] {
-        done(p.close(fd)).unwrap();
+        done(p.descriptors().close(fd)).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Random calls on a few files, by libc's functions and by number. Each returns its result as text.
+//! Random calls on a few files, by libc's functions and by number; each writes down what it returned.
 
 #![allow(unsafe_code)]
 
@@ -16,13 +16,12 @@ struct World {
     dir: Vec<u8>,
     slots: [c_int; SLOTS as usize],
     buf: Vec<u8>,
-    /// Whether another process changes the files, too. Where it truncates or punches, it leaves
-    /// holes that the library does not know. A read may turn such a hole into data, so no call
-    /// seeks holes then.
+    /// Whether another process changes the files, too. What it cuts off or punches is a hole that we do
+    /// not know: where it is read, it may become data, so that then nobody seeks holes.
     others: bool,
 }
 
-/// Computes FNV, by words.
+/// FNV, by words.
 fn hash(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|part| {
         let mut word = [0; 8];
@@ -34,7 +33,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Formats a result with its error number.
+/// A result with its error number.
 fn show(result: i64) -> String {
     match result {
         -1 => format!("{:?}", std::io::Error::last_os_error().raw_os_error()),
@@ -49,7 +48,7 @@ macro_rules! call {
     };
 }
 
-/// Makes a system call that no library sees, as another process would.
+/// A system call that no library sees, as by another process.
 ///
 /// SAFETY of its uses: the arguments are numbers, and strings and buffers that live.
 unsafe fn unseen(number: i64, args: [i64; 4]) -> i64 {
@@ -67,6 +66,16 @@ unsafe fn unseen(number: i64, args: [i64; 4]) -> i64 {
     result
 }
 
+/// The arguments of a call, as drawn.
+struct Drawn {
+    fd: c_int,
+    len: usize,
+    offset: i64,
+    seed: u64,
+    /// Whether the call is made by number.
+    by_number: bool,
+}
+
 impl World {
     fn path(&self, file: u64) -> CString {
         CString::new([&self.dir[..], format!("/{file}").as_bytes()].concat()).unwrap()
@@ -82,7 +91,7 @@ impl World {
         }
     }
 
-    /// Returns a new size of a file: seldom a small one, which would leave nothing to copy.
+    /// A new size of a file: seldom a small one, which would leave nothing to copy.
     fn size(rng: &mut Rng) -> i64 {
         if rng.below(4) == 0 { Self::offset(rng) } else { (SIZE - rng.below(3 << 20)) as i64 }
     }
@@ -125,9 +134,9 @@ impl World {
         fd.to_string()
     }
 
-    /// Makes a call and returns its result as text.
+    /// Makes a call, and describes the result.
     ///
-    /// SAFETY of the calls: descriptors are ours or -1; buffers have the lengths that are passed.
+    /// SAFETY of the calls: descriptors are ours or -1; buffers have the number of bytes that is passed.
     fn call(&mut self, rng: &mut Rng) -> String {
         let slot = rng.below(SLOTS) as usize;
         let fd = self.slots[slot];
@@ -136,10 +145,32 @@ impl World {
         let (len, offset, seed) = (Self::len(rng), Self::offset(rng), rng.next());
         let what = rng.below(112);
         let by_number = seed >> 40 & 3 == 0;
+        let drawn = Drawn { fd, len, offset, seed, by_number };
         // SAFETY: see above.
         let result = unsafe {
             match what {
-                0..=7 => self.open(by_number, slot, &path, rng),
+                0..=7 => {
+                    let how =
+                        rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
+                    let extra = rng.pick(&[
+                        0,
+                        0,
+                        0,
+                        0,
+                        0,
+                        libc::O_APPEND,
+                        libc::O_SYNC,
+                        libc::O_CLOEXEC,
+                        libc::O_NOATIME,
+                    ]);
+                    let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
+                    let fd = call!(
+                        by_number,
+                        SYS_open,
+                        open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644)
+                    );
+                    self.keep(slot, fd as c_int)
+                }
                 8 | 9 => {
                     self.slots[slot] = -1;
                     show(call!(by_number, SYS_close, close(fd)))
@@ -210,6 +241,20 @@ impl World {
                     let flags = rng.pick(&[0, libc::O_APPEND]);
                     show(call!(by_number, SYS_fcntl, fcntl(fd, libc::F_SETFL, flags)))
                 }
+                _ => self.rare_call(rng, what, &path, &drawn),
+            }
+        };
+        format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
+    }
+
+    /// Makes one of the calls that are drawn less often, on names, locks and attributes, and describes the result.
+    ///
+    /// SAFETY of the calls: as in `call`.
+    fn rare_call(&mut self, rng: &mut Rng, what: u64, path: &CStr, drawn: &Drawn) -> String {
+        let &Drawn { fd, len, offset, seed, by_number } = drawn;
+        // SAFETY: see above.
+        unsafe {
+            match what {
                 84 => show(call!(by_number, SYS_unlink, unlink(path.as_ptr()))),
                 85 => show(call!(
                     by_number,
@@ -228,7 +273,7 @@ impl World {
                 }
                 90 if seed % 4 == 0 => self.child(fd, len, seed),
                 90 | 91 => {
-                    // Restores the whole file.
+                    // As good as new.
                     self.fill(SIZE as usize, seed);
                     show(call!(
                         by_number,
@@ -236,7 +281,18 @@ impl World {
                         pwrite(fd, self.buf.as_ptr().cast::<c_void>(), SIZE as usize, 0)
                     ))
                 }
-                92 => self.copy(by_number, (fd, offset), len, seed, rng),
+                92 => {
+                    let (mut a, mut b) = (offset, Self::offset(rng));
+                    let to = self.slots[rng.below(SLOTS) as usize];
+                    let pointer =
+                        |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
+                    let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
+                    show(call!(
+                        by_number,
+                        SYS_copy_file_range,
+                        copy_file_range(fd, a, to, b, len, 0)
+                    ))
+                }
                 93 => {
                     let to = self.slots[rng.below(SLOTS) as usize];
                     show(if to == fd {
@@ -249,7 +305,28 @@ impl World {
                         )
                     })
                 }
-                94 => Self::half_a_buffer(by_number, fd, offset, seed),
+                94 => {
+                    // A buffer that is good up to a point. What is behind it stays taken, or the library
+                    // might map something of its own there.
+                    let page = libc::mmap(
+                        std::ptr::null_mut(),
+                        8192,
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                        -1,
+                        0,
+                    );
+                    libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
+                    let at = page.byte_add(4000);
+                    let result = if seed & 1 == 0 {
+                        call!(by_number, SYS_pread64, pread(fd, at, 200, offset))
+                    } else {
+                        call!(by_number, SYS_pwrite64, pwrite(fd, at, 200, offset))
+                    };
+                    let shown = show(result as i64);
+                    libc::munmap(page, 8192);
+                    shown
+                }
                 95 if seed & 1 == 0 => Self::record_lock(fd),
                 95 => show(call!(
                     by_number,
@@ -272,125 +349,30 @@ impl World {
                         stat.st_nlink
                     )
                 }
-                // Small calls, in the middle.
-                _ => self.small(by_number, fd, len % 10_000, offset.rem_euclid(3 << 20), seed),
-            }
-        };
-        format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
-    }
-
-    /// Opens a file into a slot, by flags that are drawn.
-    ///
-    /// # Safety
-    /// As [`call`](Self::call).
-    unsafe fn open(&mut self, by_number: bool, slot: usize, path: &CStr, rng: &mut Rng) -> String {
-        // SAFETY: as the caller's.
-        unsafe {
-            let how = rng.pick(&[libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_RDWR]);
-            let extra = rng.pick(&[
-                0,
-                0,
-                0,
-                0,
-                0,
-                libc::O_APPEND,
-                libc::O_SYNC,
-                libc::O_CLOEXEC,
-                libc::O_NOATIME,
-            ]);
-            let extra = if rng.below(20) == 0 { libc::O_TRUNC } else { extra };
-            let fd =
-                call!(by_number, SYS_open, open(path.as_ptr(), libc::O_CREAT | how | extra, 0o644));
-            self.keep(slot, fd as c_int)
-        }
-    }
-
-    /// Copies from a file, at its offset or at a given one, to the file of another slot.
-    ///
-    /// # Safety
-    /// As [`call`](Self::call).
-    unsafe fn copy(
-        &mut self,
-        by_number: bool,
-        (fd, offset): (c_int, i64),
-        len: usize,
-        seed: u64,
-        rng: &mut Rng,
-    ) -> String {
-        // SAFETY: as the caller's.
-        unsafe {
-            let (mut a, mut b) = (offset, Self::offset(rng));
-            let to = self.slots[rng.below(SLOTS) as usize];
-            let pointer =
-                |use_it: bool, at: &mut i64| if use_it { at } else { std::ptr::null_mut() };
-            let (a, b) = (pointer(seed & 1 == 0, &mut a), pointer(seed & 2 == 0, &mut b));
-            show(call!(by_number, SYS_copy_file_range, copy_file_range(fd, a, to, b, len, 0)))
-        }
-    }
-
-    /// Reads into, or writes from, a buffer whose second half is not mapped for access.
-    ///
-    /// # Safety
-    /// As [`call`](Self::call).
-    unsafe fn half_a_buffer(by_number: bool, fd: c_int, offset: i64, seed: u64) -> String {
-        // SAFETY: the buffer is made here; the rest as the caller's.
-        unsafe {
-            // A buffer that is accessible up to a point. The page behind it stays reserved, or the
-            // library might map something of its own there.
-            let page = libc::mmap(
-                std::ptr::null_mut(),
-                8192,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            libc::mprotect(page.byte_add(4096), 4096, libc::PROT_NONE);
-            let at = page.byte_add(4000);
-            let result = if seed & 1 == 0 {
-                call!(by_number, SYS_pread64, pread(fd, at, 200, offset))
-            } else {
-                call!(by_number, SYS_pwrite64, pwrite(fd, at, 200, offset))
-            };
-            let shown = show(result as i64);
-            libc::munmap(page, 8192);
-            shown
-        }
-    }
-
-    /// Reads or writes a few bytes in the middle of a file.
-    ///
-    /// # Safety
-    /// As [`call`](Self::call).
-    unsafe fn small(
-        &mut self,
-        by_number: bool,
-        fd: c_int,
-        len: usize,
-        offset: i64,
-        seed: u64,
-    ) -> String {
-        // SAFETY: as the caller's.
-        unsafe {
-            if seed & 1 == 0 {
-                self.fill(len, seed);
-                show(call!(
-                    by_number,
-                    SYS_pwrite64,
-                    pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
-                ))
-            } else {
-                let n = call!(
-                    by_number,
-                    SYS_pread64,
-                    pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
-                );
-                self.bytes(n)
+                // Small ones, in the middle.
+                _ => {
+                    let (len, offset) = (len % 10_000, offset.rem_euclid(3 << 20));
+                    if seed & 1 == 0 {
+                        self.fill(len, seed);
+                        show(call!(
+                            by_number,
+                            SYS_pwrite64,
+                            pwrite(fd, self.buf.as_ptr().cast::<c_void>(), len, offset)
+                        ))
+                    } else {
+                        let n = call!(
+                            by_number,
+                            SYS_pread64,
+                            pread(fd, self.buf.as_mut_ptr().cast::<c_void>(), len, offset)
+                        );
+                        self.bytes(n)
+                    }
+                }
             }
         }
     }
 
-    /// Tests a lock of records that begins at the offset, by another description.
+    /// A lock of records from the offset on, as another description sees it.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -417,7 +399,7 @@ impl World {
         }
     }
 
-    /// Makes a vectored call.
+    /// The vector forms.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -467,7 +449,7 @@ impl World {
         }
     }
 
-    /// Forks a child that moves the offset, reads and writes, and ends.
+    /// A forked child moves the offset, reads and writes, and ends.
     ///
     /// # Safety
     /// `fd` is ours or -1.
@@ -489,7 +471,7 @@ impl World {
     }
 }
 
-/// Runs one sequence in a directory; prints the result of each call and what remains.
+/// Runs one sequence in a directory, and says what each call returned and what remains.
 pub fn run(dir: &Path, seed: u64) {
     let mut rng = Rng::new(rng::hash(seed));
     let mut world = World {

@@ -1,4 +1,5 @@
-//! A process layer over each engine on anonymous memory, without a mount: the kernel's part is played by [`Stage`].
+//! A process layer over each engine on anonymous memory, without a mount. [`Stage`] stands in for
+//! the kernel.
 
 #![allow(unsafe_code)]
 #![allow(dead_code)]
@@ -7,7 +8,7 @@ use bpfs::Bpfs;
 use mounts::{Requester, Ticket};
 use pmem::Region;
 use posix::{
-    Attached, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
+    AttachedPool, Errno, Fork, Kernel, MountEvents, MountSpec, MountState, Process, Raw, Served,
 };
 use scmfs::Scmfs;
 use std::ffi::CString;
@@ -16,38 +17,38 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{DirEntry, FileKind, FileSystem, Ino};
 
-/// What the mount would do, as far as tests need it: everything below the mount point is answered
-/// here and recorded, the rest is the kernel's.
+/// A kernel that stands in for the mount, as far as tests need it. It answers and records
+/// everything below the mount point, and passes the rest to the real kernel.
 #[derive(Clone)]
 pub struct Stage {
     mountpoint: Vec<u8>,
-    /// What was opened and entered below the mount point.
+    /// Names that were opened and entered below the mount point.
     pub calls: Arc<Mutex<Vec<String>>>,
     /// Calls made, of any kind.
     pub count: Arc<AtomicU64>,
-    /// Where the kernel is; nowhere that has a path, unless a test says so.
+    /// Path of the kernel's working directory. `None` (no path) unless a test sets it.
     pub cwd: Arc<Mutex<Option<Vec<u8>>>>,
-    /// The inode number of that.
+    /// Inode number of the working directory.
     pub cwd_ino: Arc<AtomicU64>,
-    /// The device that relative paths lead to: that of the mount, unless a test says so.
+    /// Device that relative paths lead to: that of the mount, unless a test sets another.
     pub device: Arc<AtomicU64>,
-    /// Which calls fail.
-    pub fault: Arc<Mutex<Option<Fault>>>,
+    /// The calls that fail.
+    pub fault: Arc<Mutex<Option<KernelFault>>>,
 }
 
-/// Calls that fail, which is also what is left of it.
+/// A fault: calls that fail, and what has become of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// How many calls succeed first.
+pub struct KernelFault {
+    /// Number of calls that succeed first.
     pub after: u64,
     pub errno: Errno,
-    /// Not the next call alone, but all that make a descriptor.
+    /// Whether all calls that make a descriptor fail, not only the next call.
     pub stays: bool,
-    /// Whether one has failed.
+    /// Whether a call has failed.
     pub hit: bool,
 }
 
-/// `st_dev` of what is in the mount.
+/// `st_dev` of files in the mount.
 const DEVICE: u64 = 77;
 
 impl Stage {
@@ -55,7 +56,7 @@ impl Stage {
         self.calls.lock().unwrap().push(call);
     }
 
-    /// Counts a call, and fails it where the test says so.
+    /// Counts a call, and fails it if the fault demands that.
     fn enter(&self) -> Result<(), Errno> {
         self.enter_call(false)
     }
@@ -96,7 +97,7 @@ impl Kernel for Stage {
         Raw.dup3(old, new, cloexec)
     }
     fn close(&self, fd: i32) -> Result<(), Errno> {
-        // The number is free, whatever it says.
+        // The descriptor is free, whatever the call returns.
         let said = self.enter();
         Raw.close(fd)?;
         said
@@ -113,7 +114,7 @@ impl Kernel for Stage {
         self.enter()?;
         Raw.set_cloexec(fd, cloexec)
     }
-    /// Opens a file of its own per path, in memory.
+    /// Opens a file in memory, one for each path.
     fn open(&self, path: &[u8], flags: i32) -> Result<i32, Errno> {
         self.enter_for_number()?;
         if !self.is_ours(path) {
@@ -124,18 +125,18 @@ impl Kernel for Stage {
             None => String::from_utf8_lossy(&path[self.mountpoint.len()..]).into_owned(),
         };
         self.note(format!("open {name}"));
-        // By whichever name, an inode is one file.
+        // An inode is a single file, by whatever name.
         let file = name[1..].replace('/', "-");
         let backing = [&self.mountpoint[..], b"/", file.as_bytes()].concat();
         let backing_path = std::path::Path::new(std::ffi::OsStr::from_bytes(&backing));
         if !backing_path.exists() {
-            // Later it would end the process's locks on the file.
+            // Closing it later would end the process's locks on the file.
             drop(std::fs::File::create(backing_path));
         }
         let kept = flags & !(libc::O_DIRECTORY | libc::O_NOFOLLOW);
         Raw.open(&backing, kept)
     }
-    /// Opens a file of its own per inode, in memory.
+    /// Opens a file in memory, one for each inode.
     fn open_at(&self, _dir: i32, name: &[u8], flags: i32) -> Result<i32, Errno> {
         let name = String::from_utf8_lossy(name);
         if flags & libc::O_PATH != 0 {
@@ -212,13 +213,13 @@ impl Kernel for Stage {
     }
 }
 
-/// What the kernel's table says of a mount, which tests may change.
-pub type Table = Arc<Mutex<Option<MountState>>>;
+/// The kernel's table as tests set it: the state of a mount.
+pub type SharedMountState = Arc<Mutex<Option<MountState>>>;
 
 /// The pools that have been attached, whose announcements [`Stage`] answers.
 static POOLS: Mutex<Vec<Arc<dyn MountEvents>>> = Mutex::new(Vec::new());
 
-/// The inode that this thread has announced by a ticket, and its life.
+/// Returns the inode that this thread has announced by a ticket, with its generation.
 fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let by = Requester { thread, user: rustix::process::geteuid().as_raw() };
@@ -228,22 +229,22 @@ fn answer(ticket: Ticket, as_new: bool) -> Result<String, Errno> {
     Ok(format!("{}-{}", opening.ino.0, opening.generation))
 }
 
-/// What a pool is laid out for.
+/// The layout of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum TestEngine {
     Bpfs,
     Scmfs,
 }
 
-/// Makes of each function, which takes an [`Engine`], a test for each of them.
+/// Makes a test for each engine of each function, which takes a [`TestEngine`].
 #[allow(unused_macros, reason = "each test program uses a part")]
 macro_rules! on_each_engine {
     ($($test:ident),+ $(,)?) => {
         mod bpfs {
-            $(#[test] fn $test() { super::$test(crate::common::Engine::Bpfs); })+
+            $(#[test] fn $test() { super::$test(crate::common::TestEngine::Bpfs); })+
         }
         mod scmfs {
-            $(#[test] fn $test() { super::$test(crate::common::Engine::Scmfs); })+
+            $(#[test] fn $test() { super::$test(crate::common::TestEngine::Scmfs); })+
         }
     };
 }
@@ -251,39 +252,39 @@ macro_rules! on_each_engine {
 pub(crate) use on_each_engine;
 
 /// A mounted file system of any engine.
-pub trait Pool: FileSystem + MountEvents {
+pub trait PoolEngine: FileSystem + MountEvents {
     fn rehearse_recovery(&self) -> vfs::Result<()>;
 }
 
-impl Pool for Bpfs<Region> {
+impl PoolEngine for Bpfs<Region> {
     fn rehearse_recovery(&self) -> vfs::Result<()> {
         Self::rehearse_recovery(self)
     }
 }
 
-impl Pool for Scmfs<Region> {
+impl PoolEngine for Scmfs<Region> {
     fn rehearse_recovery(&self) -> vfs::Result<()> {
         Self::rehearse_recovery(self)
     }
 }
 
 /// A process with a pool at `dir`.
-pub struct World {
+pub struct TestWorld {
     pub process: Process,
-    pub engine: Engine,
-    pub fs: Arc<dyn Pool>,
+    pub engine: TestEngine,
+    pub fs: Arc<dyn PoolEngine>,
     pub stage: Stage,
     pub dir: tempfile::TempDir,
-    pub table: Table,
+    pub table: SharedMountState,
 }
 
-impl World {
-    pub fn new(engine: Engine) -> Self {
+impl TestWorld {
+    pub fn new(engine: TestEngine) -> Self {
         Self::with(engine, 0, &[])
     }
 
     /// `flags`: of the mount, `ST_RDONLY` and so on. `nested`: names that other mounts cover.
-    pub fn with(engine: Engine, flags: u64, nested: &[&str]) -> Self {
+    pub fn with(engine: TestEngine, flags: u64, nested: &[&str]) -> Self {
         let fs = Self::pool(engine);
         let dir = tempfile::Builder::new().prefix("keepstone-p-").tempdir_in("/dev/shm").unwrap();
         let mountpoint = dir.path().as_os_str().as_bytes().to_vec();
@@ -298,30 +299,31 @@ impl World {
         };
         let process = Process::with_kernel(Box::new(stage.clone())).unwrap();
         let nested = nested.iter().map(|name| [&mountpoint, name.as_bytes()].join(&b'/'));
-        let table = Table::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
+        let table =
+            SharedMountState::new(Mutex::new(Some(MountState { flags, nested: nested.collect() })));
         let spec = Self::spec(mountpoint, &table, &fs);
         process.add_mount(spec).unwrap();
         Self { process, engine, fs, stage, dir, table }
     }
 
-    /// Lets the table say something else of the mount, and announces that.
+    /// Changes the state of the mount in the table, and announces that.
     pub fn remount(&self, state: Option<MountState>) {
         *self.table.lock().unwrap() = state;
         self.fs.announce_mount_change();
     }
 
     /// A new pool.
-    pub fn pool(engine: Engine) -> Arc<dyn Pool> {
+    pub fn pool(engine: TestEngine) -> Arc<dyn PoolEngine> {
         let region = Region::anonymous(64 << 20).unwrap();
         let formatting = bpfs::FormatOptions::default();
-        // A process that has ever had threads is not served as one that has not.
+        // A process that has ever had threads is served in another way than one that has not.
         let options = bpfs::MountOptions { threads: Some(1), ..bpfs::MountOptions::default() };
         match engine {
-            Engine::Bpfs => {
+            TestEngine::Bpfs => {
                 bpfs::format(&region, &formatting).unwrap();
                 Arc::new(Bpfs::mount(region, &options).unwrap())
             }
-            Engine::Scmfs => {
+            TestEngine::Scmfs => {
                 scmfs::format(&region, &formatting).unwrap();
                 Arc::new(Scmfs::mount(region, &options).unwrap())
             }
@@ -329,21 +331,25 @@ impl World {
     }
 
     /// A mount of a pool.
-    pub fn spec(mountpoint: Vec<u8>, table: &Table, fs: &Arc<dyn Pool>) -> MountSpec {
+    pub fn spec(
+        mountpoint: Vec<u8>,
+        table: &SharedMountState,
+        fs: &Arc<dyn PoolEngine>,
+    ) -> MountSpec {
         Self::spec_of(mountpoint, table, fs.clone(), fs.clone())
     }
 
     /// A mount of any file system, with the events of a pool.
     pub fn spec_of(
         mountpoint: Vec<u8>,
-        table: &Table,
+        table: &SharedMountState,
         fs: Arc<dyn FileSystem>,
         events: Arc<dyn MountEvents>,
     ) -> MountSpec {
         let table = table.clone();
         let attach = move || {
             POOLS.lock().unwrap().push(events.clone());
-            Ok(Attached {
+            Ok(AttachedPool {
                 fs: fs.clone(),
                 events: events.clone(),
                 file: None,
@@ -354,7 +360,7 @@ impl World {
         MountSpec { mountpoint, dev: DEVICE, look: Box::new(look), attach: Box::new(attach) }
     }
 
-    /// What a child takes of its parent.
+    /// Takes over a parent's references in a child.
     fn inherits(fs: Arc<dyn FileSystem>) -> Box<dyn Fn(Fork) + Send + Sync> {
         Box::new(move |step| {
             if let Fork::Inherits(ino) = step {
@@ -375,10 +381,10 @@ impl World {
 
     /// Opens a name in the pool.
     pub fn open(&self, name: &str, flags: i32) -> i32 {
-        done(self.process.open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
+        done(self.process.contents().open(libc::AT_FDCWD, &self.path(name), flags, 0o644)).unwrap()
     }
 
-    /// Removes everything in the pool by its names; what stays then is kept by references.
+    /// Removes everything in the pool by its names. Inodes that stay are kept by references.
     pub fn remove_all(&self) {
         let mut dirs = vec![self.fs.root()];
         let mut at = 0;
@@ -403,7 +409,7 @@ impl World {
         }
     }
 
-    /// Inodes besides the root that a name or a reference keeps, of the first few thousand.
+    /// Inodes that a name or a reference keeps, without the root, of the first few thousand.
     pub fn live_inodes(&self) -> Vec<u64> {
         (2..3000).filter(|ino| self.is_live(*ino)).collect()
     }
@@ -414,7 +420,7 @@ impl World {
     }
 }
 
-/// The result of a call that must have been served.
+/// Returns the result of a call that must have been served.
 #[track_caller]
 pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
     match served {
@@ -423,17 +429,17 @@ pub fn done<T>(served: Served<T>) -> Result<T, Errno> {
     }
 }
 
-/// What `stat` answers.
+/// Calls `stat`.
 pub fn stat(p: &Process, dirfd: i32, path: &[u8], flags: i32) -> Served<libc::stat> {
     // SAFETY: a stat is plain numbers, for which zeroes are valid.
     let mut st = posix::Unaligned(unsafe { std::mem::zeroed() });
-    match p.stat(dirfd, path, flags, || Ok(&mut st)) {
+    match p.names().stat(dirfd, path, flags, || Ok(&mut st)) {
         Served::Done(result) => Served::Done(result.map(|()| st.0)),
         Served::Kernel => Served::Kernel,
     }
 }
 
-/// The result of a call of libc.
+/// Returns the result of a call of libc.
 pub fn libc_result(ret: i64) -> Result<i64, Errno> {
     if ret < 0 {
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
@@ -447,7 +453,7 @@ pub fn cstring(path: &[u8]) -> CString {
     CString::new(path).unwrap()
 }
 
-/// Makes the calls of this thread those of a user.
+/// Gives the calls of this thread the credentials of a user.
 pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u32])) {
     // SAFETY: numbers, and an array with its length; only this thread changes.
     unsafe {
@@ -460,7 +466,7 @@ pub fn become_user(process: &posix::Process, (uid, gid, groups): (u32, u32, &[u3
     process.credentials_changed();
 }
 
-/// Whether another process sees a POSIX lock on the file of a number that it has, or opens.
+/// Whether another process sees a POSIX lock on the file of a descriptor, which it has or opens.
 pub fn another_sees_lock(number: impl FnOnce() -> i32) -> bool {
     // SAFETY: the child asks and ends.
     unsafe {

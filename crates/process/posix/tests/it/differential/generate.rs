@@ -1,6 +1,6 @@
-//! Random calls: few names and short files, so that calls meet.
+//! Random calls, on few names and short files, so that calls meet.
 
-use super::op::{At, AtPath, Lens, Offset, Op, Text, Times};
+use super::op::{At, AtPath, Lens, Offset, ProcessOp, Text, Times};
 use rng::Rng;
 use vfs::script::Octal;
 
@@ -15,8 +15,8 @@ fn name(rng: &mut Rng) -> String {
     if rng.one_in(200) { "n".repeat(rng.pick(&[255, 256])) } else { rng.pick(&NAMES).to_owned() }
 }
 
-/// Whether `..` can follow. Where a path starts it is asked of what may be removed, and then POSIX
-/// has it be gone (`rmdir`), where Linux remembers the parent.
+/// Whether `..` can follow a path. If a removed directory may be the start of a path, `..` is gone
+/// by POSIX (`rmdir`), but Linux remembers the parent.
 fn takes_dotdot(path: &str) -> bool {
     path.bytes().any(|b| !matches!(b, b'.' | b'/'))
 }
@@ -142,92 +142,93 @@ fn xattr(rng: &mut Rng) -> Text {
     Text(rng.pick(&names).to_owned())
 }
 
-/// What every sequence starts with: a tree in which paths lead somewhere.
+/// The start of every sequence: a tree in which paths lead somewhere.
 const START: &str = "\
 mkdir /dir 777; chmod /dir 777 0; mkdir /dir/sub 755; chown /dir/sub 1000 1000 0; mkdir /sub 755
 open /a 102 666; write 0 5000 1; symlink dir /b; open /dir 0 0";
 
-/// The sequence of `len` calls that a seed decides.
-pub fn sequence(seed: u64, len: usize) -> Vec<Op> {
+/// Makes the sequence of `len` calls for a seed.
+pub fn sequence(seed: u64, len: usize) -> Vec<ProcessOp> {
     let mut rng = Rng::new(rng::hash(seed));
-    let mut ops: Vec<Op> = vfs::script::parse(START).expect("these are calls");
+    let mut ops: Vec<ProcessOp> = vfs::script::parse(START).expect("these are calls");
     ops.resize_with(len, || op(&mut rng));
     ops
 }
 
 /// A random call.
-fn op(rng: &mut Rng) -> Op {
+fn op(rng: &mut Rng) -> ProcessOp {
     let fd = rng.index(SLOTS);
     match rng.below(104) {
-        0..=17 => Op::Open(place(rng), open_flags(rng), mode(rng)),
-        18 | 19 => Op::Close(fd),
-        20 => Op::Dup(fd),
-        21 => Op::Dup2(fd, rng.index(SLOTS)),
-        22..=25 => Op::Read(fd, len(rng)),
-        26..=30 => Op::Write(fd, len(rng), rng.next() as u8),
-        31..=33 => Op::Pread(fd, len(rng), offset(rng)),
-        34..=36 => Op::Pwrite(fd, len(rng), rng.next() as u8, offset(rng)),
-        37 => Op::Readv(fd, lens(rng)),
-        38 => Op::Writev(fd, lens(rng), rng.next() as u8),
+        0..=17 => ProcessOp::Open(place(rng), open_flags(rng), mode(rng)),
+        18 | 19 => ProcessOp::Close(fd),
+        20 => ProcessOp::Dup(fd),
+        21 => ProcessOp::Dup2(fd, rng.index(SLOTS)),
+        22..=25 => ProcessOp::Read(fd, len(rng)),
+        26..=30 => ProcessOp::Write(fd, len(rng), rng.next() as u8),
+        31..=33 => ProcessOp::Pread(fd, len(rng), offset(rng)),
+        34..=36 => ProcessOp::Pwrite(fd, len(rng), rng.next() as u8, offset(rng)),
+        37 => ProcessOp::Readv(fd, lens(rng)),
+        38 => ProcessOp::Writev(fd, lens(rng), rng.next() as u8),
         39 => {
             let flags = [0, libc::RWF_APPEND, libc::RWF_DSYNC, libc::RWF_SYNC, 0x4000];
-            Op::Pwritev2(fd, len(rng), rng.next() as u8, offset(rng), rng.pick(&flags))
+            ProcessOp::Pwritev2(fd, len(rng), rng.next() as u8, offset(rng), rng.pick(&flags))
         }
         40..=43 => {
             let whence = rng.pick(&[libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, 99]);
             let offset = if rng.one_in(4) { -(rng.below(300) as i64) } else { offset(rng) };
-            Op::Lseek(fd, offset, whence)
+            ProcessOp::Lseek(fd, offset, whence)
         }
         44 => {
             let at = offset(rng);
-            if rng.one_in(2) { Op::SeekData(fd, at) } else { Op::SeekHole(fd, at) }
+            if rng.one_in(2) { ProcessOp::SeekData(fd, at) } else { ProcessOp::SeekHole(fd, at) }
         }
-        45 | 46 => Op::Ftruncate(fd, offset(rng)),
-        47 => Op::Truncate(plain_place(rng), offset(rng)),
+        45 | 46 => ProcessOp::Ftruncate(fd, offset(rng)),
+        47 => ProcessOp::Truncate(plain_place(rng), offset(rng)),
         48 | 49 => {
             let keep = libc::FALLOC_FL_KEEP_SIZE;
             let modes = [0, keep, keep | libc::FALLOC_FL_PUNCH_HOLE];
-            Op::Fallocate(fd, rng.pick(&modes), offset(rng), offset(rng))
+            ProcessOp::Fallocate(fd, rng.pick(&modes), offset(rng), offset(rng))
         }
-        50 => Op::Fsync(fd),
-        51 => Op::Getfl(fd),
+        50 => ProcessOp::Fsync(fd),
+        51 => ProcessOp::Getfl(fd),
         52 => {
             let flags = [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_NOATIME, libc::O_TRUNC];
-            Op::Setfl(fd, Octal(rng.pick(&flags) as u32))
+            ProcessOp::Setfl(fd, Octal(rng.pick(&flags) as u32))
         }
-        53 | 54 => Op::Fstat(fd),
-        55..=58 => Op::Stat(place(rng), nofollow(rng)),
+        53 | 54 => ProcessOp::Fstat(fd),
+        55..=58 => ProcessOp::Stat(place(rng), nofollow(rng)),
         59..=61 => {
             let flags = [0, 0, libc::AT_EACCESS, libc::AT_SYMLINK_NOFOLLOW, 0x8000];
-            Op::Access(place(rng), rng.pick(&[0, 1, 2, 4, 6, 7, 8]), rng.pick(&flags))
+            ProcessOp::Access(place(rng), rng.pick(&[0, 1, 2, 4, 6, 7, 8]), rng.pick(&flags))
         }
-        62 | 63 => Op::Chmod(place(rng), mode(rng), 0),
-        64 => Op::Fchmod(fd, mode(rng)),
-        65 | 66 => Op::Chown(place(rng), owner(rng), owner(rng), nofollow(rng)),
-        67 => Op::Fchown(fd, owner(rng), owner(rng)),
-        68 | 69 => Op::Utimens(place(rng), times(rng), nofollow(rng)),
-        70 => Op::Futimens(fd, times(rng)),
-        71..=74 => Op::Mkdir(place(rng), dir_mode(rng)),
+        62 | 63 => ProcessOp::Chmod(place(rng), mode(rng), 0),
+        64 => ProcessOp::Fchmod(fd, mode(rng)),
+        65 | 66 => ProcessOp::Chown(place(rng), owner(rng), owner(rng), nofollow(rng)),
+        67 => ProcessOp::Fchown(fd, owner(rng), owner(rng)),
+        68 | 69 => ProcessOp::Utimens(place(rng), times(rng), nofollow(rng)),
+        70 => ProcessOp::Futimens(fd, times(rng)),
+        71..=74 => ProcessOp::Mkdir(place(rng), dir_mode(rng)),
         75 => {
             let kinds =
                 [libc::S_IFREG, 0, libc::S_IFIFO, libc::S_IFSOCK, libc::S_IFCHR, libc::S_IFDIR];
             let (place, kind) = (place(rng), rng.pick(&kinds));
-            Op::Mknod(place, Octal(kind | mode(rng).0), rng.pick(&[0, 0x103, 0x501]))
+            ProcessOp::Mknod(place, Octal(kind | mode(rng).0), rng.pick(&[0, 0x103, 0x501]))
         }
         76..=78 => {
             let target = if rng.one_in(4) { format!("/{}", path(rng)) } else { path(rng) };
-            Op::Symlink(Text(target), place(rng))
+            ProcessOp::Symlink(Text(target), place(rng))
         }
-        79 => Op::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
+        79 => ProcessOp::Readlink(place(rng), rng.pick(&[0, 1, 3, 4096])),
         80..=82 => {
             let from = place(rng);
-            // With a path, the kernel asks then who has opened the directory, which differs between the sides.
+            // With a path, the kernel checks which user has opened the directory. That differs
+            // between the sides.
             let empty = if from.1.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
             let flags = rng.pick(&[0, 0, libc::AT_SYMLINK_FOLLOW, empty]);
-            Op::Link(from, place(rng), flags)
+            ProcessOp::Link(from, place(rng), flags)
         }
-        83 | 84 => Op::Unlink(place(rng), 0),
-        85 => Op::Unlink(place(rng), libc::AT_REMOVEDIR),
+        83 | 84 => ProcessOp::Unlink(place(rng), 0),
+        85 => ProcessOp::Unlink(place(rng), libc::AT_REMOVEDIR),
         86..=89 => {
             let flags = [
                 0,
@@ -239,35 +240,35 @@ fn op(rng: &mut Rng) -> Op {
                 3,
                 6,
             ];
-            Op::Rename(place(rng), place(rng), rng.pick(&flags))
+            ProcessOp::Rename(place(rng), place(rng), rng.pick(&flags))
         }
-        90 => Op::List(fd),
-        91 => Op::Chdir(plain_place(rng)),
+        90 => ProcessOp::List(fd),
+        91 => ProcessOp::Chdir(plain_place(rng)),
         92 => {
             if rng.one_in(2) {
-                Op::Fchdir(fd)
+                ProcessOp::Fchdir(fd)
             } else {
-                Op::Getcwd
+                ProcessOp::Getcwd
             }
         }
-        93 => Op::Getxattr(plain_place(rng), xattr(rng), rng.pick(&[0, 3, 100])),
+        93 => ProcessOp::Getxattr(plain_place(rng), xattr(rng), rng.pick(&[0, 3, 100])),
         94 | 95 => {
             let len = rng.pick(&[0, 1, 5, 64]);
-            Op::Setxattr(plain_place(rng), xattr(rng), len, 7, rng.pick(&[0, 0, 1, 2, 4]))
+            ProcessOp::Setxattr(plain_place(rng), xattr(rng), len, 7, rng.pick(&[0, 0, 1, 2, 4]))
         }
-        96 => Op::Fsetxattr(fd, xattr(rng), 3, 8, 0),
-        97 => Op::Listxattr(plain_place(rng)),
-        98 => Op::Removexattr(plain_place(rng), xattr(rng)),
+        96 => ProcessOp::Fsetxattr(fd, xattr(rng), 3, 8, 0),
+        97 => ProcessOp::Listxattr(plain_place(rng)),
+        98 => ProcessOp::Removexattr(plain_place(rng), xattr(rng)),
         99 => {
             let at = |rng: &mut Rng| Offset(if rng.one_in(2) { None } else { Some(offset(rng)) });
             let (from, to) = (at(rng), at(rng));
-            Op::CopyRange(fd, from, rng.index(SLOTS), to, len(rng))
+            ProcessOp::CopyRange(fd, from, rng.index(SLOTS), to, len(rng))
         }
         100 => {
             let at = if rng.one_in(2) { None } else { Some(rng.below(500) as i64) };
-            Op::Sendfile(rng.index(SLOTS), fd, Offset(at), len(rng))
+            ProcessOp::Sendfile(rng.index(SLOTS), fd, Offset(at), len(rng))
         }
-        101 => Op::Umask(Octal(rng.pick(&[0o022, 0, 0o077, 0o027]))),
-        _ => Op::Become(rng.pick(&[0, 0, USER])),
+        101 => ProcessOp::Umask(Octal(rng.pick(&[0o022, 0, 0o077, 0o027]))),
+        _ => ProcessOp::Become(rng.pick(&[0, 0, USER])),
     }
 }

@@ -1,17 +1,17 @@
-//! Random sequences of calls, made on the process layer over each engine and by the kernel in a directory of
-//! tmpfs: every result, error number and byte must be the same (Chell §2.2).
+//! Random sequences of calls, made by the process layer over each engine, and by the kernel in a
+//! directory of tmpfs. Every result, error number and byte must be the same (Chell §2.2).
 //!
-//! `KEEPSTONE_OPS` says how many calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` which sequence to begin with. A
-//! failure prints its seed and the sequence as a script, which `KEEPSTONE_REPLAY=FILE` runs instead, whole or shortened. Needs
-//! root, to make calls as other users.
+//! `KEEPSTONE_OPS` sets the number of calls (20 000 on BPFS, 10 000 on SCMFS), `KEEPSTONE_SEED` the
+//! first sequence. A failure prints its seed and the sequence as a script. `KEEPSTONE_REPLAY=FILE`
+//! runs such a script instead, whole or shortened. Needs root, to make calls as other users.
 
 mod generate;
 mod op;
 mod sides;
 
-use self::op::Op;
+use self::op::ProcessOp;
 use self::sides::{Ours, Side, Theirs};
-use crate::common::{Engine, World, on_each_engine};
+use crate::common::{TestEngine, TestWorld, on_each_engine};
 
 /// Calls in one sequence, which starts with an empty tree.
 const SEQUENCE: usize = 250;
@@ -22,15 +22,16 @@ fn env(name: &str, default: u64) -> u64 {
 
 on_each_engine!(calls_are_answered_as_by_the_kernel);
 
-fn calls_are_answered_as_by_the_kernel(engine: Engine) {
-    compare(engine, if engine == Engine::Bpfs { 20_000 } else { 10_000 });
+fn calls_are_answered_as_by_the_kernel(engine: TestEngine) {
+    compare(engine, if engine == TestEngine::Bpfs { 20_000 } else { 10_000 });
 }
 
-/// Makes so many calls where nothing else is said, each sequence in a world of its own.
-fn compare(engine: Engine, ops: u64) {
+/// Makes `ops` calls, unless the environment sets another number. Each sequence has a world of its
+/// own.
+fn compare(engine: TestEngine, ops: u64) {
     if let Some(file) = std::env::var_os("KEEPSTONE_REPLAY") {
         let script = std::fs::read_to_string(file).unwrap();
-        run(&World::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
+        run(&TestWorld::new(engine), &vfs::script::parse(&script).unwrap(), "as before");
         return;
     }
     let ops = env("KEEPSTONE_OPS", ops);
@@ -38,18 +39,19 @@ fn compare(engine: Engine, ops: u64) {
     let (mut served, mut left) = (0, 0);
     for seed in first..first + ops.div_ceil(SEQUENCE as u64) {
         let again = format!("KEEPSTONE_SEED={seed} KEEPSTONE_OPS=1");
-        let (s, l) = run(&World::new(engine), &generate::sequence(seed, SEQUENCE), &again);
+        let (s, l) = run(&TestWorld::new(engine), &generate::sequence(seed, SEQUENCE), &again);
         served += s;
         left += l;
     }
     println!("{served} calls compared, {left} left to the kernel");
-    // One sequence may go where nearly all is the kernel's.
+    // In a single sequence, the kernel may make nearly all calls.
     let is_rerun = ops <= SEQUENCE as u64;
     assert!(is_rerun || left * 4 < served, "{left} of {} calls were left", served + left);
 }
 
-/// Runs one sequence, which `again` runs once more; returns how many calls were compared and how many were left to the kernel.
-fn run(world: &World, ops: &[Op], again: &str) -> (u64, u64) {
+/// Runs one sequence; `again` is the command that repeats it. Returns the number of calls that were
+/// compared, and of those that were left to the kernel.
+fn run(world: &TestWorld, ops: &[ProcessOp], again: &str) -> (u64, u64) {
     let theirs = tempfile::Builder::new().prefix("keepstone-r-").tempdir_in("/dev/shm").unwrap();
     let (mut ours, mut theirs) = (Ours::new(world), Theirs::new(theirs));
     let mut log = Vec::new();
@@ -81,8 +83,8 @@ fn run(world: &World, ops: &[Op], again: &str) -> (u64, u64) {
     (served, left)
 }
 
-/// A result, short.
-fn show(outcome: &op::Outcome) -> String {
+/// Formats a result in short.
+fn show(outcome: &op::CallOutcome) -> String {
     match outcome {
         Ok(op::Value::Bytes(bytes)) if bytes.len() > 16 => {
             format!("{} bytes, {:?}…", bytes.len(), &bytes[..16])
@@ -102,6 +104,6 @@ fn sequences_are_scripts() {
     for seed in 1..20 {
         let ops = generate::sequence(seed, SEQUENCE);
         let lines: Vec<_> = ops.iter().map(|op| format!("{op} # as it was")).collect();
-        assert_eq!(vfs::script::parse::<Op>(&lines.join("\n")).unwrap(), ops);
+        assert_eq!(vfs::script::parse::<ProcessOp>(&lines.join("\n")).unwrap(), ops);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use vfs::script::{Octal, escape, unescape};
 
-/// What a relative path starts from.
+/// The start of a relative path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// The root of the tree: the path is absolute.
@@ -15,7 +15,8 @@ pub enum At {
     Fd(usize),
 }
 
-/// A path and where it starts: `/a` in the tree, `a` in the working directory, `%0/a` in the directory of a descriptor.
+/// A path and where it starts: `/a` in the tree, `a` in the working directory, `%0/a` in the
+/// directory of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AtPath(pub At, pub String);
 
@@ -134,7 +135,7 @@ impl FromStr for Times {
     }
 }
 
-/// A word that is none of its kind.
+/// The error of a word that does not parse.
 #[derive(Debug)]
 pub struct NotOne;
 
@@ -143,9 +144,10 @@ fn number<N: FromStr>(digits: &str) -> Result<N, NotOne> {
 }
 
 vfs::text_form! {
-/// One call. A descriptor is the number of its slot; what is written comes from a length and a seed.
+/// One call. A descriptor is the number of its slot. The bytes of a write come from a length and a
+/// seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum ProcessOp {
     Open(place: AtPath, flags: Octal, mode: Octal) "open";
     Close(fd: usize) "close";
     Dup(fd: usize) "dup";
@@ -194,12 +196,12 @@ pub enum Op {
     CopyRange(from: usize, from_at: Offset, to: usize, to_at: Offset, len: usize) "copy-range";
     Sendfile(to: usize, from: usize, from_at: Offset, len: usize) "sendfile";
     Umask(mask: Octal) "umask";
-    /// Make the calls that follow as this user, whose group has the same number.
+    /// Makes the calls that follow as this user, whose group has the same number.
     Become(uid: u32) "become";
 }
 }
 
-/// What a call returns.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Number(i64),
@@ -209,4 +211,4 @@ pub enum Value {
     Text(String),
 }
 
-pub type Outcome = Result<Value, posix::Errno>;
+pub type CallOutcome = Result<Value, posix::Errno>;
