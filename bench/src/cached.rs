@@ -310,8 +310,8 @@ fn overwrites(
             done += 1;
             whole((calls.pwrite)(&file, buf.get_mut(), at)?, len)?;
             if syncs {
-                // The kernel's call if the library does not serve it.
-                // SAFETY: no memory is involved.
+                // The kernel's call if the library does not serve it. SAFETY: no memory is
+                // involved.
                 if unsafe { libc::fdatasync(file.as_raw_fd()) } != 0 {
                     return Err(vfs::Errno::IO);
                 }

@@ -287,7 +287,8 @@ impl Place {
         io::Error::new(io::ErrorKind::PermissionDenied, text)
     }
 
-    /// Opens the file in the directory of the owner, or in that of the caller. Creates it if it is missing.
+    /// Opens the file in the directory of the owner, or in that of the caller. Creates it if it is
+    /// missing.
     fn open(&self) -> io::Result<(Located, OwnedFd, Stat)> {
         let me = directory::caller();
         for _ in 0..TRIES {
@@ -503,13 +504,15 @@ pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Removes an arena if it has one of these formats and all its users are dead (attach-A2, attach-A3).
+/// Removes an arena if it has one of these formats and all its users are dead (attach-A2,
+/// attach-A3).
 fn remove_if_abandoned(directory: &Directory, name: &str, formats: &[u64]) -> io::Result<u64> {
     // Only the tables of the session are read.
     let layout = Layout::shared();
     let tables = layout.session.expect("the layout was begun with `Layout::shared`");
     let found = directory.stat(name)?;
-    // The pool may have any owner and mode: only users who may write in the directory can have created the file.
+    // The pool may have any owner and mode: only users who may write in the directory can have
+    // created the file.
     if !directory::is_sound(&found, (found.st_uid, found.st_gid, 0o666)) {
         return Ok(0);
     }

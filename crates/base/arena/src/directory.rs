@@ -9,7 +9,8 @@
 //! - directory-S3: a file in a believed directory is used only if it is a regular file with one
 //!   link, of the owner, root or the caller. Its mode must give no user more rights than the mode
 //!   of the object that it describes.
-//! - directory-S4: a file or directory that is not believed is not opened for writing, locked, mapped or read.
+//! - directory-S4: a file or directory that is not believed is not opened for writing, locked,
+//!   mapped or read.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};

@@ -107,7 +107,8 @@ impl Memory {
             )?
         };
         if len >= HUGE_FROM {
-            // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes nothing.
+            // SAFETY: the range was mapped just above. Huge pages are a hint: failure changes
+            // nothing.
             let _ = unsafe { mm::madvise(base, len, Advice::LinuxHugepage) };
         }
         Ok(Self::mapped(base, len))

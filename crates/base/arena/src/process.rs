@@ -295,8 +295,8 @@ mod tests {
     /// Checks a process whose first thread has ended while another one runs.
     #[test]
     fn a_process_lives_as_long_as_its_last_thread() {
-        // SAFETY: the child, which has one thread of this test's, calls functions that are safe after
-        // a fork in it; the pipe ends are its own.
+        // SAFETY: the child, which has one thread of this test's, calls functions that are safe
+        // after a fork in it; the pipe ends are its own.
         let (child, mut end) = unsafe {
             let mut pipe = [0; 2];
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);

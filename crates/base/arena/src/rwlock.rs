@@ -1,7 +1,8 @@
 //! A reader-writer lock in one word.
 //!
-//! Waiters spin briefly, then sleep on the word's futex. New readers queue behind a sleeping waiter,
-//! so writers do not starve; therefore a thread must not take one lock twice, not even shared.
+//! Waiters spin briefly, then sleep on the word's futex. New readers queue behind a sleeping
+//! waiter, so writers do not starve; therefore a thread must not take one lock twice, not even
+//! shared.
 
 #![allow(unsafe_code)]
 

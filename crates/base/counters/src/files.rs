@@ -1,4 +1,5 @@
-//! The list of files that went through the mount, for `run --explain`: path, reason, calls and bytes.
+//! The list of files that went through the mount, for `run --explain`: path, reason, calls and
+//! bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

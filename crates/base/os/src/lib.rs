@@ -3,7 +3,8 @@
 //!
 //! - [`syscalls`]: system calls that bypass libc;
 //! - [`mapped`]: files that the process has mapped, found by address;
-//! - [`threads`]: thread-local cells that cost one instruction, and words that only one process changes.
+//! - [`threads`]: thread-local cells that cost one instruction, and words that only one process
+//!   changes.
 
 pub mod mapped;
 pub mod syscalls;

@@ -6,8 +6,8 @@
 //! Three operations have a meaning beyond their bytes:
 //! - [`Medium::store_u64`] is failure-atomic: after a crash the word is old or new (BPFS §4.3).
 //! - [`Medium::store_line`], if the medium has it, does the same for a whole line.
-//! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or wrote
-//!   non-temporally, is in the persistence domain when it returns.
+//! - [`Medium::fence`] ends an epoch (BPFS §4.4): everything this thread wrote and flushed, or
+//!   wrote non-temporally, is in the persistence domain when it returns.
 
 use crate::{Counters, Domain, Error, Line, Lock};
 use std::io;

@@ -357,7 +357,8 @@ impl Region {
             || {
                 store();
                 if let Some(how) = self.stores.flush {
-                    // SAFETY: the caller has checked the range, which is mapped readable (region-I1); region-I2.
+                    // SAFETY: the caller has checked the range, which is mapped readable
+                    // (region-I1); region-I2.
                     unsafe { flush_lines(how, self.base.wrapping_add(off as usize), lines) };
                 }
             },

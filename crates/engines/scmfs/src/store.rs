@@ -217,7 +217,7 @@ impl<M: Medium> Store<M> {
         self.note_preallocated(v)
     }
 
-    // --- pre-allocated blocks (§3.3) ---------------------------------------------------------------------
+    // --- pre-allocated blocks (§3.3) -------------------------------------------------------------
 
     /// Returns the number of blocks beyond its new size that a growing file gets: as many as it has
     /// then, within limits. The first content of a file is mostly all of it, and gets none.

@@ -38,8 +38,8 @@ enum Report<R> {
     Failed(String),
 }
 
-/// Starts a server with these arguments, whose standard error goes to the file `log`, and waits until
-/// it is ready.
+/// Starts a server with these arguments, whose standard error goes to the file `log`, and waits
+/// until it is ready.
 pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> {
     let mut server = Command::new(std::env::current_exe()?)
         .args(args)

@@ -35,8 +35,8 @@ pub struct CrashtestArgs {
     /// --semantics and --seed.
     #[arg(long, value_parser = ENGINES)]
     pub engine: Option<String>,
-    /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an hour,
-    /// 3 a day.
+    /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an
+    /// hour, 3 a day.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub length: u8,
     /// Also explore this many operations of random runs, 60 in each.

@@ -123,7 +123,8 @@ pub struct Report {
     not_asked: BTreeMap<String, String>,
 }
 
-/// Statistics from the servers of mounts: [`Report::mounts`], [`Report::not_direct`], [`Report::not_asked`].
+/// Statistics from the servers of mounts: [`Report::mounts`], [`Report::not_direct`],
+/// [`Report::not_asked`].
 type OfServers = (BTreeMap<String, BTreeMap<String, u64>>, Vec<String>, BTreeMap<String, String>);
 
 /// Percentages of calls and of bytes that were served in user space; `None` without calls, or

@@ -56,7 +56,8 @@ pub struct SimulateArgs {
     /// hit would take a lock.
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "all", value_parser = policies())]
     pub policy: Vec<Policies>,
-    /// Sizes of the cache: in bytes, with K, M, G, T, or as percentages of all objects of the trace.
+    /// Sizes of the cache: in bytes, with K, M, G, T, or as percentages of all objects of the
+    /// trace.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "0.1%,1%,10%")]
     pub cache: Vec<CacheSize>,
 }

@@ -63,9 +63,8 @@ fn answer_and_exit(
     call: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> ! {
     // The copy dies with the thread that waits for it. It must not keep a reader of this program's
-    // output waiting.
-    // SAFETY: plain numbers and a string. The descriptors are those of the copy, whose owners are
-    // never dropped.
+    // output waiting. SAFETY: plain numbers and a string. The descriptors are those of the copy,
+    // whose owners are never dropped.
     unsafe {
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::syscall(libc::SYS_dup3, writer.as_raw_fd(), 0, 0);

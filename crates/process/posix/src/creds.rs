@@ -73,8 +73,8 @@ pub struct ThreadIdentity {
 
 /// Returns the ID of the calling thread's file system calls, by `setfsuid` or `setfsgid`.
 fn current(number: libc::c_long) -> Result<u32> {
-    // An invalid ID changes nothing; the call returns the present one.
-    // SAFETY: plain numbers, no memory, no descriptors.
+    // An invalid ID changes nothing; the call returns the present one. SAFETY: plain numbers, no
+    // memory, no descriptors.
     unsafe { syscall(number, [u32::MAX as usize, 0, 0, 0, 0]) }.map(|id| id as u32)
 }
 

@@ -64,8 +64,8 @@ fn mark(below: &ModelBacking) -> Vec<u8> {
     serde_json::to_vec(&mark).expect("plain data")
 }
 
-/// A pool of a cache that a member prepared: a mark, then shadows with records, births and bitmaps. The pool is refused, or the
-/// cache serves and writes back.
+/// A pool of a cache that a member prepared: a mark, then shadows with records, births and bitmaps.
+/// The pool is refused, or the cache serves and writes back.
 pub fn pool(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte();

@@ -1,4 +1,5 @@
-//! A device with atomic blocks in a region of arbitrary bytes: it is refused, or does what it is asked.
+//! A device with atomic blocks in a region of arbitrary bytes: it is refused, or does what it is
+//! asked.
 
 use pmbd::atomic::{self, Atomic, Geometry};
 use pmbd::{BlockDevice, Durability, Scheme};
@@ -10,7 +11,8 @@ const BLOCKS: u64 = 64;
 /// Where the map begins.
 const MAP_OFF: u64 = 4096;
 
-/// The first byte chooses what is damaged: a formatted region's map, or all of it. The rest goes there.
+/// The first byte chooses what is damaged: a formatted region's map, or all of it. The rest goes
+/// there.
 pub fn atomic(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
     let geometry = Geometry::of(BLOCK, BLOCKS).expect("it fits many times");

@@ -10,7 +10,8 @@ use vfs::{
 };
 
 const BYTES: u64 = 2 << 20;
-/// The region in which most metadata of a new pool lies, in bytes: half of all replacements go there.
+/// The region in which most metadata of a new pool lies, in bytes: half of all replacements go
+/// there.
 const HEAD: u64 = 1 << 19;
 /// Entries of a directory that are visited, and inodes in all.
 const ENTRIES_MAX: usize = 200;
@@ -77,8 +78,8 @@ fn populated(layout: Layout) -> Vec<u8> {
     bytes_of(fs.region())
 }
 
-/// Checks a damaged image, repairs it, mounts it read-only and for writing. Each replacement is an offset and a word; the first
-/// byte of the input seeds the calls on what is mounted.
+/// Checks a damaged image, repairs it, mounts it read-only and for writing. Each replacement is an
+/// offset and a word; the first byte of the input seeds the calls on what is mounted.
 fn image(layout: Layout, sound: &[u8], bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut choice = input.byte();

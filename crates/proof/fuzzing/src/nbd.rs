@@ -22,7 +22,8 @@ fn exports() -> Exports {
 
 static EXPORTS: LazyLock<Exports> = LazyLock::new(exports);
 
-/// A session without its socket. The first byte chooses the server's policy; the rest is what the client sends.
+/// A session without its socket. The first byte chooses the server's policy; the rest is what the
+/// client sends.
 pub fn session(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
     let policy = [TlsPolicy::Off, TlsPolicy::Offered, TlsPolicy::Required][usize::from(choice % 3)];

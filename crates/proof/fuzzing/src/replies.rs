@@ -70,7 +70,8 @@ static STORE: LazyLock<AmazonS3> = LazyLock::new(|| {
         .expect("the options are sound")
 });
 
-/// One reply to a read, a read of a range, a look at an object, a listing, and two conditional writes.
+/// One reply to a read, a read of a range, a look at an object, a listing, and two conditional
+/// writes.
 pub fn http(bytes: &[u8]) {
     *SERVER.reply.lock().unwrap_or_else(PoisonError::into_inner) = bytes.to_vec();
     let path = Path::from("tree/manifest");

@@ -57,8 +57,8 @@ pub fn objects(bytes: &[u8]) {
 /// The payload of the snapshot of an empty tree.
 static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(|| payload("snapshot/"));
 
-/// A store whose listing and objects the input chooses: names with contents, then a snapshot and logs that a sound manifest
-/// names. The tree is refused, or it is read, written and collected.
+/// A store whose listing and objects the input chooses: names with contents, then a snapshot and
+/// logs that a sound manifest names. The tree is refused, or it is read, written and collected.
 pub fn tree(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte();

@@ -1,8 +1,8 @@
 //! Extended attributes: all of an inode's in one serialised list, replaced as a whole and committed
 //! by the inode's attribute word.
 //!
-//! The list is: its length in bytes (u64) and the number of attributes (u64),
-//! then for each the lengths of name (u16) and value (u32), the name, the value.
+//! The list is: its length in bytes (u64) and the number of attributes (u64), then for each the
+//! lengths of name (u16) and value (u32), the name, the value.
 //!
 //! - xattr-L1: an attribute whose name begins with a zero byte has been removed in place. Storing
 //!   that byte needs no space. So a removal of an attribute, or an operation that frees space,

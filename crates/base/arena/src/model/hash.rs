@@ -26,7 +26,8 @@ impl Entry for Key {
     }
 }
 
-/// An index of one bucket, so that all keys meet: one of them in the bucket, the others in additional ones.
+/// An index of one bucket, so that all keys meet: one of them in the bucket, the others in
+/// additional ones.
 #[derive(Clone, Copy)]
 struct Tables(HashIndex<Key>);
 

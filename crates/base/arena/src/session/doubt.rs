@@ -7,7 +7,8 @@
 //! - doubt-W2: a lock is in doubt when a thread has waited for it for seconds, and all threads
 //!   inside have waited for locks all that time. A thread that waits marks that in its slot. If the
 //!   doubt is wrong, operations start over, which is safe.
-//! - doubt-W3: a word of the arena is only used as an index, after a check, so no process reaches outside the arena.
+//! - doubt-W3: a word of the arena is only used as an index, after a check, so no process reaches
+//!   outside the arena.
 
 use super::{Header, Session};
 use crate::Arena;

@@ -286,7 +286,8 @@ impl Medium for Guarded {
         self.bulk(
             dst,
             len,
-            // SAFETY: 1. just checked. 2. guard-G1; the source is readable at the region's own mapping.
+            // SAFETY: 1. just checked. 2. guard-G1; the source is readable at the region's own
+            // mapping.
             |base, o, n| unsafe { region.copy_nt_at(base, o, region.base(), source(o), n) },
             |file, o, n| region.count_nt_by(o, n, || file.copy(o, region, source(o), n)),
         );

@@ -14,8 +14,8 @@ use std::str::FromStr;
 pub enum Protection {
     /// No protection. Exposed: everything, always.
     None,
-    /// The pages of each store are made writable for it, and read-only after it (§IV-B1). Exposed: these
-    /// pages, to all threads, during the store.
+    /// The pages of each store are made writable for it, and read-only after it (§IV-B1). Exposed:
+    /// these pages, to all threads, during the store.
     Pages,
     /// The pages of an access are mapped during it, and no others (§IV-B2). Exposed: the pages of
     /// the store, at an address that no other thread knows, during the store.
@@ -25,8 +25,8 @@ pub enum Protection {
     /// that are rarely stored to go through the file. Exposed: at most 64 chunks and one for each
     /// thread, to all threads, for that time.
     Chunk,
-    /// A chunk of 2 MiB is made writable for each store. Exposed: the chunk, to all threads, during the
-    /// store.
+    /// A chunk of 2 MiB is made writable for each store. Exposed: the chunk, to all threads, during
+    /// the store.
     ChunkStrict,
     /// Stores go through the file, by system calls. Only words that commit are stored through a
     /// mapping of their page, as with `Pages`. Exposed: only such pages.

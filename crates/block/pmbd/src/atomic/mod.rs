@@ -1,5 +1,5 @@
-//! A device whose blocks are never torn, and whose content is checked: short-circuit shadow paging (BPFS §3)
-//! of one level.
+//! A device whose blocks are never torn, and whose content is checked: short-circuit shadow paging
+//! (BPFS §3) of one level.
 //!
 //! A map has one word for each block of the device: the number of the data block that holds its
 //! content, and the checksum. A request stores the content in a free data block and commits each
@@ -66,7 +66,8 @@ pub struct Atomic<M> {
 }
 
 impl<M: Medium> Atomic<M> {
-    /// Opens a formatted region. Reads the whole map, and, unless `read_only`, makes it durable (atomic-A5).
+    /// Opens a formatted region. Reads the whole map, and, unless `read_only`, makes it durable
+    /// (atomic-A5).
     pub fn open(medium: M, scheme: Scheme, checked: bool, read_only: bool) -> Result<Self, Error> {
         let geometry = superblock(&medium)
             .verify(medium.len())

@@ -36,7 +36,8 @@ fn work(device: &dyn BlockDevice, me: u64) -> Result<(), pmbd::Error> {
 
 /// Runs `child` in a new process. Returns its PID.
 fn fork(child: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child uses what its parent has set up, and ends without running destructors or handlers.
+    // SAFETY: the child uses what its parent has set up, and ends without running destructors or
+    // handlers.
     unsafe {
         match libc::fork() {
             0 => libc::_exit(i32::from(!child())),

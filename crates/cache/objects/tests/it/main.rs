@@ -1,4 +1,5 @@
-//! The integration tests of `objects`, in one binary: nextest runs each test in a process of its own.
+//! The integration tests of `objects`, in one binary: nextest runs each test in a process of its
+//! own.
 
 mod common;
 mod conformance;

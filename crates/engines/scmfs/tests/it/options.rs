@@ -151,8 +151,7 @@ fn who_joins_does_as_the_first_says() {
     assert!(is_through(&one, f, 100) && is_through(&other, f, 100));
 }
 
-// --- the pool's record of its use
-// -----------------------------------------------------------------
+// --- the pool's record of its use ----------------------------------------------------------------
 
 fn said(region: &Region) -> u64 {
     region.load_u64(POOL_USAGE.get())
@@ -283,7 +282,7 @@ fn what_no_pool_says_is_damage() {
     mount::<Scmfs, _>(region);
 }
 
-// --- without order --------------------------------------------------------------------------------
+// --- without order -------------------------------------------------------------------------------
 
 #[test]
 fn without_consistency_nothing_is_flushed_before_the_end() {

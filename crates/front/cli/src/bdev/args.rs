@@ -196,7 +196,8 @@ pub struct KernelArgs {
     /// POOL are those of the device.
     #[arg(long, value_enum)]
     pub through: Option<Through>,
-    /// Threads that answer the kernel; for ublk its queues, for NBD connections. Default: one per CPU, 2 to 16.
+    /// Threads that answer the kernel; for ublk its queues, for NBD connections. Default: one per
+    /// CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Options for running the server.

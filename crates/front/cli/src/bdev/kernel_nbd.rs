@@ -127,7 +127,8 @@ fn wait_until_ready(path: &str) -> Result<()> {
 }
 
 fn ioctl(file: &File, request: u64, value: u64) -> io::Result<()> {
-    // SAFETY: these requests take a number, or a descriptor that the caller keeps open; none a pointer.
+    // SAFETY: these requests take a number, or a descriptor that the caller keeps open; none a
+    // pointer.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, value) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -215,8 +215,8 @@ impl<'a> Supervisor<'a> {
         let (channel, theirs) = UnixStream::pair()?;
         channel.set_read_timeout(Some(PATIENCE))?;
         let supervisor = getpid();
-        // SAFETY: workers-S1: no thread of this process holds a lock that the child could wait for. (That of
-        // `pmem::stray` sleeps until this process strays.)
+        // SAFETY: workers-S1: no thread of this process holds a lock that the child could wait for.
+        // (That of `pmem::stray` sleeps until this process strays.)
         match unsafe { libc::fork() } {
             0 => {
                 drop(channel);

@@ -1,4 +1,5 @@
-//! The wording of documents and comments, the size of documents, and names: habits that make a reader stumble.
+//! The wording of documents and comments, the size of documents, and names: habits that make a
+//! reader stumble.
 
 use super::tidy::{files, folders, name_of, root, shelves};
 use regex::Regex;
@@ -16,6 +17,8 @@ const LONG_FUNCTIONS: [(&str, &str); 1] =
     [("syscall", "one flat match, an arm for each system call")];
 /// Crates in which one name of a type may be defined.
 const CRATES_OF_A_NAME_MAX: usize = 2;
+/// Names of types that stand in more crates; the number only shrinks.
+const SHARED_NAMES_MAX: usize = 0;
 
 /// Patterns of wording, each with what to write instead.
 const WORDING: [(&str, &str); 16] = [
@@ -240,7 +243,7 @@ fn functions_are_of_a_size_that_one_reads() {
 /// A reader who meets a type's name knows which one it is.
 #[test]
 fn a_type_name_stands_in_two_crates_at_most() {
-    let head = r"(?m)^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union|type) (\w+)";
+    let head = r"(?m)^\s*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait|union) (\w+)";
     let head = Regex::new(head).unwrap();
     let associated: BTreeSet<_> = ["Target", "Err", "Error", "Output", "Item"].into();
     let mut names = BTreeMap::<String, BTreeSet<String>>::new();
@@ -255,5 +258,6 @@ fn a_type_name_stands_in_two_crates_at_most() {
     }
     assert!(names.len() > 500, "{}", names.len());
     names.retain(|_, crates| crates.len() > CRATES_OF_A_NAME_MAX);
-    assert!(names.is_empty(), "{names:#?}");
+    let count = names.len();
+    assert!(count <= SHARED_NAMES_MAX, "{count} names, {SHARED_NAMES_MAX} may stay: {names:#?}");
 }

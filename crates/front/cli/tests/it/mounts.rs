@@ -433,7 +433,8 @@ fn flags_are_kept_to() {
     s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
     let line = mount_line(&s.dir).unwrap();
     assert!(line.contains("noatime") && line.contains("nosymfollow"), "{line}");
-    // A file that was never read since it was written: without the flag its access time would change.
+    // A file that was never read since it was written: without the flag its access time would
+    // change.
     let file = s.path("file");
     fs::write(&file, "content").unwrap();
     let atime = || fs::metadata(&file).unwrap().accessed().unwrap();

@@ -7,8 +7,9 @@ use std::process::Command;
 
 /// Longest file of source, in lines.
 const LINES_MAX: usize = 800;
-/// Longest line of a comment or text, in characters; tables have lines of any length, and code has its formatter.
-const WIDTH_MAX: usize = 132;
+/// Longest line of a comment or text, in characters; tables have lines of any length, and code has
+/// its formatter.
+const WIDTH_MAX: usize = 100;
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
@@ -215,7 +216,7 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
     for path in files(".rs") {
         let name = name_of(&path);
         let text = fs::read_to_string(&path).unwrap();
-        if name.contains("/src/") && text.lines().count() > LINES_MAX {
+        if text.lines().count() > LINES_MAX {
             wrong.push(format!("{name} has {} lines", text.lines().count()));
         }
     }
@@ -224,7 +225,8 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
         for (i, line) in text.lines().enumerate() {
             let start = line.trim_start();
             let is_code = name_of(&path).ends_with(".rs") && !start.starts_with("//");
-            let is_table = start.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let text = start.trim_start_matches(['/', '!', ' ']);
+            let is_table = text.starts_with('|') || text.starts_with("---");
             let is_link = line.contains("](") || line.contains("http");
             if !is_code && !is_table && !is_link && line.chars().count() > WIDTH_MAX {
                 wrong.push(format!(

@@ -1,8 +1,9 @@
 //! Calls by which the kernel gives the program a descriptor or takes one back, and that do not
 //! concern files in pools.
 //!
-//! Before each, the library closes the numbers that are parked for the next file
-//! (`unpark` of [`posix::Process::fd_allocator`]), so that the kernel gives the program the lowest free descriptor.
+//! Before each, the library closes the numbers that are parked for the next file (`unpark` of
+//! [`posix::Process::fd_allocator`]), so that the kernel gives the program the lowest free
+//! descriptor.
 
 #![allow(unsafe_code)]
 

@@ -205,8 +205,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name away. The inode stays until [`reap`](Self::reap); a removed
-    /// directory keeps its own link count.
+    /// Takes a name away. The inode stays until [`reap`](Self::reap); a removed directory keeps its
+    /// own link count.
     fn detach(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.dir_mut(dir)?.entries.remove(name).ok_or(Errno::NOENT)?;
         let inode = self.inode_mut(slot.ino)?;

@@ -1,4 +1,5 @@
-//! Programs with direct access next to a mount: notices to and from the kernel, openings by capability.
+//! Programs with direct access next to a mount: notices to and from the kernel, openings by
+//! capability.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Random calls on a few files, by libc's functions and by number; each writes down what it returned.
+//! Random calls on a few files, by libc's functions and by number; each writes down what it
+//! returned.
 
 #![allow(unsafe_code)]
 
@@ -16,8 +17,8 @@ struct World {
     dir: Vec<u8>,
     slots: [c_int; SLOTS as usize],
     buf: Vec<u8>,
-    /// Whether another process changes the files, too. What it cuts off or punches is a hole that we do
-    /// not know: where it is read, it may become data, so that then nobody seeks holes.
+    /// Whether another process changes the files, too. What it cuts off or punches is a hole that
+    /// we do not know: where it is read, it may become data, so that then nobody seeks holes.
     others: bool,
 }
 
@@ -136,7 +137,8 @@ impl World {
 
     /// Makes a call, and describes the result.
     ///
-    /// SAFETY of the calls: descriptors are ours or -1; buffers have the number of bytes that is passed.
+    /// SAFETY of the calls: descriptors are ours or -1; buffers have the number of bytes that is
+    /// passed.
     fn call(&mut self, rng: &mut Rng) -> String {
         let slot = rng.below(SLOTS) as usize;
         let fd = self.slots[slot];
@@ -247,7 +249,8 @@ impl World {
         format!("{what} slot {slot} fd {fd} file {file} len {len} offset {offset}: {result}")
     }
 
-    /// Makes one of the calls that are drawn less often, on names, locks and attributes, and describes the result.
+    /// Makes one of the calls that are drawn less often, on names, locks and attributes, and
+    /// describes the result.
     ///
     /// SAFETY of the calls: as in `call`.
     fn rare_call(&mut self, rng: &mut Rng, what: u64, path: &CStr, drawn: &Drawn) -> String {
@@ -306,8 +309,8 @@ impl World {
                     })
                 }
                 94 => {
-                    // A buffer that is good up to a point. What is behind it stays taken, or the library
-                    // might map something of its own there.
+                    // A buffer that is good up to a point. What is behind it stays taken, or the
+                    // library might map something of its own there.
                     let page = libc::mmap(
                         std::ptr::null_mut(),
                         8192,
