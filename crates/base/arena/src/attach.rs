@@ -22,7 +22,7 @@
 
 use crate::directory::{self, Directory};
 use crate::session::{Header, Session, Tables};
-use crate::{Arena, Kind, Layout, Memory, room};
+use crate::{Arena, ArenaKind, Layout, Memory, room};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -94,7 +94,7 @@ impl Arena {
     /// If there was no room for its content. Then the arena cannot be used, and its file is removed
     /// when it is dropped.
     pub fn publish(&self) -> io::Result<()> {
-        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
+        let ArenaKind::Shared(session, at) = &self.kind else { return Ok(()) };
         if room::was_short(self.view.address()) {
             return Err(at.place.lacks(&session.file));
         }
@@ -111,7 +111,7 @@ impl Arena {
     /// # Errors
     /// Those of the system calls.
     pub fn follow_owner(&self, place: &Place) -> io::Result<()> {
-        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
+        let ArenaKind::Shared(session, at) = &self.kind else { return Ok(()) };
         let rights = place.rights();
         let follow = |file: BorrowedFd<'_>| {
             let stat = rustix::fs::fstat(file)?;

@@ -25,7 +25,7 @@ pub trait Link {
 }
 
 /// An entry of an index: up to 16 bytes, so that a bucket is a cache line.
-pub trait Entry: Shared {
+pub trait HashEntry: Shared {
     /// Whether the entry is empty. Zeros are empty, and so is an entry that is not filled
     /// completely.
     fn is_none(&self) -> bool;
@@ -53,9 +53,9 @@ const ENTRIES: usize = if cfg!(loom) { 1 } else { 3 };
 /// A bucket's word: the owner in the lower half (0: unlocked), above it the number of changes of
 /// the bucket.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Word(u64);
+struct BucketWord(u64);
 
-impl Word {
+impl BucketWord {
     fn owner(self) -> u32 {
         self.0 as u32
     }
@@ -85,7 +85,7 @@ impl Word {
 #[derive(Default)]
 #[repr(C, align(64))]
 struct Bucket<T> {
-    /// The [`Word`] of the chain; used only in its first bucket.
+    /// The [`BucketWord`] of the chain; used only in its first bucket.
     word: AtomicU64,
     /// The handle of the next bucket of the chain; 0: none.
     next: AtomicU32,
@@ -93,7 +93,7 @@ struct Bucket<T> {
 }
 
 // SAFETY: atomics and entries, which are `Shared`; zeroes are an empty bucket.
-unsafe impl<T: Entry + sync::Modelled> Shared for Bucket<T> {}
+unsafe impl<T: HashEntry + sync::Modelled> Shared for Bucket<T> {}
 
 impl<T> Link for Bucket<T> {
     fn link(&self) -> &AtomicU32 {
@@ -101,7 +101,7 @@ impl<T> Link for Bucket<T> {
     }
 }
 
-impl<T: Entry> Bucket<T> {
+impl<T: HashEntry> Bucket<T> {
     #[inline]
     fn filled(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter(|entry| !entry.is_none())
@@ -125,7 +125,7 @@ impl<T> Copy for HashIndex<T> {}
 /// A locked bucket.
 pub(crate) struct Locked<'a> {
     word: &'a AtomicU64,
-    before: Word,
+    before: BucketWord,
 }
 
 impl Drop for Locked<'_> {
@@ -134,7 +134,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl<T: Entry + Default> HashIndex<T> {
+impl<T: HashEntry + Default> HashIndex<T> {
     /// Plans at least `buckets` buckets (a power of two), and `more` for entries that do not fit
     /// into them.
     pub fn plan(layout: &mut Layout, buckets: usize, more: usize) -> Self {
@@ -161,7 +161,7 @@ impl<T: Entry + Default> HashIndex<T> {
     #[inline]
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
         let word = &self.bucket(arena, hash).word;
-        let seen = Word(word.load(Relaxed));
+        let seen = BucketWord(word.load(Relaxed));
         let locked = if seen.owner() == 0 { seen.try_lock(word, arena) } else { None };
         locked.unwrap_or_else(|| Self::wait_for(word, arena))
     }
@@ -170,7 +170,7 @@ impl<T: Entry + Default> HashIndex<T> {
     fn wait_for<'a>(word: &'a AtomicU64, arena: &Arena) -> Locked<'a> {
         let (mut spins, mut doubts) = (0u32, 0u32);
         loop {
-            let seen = Word(word.load(Relaxed));
+            let seen = BucketWord(word.load(Relaxed));
             let owner = seen.owner();
             let is_left = || doubts >= DOUBTS_MAX || arena.is_lost() || arena.is_owner_dead(owner);
             let is_free = owner == 0 || spins >= SPINS_TO_DOUBT && is_left();
@@ -200,7 +200,7 @@ impl<T: Entry + Default> HashIndex<T> {
         mut view: impl FnMut(&T) -> Option<R>,
     ) -> Option<R> {
         let first = self.bucket(arena, hash);
-        let seen = Word(first.word.load(Acquire));
+        let seen = BucketWord(first.word.load(Acquire));
         if seen.owner() == 0 {
             let mut bucket = first;
             for _ in 0..STEPS_MAX {
@@ -262,7 +262,7 @@ impl<T: Entry + Default> HashIndex<T> {
         }
         let Some(handle) = self.more.take(arena) else { return false };
         let bucket = self.more.get(arena, handle);
-        bucket.entries.iter().for_each(Entry::clear);
+        bucket.entries.iter().for_each(HashEntry::clear);
         bucket.next.store(first.next.load(Relaxed), Relaxed);
         fill(&bucket.entries[0]);
         first.next.store(handle.0, Relaxed);
@@ -304,7 +304,7 @@ mod tests {
     struct Key(AtomicU64, AtomicU64);
     // SAFETY: two atomics; zero is valid.
     unsafe impl Shared for Key {}
-    impl Entry for Key {
+    impl HashEntry for Key {
         fn is_none(&self) -> bool {
             self.1.load(Relaxed) == 0
         }

@@ -47,7 +47,7 @@ pub use attach::{Attached, Hold, Place, remove_abandoned};
 pub use bitmap::Bitmap;
 pub use free_count::FreeCount;
 pub use free_runs::{FreeRuns, Search};
-pub use hash::{Entry, HashIndex, Link};
+pub use hash::{HashEntry, HashIndex, Link};
 pub use pins::Pins;
 pub use process::{Life, ProcessId};
 #[cfg(not(loom))]
@@ -121,7 +121,7 @@ pub struct Layout {
     session: Option<session::Tables>,
     derived: usize,
     #[cfg(loom)]
-    plan: model::Plan,
+    plan: model::ModelPlan,
 }
 
 impl Layout {
@@ -160,10 +160,10 @@ pub struct Arena {
     /// The address and length of the memory that `kind` keeps mapped.
     view: View,
     derived: usize,
-    kind: Kind,
+    kind: ArenaKind,
 }
 
-enum Kind {
+enum ArenaKind {
     Alone(#[allow(dead_code, reason = "keeps the memory")] Memory),
     Shared(Arc<Session>, Located),
 }
@@ -175,7 +175,7 @@ impl Arena {
         let memory = Memory::anonymous(layout.bytes())?;
         #[cfg(loom)]
         let memory = Memory::planned(&layout.plan);
-        Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
+        Ok(Self { view: memory.view(), derived: layout.derived, kind: ArenaKind::Alone(memory) })
     }
 
     /// Makes an arena for one process and its forked children. None of them may die while it holds
@@ -183,18 +183,18 @@ impl Arena {
     #[cfg(not(loom))]
     pub fn inherited(layout: &Layout) -> io::Result<Self> {
         let memory = Memory::inherited(layout.bytes())?;
-        Ok(Self { view: memory.view(), derived: layout.derived, kind: Kind::Alone(memory) })
+        Ok(Self { view: memory.view(), derived: layout.derived, kind: ArenaKind::Alone(memory) })
     }
 
     fn shared(session: Arc<Session>, at: Located, derived: usize) -> Self {
-        Self { view: session.memory().view(), derived, kind: Kind::Shared(session, at) }
+        Self { view: session.memory().view(), derived, kind: ArenaKind::Shared(session, at) }
     }
 
     #[inline]
     fn session(&self) -> Option<&Arc<Session>> {
         match &self.kind {
-            Kind::Alone(_) => None,
-            Kind::Shared(session, _) => Some(session),
+            ArenaKind::Alone(_) => None,
+            ArenaKind::Shared(session, _) => Some(session),
         }
     }
 
@@ -256,7 +256,7 @@ impl Arena {
     }
 
     fn clear_bytes(&self, range: Range<usize>) -> io::Result<()> {
-        let Kind::Shared(session, at) = &self.kind else { return Ok(()) };
+        let ArenaKind::Shared(session, at) = &self.kind else { return Ok(()) };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (from, len) = (range.start as u64, (range.end - range.start) as u64);
         at.with_file(session, |file| rustix::fs::fallocate(file, how, from, len))
@@ -278,7 +278,7 @@ impl Arena {
                 each(i, &table[i]);
             }
         };
-        let Kind::Shared(session, at) = &self.kind else {
+        let ArenaKind::Shared(session, at) = &self.kind else {
             visit(range);
             return visited;
         };
@@ -307,7 +307,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        if let Kind::Shared(session, at) = &self.kind {
+        if let ArenaKind::Shared(session, at) = &self.kind {
             at.leave(session);
             session::forget_left();
             room::unwatch(session.memory().view().address());

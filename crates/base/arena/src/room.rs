@@ -21,7 +21,7 @@
 
 use crate::attach::Located;
 use crate::session::{LOST, Session};
-use crate::{Arena, Kind};
+use crate::{Arena, ArenaKind};
 use os::mapped::{ENTRIES, Entry, Table};
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -34,7 +34,7 @@ pub(crate) const RESERVE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 
 /// A mapped arena, as the handler of SIGBUS needs it.
-struct Known {
+struct RoomKnown {
     /// The word of the header that is 1 if the arena is short (room-O2).
     short: AtomicPtr<AtomicU32>,
     /// The gate in the header, which is closed for good once memory is gone (room-O4).
@@ -45,9 +45,9 @@ struct Known {
     is_private: AtomicBool,
 }
 
-static MAPPED: Table<Known> = Table::new(
+static MAPPED: Table<RoomKnown> = Table::new(
     [const {
-        Entry::new(Known {
+        Entry::new(RoomKnown {
             short: AtomicPtr::new(std::ptr::null_mut()),
             gate: AtomicPtr::new(std::ptr::null_mut()),
             building: AtomicBool::new(false),
@@ -126,7 +126,7 @@ pub fn handle_fault(address: usize) -> bool {
 /// Replaces the whole arena by private zeros, and marks it as lost for this process and others
 /// (room-O4). A second thread may erase what another has just stored: operations discard what they
 /// read from now on.
-fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
+fn lose(arena: &Entry<RoomKnown>, file: Option<BorrowedFd<'_>>) -> bool {
     let gate = arena.more.gate.load(Relaxed);
     if let Some(file) = file {
         mark(arena, file, gate.addr(), LOST);
@@ -146,7 +146,7 @@ fn lose(arena: &Entry<Known>, file: Option<BorrowedFd<'_>>) -> bool {
 
 /// Writes the word of the header that is mapped at `address` by a system call. If its page is gone,
 /// too, a store would end the process, as the signal is blocked here.
-fn mark(arena: &Entry<Known>, file: BorrowedFd<'_>, address: usize, word: u32) {
+fn mark(arena: &Entry<RoomKnown>, file: BorrowedFd<'_>, address: usize, word: u32) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     // Below that limit the call would raise SIGXFSZ.
     if limit.is_none_or(|limit| limit >= PAGE) {
@@ -157,7 +157,7 @@ fn mark(arena: &Entry<Known>, file: BorrowedFd<'_>, address: usize, word: u32) {
 
 /// Replaces a hole of the file, from `page` on, by private memory, if no other process has the
 /// arena yet (room-O2).
-fn take_private(arena: &Entry<Known>, file: BorrowedFd<'_>, page: u64) -> bool {
+fn take_private(arena: &Entry<RoomKnown>, file: BorrowedFd<'_>, page: u64) -> bool {
     if !arena.more.building.load(Relaxed) {
         return false;
     }
@@ -205,7 +205,7 @@ impl Arena {
     /// Allocates the reserve again, if the arena is short and there is room. A process that stays
     /// attached calls it from time to time (room-O3).
     pub fn take_reserve(&self) {
-        let Kind::Shared(session, at) = &self.kind else { return };
+        let ArenaKind::Shared(session, at) = &self.kind else { return };
         if self.is_short() && self.try_reserve(session, at).is_ok() {
             session.header().short.store(0, Release);
         }

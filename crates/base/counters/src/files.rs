@@ -12,10 +12,10 @@ const FILES: usize = 1024;
 const PATH_BYTES: usize = 480;
 
 #[repr(C)]
-pub(crate) struct Files([File; FILES]);
+pub(crate) struct CountedFiles([CountedFile; FILES]);
 
 #[repr(C)]
-struct File {
+struct CountedFile {
     /// The path, and the reason.
     label: Label<PATH_BYTES>,
     calls: AtomicU64,
@@ -35,7 +35,7 @@ pub struct FileCalls {
     pub bytes: u64,
 }
 
-impl Files {
+impl CountedFiles {
     /// Adds calls and bytes to a file's entry. Does nothing if the list is full.
     pub fn add(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
         let path = &path[path.len().saturating_sub(PATH_BYTES)..];
@@ -77,7 +77,7 @@ mod tests {
     fn files_are_listed_once_for_each_reason() {
         // SAFETY: atomics, whose zeros are values.
         #[allow(unsafe_code)]
-        let files: Box<Files> = unsafe { Box::new_zeroed().assume_init() };
+        let files: Box<CountedFiles> = unsafe { Box::new_zeroed().assume_init() };
         let long = [b'x'; 600];
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -30,7 +30,7 @@ pub use kinds::{Class, Reason};
 pub use programs::ProgramIndex;
 pub use sums::{Calls, Counted, ProgramSums, Sums, Tally};
 
-use files::Files;
+use files::CountedFiles;
 use programs::{PROGRAMS, Programs};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -69,7 +69,7 @@ pub struct Counters {
     owners: [Owner; OWN_SLOTS],
     /// One slot for each owner, then one for each program. Most processes touch only the first few.
     slots: [ThreadCounts; SLOTS],
-    files: Files,
+    files: CountedFiles,
 }
 
 /// The owner of a slot. The lower half is its process, or 0 if the slot is free; the upper half is
@@ -109,12 +109,12 @@ impl Owner {
 #[repr(C, align(64))]
 struct ThreadCounts {
     classes: [ClassCounts; Class::COUNT],
-    reasons: [Counts; Reason::COUNT],
+    reasons: [ProcessCounts; Reason::COUNT],
 }
 
 #[repr(C)]
 #[derive(Default)]
-struct Counts {
+struct ProcessCounts {
     calls: AtomicU64,
     bytes: AtomicU64,
 }
@@ -122,8 +122,8 @@ struct Counts {
 #[repr(C)]
 #[derive(Default)]
 struct ClassCounts {
-    served: Counts,
-    by_kernel: Counts,
+    served: ProcessCounts,
+    by_kernel: ProcessCounts,
     served_ns: AtomicU64,
 }
 

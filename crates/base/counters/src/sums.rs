@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::{Class, Counts, Reason, ThreadCounts};
+use crate::{Class, ProcessCounts, Reason, ThreadCounts};
 
 /// The share of served calls and bytes, in percent, below which there is a closing line.
 const ENOUGH_PERCENT: u64 = 90;
@@ -20,8 +20,8 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-impl From<&Counts> for Tally {
-    fn from(counts: &Counts) -> Self {
+impl From<&ProcessCounts> for Tally {
+    fn from(counts: &ProcessCounts) -> Self {
         Self { calls: counts.calls.load(Relaxed), bytes: counts.bytes.load(Relaxed) }
     }
 }

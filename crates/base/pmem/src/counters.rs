@@ -7,7 +7,7 @@ use std::ops::Sub;
 
 #[repr(usize)]
 #[derive(Clone, Copy)]
-enum Event {
+enum CounterEvent {
     BytesStored,
     LinesFlushed,
     NtBytes,
@@ -30,64 +30,64 @@ pub struct Counters(Sharded<EVENTS>);
 
 impl Counters {
     #[inline]
-    fn add(&self, event: Event, n: u64) {
+    fn add(&self, event: CounterEvent, n: u64) {
         self.0.add(event as usize, n);
     }
 
     /// Counts a read of `bytes`.
     #[inline]
     pub fn count_read(&self, bytes: u64) {
-        self.add(Event::BytesRead, bytes);
+        self.add(CounterEvent::BytesRead, bytes);
     }
 
     /// Counts a store of `bytes` through the cache.
     #[inline]
     pub fn count_write(&self, bytes: u64) {
-        self.add(Event::BytesStored, bytes);
+        self.add(CounterEvent::BytesStored, bytes);
     }
 
     /// Counts a non-temporal write of `bytes`.
     #[inline]
     pub fn count_nt(&self, bytes: u64) {
-        self.add(Event::NtBytes, bytes);
+        self.add(CounterEvent::NtBytes, bytes);
     }
 
     /// Counts an 8-byte failure-atomic store.
     #[inline]
     pub fn count_word(&self) {
-        self.add(Event::WordsStored, 1);
+        self.add(CounterEvent::WordsStored, 1);
     }
 
     /// Counts a flush of `lines`.
     #[inline]
     pub fn count_flush(&self, lines: u64) {
-        self.add(Event::LinesFlushed, lines);
+        self.add(CounterEvent::LinesFlushed, lines);
     }
 
     /// Counts a fence.
     #[inline]
     pub fn count_fence(&self) {
-        self.add(Event::Fences, 1);
+        self.add(CounterEvent::Fences, 1);
     }
 
     /// Counts TSC cycles waited to emulate slower memory.
     #[inline]
     pub fn count_emulated(&self, cycles: u64) {
-        self.add(Event::EmulatedCycles, cycles);
+        self.add(CounterEvent::EmulatedCycles, cycles);
     }
 
     /// Returns the sums so far. They include all earlier traffic; concurrent traffic may or may not
     /// be counted.
     pub fn snapshot(&self) -> CountersSnapshot {
-        let sum = |event: Event| self.0.sum(event as usize);
+        let sum = |event: CounterEvent| self.0.sum(event as usize);
         CountersSnapshot {
-            bytes_read: sum(Event::BytesRead),
-            bytes_stored: sum(Event::BytesStored),
-            words_stored: sum(Event::WordsStored),
-            nt_bytes: sum(Event::NtBytes),
-            lines_flushed: sum(Event::LinesFlushed),
-            fences: sum(Event::Fences),
-            emulated_cycles: sum(Event::EmulatedCycles),
+            bytes_read: sum(CounterEvent::BytesRead),
+            bytes_stored: sum(CounterEvent::BytesStored),
+            words_stored: sum(CounterEvent::WordsStored),
+            nt_bytes: sum(CounterEvent::NtBytes),
+            lines_flushed: sum(CounterEvent::LinesFlushed),
+            fences: sum(CounterEvent::Fences),
+            emulated_cycles: sum(CounterEvent::EmulatedCycles),
         }
     }
 }

@@ -30,9 +30,9 @@ static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The entry of a region in the table of [`handle_fault`], until dropped.
 #[derive(Debug)]
-pub(crate) struct Watch(&'static Entry<AtomicBool>);
+pub(crate) struct RegionWatch(&'static Entry<AtomicBool>);
 
-impl Watch {
+impl RegionWatch {
     /// Registers the `len` bytes at `base`, which are mapped from a file. `None` if the table is
     /// full.
     pub(crate) fn begin(base: *mut u8, len: u64, file: &OwnedFd) -> Option<Self> {
@@ -47,7 +47,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for RegionWatch {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -25,7 +25,7 @@ use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_f
 use crate::holes;
 use crate::host::FsType;
 use crate::line::{self, Line};
-use crate::lost::Watch;
+use crate::lost::RegionWatch;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
 use crate::open::{self, Access, Lock, OpenOptions};
@@ -57,7 +57,7 @@ fn flushes_dram() -> bool {
 #[derive(Debug)]
 pub struct Region {
     /// Dropped before the mapping that it watches.
-    watch: Option<Watch>,
+    watch: Option<RegionWatch>,
     base: *mut u8,
     /// Only grows while the region is shared, and never beyond the mapping.
     len: AtomicU64,
@@ -132,7 +132,7 @@ impl Region {
             }
             Domain::CpuCache | Domain::PageCache => None,
         };
-        let watched = |file| Watch::begin(mapping.addr(), mapping.len(), file);
+        let watched = |file| RegionWatch::begin(mapping.addr(), mapping.len(), file);
         Region {
             watch: file.as_ref().and_then(watched),
             base: mapping.addr(),
@@ -611,7 +611,7 @@ impl Medium for Region {
 
     #[inline]
     fn is_lost(&self) -> bool {
-        Watch::is_lost(self.watch.as_ref())
+        RegionWatch::is_lost(self.watch.as_ref())
     }
 
     fn max_len(&self) -> u64 {

@@ -101,11 +101,11 @@ const FILLING: u32 = 1;
 const FULL: u32 = 2;
 const DONE: u32 = 3;
 
-struct Report(UnsafeCell<MaybeUninit<Found>>);
+struct StrayReport(UnsafeCell<MaybeUninit<Found>>);
 // SAFETY: only the handler that has changed TURN from FREE to FILLING writes it, and only the
 // reporter reads it, while TURN is FULL.
-unsafe impl Sync for Report {}
-static REPORT: Report = Report(UnsafeCell::new(MaybeUninit::uninit()));
+unsafe impl Sync for StrayReport {}
+static REPORT: StrayReport = StrayReport(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The process in which the reporter runs.
 static REPORTER: AtomicU32 = AtomicU32::new(0);

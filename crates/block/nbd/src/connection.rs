@@ -14,11 +14,11 @@
 //!   ([`NEGOTIATION_BYTES_MAX`]), whatever the client sends. After it, a client may be silent for
 //!   any time.
 
-use crate::export::{Counts, Exports};
+use crate::export::{ExportCounts, Exports};
 use crate::handshake::{self, Broken, Handshake, OPTION_BYTES_MAX, Session, Step, TlsPolicy};
 use crate::outbox::{Outbox, To, shutting_down};
 use crate::request::{Command, Limits, OutOfStep, Refusal, Request, Unverified};
-use crate::status::{self, Status};
+use crate::status::{self, ReplyStatus};
 use crate::stream::{Inbox, Stream};
 use crate::wire;
 use pmbd::{BlockDevice, Durability};
@@ -85,7 +85,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> R
         return Ok(());
     };
     stream.give_up_at(None); // connection-N4
-    session.export.counters.take(&mut Counts { sessions: 1, ..Counts::default() });
+    session.export.counters.take(&mut ExportCounts { sessions: 1, ..ExportCounts::default() });
     let mut transmission = Transmission {
         session: &session,
         device: &**session.export.device(),
@@ -94,7 +94,7 @@ pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> R
         stream,
         inbox,
         outbox: Outbox::new(session.mode),
-        counts: Counts::default(),
+        counts: ExportCounts::default(),
     };
     let ended = transmission.run();
     transmission.stream.say_goodbye();
@@ -205,7 +205,7 @@ struct Transmission<'s> {
     inbox: Inbox,
     outbox: Outbox<'s>,
     /// Counts that are not yet added to the export's counters.
-    counts: Counts,
+    counts: ExportCounts,
 }
 
 /// The outcome of a request. Both cases get a reply; an [`Ended`] does not.
@@ -275,8 +275,8 @@ impl Transmission<'_> {
             }
         };
         match outcome {
-            Ok(Answer::Given) => {}
-            Ok(Answer::Done) => self.outbox.done(to),
+            Ok(ConnectionAnswer::Given) => {}
+            Ok(ConnectionAnswer::Done) => self.outbox.done(to),
             Err(refusal) => {
                 self.counts.errors += 1;
                 tracing::debug!("{}: {}", self.session.export.name(), refusal.why);
@@ -286,7 +286,11 @@ impl Transmission<'_> {
         Ok(true)
     }
 
-    fn command(&mut self, to: To, request: &Request) -> Result<Result<Answer, Refusal>, Ended> {
+    fn command(
+        &mut self,
+        to: To,
+        request: &Request,
+    ) -> Result<Result<ConnectionAnswer, Refusal>, Ended> {
         let Request { off, len, command, .. } = *request;
         let mut durable = |durability| self.counts.fua += u64::from(durability == Durability::Now);
         let done = match command {
@@ -319,7 +323,7 @@ impl Transmission<'_> {
             }
             Command::Write(_) | Command::Disconnect => unreachable!("served by the caller"),
         };
-        Ok(done.map(|()| Answer::Done).map_err(Refusal::from))
+        Ok(done.map(|()| ConnectionAnswer::Done).map_err(Refusal::from))
     }
 
     /// Does a request that may be longer than the device's limit, in several parts.
@@ -344,7 +348,7 @@ impl Transmission<'_> {
         &mut self,
         request: &Request,
         durability: Durability,
-    ) -> Result<Result<Answer, Refusal>, Ended> {
+    ) -> Result<Result<ConnectionAnswer, Refusal>, Ended> {
         self.counts.writes += 1;
         self.counts.write_bytes += request.len;
         self.counts.fua += u64::from(durability == Durability::Now);
@@ -369,7 +373,7 @@ impl Transmission<'_> {
             off += piece;
             left -= piece;
         }
-        Ok(stored.map(|()| Answer::Done).map_err(Refusal::from))
+        Ok(stored.map(|()| ConnectionAnswer::Done).map_err(Refusal::from))
     }
 
     fn read(
@@ -378,14 +382,14 @@ impl Transmission<'_> {
         off: u64,
         len: u64,
         fragment: bool,
-    ) -> Result<Result<Answer, Refusal>, Ended> {
+    ) -> Result<Result<ConnectionAnswer, Refusal>, Ended> {
         self.counts.reads += 1;
         self.counts.read_bytes += len;
         if len == 0 {
-            return Ok(Ok(Answer::Done));
+            return Ok(Ok(ConnectionAnswer::Done));
         }
         if !fragment || len < SPARSE_BYTES_MIN {
-            return Ok(self.content(to, true, off, len).map(|()| Answer::Given));
+            return Ok(self.content(to, true, off, len).map(|()| ConnectionAnswer::Given));
         }
         let parts = match status::list(self.device, off, len, EXTENTS_MAX) {
             Ok(parts) => parts,
@@ -395,7 +399,7 @@ impl Transmission<'_> {
         let mut parts = parts.into_iter();
         while off < end {
             // The part that the list does not cover is sent as content.
-            let rest = Status { len: end - off, flags: 0 };
+            let rest = ReplyStatus { len: end - off, flags: 0 };
             let part = parts.next().unwrap_or(rest);
             if part.flags & wire::STATE_ZERO != 0 {
                 // No read is longer than 32 bits can express.
@@ -405,7 +409,7 @@ impl Transmission<'_> {
             }
             off += part.len;
         }
-        Ok(Ok(Answer::Given))
+        Ok(Ok(ConnectionAnswer::Given))
     }
 
     /// Prepares content, in several chunks if it is long.
@@ -442,17 +446,23 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn block_status(&mut self, to: To, off: u64, len: u64, one: bool) -> Result<Answer, Refusal> {
+    fn block_status(
+        &mut self,
+        to: To,
+        off: u64,
+        len: u64,
+        one: bool,
+    ) -> Result<ConnectionAnswer, Refusal> {
         self.counts.block_status += 1;
         let most = if one { 1 } else { EXTENTS_MAX };
         let list = status::list(self.device, off, len, most)?;
         self.outbox.block_status(to, &list);
-        Ok(Answer::Given)
+        Ok(ConnectionAnswer::Given)
     }
 }
 
 /// The state of the reply to a request.
-enum Answer {
+enum ConnectionAnswer {
     /// It is in the outbox.
     Given,
     /// It is not, and contains nothing but "done".

@@ -20,7 +20,7 @@ pub struct Export {
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     /// The counters of its requests.
-    pub counters: Counters,
+    pub counters: ExportCounters,
 }
 
 /// A name or a description that cannot be sent.
@@ -47,7 +47,7 @@ impl Export {
             return Err(BadExport::TooLong);
         }
         let read_only = read_only || device.is_read_only();
-        Ok(Self { name, description, device, read_only, counters: Counters::default() })
+        Ok(Self { name, description, device, read_only, counters: ExportCounters::default() })
     }
 
     /// Returns the name by which clients ask for it.
@@ -139,28 +139,28 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of an export's requests since the server started, of all connections.
         #[derive(Debug, Default)]
-        pub struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64,)* }
+        pub struct ExportCounters { $($(#[$doc])* pub(crate) $name: AtomicU64,)* }
 
         /// The same counts at one moment, or those of one connection that are not yet added.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+        pub struct ExportCounts { $($(#[$doc])* pub $name: u64,)* }
 
-        impl Counters {
+        impl ExportCounters {
             /// Returns the current counts.
-            pub fn snapshot(&self) -> Counts {
-                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            pub fn snapshot(&self) -> ExportCounts {
+                ExportCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
 
             /// Adds the counts of a connection, and resets them.
-            pub(crate) fn take(&self, counts: &mut Counts) {
+            pub(crate) fn take(&self, counts: &mut ExportCounts) {
                 $(if counts.$name != 0 {
                     self.$name.fetch_add(counts.$name, Ordering::Relaxed);
                 })*
-                *counts = Counts::default();
+                *counts = ExportCounts::default();
             }
         }
 
-        impl Counts {
+        impl ExportCounts {
             /// Iterates over names and values.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()

@@ -31,7 +31,7 @@ mod stream;
 mod tls;
 pub mod wire;
 
-pub use export::{BadExport, Counters, Counts, Export, Exports};
+pub use export::{BadExport, Export, ExportCounters, ExportCounts, Exports};
 pub use listen::Listener;
 pub use memory::MemoryDevice;
 pub use server::{Server, ServerOptions};

@@ -1,6 +1,6 @@
 //! A block device in ordinary memory, which replaces a device of [`pmbd::open`] in tests.
 
-use pmbd::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
+use pmbd::{BlockDevice, BlockSizes, DeviceExtent, Durability, Error, Stats, Zeroing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -155,14 +155,14 @@ impl BlockDevice for MemoryDevice {
         &self,
         off: u64,
         len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
+        each: &mut dyn FnMut(DeviceExtent) -> bool,
     ) -> Result<(), Error> {
         let mut at = off;
         while at < off + len {
             let next = (at / CHUNK + 1) * CHUNK;
             let allocated = self.taken[(at / CHUNK) as usize].load(Ordering::Relaxed);
             let len = next.min(off + len) - at;
-            if !each(Extent { off: at, len, zero: !allocated, allocated }) {
+            if !each(DeviceExtent { off: at, len, zero: !allocated, allocated }) {
                 break;
             }
             at = next;

@@ -4,7 +4,7 @@
 //! place ([`pmbd::BlockDevice::bytes`]), the kernel copies it once, from PM to the socket.
 
 use crate::request::{Mode, Refusal};
-use crate::status::Status;
+use crate::status::ReplyStatus;
 use crate::wire::{self, Code, chunk};
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
@@ -14,7 +14,7 @@ use zerocopy::IntoBytes as _;
 const MESSAGE_BYTES_MAX: usize = 512;
 
 /// A piece of the replies.
-pub(crate) enum Part<'d> {
+pub(crate) enum ReplyPart<'d> {
     /// A range of [`Outbox::own`].
     Own(Range<usize>),
     /// Content of the device, in place.
@@ -25,7 +25,7 @@ pub(crate) enum Part<'d> {
 pub(crate) struct Outbox<'d> {
     mode: Mode,
     own: Vec<u8>,
-    parts: Vec<Part<'d>>,
+    parts: Vec<ReplyPart<'d>>,
     len: usize,
 }
 
@@ -57,7 +57,7 @@ impl<'d> Outbox<'d> {
         &self.own
     }
 
-    pub fn parts(&self) -> &[Part<'d>] {
+    pub fn parts(&self) -> &[ReplyPart<'d>] {
         &self.parts
     }
 
@@ -78,7 +78,7 @@ impl<'d> Outbox<'d> {
     pub fn back_to(&mut self, mark: &Mark) {
         self.own.truncate(mark.own);
         self.parts.truncate(mark.parts);
-        if let Some(Part::Own(range)) = self.parts.last_mut() {
+        if let Some(ReplyPart::Own(range)) = self.parts.last_mut() {
             range.end = range.end.min(mark.own);
         }
         self.len = mark.len;
@@ -117,7 +117,7 @@ impl<'d> Outbox<'d> {
 
     /// Adds content in place.
     pub fn device(&mut self, bytes: &'d [AtomicU8]) {
-        self.parts.push(Part::Device(bytes));
+        self.parts.push(ReplyPart::Device(bytes));
         self.len += bytes.len();
     }
 
@@ -137,7 +137,7 @@ impl<'d> Outbox<'d> {
     }
 
     /// Adds block status.
-    pub fn block_status(&mut self, to: To, list: &[Status]) {
+    pub fn block_status(&mut self, to: To, list: &[ReplyStatus]) {
         let id = wire::BASE_ALLOCATION_ID.to_be_bytes();
         if self.mode == Mode::Extended {
             self.chunk(to, chunk::DONE, chunk::BLOCK_STATUS_EXT, 8 + 16 * list.len());
@@ -206,8 +206,8 @@ impl<'d> Outbox<'d> {
     fn note_own(&mut self, start: usize) {
         let end = self.own.len();
         match self.parts.last_mut() {
-            Some(Part::Own(range)) => range.end = end,
-            _ => self.parts.push(Part::Own(start..end)),
+            Some(ReplyPart::Own(range)) => range.end = end,
+            _ => self.parts.push(ReplyPart::Own(start..end)),
         }
         self.len += end - start;
     }

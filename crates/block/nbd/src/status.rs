@@ -1,11 +1,11 @@
 //! The extents of a device with and without data, in the form of the protocol.
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
-use pmbd::{BlockDevice, Extent};
+use pmbd::{BlockDevice, DeviceExtent};
 
 /// The length and state of an extent, which follows the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status {
+pub(crate) struct ReplyStatus {
     /// Bytes, not zero.
     pub len: u64,
     /// [`STATE_HOLE`], [`STATE_ZERO`]
@@ -19,8 +19,8 @@ pub(crate) fn list(
     off: u64,
     len: u64,
     most: usize,
-) -> Result<Vec<Status>, pmbd::Error> {
-    let mut list: Vec<Status> = Vec::new();
+) -> Result<Vec<ReplyStatus>, pmbd::Error> {
+    let mut list: Vec<ReplyStatus> = Vec::new();
     let (mut at, end) = (off, off + len);
     device.extents(off, len, &mut |extent| {
         let flags = flags(&extent);
@@ -31,7 +31,7 @@ pub(crate) fn list(
         match list.last_mut() {
             _ if len == 0 => {}
             Some(last) if last.flags == flags => last.len += len,
-            _ => list.push(Status { len, flags }),
+            _ => list.push(ReplyStatus { len, flags }),
         }
         // An extent beyond `most` shows that the one before it is complete.
         list.len() <= most
@@ -39,12 +39,12 @@ pub(crate) fn list(
     list.truncate(most);
     if list.is_empty() {
         // "Data" is a correct state for any extent.
-        list.push(Status { len, flags: 0 });
+        list.push(ReplyStatus { len, flags: 0 });
     }
     Ok(list)
 }
 
-fn flags(extent: &Extent) -> u32 {
+fn flags(extent: &DeviceExtent) -> u32 {
     let hole = if extent.allocated { 0 } else { STATE_HOLE };
     let zero = if extent.zero { STATE_ZERO } else { 0 };
     hole | zero

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::outbox::{Outbox, Part};
+use crate::outbox::{Outbox, ReplyPart};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -70,7 +70,7 @@ impl Stream {
     pub fn send(&mut self, outbox: &mut Outbox<'_>) -> io::Result<()> {
         if self.tls.is_some() {
             for part in outbox.parts() {
-                let Part::Own(range) = part else {
+                let ReplyPart::Own(range) = part else {
                     unreachable!("content is copied before it is encrypted");
                 };
                 self.send_bytes(&outbox.own()[range.clone()])?;
@@ -111,11 +111,11 @@ impl Stream {
 
     fn send_pieces(&mut self, outbox: &Outbox<'_>) -> io::Result<()> {
         self.pieces.extend(outbox.parts().iter().map(|part| match part {
-            Part::Own(range) => {
+            ReplyPart::Own(range) => {
                 let bytes = &outbox.own()[range.clone()];
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
             }
-            Part::Device(bytes) => {
+            ReplyPart::Device(bytes) => {
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
             }
         }));

@@ -17,8 +17,8 @@
 //! - **buffered-U3** The pages of a buffer are written to the device in the order in which they
 //!   entered it, or together.
 
-use crate::stats::{Counting, Event, Guarding};
-use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Stats, Zeroing};
+use crate::stats::{Counting, Guarding, StatsEvent};
+use crate::{BlockDevice, BlockSizes, DeviceExtent, Durability, Error, Stats, Zeroing};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -89,7 +89,7 @@ struct Shared {
 
 /// One circular buffer.
 struct Buffer {
-    state: Mutex<State>,
+    state: Mutex<BufferState>,
     /// Signalled when there may be pages to write to the device.
     work: Condvar,
     /// Signalled when pages have left.
@@ -97,7 +97,7 @@ struct Buffer {
     places: usize,
 }
 
-struct State {
+struct BufferState {
     /// The place of each page.
     pages: HashMap<u64, BufferedPage>,
     /// Pages by age, each with the number of pages that came before it.
@@ -119,7 +119,7 @@ impl Buffered {
     fn new(device: Arc<dyn BlockDevice>, how: Buffering) -> io::Result<Self> {
         let places = (how.bytes / PAGE / how.buffers.max(1)).max(1);
         let buffer = || Buffer {
-            state: Mutex::new(State {
+            state: Mutex::new(BufferState {
                 pages: HashMap::with_capacity(places),
                 order: VecDeque::with_capacity(places),
                 came: 0,
@@ -187,7 +187,7 @@ impl Shared {
                 Some(_) => state = buffer.wait_left(state),
                 None => match state.free.last().copied() {
                     Some(at) => {
-                        let State { pages, order, free, memory, came, .. } = &mut *state;
+                        let BufferState { pages, order, free, memory, came, .. } = &mut *state;
                         if data.len() < self.page_len(page) {
                             let rest = &mut memory[at * PAGE..][..self.page_len(page)];
                             self.device.read(page * PAGE as u64, rest)?;
@@ -250,11 +250,11 @@ impl Shared {
     fn write_oldest<'b>(
         &self,
         buffer: &'b Buffer,
-        mut state: MutexGuard<'b, State>,
+        mut state: MutexGuard<'b, BufferState>,
         n: usize,
-    ) -> MutexGuard<'b, State> {
+    ) -> MutexGuard<'b, BufferState> {
         let mut batch: Vec<u64> = Vec::with_capacity(n);
-        let State { pages, order, .. } = &mut *state;
+        let BufferState { pages, order, .. } = &mut *state;
         for (page, _) in order.iter() {
             let Some(place) = pages.get_mut(page) else { continue };
             if batch.len() < n && !place.leaving {
@@ -292,7 +292,7 @@ impl Shared {
                         state.free.push(place.at);
                     }
                 }
-                let State { pages, order, .. } = &mut *state;
+                let BufferState { pages, order, .. } = &mut *state;
                 order.retain(|(page, _)| pages.contains_key(page));
             }
             Err(e) => {
@@ -319,16 +319,16 @@ impl Shared {
 }
 
 impl Buffer {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_left<'b>(&'b self, state: MutexGuard<'b, State>) -> MutexGuard<'b, State> {
+    fn wait_left<'b>(&'b self, state: MutexGuard<'b, BufferState>) -> MutexGuard<'b, BufferState> {
         self.left.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl BufferState {
     /// Fails for good once a page could not be written: clients already got success for it.
     fn healthy(&self) -> Result<(), Error> {
         match &self.failed {
@@ -370,7 +370,7 @@ impl BlockDevice for Buffered {
 
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.check(off, buf.len() as u64)?;
-        self.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        self.counting.request(StatsEvent::Reads, StatsEvent::BytesRead, buf.len() as u64);
         let mut rest = buf;
         for (page, from, len) in pages(off, rest.len() as u64) {
             let (part, more) = rest.split_at_mut(len);
@@ -385,7 +385,7 @@ impl BlockDevice for Buffered {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        self.counting.request(Event::Writes, Event::BytesWritten, data.len() as u64);
+        self.counting.request(StatsEvent::Writes, StatsEvent::BytesWritten, data.len() as u64);
         let mut rest = data;
         for (page, from, len) in pages(off, data.len() as u64) {
             let (part, more) = rest.split_at(len);
@@ -393,7 +393,7 @@ impl BlockDevice for Buffered {
             rest = more;
         }
         if durability == Durability::Now {
-            self.counting.add(Event::FuaWrites, 1);
+            self.counting.add(StatsEvent::FuaWrites, 1);
             self.shared.empty()?;
             self.shared.device.barrier()?;
         }
@@ -425,7 +425,7 @@ impl BlockDevice for Buffered {
         &self,
         off: u64,
         len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
+        each: &mut dyn FnMut(DeviceExtent) -> bool,
     ) -> Result<(), Error> {
         self.shared.empty()?;
         self.shared.device.extents(off, len, each)

@@ -52,7 +52,7 @@ pub trait BlockDevice: Send + Sync {
         &self,
         off: u64,
         len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
+        each: &mut dyn FnMut(DeviceExtent) -> bool,
     ) -> Result<(), Error>;
 
     /// Prefetches the range, which will be read soon.
@@ -103,7 +103,7 @@ pub struct Zeroing {
 
 /// A part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct DeviceExtent {
     /// First byte.
     pub off: u64,
     /// Bytes.

@@ -4,8 +4,8 @@
 //!   the requests under way, the size of the device, and the first failure of the medium. Each
 //!   process has its own view of the medium, and updates it when the device has grown.
 
-use crate::inflight::{InFlight, Request};
-use crate::stats::{Counting, Event, Guarding};
+use crate::inflight::{InFlight, InflightRequest};
+use crate::stats::{Counting, Guarding, StatsEvent};
 use crate::{BlockSizes, Durability, Error, Stats};
 use arena::{Arena, Layout, Span};
 use pmem::{Medium, Tally};
@@ -120,13 +120,13 @@ impl<M: Medium> Frame<M> {
         off: u64,
         len: u64,
         durability: Durability,
-    ) -> Result<Request<'_>, Error> {
+    ) -> Result<InflightRequest<'_>, Error> {
         self.check(off, len)?;
         if self.read_only {
             return Err(Error::ReadOnly);
         }
         if durability == Durability::Now {
-            self.counting.add(Event::FuaWrites, 1);
+            self.counting.add(StatsEvent::FuaWrites, 1);
         }
         Ok(self.inflight.begin(&self.arena))
     }
@@ -135,9 +135,9 @@ impl<M: Medium> Frame<M> {
     /// data durable.
     pub(crate) fn barrier(&self, persist: impl FnOnce()) -> Result<(), Error> {
         let mut watch = self.counting.watch();
-        self.counting.add(Event::Barriers, 1);
+        self.counting.add(StatsEvent::Barriers, 1);
         self.inflight.wait(&self.arena, persist);
-        watch.lap(Event::CyclesBarrier);
+        watch.lap(StatsEvent::CyclesBarrier);
         self.healthy()
     }
 

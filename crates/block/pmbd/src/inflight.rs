@@ -37,9 +37,9 @@ pub(crate) struct InFlight {
 }
 
 /// A request under way; it ends when this is dropped.
-pub(crate) struct Request<'a>(&'a AtomicU32);
+pub(crate) struct InflightRequest<'a>(&'a AtomicU32);
 
-impl Drop for Request<'_> {
+impl Drop for InflightRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
@@ -70,14 +70,14 @@ impl InFlight {
     }
 
     /// Begins a request.
-    pub(crate) fn begin<'a>(&self, arena: &'a Arena) -> Request<'a> {
+    pub(crate) fn begin<'a>(&self, arena: &'a Arena) -> InflightRequest<'a> {
         let phase = &arena.table(self.phase)[0];
         let counts = &arena.table(self.counts)[shard() * STRIDE..];
         loop {
             let seen = phase.load(SeqCst);
             let count = &counts[seen as usize];
             count.fetch_add(1, SeqCst);
-            let request = Request(count);
+            let request = InflightRequest(count);
             if phase.load(SeqCst) == seen {
                 return request; // inflight-F1
             }

@@ -36,7 +36,7 @@ pub mod raw;
 mod stats;
 
 pub use buffered::{Buffering, buffered};
-pub use device::{BlockDevice, BlockSizes, Durability, Extent, Zeroing};
+pub use device::{BlockDevice, BlockSizes, DeviceExtent, Durability, Zeroing};
 pub use error::Error;
 pub use options::{Options, Scheme, UnknownScheme, check, create, format, grow, open};
 pub use pmem::Protection;

@@ -9,8 +9,8 @@
 
 use crate::dirty::Dirty;
 use crate::frame::{Frame, REQUEST_MAX};
-use crate::stats::Event;
-use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
+use crate::stats::StatsEvent;
+use crate::{BlockDevice, BlockSizes, DeviceExtent, Durability, Error, Scheme, Stats, Zeroing};
 use arena::Layout;
 use pmem::{Domain, Medium, Tally};
 use std::sync::Arc;
@@ -105,17 +105,17 @@ impl<M: Medium> BlockDevice for Raw<M> {
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
         let frame = &self.frame;
         frame.check(off, buf.len() as u64)?;
-        frame.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        frame.counting.request(StatsEvent::Reads, StatsEvent::BytesRead, buf.len() as u64);
         let mut watch = frame.counting.watch();
         frame.medium.read(off, buf);
-        watch.lap(Event::CyclesLoad);
+        watch.lap(StatsEvent::CyclesLoad);
         Ok(())
     }
 
     fn write(&self, off: u64, data: &[u8], durability: Durability) -> Result<(), Error> {
         let (frame, len) = (&self.frame, data.len() as u64);
         let _request = frame.begin(off, len, durability)?;
-        frame.counting.request(Event::Writes, Event::BytesWritten, len);
+        frame.counting.request(StatsEvent::Writes, StatsEvent::BytesWritten, len);
         let mut watch = frame.counting.watch();
         let nt = self.scheme == Scheme::Nt;
         if nt {
@@ -123,9 +123,9 @@ impl<M: Medium> BlockDevice for Raw<M> {
         } else {
             frame.medium.write(off, data);
         }
-        watch.lap(Event::CyclesStore);
+        watch.lap(StatsEvent::CyclesStore);
         self.persist(off, len, nt, durability);
-        watch.lap(Event::CyclesPersist);
+        watch.lap(StatsEvent::CyclesPersist);
         frame.healthy()
     }
 
@@ -142,7 +142,7 @@ impl<M: Medium> BlockDevice for Raw<M> {
 
     fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
         let _request = self.frame.begin(off, len, Durability::AtBarrier)?;
-        self.frame.counting.request(Event::Discards, Event::BytesDiscarded, len);
+        self.frame.counting.request(StatsEvent::Discards, StatsEvent::BytesDiscarded, len);
         if self.thin {
             self.frame.medium.release(off, len)?;
         }
@@ -165,16 +165,16 @@ impl<M: Medium> BlockDevice for Raw<M> {
         if how.only_fast && released.is_empty() {
             return Err(Error::NotSupported);
         }
-        frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
+        frame.counting.request(StatsEvent::Zeroes, StatsEvent::BytesZeroed, len);
         let mut watch = frame.counting.watch();
         for left in [off..released.start, released.end..off + len] {
             if !left.is_empty() {
                 frame.medium.zero_nt(left.start, left.end - left.start);
             }
         }
-        watch.lap(Event::CyclesStore);
+        watch.lap(StatsEvent::CyclesStore);
         self.persist(off, len, true, durability);
-        watch.lap(Event::CyclesPersist);
+        watch.lap(StatsEvent::CyclesPersist);
         frame.healthy()
     }
 
@@ -182,7 +182,7 @@ impl<M: Medium> BlockDevice for Raw<M> {
         &self,
         off: u64,
         len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
+        each: &mut dyn FnMut(DeviceExtent) -> bool,
     ) -> Result<(), Error> {
         self.frame.check(off, len)?;
         let (mut at, end) = (off, off + len);
@@ -191,8 +191,8 @@ impl<M: Medium> BlockDevice for Raw<M> {
                 true => self.frame.medium.data_within(at, end - at),
                 false => at..end,
             };
-            let hole = Extent { off: at, len: data.start - at, zero: true, allocated: false };
-            let rest = Extent {
+            let hole = DeviceExtent { off: at, len: data.start - at, zero: true, allocated: false };
+            let rest = DeviceExtent {
                 off: data.start,
                 len: data.end - data.start,
                 zero: false,
@@ -215,7 +215,7 @@ impl<M: Medium> BlockDevice for Raw<M> {
     fn bytes(&self, off: u64, len: u64) -> Option<&[AtomicU8]> {
         self.frame.check(off, len).ok()?;
         let bytes = self.frame.medium.mapped(off, len)?;
-        self.frame.counting.request(Event::Reads, Event::BytesRead, len);
+        self.frame.counting.request(StatsEvent::Reads, StatsEvent::BytesRead, len);
         Some(bytes)
     }
 

@@ -11,7 +11,7 @@ const TIMED: u8 = 16;
 
 /// The counted events, as indices of the sums.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum StatsEvent {
     Reads,
     BytesRead,
     Writes,
@@ -30,7 +30,7 @@ pub(crate) enum Event {
     CyclesBarrier,
 }
 
-const EVENTS: usize = Event::CyclesBarrier as usize + 1;
+const EVENTS: usize = StatsEvent::CyclesBarrier as usize + 1;
 
 thread_local! {
     static REQUESTS: Cell<u8> = const { Cell::new(0) };
@@ -42,48 +42,48 @@ pub(crate) struct Counting(Sharded<EVENTS>);
 
 impl Counting {
     #[inline]
-    pub(crate) fn add(&self, event: Event, n: u64) {
+    pub(crate) fn add(&self, event: StatsEvent, n: u64) {
         self.0.add(event as usize, n);
     }
 
     /// Counts a request and its bytes.
     #[inline]
-    pub(crate) fn request(&self, requests: Event, bytes: Event, len: u64) {
+    pub(crate) fn request(&self, requests: StatsEvent, bytes: StatsEvent, len: u64) {
         self.add(requests, 1);
         self.add(bytes, len);
     }
 
     /// Starts a watch for the parts of one request. It runs for one of [`TIMED`] requests.
     #[inline]
-    pub(crate) fn watch(&self) -> Watch<'_> {
+    pub(crate) fn watch(&self) -> StatsWatch<'_> {
         let n = REQUESTS.get();
         REQUESTS.set((n + 1) % TIMED);
-        Watch { last: if n == 0 { tsc() } else { 0 }, counting: self }
+        StatsWatch { last: if n == 0 { tsc() } else { 0 }, counting: self }
     }
 
     pub(crate) fn snapshot(&self, traffic: CountersSnapshot, protection: Guarding) -> Stats {
-        let sum = |event: Event| self.0.sum(event as usize);
+        let sum = |event: StatsEvent| self.0.sum(event as usize);
         Stats {
-            reads: sum(Event::Reads),
-            bytes_read: sum(Event::BytesRead),
-            writes: sum(Event::Writes),
-            bytes_written: sum(Event::BytesWritten),
-            fua_writes: sum(Event::FuaWrites),
-            barriers: sum(Event::Barriers),
-            discards: sum(Event::Discards),
-            bytes_discarded: sum(Event::BytesDiscarded),
-            zeroes: sum(Event::Zeroes),
-            bytes_zeroed: sum(Event::BytesZeroed),
-            damaged_blocks: sum(Event::Damaged),
+            reads: sum(StatsEvent::Reads),
+            bytes_read: sum(StatsEvent::BytesRead),
+            writes: sum(StatsEvent::Writes),
+            bytes_written: sum(StatsEvent::BytesWritten),
+            fua_writes: sum(StatsEvent::FuaWrites),
+            barriers: sum(StatsEvent::Barriers),
+            discards: sum(StatsEvent::Discards),
+            bytes_discarded: sum(StatsEvent::BytesDiscarded),
+            zeroes: sum(StatsEvent::Zeroes),
+            bytes_zeroed: sum(StatsEvent::BytesZeroed),
+            damaged_blocks: sum(StatsEvent::Damaged),
             stray_writes: protection.strays,
             windows_opened: protection.opened,
             cycles: Cycles {
-                load: sum(Event::CyclesLoad),
-                store: sum(Event::CyclesStore).saturating_sub(protection.cycles),
-                persist: sum(Event::CyclesPersist),
-                checksum: sum(Event::CyclesChecksum),
+                load: sum(StatsEvent::CyclesLoad),
+                store: sum(StatsEvent::CyclesStore).saturating_sub(protection.cycles),
+                persist: sum(StatsEvent::CyclesPersist),
+                checksum: sum(StatsEvent::CyclesChecksum),
                 protect: protection.cycles,
-                barrier: sum(Event::CyclesBarrier),
+                barrier: sum(StatsEvent::CyclesBarrier),
                 emulation: traffic.emulated_cycles,
             },
             medium: traffic,
@@ -100,16 +100,16 @@ pub(crate) struct Guarding {
 }
 
 /// Attributes the time of a request to its parts.
-pub(crate) struct Watch<'a> {
+pub(crate) struct StatsWatch<'a> {
     /// The time of the last lap; 0: this request is not timed.
     last: u64,
     counting: &'a Counting,
 }
 
-impl Watch<'_> {
+impl StatsWatch<'_> {
     /// Attributes the time since the last call to `part`.
     #[inline]
-    pub(crate) fn lap(&mut self, part: Event) {
+    pub(crate) fn lap(&mut self, part: StatsEvent) {
         if self.last != 0 {
             let now = tsc();
             self.counting.add(part, now.saturating_sub(self.last) * u64::from(TIMED));

@@ -10,12 +10,12 @@ pub type Key = (u64, bool);
 
 /// A bounded cache of descriptors. A caller may use a descriptor after the cache has dropped it.
 pub struct Descriptors {
-    state: Mutex<State>,
+    state: Mutex<DescriptorsState>,
     max: usize,
 }
 
 #[derive(Default)]
-struct State {
+struct DescriptorsState {
     /// The descriptors, each with the time of its last use.
     open: HashMap<Key, (Arc<OwnedFd>, u64)>,
     /// The keys by the times of their last uses.
@@ -67,12 +67,12 @@ impl Descriptors {
         drop(closed);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DescriptorsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl DescriptorsState {
     fn remove(&mut self, key: Key) -> Option<Arc<OwnedFd>> {
         let (fd, used) = self.open.remove(&key)?;
         self.by_use.remove(&used);

@@ -20,7 +20,7 @@ mod nodes;
 mod sys;
 
 pub use behind::{Change, Opening, Reach, Watch};
-pub use dirfs::{DirFs, Options};
+pub use dirfs::{DirFs, DirOptions};
 
 use std::time::Duration;
 use vfs::{Entry, Errno, FileSystem, Ino, Result};

@@ -19,7 +19,7 @@ use vfs::{SetAttr, SetXattr, StatFs};
 /// The calls that are counted and that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // Each is named as its method.
-pub enum Call {
+pub enum ModelCall {
     Lookup,
     Getattr,
     Setattr,
@@ -51,13 +51,13 @@ pub enum Call {
 }
 
 /// A function that decides which calls fail, with which error.
-type Fault = Box<dyn FnMut(Call) -> Option<Errno> + Send>;
+type Fault = Box<dyn FnMut(ModelCall) -> Option<Errno> + Send>;
 
 /// A [`Model`] as a [`Backing`].
 pub struct ModelBacking {
     model: RwLock<Model>,
     fault: Mutex<Option<Fault>>,
-    counts: Mutex<BTreeMap<Call, u64>>,
+    counts: Mutex<BTreeMap<ModelCall, u64>>,
     /// The result of [`Backing::room`], if it is not the model's.
     room: Mutex<Option<u64>>,
     /// Whether names or attributes changed since the last sync.
@@ -65,15 +65,15 @@ pub struct ModelBacking {
     /// The directories that were created or moved since then.
     unplaced: Mutex<BTreeSet<Ino>>,
     /// Changes and openings by other processes.
-    changes: Queue<Change>,
-    openings: Queue<Opening>,
+    changes: EventQueue<Change>,
+    openings: EventQueue<Opening>,
     guarded: Mutex<BTreeSet<Ino>>,
 }
 
 /// A queue from which one thread takes items that others put into it.
-struct Queue<T>(Mutex<Sender<T>>, Mutex<Receiver<T>>);
+struct EventQueue<T>(Mutex<Sender<T>>, Mutex<Receiver<T>>);
 
-impl<T> Queue<T> {
+impl<T> EventQueue<T> {
     fn new() -> Self {
         let (sender, receiver) = channel();
         Self(Mutex::new(sender), Mutex::new(receiver))
@@ -102,7 +102,7 @@ impl Default for ModelBacking {
 /// Forwards calls to the model and counts them.
 macro_rules! counted {
     ($($method:ident $call:ident),+ $(,)?) => {
-        $( vfs::forward!(self => self.call(Call::$call)?; $method); )+
+        $( vfs::forward!(self => self.call(ModelCall::$call)?; $method); )+
     };
 }
 
@@ -121,8 +121,8 @@ impl ModelBacking {
             room: Mutex::new(None),
             is_metadata_changed: AtomicBool::new(false),
             unplaced: Mutex::default(),
-            changes: Queue::new(),
-            openings: Queue::new(),
+            changes: EventQueue::new(),
+            openings: EventQueue::new(),
             guarded: Mutex::default(),
         }
     }
@@ -165,12 +165,12 @@ impl ModelBacking {
     }
 
     /// Makes `calls` fail with `errno` from now on, and change nothing.
-    pub fn fail(&self, calls: &'static [Call], errno: Errno) {
+    pub fn fail(&self, calls: &'static [ModelCall], errno: Errno) {
         self.fail_where(move |call| calls.contains(&call).then_some(errno));
     }
 
     /// Calls `fault` for each call from now on; the call fails with the error that it returns.
-    pub fn fail_where(&self, fault: impl FnMut(Call) -> Option<Errno> + Send + 'static) {
+    pub fn fail_where(&self, fault: impl FnMut(ModelCall) -> Option<Errno> + Send + 'static) {
         *locked(&self.fault) = Some(Box::new(fault));
     }
 
@@ -185,7 +185,7 @@ impl ModelBacking {
     }
 
     /// Returns the number of times that `call` was made, including failures.
-    pub fn count(&self, call: Call) -> u64 {
+    pub fn count(&self, call: ModelCall) -> u64 {
         locked(&self.counts).get(&call).copied().unwrap_or_default()
     }
 
@@ -195,7 +195,7 @@ impl ModelBacking {
     }
 
     /// Counts a call and returns the model, unless the call is to fail.
-    fn call(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
+    fn call(&self, call: ModelCall) -> Result<RwLockReadGuard<'_, Model>> {
         *locked(&self.counts).entry(call).or_default() += 1;
         let errno = locked(&self.fault).as_mut().and_then(|fault| fault(call));
         errno.map_or_else(|| Ok(self.model()), Err)
@@ -212,14 +212,14 @@ impl ModelBacking {
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
     ) -> Result<RwLockReadGuard<'_, Model>> {
-        let model = self.change(Call::Rename)?;
+        let model = self.change(ModelCall::Rename)?;
         let moved = [model.peek(from.0, from.1), model.peek(to.0, to.1)];
         locked(&self.unplaced).extend(moved.into_iter().flatten().map(|attr| attr.ino));
         Ok(model)
     }
 
     /// As [`call`](Self::call), for a call that changes names or attributes.
-    fn change(&self, call: Call) -> Result<RwLockReadGuard<'_, Model>> {
+    fn change(&self, call: ModelCall) -> Result<RwLockReadGuard<'_, Model>> {
         let model = self.call(call)?;
         self.is_metadata_changed.store(true, Ordering::Release);
         Ok(model)
@@ -251,11 +251,11 @@ impl FileSystem for ModelBacking {
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Entry> {
-        self.change(Call::Setattr)?.setattr(caller, ino, set)
+        self.change(ModelCall::Setattr)?.setattr(caller, ino, set)
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        let entry = self.change(Call::Create)?.create(caller, dir, name, node)?;
+        let entry = self.change(ModelCall::Create)?.create(caller, dir, name, node)?;
         if entry.kind == FileKind::Dir {
             locked(&self.unplaced).insert(entry.ino);
         }
@@ -263,19 +263,19 @@ impl FileSystem for ModelBacking {
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
-        self.change(Call::Tmpfile)?.tmpfile(caller, dir, mode, umask)
+        self.change(ModelCall::Tmpfile)?.tmpfile(caller, dir, mode, umask)
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.change(Call::Unlink)?.unlink(dir, name)
+        self.change(ModelCall::Unlink)?.unlink(dir, name)
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.change(Call::Rmdir)?.rmdir(dir, name)
+        self.change(ModelCall::Rmdir)?.rmdir(dir, name)
     }
 
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.change(Call::Link)?.link(ino, dir, name)
+        self.change(ModelCall::Link)?.link(ino, dir, name)
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
@@ -293,26 +293,26 @@ impl FileSystem for ModelBacking {
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
-        self.change(Call::DropPrivileges)?.drop_privileges(ino)
+        self.change(ModelCall::DropPrivileges)?.drop_privileges(ino)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        self.change(Call::Setxattr)?.setxattr(ino, name, value, mode)
+        self.change(ModelCall::Setxattr)?.setxattr(ino, name, value, mode)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(Call::Removexattr)?.removexattr(ino, name)
+        self.change(ModelCall::Removexattr)?.removexattr(ino, name)
     }
 
     fn fsync(&self, ino: Ino) -> Result<()> {
         // One sync of the model makes everything durable.
-        let model = self.call(Call::Fsync)?;
+        let model = self.call(ModelCall::Fsync)?;
         self.all_is_durable();
         model.fsync(ino)
     }
 
     fn sync(&self) -> Result<()> {
-        let model = self.call(Call::Sync)?;
+        let model = self.call(ModelCall::Sync)?;
         self.all_is_durable();
         model.sync()
     }
@@ -326,12 +326,12 @@ impl Delegations for ModelBacking {}
 
 impl Backing for ModelBacking {
     fn identity(&self, ino: Ino) -> Result<Identity> {
-        let attr = self.call(Call::Identity)?.getattr(ino)?;
+        let attr = self.call(ModelCall::Identity)?.getattr(ino)?;
         Ok(Identity([ino.0.to_le_bytes(), attr.btime.0.to_le_bytes()].concat()))
     }
 
     fn find(&self, identity: &Identity, _hint: &[u8]) -> Result<Entry> {
-        let model = self.call(Call::Find)?;
+        let model = self.call(ModelCall::Find)?;
         let (ino, btime) = identity.0.split_first_chunk().ok_or(Errno::INVAL)?;
         let ino = Ino(u64::from_le_bytes(*ino));
         let found = model.lookup(ino, b".")?;
@@ -370,7 +370,7 @@ impl Backing for ModelBacking {
     }
 
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
-        let model = self.call(Call::SyncMetadata)?;
+        let model = self.call(ModelCall::SyncMetadata)?;
         if !self.is_metadata_changed.load(Ordering::Acquire) {
             return model.getattr(ino).map(drop);
         }
@@ -383,7 +383,7 @@ impl Backing for ModelBacking {
     }
 
     fn room(&self) -> Result<u64> {
-        let stat = self.call(Call::Room)?.statfs();
+        let stat = self.call(ModelCall::Room)?.statfs();
         let told = *locked(&self.room);
         Ok(told.unwrap_or(stat.blocks_free.saturating_mul(u64::from(stat.block_size))))
     }

@@ -21,7 +21,7 @@ const OWN_NUMBERS: u64 = 1 << 63;
 const CHANGED_MAX: usize = 16_384;
 
 /// An entry of the table.
-pub struct Node {
+pub struct BackingNode {
     /// A serial number, different for each node that has had the same inode number. Caches of
     /// descriptors use it as the key.
     pub serial: u64,
@@ -64,7 +64,7 @@ pub struct Changes {
 }
 
 /// An inode that was just found.
-pub struct Found {
+pub struct FoundNode {
     /// A descriptor of it, with `O_PATH` or better.
     pub fd: Arc<OwnedFd>,
     /// The device and the inode number.
@@ -77,7 +77,7 @@ pub struct Found {
 
 /// The table.
 pub struct Nodes {
-    nodes: HashMap<Ino, Node>,
+    nodes: HashMap<Ino, BackingNode>,
     /// The numbers that are not the file system's own.
     aliases: HashMap<Key, Ino>,
     next_own: u64,
@@ -104,7 +104,7 @@ struct Told {
 
 impl Nodes {
     /// Makes a table with the root, which stays in it.
-    pub fn new(root: Found) -> Self {
+    pub fn new(root: FoundNode) -> Self {
         let mut nodes = Self {
             nodes: HashMap::new(),
             aliases: HashMap::from([(root.key, ROOT)]),
@@ -122,12 +122,12 @@ impl Nodes {
     }
 
     /// Returns the node of a number; `ESTALE` if it is unknown.
-    pub fn get(&self, ino: Ino) -> Result<&Node> {
+    pub fn get(&self, ino: Ino) -> Result<&BackingNode> {
         self.nodes.get(&ino).ok_or(Errno::STALE)
     }
 
     /// Returns the number of a found inode, if it is known.
-    pub fn find(&self, found: &Found) -> Option<Ino> {
+    pub fn find(&self, found: &FoundNode) -> Option<Ino> {
         let ino = self.number(found.key)?;
         (self.nodes.get(&ino)?.identity == found.identity).then_some(ino)
     }
@@ -154,7 +154,7 @@ impl Nodes {
 
     /// Adds a reference to a found inode. A new one is entered, with its descriptor if
     /// `keeps_open`. Returns its number and its serial number.
-    pub fn enter(&mut self, found: Found, keeps_open: bool) -> (Ino, u64) {
+    pub fn enter(&mut self, found: FoundNode, keeps_open: bool) -> (Ino, u64) {
         let mut ino = self.number_or_own(found.key);
         match self.nodes.get(&ino) {
             Some(node) if node.identity == found.identity => {}
@@ -171,14 +171,14 @@ impl Nodes {
         (ino, node.serial)
     }
 
-    fn insert(&mut self, ino: Ino, found: Found, keeps_open: bool) {
+    fn insert(&mut self, ino: Ino, found: FoundNode, keeps_open: bool) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let Found { fd, key, kind, identity } = found;
+        let FoundNode { fd, key, kind, identity } = found;
         if let Some(told) = &mut self.told {
             told.enter(ino, &identity);
         }
-        let node = Node {
+        let node = BackingNode {
             serial,
             key,
             kind,
@@ -196,7 +196,7 @@ impl Nodes {
         self.nodes.insert(ino, node);
     }
 
-    fn node(&mut self, ino: Ino) -> &mut Node {
+    fn node(&mut self, ino: Ino) -> &mut BackingNode {
         self.nodes.get_mut(&ino).expect("a node that is held is in the table")
     }
 
@@ -236,7 +236,8 @@ impl Nodes {
     fn drop_unheld(&mut self, ino: Ino) {
         let mut next = Some(ino);
         while let Some(ino) = next.take() {
-            let is_held = |node: &Node| node.refs > 0 || node.holds > 0 || node.changes.is_some();
+            let is_held =
+                |node: &BackingNode| node.refs > 0 || node.holds > 0 || node.changes.is_some();
             if ino == ROOT || self.nodes.get(&ino).is_none_or(is_held) {
                 break;
             }
@@ -410,7 +411,7 @@ impl Nodes {
 
     /// Returns whether a directory has to be marked, which is once for each node, or if it is not
     /// known yet.
-    pub fn begin_mark(&mut self, found: &Found) -> bool {
+    pub fn begin_mark(&mut self, found: &FoundNode) -> bool {
         let known = self.find(found).and_then(|ino| self.nodes.get_mut(&ino));
         known.is_none_or(|node| !std::mem::replace(&mut node.is_marked, true))
     }

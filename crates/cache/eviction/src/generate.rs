@@ -30,7 +30,7 @@ pub enum Sizes {
 
 /// A trace to generate. Percentages are shares of the accesses; the rest goes to popular objects.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Workload {
+pub struct GeneratedWorkload {
     /// Number of objects among which popularity is distributed.
     pub objects: u64,
     /// Number of accesses.
@@ -51,10 +51,10 @@ pub struct Workload {
     pub seed: u64,
 }
 
-impl Workload {
+impl GeneratedWorkload {
     /// Makes a workload of popular objects only.
     pub fn zipf(alpha: f64, objects: u64, accesses: u64) -> Self {
-        Workload {
+        GeneratedWorkload {
             objects,
             accesses,
             alpha,
@@ -68,19 +68,19 @@ impl Workload {
     }
 
     /// Returns the workloads on which `keepstone simulate` compares policies, with names.
-    pub fn standard(objects: u64, accesses: u64) -> Vec<(&'static str, Workload)> {
-        let zipf = |alpha| Workload::zipf(alpha, objects, accesses);
+    pub fn standard(objects: u64, accesses: u64) -> Vec<(&'static str, GeneratedWorkload)> {
+        let zipf = |alpha| GeneratedWorkload::zipf(alpha, objects, accesses);
         vec![
             ("zipf 0.6", zipf(0.6)),
             ("zipf 0.8", zipf(0.8)),
             ("zipf 1.0", zipf(1.0)),
             ("zipf 1.2", zipf(1.2)),
-            ("zipf 1.0, 20 % scans", Workload { scan_percent: 20, ..zipf(1.0) }),
-            ("zipf 1.0, 20 % loop", Workload { loop_percent: 20, ..zipf(1.0) }),
-            ("zipf 1.0, 25 % once", Workload { single_percent: 25, ..zipf(1.0) }),
-            ("zipf 1.0, 50 % once", Workload { single_percent: 50, ..zipf(1.0) }),
-            ("zipf 1.0, 75 % once", Workload { single_percent: 75, ..zipf(1.0) }),
-            ("zipf 1.0, shifting", Workload { shift_every: accesses / 10, ..zipf(1.0) }),
+            ("zipf 1.0, 20 % scans", GeneratedWorkload { scan_percent: 20, ..zipf(1.0) }),
+            ("zipf 1.0, 20 % loop", GeneratedWorkload { loop_percent: 20, ..zipf(1.0) }),
+            ("zipf 1.0, 25 % once", GeneratedWorkload { single_percent: 25, ..zipf(1.0) }),
+            ("zipf 1.0, 50 % once", GeneratedWorkload { single_percent: 50, ..zipf(1.0) }),
+            ("zipf 1.0, 75 % once", GeneratedWorkload { single_percent: 75, ..zipf(1.0) }),
+            ("zipf 1.0, shifting", GeneratedWorkload { shift_every: accesses / 10, ..zipf(1.0) }),
         ]
     }
 
@@ -113,9 +113,9 @@ fn file_size(key: u64) -> u64 {
     (SIZE_MU + SIZE_SIGMA * normal).exp().clamp(1.0, SIZE_MAX) as u64
 }
 
-/// The accesses of a [`Workload`].
+/// The accesses of a [`GeneratedWorkload`].
 pub struct Generated {
-    workload: Workload,
+    workload: GeneratedWorkload,
     popularity: Alias,
     rng: Rng,
     done: u64,
@@ -125,7 +125,8 @@ pub struct Generated {
 
 impl Generated {
     fn key(&mut self) -> u64 {
-        let Workload { objects, scan_percent, loop_percent, single_percent, .. } = self.workload;
+        let GeneratedWorkload { objects, scan_percent, loop_percent, single_percent, .. } =
+            self.workload;
         let is_scan =
             self.done % SCAN_PERIOD * 100 >= SCAN_PERIOD * u64::from(100 - scan_percent.min(100));
         if is_scan {
@@ -146,7 +147,7 @@ impl Generated {
     /// Draws a popular object. At each shift, the object of rank `objects / 10` becomes the most
     /// popular one.
     fn popular(&mut self) -> u64 {
-        let Workload { objects, shift_every, .. } = self.workload;
+        let GeneratedWorkload { objects, shift_every, .. } = self.workload;
         let rank = self.popularity.draw(&mut self.rng);
         let shifts = self.done.checked_div(shift_every).unwrap_or(0);
         // The keys are spread, so that scans do not meet the objects in the order of their ranks.
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn ranks_follow_zipfs_law() {
-        let workload = Workload::zipf(1.0, 1000, 400_000);
+        let workload = GeneratedWorkload::zipf(1.0, 1000, 400_000);
         let mut counts = HashMap::new();
         for access in workload.generate() {
             *counts.entry(access.key).or_insert(0u32) += 1;
@@ -245,8 +246,9 @@ mod tests {
 
     #[test]
     fn shares_are_as_described() {
-        let base = Workload::zipf(0.8, 10_000, 200_000);
-        let workload = Workload { scan_percent: 20, loop_percent: 25, single_percent: 50, ..base };
+        let base = GeneratedWorkload::zipf(0.8, 10_000, 200_000);
+        let workload =
+            GeneratedWorkload { scan_percent: 20, loop_percent: 25, single_percent: 50, ..base };
         let (mut loops, mut singles) = (0, 0);
         for access in workload.generate() {
             loops += u64::from((LOOP_KEYS..SINGLE_KEYS).contains(&access.key));

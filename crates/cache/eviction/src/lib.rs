@@ -4,10 +4,10 @@
 //! lock when an object is added or removed, or when it needs space. A hit takes no lock: it sets a
 //! mark ([`Marks::touch`]), which policies read and clear when they look for a victim.
 //!
-//! - [`Kind::Blended`]: the list of Chell §4.1.4, LRU among misses and FIFO among hits;
-//! - [`Kind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares objects
+//! - [`PolicyKind::Blended`]: the list of Chell §4.1.4, LRU among misses and FIFO among hits;
+//! - [`PolicyKind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares objects
 //!   that were hit;
-//! - [`Kind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for new objects before a main
+//! - [`PolicyKind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for new objects before a main
 //!   queue, and a ghost queue.
 //!
 //! Each policy takes at most 64 bytes of memory for an object, including its mark, its ghost and
@@ -71,7 +71,7 @@ pub trait Policy: Send {
 
 /// The policies, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Kind {
+pub enum PolicyKind {
     /// [`Blended`]
     Blended,
     /// [`Sieve`]
@@ -82,36 +82,36 @@ pub enum Kind {
     S3Fifo,
 }
 
-impl Kind {
+impl PolicyKind {
     /// All policies.
-    pub const ALL: [Kind; 3] = [Kind::Blended, Kind::Sieve, Kind::S3Fifo];
+    pub const ALL: [PolicyKind; 3] = [PolicyKind::Blended, PolicyKind::Sieve, PolicyKind::S3Fifo];
 
     /// Returns the name that [`FromStr`] accepts.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Blended => "blended",
-            Kind::Sieve => "sieve",
-            Kind::S3Fifo => "s3fifo",
+            PolicyKind::Blended => "blended",
+            PolicyKind::Sieve => "sieve",
+            PolicyKind::S3Fifo => "s3fifo",
         }
     }
 
     /// Makes a policy without objects, and its marks.
     pub fn policy(self) -> (Box<dyn Policy>, Arc<Marks>) {
         let marks = Arc::new(Marks::new(match self {
-            Kind::Blended => blended::MARK_MAX,
-            Kind::Sieve => sieve::MARK_MAX,
-            Kind::S3Fifo => s3fifo::MARK_MAX,
+            PolicyKind::Blended => blended::MARK_MAX,
+            PolicyKind::Sieve => sieve::MARK_MAX,
+            PolicyKind::S3Fifo => s3fifo::MARK_MAX,
         }));
         let policy: Box<dyn Policy> = match self {
-            Kind::Blended => Box::new(Blended::new(marks.clone())),
-            Kind::Sieve => Box::new(Sieve::new(marks.clone())),
-            Kind::S3Fifo => Box::new(S3Fifo::new(marks.clone())),
+            PolicyKind::Blended => Box::new(Blended::new(marks.clone())),
+            PolicyKind::Sieve => Box::new(Sieve::new(marks.clone())),
+            PolicyKind::S3Fifo => Box::new(S3Fifo::new(marks.clone())),
         };
         (policy, marks)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PolicyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -123,18 +123,18 @@ pub struct UnknownKind(String);
 
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Kind::ALL.map(Kind::name).join(", ");
+        let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
         write!(f, "`{}` is no replacement policy: there are {names}", self.0)
     }
 }
 
 impl std::error::Error for UnknownKind {}
 
-impl FromStr for Kind {
+impl FromStr for PolicyKind {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        let named = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        let named = PolicyKind::ALL.into_iter().find(|kind| kind.name() == text);
         named.ok_or_else(|| UnknownKind(text.to_owned()))
     }
 }

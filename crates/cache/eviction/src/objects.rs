@@ -19,7 +19,7 @@ const FLAG: u32 = 1 << 31;
 /// A node. It is packed, as the alignment of the key would make it 24 bytes.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy)]
-struct Node {
+struct ObjectNode {
     key: u64,
     prev: u32,
     /// The next node; for an unused node, the next unused one.
@@ -28,7 +28,7 @@ struct Node {
     state: u32,
 }
 
-const _: () = assert!(size_of::<Node>() == 20);
+const _: () = assert!(size_of::<ObjectNode>() == 20);
 
 /// A list of objects, oldest first.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl List {
 
 /// All objects of a policy.
 pub struct Objects {
-    nodes: Vec<Node>,
+    nodes: Vec<ObjectNode>,
     /// The first unused node.
     free: u32,
     /// Numbers of nodes, or [`NONE`].
@@ -71,7 +71,7 @@ impl Objects {
 
     /// Returns the bytes of memory, including the marks.
     pub fn bytes_of_memory(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.capacity() * size_of::<ObjectNode>()
             + self.index.capacity() * size_of::<u32>()
             + self.marks.bytes_of_memory()
     }
@@ -87,7 +87,7 @@ impl Objects {
         if (self.len + 1) * 4 > self.index.len() * 3 {
             self.grow_index();
         }
-        let node = Node { key, prev: NONE, next: NONE, state: cut(weight) };
+        let node = ObjectNode { key, prev: NONE, next: NONE, state: cut(weight) };
         let i = self.take_node(node);
         let place = self.place_of(key);
         debug_assert_eq!(self.index[place], NONE, "the key is new");
@@ -174,7 +174,7 @@ impl Objects {
 
     /// Removes an object from `list`.
     pub fn unlink(&mut self, list: &mut List, i: u32) {
-        let Node { prev, next, .. } = self.nodes[i as usize];
+        let ObjectNode { prev, next, .. } = self.nodes[i as usize];
         match prev {
             NONE => list.front = next,
             _ => self.nodes[prev as usize].next = next,
@@ -204,7 +204,7 @@ impl Objects {
         list.weight += from.weight;
     }
 
-    fn take_node(&mut self, node: Node) -> u32 {
+    fn take_node(&mut self, node: ObjectNode) -> u32 {
         if self.free != NONE {
             let i = self.free;
             self.free = self.nodes[i as usize].next;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 
 use crate::trace::Access;
-use crate::{Kind, MarkSlot, Marks, Policy, UnknownKind};
+use crate::{MarkSlot, Marks, Policy, PolicyKind, UnknownKind};
 
 /// The size of a block in bytes, the unit of weight.
 pub const BLOCK: u64 = 4096;
@@ -21,8 +21,8 @@ pub const BLOCK: u64 = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A policy that the cache can have.
-    Kind(Kind),
-    /// LRU for comparison, as if each hit took the manager's lock: [`Kind::Blended`], entered by
+    Kind(PolicyKind),
+    /// LRU for comparison, as if each hit took the manager's lock: [`PolicyKind::Blended`], entered by
     /// every access.
     Lru,
 }
@@ -31,9 +31,9 @@ impl Subject {
     /// All policies.
     pub const ALL: [Subject; 4] = [
         Subject::Lru,
-        Subject::Kind(Kind::Blended),
-        Subject::Kind(Kind::Sieve),
-        Subject::Kind(Kind::S3Fifo),
+        Subject::Kind(PolicyKind::Blended),
+        Subject::Kind(PolicyKind::Sieve),
+        Subject::Kind(PolicyKind::S3Fifo),
     ];
 
     /// Returns the name that [`FromStr`] accepts.
@@ -102,7 +102,7 @@ impl Survey {
 
 /// The counts of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct SimulatedCounts {
     /// Number of accesses.
     pub accesses: u64,
     /// Number of accesses that found the whole object.
@@ -115,7 +115,7 @@ pub struct Counts {
     pub evictions: u64,
 }
 
-impl Counts {
+impl SimulatedCounts {
     /// Returns the share of accesses that were hits, 0 to 1.
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.accesses)
@@ -141,7 +141,7 @@ pub struct Cache {
     /// The capacity in blocks, like `used`.
     capacity: u64,
     used: u64,
-    counts: Counts,
+    counts: SimulatedCounts,
 }
 
 impl Cache {
@@ -149,16 +149,24 @@ impl Cache {
     pub fn new(subject: Subject, bytes: u64) -> Self {
         let kind = match subject {
             Subject::Kind(kind) => kind,
-            Subject::Lru => Kind::Blended,
+            Subject::Lru => PolicyKind::Blended,
         };
         let (policy, marks) = kind.policy();
         let capacity = bytes / BLOCK;
         let objects = HashMap::new();
-        Cache { subject, policy, marks, objects, capacity, used: 0, counts: Counts::default() }
+        Cache {
+            subject,
+            policy,
+            marks,
+            objects,
+            capacity,
+            used: 0,
+            counts: SimulatedCounts::default(),
+        }
     }
 
     /// Returns its counts.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> SimulatedCounts {
         self.counts
     }
 

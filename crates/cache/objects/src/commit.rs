@@ -7,13 +7,13 @@
 //!   garbage. The next process that opens the tree deletes it: all objects of earlier holders that
 //!   the manifest does not need.
 
-use crate::content::{Content, File, Space, failed};
+use crate::content::{Content, ObjectFile, Space, failed};
 use crate::format::{Contents, Id, Kind, Manifest, Op, Part, seal};
 use crate::journal::{Journal, Taken};
-use crate::lease::{Held, Lost};
+use crate::lease::{HeldLease, LeaseLost};
 use crate::manifest::{Committed, Needed, Refused, snapshot};
 use crate::replay::{CAPABILITY, Clock, set_content};
-use crate::{Options, lock, read, write};
+use crate::{StoreOptions, lock, read, write};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ pub type Name = (Ino, Box<[u8]>);
 
 /// An open tree.
 pub struct Core {
-    pub options: Options,
+    pub options: StoreOptions,
     /// The ID of the tree.
     pub id: [u8; 16],
     pub space: Space,
@@ -50,12 +50,12 @@ pub struct Core {
     pub tree: Model,
     pub clock: Clock,
     /// Files that are not all holes, or were not before.
-    pub files: Mutex<HashMap<Ino, Arc<File>>>,
+    pub files: Mutex<HashMap<Ino, Arc<ObjectFile>>>,
     /// Files with changes that the journal does not have.
-    pub changed: Mutex<HashMap<Ino, Arc<File>>>,
+    pub changed: Mutex<HashMap<Ino, Arc<ObjectFile>>>,
     pub journal: Mutex<Journal>,
     pub committed: Mutex<Committed>,
-    pub lease: Mutex<Held>,
+    pub lease: Mutex<HeldLease>,
     /// Whether another holder has the tree.
     pub is_fenced: AtomicBool,
     /// The name by which each inode was last reached.
@@ -121,7 +121,7 @@ impl Core {
     ///
     /// # Errors
     /// `EIO`. Chunks that are not uploaded stay staged.
-    pub fn record_content(&self, ino: Ino, file: &File) -> Result<()> {
+    pub fn record_content(&self, ino: Ino, file: &ObjectFile) -> Result<()> {
         let _io = lock(&file.io);
         if !file.is_changed.load(Relaxed) {
             return Ok(());
@@ -248,7 +248,7 @@ impl Core {
     }
 
     /// Returns the files with changes that the journal does not have.
-    fn changed_files(&self) -> Vec<(Ino, Arc<File>)> {
+    fn changed_files(&self) -> Vec<(Ino, Arc<ObjectFile>)> {
         lock(&self.changed).iter().map(|(ino, file)| (*ino, file.clone())).collect()
     }
 
@@ -256,7 +256,7 @@ impl Core {
     pub fn change_file<T>(
         &self,
         ino: Ino,
-        file: &Arc<File>,
+        file: &Arc<ObjectFile>,
         act: impl FnOnce(&mut Content) -> Result<T>,
     ) -> Result<T> {
         lock(&self.changed).insert(ino, file.clone());
@@ -299,7 +299,7 @@ impl Core {
     ///
     /// # Errors
     /// `EIO`.
-    pub fn make_room(&self, ino: Ino, file: &File, first: u64) -> Result<()> {
+    pub fn make_room(&self, ino: Ino, file: &ObjectFile, first: u64) -> Result<()> {
         let is_over = || self.space.staging.bytes() > self.options.staged_max;
         if !is_over() {
             return Ok(());
@@ -372,8 +372,10 @@ impl Core {
     pub fn renew(&self) {
         match lock(&self.lease).renew(&self.space.store) {
             Ok(()) => {}
-            Err(Lost::To(other)) => self.fence(&format!("process {} on {}", other.pid, other.host)),
-            Err(Lost::Unknown(err)) => {
+            Err(LeaseLost::To(other)) => {
+                self.fence(&format!("process {} on {}", other.pid, other.host))
+            }
+            Err(LeaseLost::Unknown(err)) => {
                 tracing::warn!("the lease cannot be renewed: {err}");
             }
         }
@@ -384,7 +386,7 @@ impl Core {
         if self.is_fenced.load(Relaxed) {
             return;
         }
-        if let Err(Lost::Unknown(err)) = lock(&self.lease).release(&self.space.store) {
+        if let Err(LeaseLost::Unknown(err)) = lock(&self.lease).release(&self.space.store) {
             tracing::warn!("the lease cannot be given back, it ends by itself: {err}");
         }
     }

@@ -9,7 +9,7 @@
 use crate::format::{BLOCK, ChunkRef, Chunks, Id, checksum};
 use crate::lock;
 use crate::staging::{Slot, Staging};
-use crate::store::{Failure, Store};
+use crate::store::{Failure, RemoteStore};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 /// The place of contents: the store, and the staging file.
 pub struct Space {
-    pub store: Store,
+    pub store: RemoteStore,
     pub staging: Arc<Staging>,
     pub chunk_bytes: u64,
     pub epoch: u64,
@@ -35,7 +35,7 @@ pub struct Space {
 
 impl Space {
     /// Makes the space for the holder of the lease in this epoch.
-    pub fn new(store: Store, staging: Arc<Staging>, chunk_bytes: u64, epoch: u64) -> Self {
+    pub fn new(store: RemoteStore, staging: Arc<Staging>, chunk_bytes: u64, epoch: u64) -> Self {
         let (next, freed) = (AtomicU64::new(0), Mutex::default());
         Self { store, staging, chunk_bytes, epoch, next, freed }
     }
@@ -83,7 +83,7 @@ pub fn failed(name: &str, err: &Failure) -> Errno {
 }
 
 /// The content of a file, and its locks.
-pub struct File {
+pub struct ObjectFile {
     /// Held by the thread that changes the content, or uploads it.
     pub io: Mutex<()>,
     pub content: RwLock<Content>,
@@ -99,12 +99,12 @@ pub struct File {
 /// The chunks of a file.
 #[derive(Default)]
 pub struct Content {
-    chunks: BTreeMap<u64, Chunk>,
+    chunks: BTreeMap<u64, ObjectChunk>,
     /// The objects that the journal has for chunks that changed since.
     logged: BTreeMap<u64, Option<ChunkRef>>,
 }
 
-enum Chunk {
+enum ObjectChunk {
     Stored(ChunkRef),
     Staged(Staged),
 }
@@ -116,11 +116,11 @@ struct Staged {
     base: Option<ChunkRef>,
 }
 
-impl File {
+impl ObjectFile {
     /// Makes a file with its committed chunks.
     pub fn new(chunks: Chunks, size: u64) -> Self {
         let count = chunks.len() as u64;
-        let chunks = chunks.into_iter().map(|(index, object)| (index, Chunk::Stored(object)));
+        let chunks = chunks.into_iter().map(|(index, object)| (index, ObjectChunk::Stored(object)));
         let content = Content { chunks: chunks.collect(), logged: BTreeMap::new() };
         Self {
             io: Mutex::new(()),
@@ -170,7 +170,7 @@ impl File {
             }
             let mut content = crate::write(&self.content);
             for (index, object) in made {
-                content.replace(space, index, object.map(Chunk::Stored));
+                content.replace(space, index, object.map(ObjectChunk::Stored));
             }
             self.chunks.store(content.chunks.len() as u64, Relaxed);
         }
@@ -324,8 +324,8 @@ impl Content {
     pub fn take_changes(&mut self) -> (Vec<(u64, Option<ChunkRef>)>, Vec<Id>) {
         let logged = std::mem::take(&mut self.logged);
         let stored = |index| match self.chunks.get(index) {
-            Some(Chunk::Stored(object)) => Some(*object),
-            Some(Chunk::Staged(_)) => unreachable!("all is uploaded"),
+            Some(ObjectChunk::Stored(object)) => Some(*object),
+            Some(ObjectChunk::Staged(_)) => unreachable!("all is uploaded"),
             None => None,
         };
         let changes = logged.keys().map(|index| (*index, stored(index))).collect();
@@ -335,15 +335,15 @@ impl Content {
     /// Returns all objects of a deleted file.
     pub fn objects(&self) -> Vec<Id> {
         let logged = self.logged.values().flatten().copied();
-        let now = self.chunks.values().filter_map(Chunk::object);
+        let now = self.chunks.values().filter_map(ObjectChunk::object);
         logged.chain(now).map(|object| object.id).collect()
     }
 
     /// Returns the staged chunks for which `which` returns true.
     fn staged(&self, which: impl Fn(u64, bool) -> bool) -> Vec<u64> {
         let chosen = self.chunks.iter().filter(|(index, chunk)| match chunk {
-            Chunk::Staged(staged) => which(**index, staged.slot.is_full()),
-            Chunk::Stored(_) => false,
+            ObjectChunk::Staged(staged) => which(**index, staged.slot.is_full()),
+            ObjectChunk::Stored(_) => false,
         });
         chosen.map(|(index, _)| *index).collect()
     }
@@ -352,7 +352,7 @@ impl Content {
     fn note(&mut self, index: u64) {
         if !self.logged.contains_key(&index) {
             let object = match self.chunks.get(&index) {
-                Some(Chunk::Stored(object)) => Some(*object),
+                Some(ObjectChunk::Stored(object)) => Some(*object),
                 _ => None,
             };
             self.logged.insert(index, object);
@@ -362,25 +362,26 @@ impl Content {
     /// Returns a chunk as a staged one.
     fn stage(&mut self, space: &Space, index: u64) -> &mut Staged {
         self.note(index);
-        let slot = || Chunk::Staged(Staged { slot: space.staging.slot(), base: None });
+        let slot = || ObjectChunk::Staged(Staged { slot: space.staging.slot(), base: None });
         let chunk = self.chunks.entry(index).or_insert_with(slot);
-        if let Chunk::Stored(object) = chunk {
-            *chunk = Chunk::Staged(Staged { slot: space.staging.slot(), base: Some(*object) });
+        if let ObjectChunk::Stored(object) = chunk {
+            *chunk =
+                ObjectChunk::Staged(Staged { slot: space.staging.slot(), base: Some(*object) });
         }
         match chunk {
-            Chunk::Staged(staged) => staged,
-            Chunk::Stored(_) => unreachable!("it was staged"),
+            ObjectChunk::Staged(staged) => staged,
+            ObjectChunk::Stored(_) => unreachable!("it was staged"),
         }
     }
 
     /// Replaces a chunk, which was [noted](Self::note). Frees its object if the journal never had
     /// it.
-    fn replace(&mut self, space: &Space, index: u64, chunk: Option<Chunk>) {
+    fn replace(&mut self, space: &Space, index: u64, chunk: Option<ObjectChunk>) {
         let old = match chunk {
             Some(chunk) => self.chunks.insert(index, chunk),
             None => self.chunks.remove(&index),
         };
-        if let Some(object) = old.as_ref().and_then(Chunk::object)
+        if let Some(object) = old.as_ref().and_then(ObjectChunk::object)
             && self.logged.get(&index) != Some(&Some(object))
         {
             space.free([object.id]);
@@ -405,7 +406,7 @@ impl Content {
     }
 }
 
-impl Chunk {
+impl ObjectChunk {
     /// Reads part of the chunk into `buf`, which has zeros.
     fn read(&self, space: &Space, within: Range<u64>, buf: &mut [u8]) -> Result<()> {
         let staged = match self {

@@ -303,7 +303,7 @@ pub enum Op {
         owner: (u32, u32),
         dir: Ino,
         name: Vec<u8>,
-        node: Node,
+        node: TreeNode,
     },
     Tmpfile {
         ino: Ino,
@@ -392,7 +392,7 @@ impl From<&Set> for SetAttr {
 
 /// [`NewNode`] with owned data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct TreeNode {
     kind: FileKind,
     /// The target of a symbolic link.
     target: Vec<u8>,
@@ -402,7 +402,7 @@ pub struct Node {
     umask: u32,
 }
 
-impl From<&NewNode<'_>> for Node {
+impl From<&NewNode<'_>> for TreeNode {
     fn from(node: &NewNode<'_>) -> Self {
         let (target, rdev) = match node.kind {
             NewKind::Symlink(target) => (target.to_vec(), 0),
@@ -413,8 +413,8 @@ impl From<&NewNode<'_>> for Node {
     }
 }
 
-impl<'n> From<&'n Node> for NewNode<'n> {
-    fn from(node: &'n Node) -> Self {
+impl<'n> From<&'n TreeNode> for NewNode<'n> {
+    fn from(node: &'n TreeNode) -> Self {
         let kind = match node.kind {
             FileKind::File => NewKind::File,
             FileKind::Dir => NewKind::Dir,

@@ -1,14 +1,14 @@
 //! The contract of `vfs`: names and attributes in the tree, contents in the store.
 
 use crate::commit::Core;
-use crate::content::{File, Space};
-use crate::format::{BLOCK, CHUNK, Node, Op, Set};
+use crate::content::{ObjectFile, Space};
+use crate::format::{BLOCK, CHUNK, Op, Set, TreeNode};
 use crate::journal::Journal;
-use crate::lease::Held;
+use crate::lease::HeldLease;
 use crate::manifest::{Committed, check_prefix};
 use crate::staging::Staging;
 use crate::upkeep::Upkeep;
-use crate::{Error, Location, Options, lock, read};
+use crate::{Error, Location, StoreOptions, lock, read};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -36,11 +36,11 @@ impl ObjectFs {
     ///
     /// # Errors
     /// [`Error::Held`] if another process has it; all others of [`Error`].
-    pub fn open(location: Location, options: Options) -> std::result::Result<Self, Error> {
+    pub fn open(location: Location, options: StoreOptions) -> std::result::Result<Self, Error> {
         assert!(CHUNK.contains(&options.chunk_bytes) && options.chunk_bytes.is_power_of_two());
         let store = location.open()?;
         check_prefix(&store)?;
-        let mut lease = Held::take(&store, options.lease)?;
+        let mut lease = HeldLease::take(&store, options.lease)?;
         let begun = Committed::begin(&store, lease.holder(), options.chunk_bytes);
         let begun = begun.and_then(|(committed, loaded)| {
             let chunk_bytes = committed.manifest.chunk_bytes.into();
@@ -59,7 +59,7 @@ impl ObjectFs {
         let needed = committed.needed(&loaded.contents);
         let files = loaded.contents.files.iter().map(|(ino, chunks)| {
             let size = loaded.tree.getattr(*ino).map_or(0, |attr| attr.size);
-            (*ino, Arc::new(File::new(chunks.clone(), size)))
+            (*ino, Arc::new(ObjectFile::new(chunks.clone(), size)))
         });
         let files: HashMap<_, _> = files.collect();
         let core = Core {
@@ -118,19 +118,19 @@ impl ObjectFs {
     }
 
     /// Returns a file's content; `None` if it always was all holes.
-    fn known(&self, ino: Ino) -> Option<Arc<File>> {
+    fn known(&self, ino: Ino) -> Option<Arc<ObjectFile>> {
         lock(&self.core.files).get(&ino).cloned()
     }
 
     /// Returns a file's content, for a change. `EISDIR` or `EINVAL` if the inode is not a file.
-    fn file(&self, ino: Ino) -> Result<Arc<File>> {
+    fn file(&self, ino: Ino) -> Result<Arc<ObjectFile>> {
         let mut files = lock(&self.core.files);
         if let Some(file) = files.get(&ino) {
             return Ok(file.clone());
         }
         let attr = self.core.tree.getattr(ino)?;
         check_file(&attr)?;
-        let file = Arc::new(File::new(crate::format::Chunks::new(), attr.size));
+        let file = Arc::new(ObjectFile::new(crate::format::Chunks::new(), attr.size));
         files.insert(ino, file.clone());
         Ok(file)
     }
@@ -313,7 +313,8 @@ impl FileSystem for ObjectFs {
         let entry = self.core.change(|tree, now, journal| {
             let entry = tree.create(caller, dir, name, node)?;
             let (ino, owner) = (entry.ino, (caller.uid, caller.gid));
-            let op = Op::Create { ino, owner, dir, name: name.to_vec(), node: Node::from(node) };
+            let op =
+                Op::Create { ino, owner, dir, name: name.to_vec(), node: TreeNode::from(node) };
             journal.record(now, op);
             journal.note_name(ino, dir);
             Ok(entry)
@@ -394,7 +395,7 @@ impl FileSystem for ObjectFs {
             if left == moved {
                 return Ok((moved, left));
             }
-            let (owner, node) = ((caller.uid, caller.gid), Node::from(&NewNode::WHITEOUT));
+            let (owner, node) = ((caller.uid, caller.gid), TreeNode::from(&NewNode::WHITEOUT));
             let (dir, name) = (from.0, from.1.to_vec());
             journal.record(now, Op::Create { ino: left, owner, dir, name, node });
             [(moved, from.0), (moved, to.0), (left, from.0)]

@@ -4,7 +4,7 @@
 //!   locked. So is the content of a file after its upload. So replaying the records on the
 //!   committed tree, one by one, gives the tree that the calls have returned.
 
-use crate::content::File;
+use crate::content::ObjectFile;
 use crate::format::{ChunkRef, Contents, Op, Record};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Journal {
     /// The contents that are committed or recorded.
     pub contents: Contents,
     /// Deleted files, whose objects are to be deleted once that is committed.
-    dead: Vec<Arc<File>>,
+    dead: Vec<Arc<ObjectFile>>,
     /// The time when the oldest pending record was made.
     since: Option<Instant>,
 }
@@ -36,7 +36,7 @@ pub struct Taken {
     /// Encoded records.
     pub records: Vec<u8>,
     /// Files that are deleted then.
-    pub dead: Vec<Arc<File>>,
+    pub dead: Vec<Arc<ObjectFile>>,
     upto: u64,
 }
 
@@ -68,7 +68,7 @@ impl Journal {
     }
 
     /// Notes that a file is deleted.
-    pub fn bury(&mut self, ino: Ino, file: Arc<File>) {
+    pub fn bury(&mut self, ino: Ino, file: Arc<ObjectFile>) {
         self.contents.files.remove(&ino);
         self.dead.push(file);
     }

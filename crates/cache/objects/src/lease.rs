@@ -8,7 +8,7 @@
 
 use crate::Error;
 use crate::format::{Kind, Lease, SMALL_MAX, encode};
-use crate::store::{Failure, Store};
+use crate::store::{Failure, RemoteStore};
 use object_store::UpdateVersion;
 use std::time::{Duration, Instant};
 use vfs::Timestamp;
@@ -19,26 +19,26 @@ pub const NAME: &str = "lease";
 const TRIES: usize = 8;
 
 /// A lease that is held.
-pub struct Held {
+pub struct HeldLease {
     lease: Lease,
     version: UpdateVersion,
 }
 
 /// The reason why a lease is lost, or may be.
-pub enum Lost {
+pub enum LeaseLost {
     /// Another process holds it.
     To(Box<Lease>),
     /// The store has failed.
     Unknown(Failure),
 }
 
-impl Held {
+impl HeldLease {
     /// Takes the lease of a tree, with the duration `lasts` (lease-L1), and checks that the store
     /// honours conditions.
     ///
     /// # Errors
     /// [`Error::Held`], [`Error::NotConditional`], or those of the store.
-    pub fn take(store: &Store, lasts: Duration) -> Result<Self, Error> {
+    pub fn take(store: &RemoteStore, lasts: Duration) -> Result<Self, Error> {
         let mut lease = new_lease(lasts);
         for _ in 0..TRIES {
             let found = store.get(NAME, SMALL_MAX).map_err(|err| Error::store(NAME, err))?;
@@ -72,11 +72,11 @@ impl Held {
     }
 
     /// Checks that the store refuses puts whose condition fails: some stores ignore conditions.
-    fn proven(mut self, store: &Store) -> Result<Self, Error> {
+    fn proven(mut self, store: &RemoteStore) -> Result<Self, Error> {
         let old = self.version.clone();
         self.renew(store).map_err(|lost| match lost {
-            Lost::To(other) => Error::held(&other),
-            Lost::Unknown(err) => refusal(err),
+            LeaseLost::To(other) => Error::held(&other),
+            LeaseLost::Unknown(err) => refusal(err),
         })?;
         let bytes = encode(Kind::Lease, &self.lease);
         match store.create(NAME, bytes.clone()) {
@@ -97,17 +97,17 @@ impl Held {
     }
 
     /// Increments the counter.
-    pub fn renew(&mut self, store: &Store) -> Result<(), Lost> {
+    pub fn renew(&mut self, store: &RemoteStore) -> Result<(), LeaseLost> {
         self.put(store, Lease { counter: self.lease.counter + 1, ..self.lease.clone() })
     }
 
     /// Gives it back.
-    pub fn release(&mut self, store: &Store) -> Result<(), Lost> {
+    pub fn release(&mut self, store: &RemoteStore) -> Result<(), LeaseLost> {
         let counter = self.lease.counter + 1;
         self.put(store, Lease { counter, is_released: true, ..self.lease.clone() })
     }
 
-    fn put(&mut self, store: &Store, lease: Lease) -> Result<(), Lost> {
+    fn put(&mut self, store: &RemoteStore, lease: Lease) -> Result<(), LeaseLost> {
         let bytes = encode(Kind::Lease, &lease);
         let err = match store.update(NAME, bytes, &self.version) {
             Ok(version) => {
@@ -117,11 +117,11 @@ impl Held {
             Err(err) => err,
         };
         if !matches!(err, Failure::Precondition { .. }) {
-            return Err(Lost::Unknown(err));
+            return Err(LeaseLost::Unknown(err));
         }
         // Another process has it, or the answer to an earlier attempt was lost.
-        let found = store.get(NAME, SMALL_MAX).map_err(Lost::Unknown)?;
-        let Some(found) = found else { return Err(Lost::Unknown(err)) };
+        let found = store.get(NAME, SMALL_MAX).map_err(LeaseLost::Unknown)?;
+        let Some(found) = found else { return Err(LeaseLost::Unknown(err)) };
         match Lease::decode(&found.bytes, NAME) {
             Ok(now) if now.holder == self.lease.holder => {
                 (self.version, self.lease) = (found.version, now);
@@ -131,8 +131,8 @@ impl Held {
                     self.put(store, lease)
                 }
             }
-            Ok(other) => Err(Lost::To(Box::new(other))),
-            Err(_) => Err(Lost::Unknown(err)),
+            Ok(other) => Err(LeaseLost::To(Box::new(other))),
+            Err(_) => Err(LeaseLost::Unknown(err)),
         }
     }
 }
@@ -148,7 +148,7 @@ enum Stands {
 }
 
 /// Watches a lease for its duration.
-fn wait_for(store: &Store, lease: &Lease) -> Result<Stands, Error> {
+fn wait_for(store: &RemoteStore, lease: &Lease) -> Result<Stands, Error> {
     let lasts = Duration::from_millis(lease.duration_ms);
     let began = Instant::now();
     let pause = (lasts / 10).clamp(Duration::from_millis(1), Duration::from_secs(1));

@@ -12,7 +12,7 @@
 //! - **objects-O1** Calls are atomic. [`fsync`](vfs::FileSystem::fsync), `sync` and
 //!   [`sync_metadata`](backing::Backing::sync_metadata) make changes durable: all names and
 //!   attributes together, the content of each file separately. Names and attributes that no call
-//!   syncs are committed after [`Options::commit_after`]; contents are not.
+//!   syncs are committed after [`StoreOptions::commit_after`]; contents are not.
 //! - **objects-O2** One process at a time has a tree: it holds a lease (lease-L1), and each commit
 //!   is conditional on it (manifest-M2). If a process finds that another one has taken the lease,
 //!   its calls that change something fail with `EROFS` from then on, and others with `EIO`. Only
@@ -57,7 +57,7 @@ use vfs::Timestamp;
 
 /// The options of a tree.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StoreOptions {
     /// Bytes of a chunk in a new tree: a power of two.
     pub chunk_bytes: u32,
     /// The directory in which chunks are staged, with room for [`staged_max`](Self::staged_max).
@@ -71,7 +71,7 @@ pub struct Options {
     pub commit_after: Duration,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             chunk_bytes: 8 << 20,

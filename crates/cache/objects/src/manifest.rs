@@ -9,7 +9,7 @@
 use crate::Error;
 use crate::format::{Contents, Id, Kind, Manifest, Part, SMALL_MAX, encode, seal};
 use crate::replay::{Clock, Loaded};
-use crate::store::{Failure, Store};
+use crate::store::{Failure, RemoteStore};
 use object_store::UpdateVersion;
 use std::collections::HashSet;
 use vfs::model::Model;
@@ -47,7 +47,7 @@ impl Committed {
     /// # Errors
     /// As [`Loaded::get`], or those of the store.
     pub fn begin(
-        store: &Store,
+        store: &RemoteStore,
         holder: [u8; 16],
         chunk_bytes: u32,
     ) -> Result<(Self, Loaded), Error> {
@@ -82,7 +82,7 @@ impl Committed {
     }
 
     /// Puts the next manifest, which names existing objects (manifest-M1).
-    pub fn publish(&mut self, store: &Store, next: Manifest) -> Result<(), Refused> {
+    pub fn publish(&mut self, store: &RemoteStore, next: Manifest) -> Result<(), Refused> {
         let bytes = encode(Kind::Manifest, &next);
         let mut last = None;
         for _ in 0..TRIES {
@@ -125,7 +125,7 @@ impl Committed {
 ///
 /// # Errors
 /// [`Error::Occupied`], or those of the store.
-pub fn check_prefix(store: &Store) -> Result<(), Error> {
+pub fn check_prefix(store: &RemoteStore) -> Result<(), Error> {
     let failed = |err| Error::store(NAME, err);
     if store.get(NAME, SMALL_MAX).map_err(failed)?.is_some() {
         return Ok(());
@@ -136,7 +136,11 @@ pub fn check_prefix(store: &Store) -> Result<(), Error> {
 }
 
 /// Makes a new tree at an empty prefix.
-fn make(store: &Store, holder: [u8; 16], chunk_bytes: u32) -> Result<(Committed, Loaded), Error> {
+fn make(
+    store: &RemoteStore,
+    holder: [u8; 16],
+    chunk_bytes: u32,
+) -> Result<(Committed, Loaded), Error> {
     let clock = Clock::default();
     clock.set(Timestamp::now());
     let tree = Model::with_clock(clock.reader());

@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::format::{self, Contents, Kind, Manifest, Op, Record, caller};
-use crate::store::Store;
+use crate::store::RemoteStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::model::Model;
@@ -48,8 +48,8 @@ impl Loaded {
     /// Loads the tree of a manifest.
     ///
     /// # Errors
-    /// As [`Store::get_parts`]; [`Error::Damaged`] if the objects are not a valid tree.
-    pub(crate) fn get(store: &Store, manifest: &Manifest) -> Result<Self, Error> {
+    /// As [`RemoteStore::get_parts`]; [`Error::Damaged`] if the objects are not a valid tree.
+    pub(crate) fn get(store: &RemoteStore, manifest: &Manifest) -> Result<Self, Error> {
         let name = manifest.snapshot.id.name("snapshot");
         let mut object = store.get_parts("snapshot", std::slice::from_ref(&manifest.snapshot))?;
         let object = object.pop().expect("one was asked for");

@@ -38,7 +38,7 @@ const DELETE_TIME: Duration = Duration::from_millis(20);
 pub type Failure = object_store::Error;
 
 /// Objects below a prefix.
-pub struct Store {
+pub struct RemoteStore {
     inner: Arc<dyn ObjectStore>,
     prefix: String,
     runtime: Runtime,
@@ -52,7 +52,7 @@ pub struct Got {
     pub version: UpdateVersion,
 }
 
-impl Store {
+impl RemoteStore {
     /// Makes the store of the objects of `inner` whose names begin with `prefix` and a slash.
     ///
     /// # Errors
@@ -309,7 +309,7 @@ fn wrong(what: String) -> Failure {
 
 impl Part {
     /// Puts an object of the tree.
-    pub fn put(store: &Store, kind: Kind, id: Id, object: Vec<u8>) -> Result<Self, Failure> {
+    pub fn put(store: &RemoteStore, kind: Kind, id: Id, object: Vec<u8>) -> Result<Self, Failure> {
         let part = Self::of(id, &object);
         store.put(&id.name(folder_of(kind)), object)?;
         Ok(part)

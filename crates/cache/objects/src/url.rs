@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::http::Bounded;
-use crate::store::Store;
+use crate::store::RemoteStore;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -74,8 +74,8 @@ impl Location {
     }
 
     /// Opens the store at the location.
-    pub(crate) fn open(self) -> Result<Store, Error> {
-        Store::new(self.store, &self.prefix)
+    pub(crate) fn open(self) -> Result<RemoteStore, Error> {
+        RemoteStore::new(self.store, &self.prefix)
     }
 }
 

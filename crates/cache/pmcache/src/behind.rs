@@ -1,7 +1,7 @@
 //! Changes that other processes make behind the cache, if the backing store reports them.
 //!
 //! The cache also compares its files with the backing store, at the latest after
-//! [`Options::coherence_ns`](crate::Options::coherence_ns). Reports make it notice changes sooner,
+//! [`Options::coherence_ns`](crate::CacheOptions::coherence_ns). Reports make it notice changes sooner,
 //! and changes that sizes and times do not show.
 //!
 //! - **behind-B1** A file is marked for comparison before the front end is made to forget it, so

@@ -24,7 +24,7 @@
 //!   if a power failure undid them in the backing store and left the file, because an earlier sync
 //!   had made it durable.
 
-use crate::node::{Cnode, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Cnode};
 use crate::record::{self, Birth, Flags};
 use crate::{Cache, lock, write};
 use backing::{Backing, Identity};
@@ -199,7 +199,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Makes the existence of a file and its attributes durable: in the pool if possible, otherwise
     /// in the backing store.
-    pub(crate) fn keep_name(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn keep_name(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<()> {
         let made = state.made.clone().filter(|_| self.records_births);
         // After a failure, above all in a full pool, the backing store does it.
         let mut is_kept = self.record_birth(node, state).unwrap_or(false);
@@ -219,7 +219,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Records the creation of a file (births-N1). Returns whether it is recorded.
-    fn record_birth(&self, node: &Node, state: &mut State) -> Result<bool> {
+    fn record_birth(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<bool> {
         if state.dirty().is_some_and(|cnode| cnode.birth.is_some()) {
             return Ok(true);
         }
@@ -277,7 +277,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Updates the record after a change of the file's attributes.
-    pub(crate) fn follow_birth(&self, state: &mut State, attr: &Attr) -> Result<()> {
+    pub(crate) fn follow_birth(&self, state: &mut CacheNodeState, attr: &Attr) -> Result<()> {
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
         let Some(birth) = &cnode.birth else { return Ok(()) };
         if birth.is_of(attr) {

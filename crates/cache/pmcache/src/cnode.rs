@@ -3,7 +3,7 @@
 use crate::content::BESIDE;
 use crate::counters::count;
 pub(crate) use crate::node::Cnode;
-use crate::node::{Dirty, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Dirty};
 use crate::range::{Blocks, joined};
 use crate::record::{self, Fingerprint, Flags, Record, ShownCtime};
 use crate::{BLOCK, Cache, lock};
@@ -24,7 +24,11 @@ const NEW: NewNode<'_> = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Returns the shadow of a file, and creates it if it does not exist. Compares it with the
     /// backing store unless that was done recently (pmcache-C4). Recalls it from programs.
-    pub(crate) fn cnode<'s>(&self, node: &Node, state: &'s mut State) -> Result<&'s mut Cnode> {
+    pub(crate) fn cnode<'s>(
+        &self,
+        node: &CacheNode,
+        state: &'s mut CacheNodeState,
+    ) -> Result<&'s mut Cnode> {
         self.recall(state)?;
         if state.cached.is_none() {
             let mut cnode = match self.load_or_make(node) {
@@ -46,8 +50,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// As [`cnode`](Self::cnode); `EPERM` if the backing file is immutable or append-only.
     pub(crate) fn cnode_to_change<'s>(
         &self,
-        node: &Node,
-        state: &'s mut State,
+        node: &CacheNode,
+        state: &'s mut CacheNodeState,
     ) -> Result<&'s mut Cnode> {
         if state.dirty().is_none() {
             node.is_suspect.store(true, Release);
@@ -69,7 +73,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// `EAGAIN` if one has; the file then has to be compared first.
-    pub(crate) fn check_as_left(&self, node: &Node, cnode: &Cnode) -> Result<()> {
+    pub(crate) fn check_as_left(&self, node: &CacheNode, cnode: &Cnode) -> Result<()> {
         if cnode.record.state.contains(Flags::BUSY) {
             return Ok(());
         }
@@ -82,7 +86,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Loads the shadow of a file, if it has one.
-    pub(crate) fn load(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn load(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<()> {
         if state.cached.is_none() {
             let name = record::name_of(&self.backing.identity(node.ino)?.0);
             state.cached = self.find_of(node, &name)?;
@@ -93,7 +97,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    fn load_or_make(&self, node: &Node) -> Result<Cnode> {
+    fn load_or_make(&self, node: &CacheNode) -> Result<Cnode> {
         let attr = self.backing.getattr(node.ino)?;
         let identity = self.backing.identity(node.ino)?.0;
         let name = record::name_of(&identity);
@@ -147,7 +151,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Finds the shadow of a file that is about to be used. If it has data that is not written
     /// back, it could not be recovered when the pool was attached; that is done now.
-    fn find_of(&self, node: &Node, name: &[u8]) -> Result<Option<Cnode>> {
+    fn find_of(&self, node: &CacheNode, name: &[u8]) -> Result<Option<Cnode>> {
         let found = {
             let _shadows = lock(&self.shadows);
             self.find(name)?
@@ -264,7 +268,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Gives a file a bitmap, unless it has one: from now on it may have data that is not written
     /// back.
-    pub(crate) fn begin_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn begin_dirty(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         if cnode.dirty.is_some() {
             return Ok(());
         }
@@ -311,7 +315,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Removes the bitmap of a file when all its data is written back.
-    pub(crate) fn end_dirty(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn end_dirty(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         if cnode.dirty.is_none() {
             return Ok(());
         }
@@ -352,7 +356,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// change, the outer one takes the fingerprint.
     pub(crate) fn change_below<T>(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
         change: impl FnOnce(&B) -> Result<T>,
     ) -> Result<T> {
@@ -366,7 +370,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Takes the fingerprint of the backing file, which the cache has changed and not synced.
-    pub(crate) fn take_fingerprint(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn take_fingerprint(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         let left = Fingerprint::of(&self.backing.getattr(node.ino)?);
         let mut state = cnode.record.state - Flags::BUSY;
         // A change within one tick of the backing store's clock moves no time, but counts, too.
@@ -388,7 +392,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// difference is not durable.
     pub(crate) fn take_synced_fingerprint(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
         written: &Fingerprint,
     ) -> Result<()> {
@@ -430,7 +434,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Does the same for a file whose lock is held.
-    pub(crate) fn follow(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn follow(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         cnode.ctime = (self.options.clock)();
         if cnode.record.state.contains(Flags::BUSY) {
             return Ok(());
@@ -449,7 +453,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// `ESTALE` if they have and the file has data that is not written back.
-    pub(crate) fn check(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn check(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<()> {
         let Some(cnode) = &mut state.cached else { return Ok(()) };
         if cnode.record.state.contains(Flags::CONFLICT) {
             return Err(Errno::STALE);
@@ -497,7 +501,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Returns whether a file can be used without a comparison that changes something: it was
     /// compared recently, or the backing file is as it was left. Readers that share the lock use
     /// it, as a request for the same file may be waiting for the backing store.
-    pub(crate) fn is_as_left(&self, node: &Node, cnode: &Cnode) -> bool {
+    pub(crate) fn is_as_left(&self, node: &CacheNode, cnode: &Cnode) -> bool {
         if !self.needs_check(node, cnode) {
             return true;
         }
@@ -515,7 +519,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Returns whether a file has to be compared with the backing store: not while the cache itself
     /// changes the backing file.
-    pub(crate) fn needs_check(&self, node: &Node, cnode: &Cnode) -> bool {
+    pub(crate) fn needs_check(&self, node: &CacheNode, cnode: &Cnode) -> bool {
         let age = (self.options.clock)().0.saturating_sub(cnode.checked.load(Relaxed));
         let is_young = (0..self.options.coherence_ns).contains(&age);
         let is_busy = cnode.record.state.contains(Flags::BUSY);
@@ -523,7 +527,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Drops the data that was read of a file.
-    pub(crate) fn forget_content(&self, state: &mut State, attr: &Attr) -> Result<()> {
+    pub(crate) fn forget_content(&self, state: &mut CacheNodeState, attr: &Attr) -> Result<()> {
         let Some(cnode) = &mut state.cached else { return Ok(()) };
         self.set_shadow_size(cnode, 0)?;
         self.set_shadow_size(cnode, attr.size)?;

@@ -1,7 +1,7 @@
 //! Reads and writes of file contents.
 
 use crate::counters::count;
-use crate::node::{Cnode, Dirty, Io, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Cnode, Dirty, Io};
 use crate::options::Mode;
 use crate::range::blocks_of;
 use crate::record::Flags;
@@ -51,9 +51,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// needs that, and after evictions if the pool has no space.
     pub(crate) fn change<T>(
         &self,
-        node: &Node,
+        node: &CacheNode,
         blocks: u64,
-        step: impl Fn(&mut State, Option<&Io>) -> std::result::Result<T, Stop>,
+        step: impl Fn(&mut CacheNodeState, Option<&Io>) -> std::result::Result<T, Stop>,
     ) -> Result<T> {
         self.change_if_it_fits(node, blocks, step)?.ok_or(Errno::NOSPC)
     }
@@ -61,9 +61,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Does the same; `None` if the pool has no space for it, whatever is evicted.
     pub(crate) fn change_if_it_fits<T>(
         &self,
-        node: &Node,
+        node: &CacheNode,
         blocks: u64,
-        step: impl Fn(&mut State, Option<&Io>) -> std::result::Result<T, Stop>,
+        step: impl Fn(&mut CacheNodeState, Option<&Io>) -> std::result::Result<T, Stop>,
     ) -> Result<Option<T>> {
         if self.options.read_only {
             return Err(Errno::ROFS);
@@ -102,7 +102,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// of the file is dropped.
     fn change_past<T>(
         &self,
-        node: &Arc<Node>,
+        node: &Arc<CacheNode>,
         change: impl Fn(&B, &Cnode) -> Result<T>,
     ) -> Result<T> {
         loop {
@@ -135,7 +135,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// `EISDIR` for a directory, `other` for anything else.
-    pub(crate) fn file(&self, ino: Ino, other: Errno) -> Result<Arc<Node>> {
+    pub(crate) fn file(&self, ino: Ino, other: Errno) -> Result<Arc<CacheNode>> {
         if let Some(node) = self.table.find(ino) {
             return Ok(node);
         }
@@ -160,7 +160,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Reads a file; `EAGAIN` as for [`fetch`](Self::fetch).
-    fn try_read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn try_read(&self, node: &CacheNode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         let is_sequential = node.read_end.swap(range.end, Relaxed) == offset && offset > 0;
         let mut state = read(&node.state);
@@ -254,7 +254,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// compared again.
     fn fetch(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &Cnode,
         hole: &Range<u64>,
         passes_by: bool,
@@ -293,7 +293,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Stores data of the backing file in the shadow, without a change of times.
-    fn keep(&self, node: &Node, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn keep(&self, node: &CacheNode, cnode: &Cnode, offset: u64, bytes: &[u8]) -> Result<()> {
         // Several threads may fetch at the same time, and each restores the times from before its
         // store.
         let _keeping = lock(&node.keeping);
@@ -347,7 +347,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Returns whether a write that the file refuses only appends, so that it can be made in the
     /// backing file at once.
-    fn adds_to_append_only(&self, node: &Node, offset: WriteOffset) -> bool {
+    fn adds_to_append_only(&self, node: &CacheNode, offset: WriteOffset) -> bool {
         let state = read(&node.state);
         let is_end = |cnode: &Cnode| match offset {
             WriteOffset::At(at) => at == cnode.size,
@@ -359,8 +359,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Prepares a shadow for a write. Returns the offset of the write.
     pub(crate) fn prepare<'s>(
         &self,
-        node: &Node,
-        state: &'s mut State,
+        node: &CacheNode,
+        state: &'s mut CacheNodeState,
         io: Option<&Io>,
         offset: WriteOffset,
         len: u64,
@@ -394,7 +394,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Fetches the missing parts of whole blocks.
-    pub(crate) fn fetch_whole(&self, node: &Node, cnode: &Cnode, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn fetch_whole(
+        &self,
+        node: &CacheNode,
+        cnode: &Cnode,
+        range: &Range<u64>,
+    ) -> Result<()> {
         for hole in self.holes(cnode, range, usize::MAX)? {
             if self.fetch(node, cnode, &hole, false)?.is_some() {
                 return Err(Errno::NOSPC);
@@ -404,7 +409,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Does the steps before each change of a file's content or size.
-    pub(crate) fn before_change(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn before_change(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<()> {
         // The kernel makes appends to an append-only file, and removes the capability.
         if !state.is_plain && state.frozen != Some(Frozen::AppendOnly) {
             // vfs-C5.
@@ -434,7 +439,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Truncates a backing file that is longer than the file, before the file grows (pmcache-C3).
     pub(crate) fn cut_below(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
         io: Option<&Io>,
     ) -> std::result::Result<(), Stop> {
@@ -464,7 +469,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// `end` is the end of the write.
     pub(crate) fn reserve(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
         blocks: &Range<u64>,
         end: u64,
@@ -515,7 +520,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- sizes and ranges -----------------------------------------------------------------------
 
-    pub(crate) fn resize(&self, node: &Node, size: u64) -> Result<()> {
+    pub(crate) fn resize(&self, node: &CacheNode, size: u64) -> Result<()> {
         self.change(node, 2, |state, io| {
             self.cnode_to_change(node, state)?;
             self.before_change(node, state)?;
@@ -570,7 +575,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn allocate_below(&self, node: &Node, range: &Range<u64>) -> Result<()> {
+    fn allocate_below(&self, node: &CacheNode, range: &Range<u64>) -> Result<()> {
         self.change(node, 2, |state, _| {
             self.cnode_to_change(node, state)?;
             self.before_change(node, state)?;
@@ -594,7 +599,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Removes a range or inserts one in the backing file, after all data was written back. The
     /// cached data of the file is dropped.
-    fn shift(&self, node: &Arc<Node>, mode: Fallocate, range: &Range<u64>) -> Result<()> {
+    fn shift(&self, node: &Arc<CacheNode>, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         let (start, len) = (range.start, range.end - range.start);
         self.change_past(node, |below, _| {
             below.fallocate(node.ino, mode, start, len)?;

@@ -13,7 +13,7 @@
 use crate::content::FETCH_MAX;
 use crate::delegate::DELEGATION;
 use crate::drain::is_being_written_back;
-use crate::node::{Cnode, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Cnode};
 use crate::options::Mode;
 use crate::record::Flags;
 use crate::{BLOCK, Cache, write};
@@ -116,7 +116,7 @@ pub fn right(name: &[u8], changes: bool) -> Right {
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Returns the guarantee for writes to a file: that of its attribute, or else the one of the
     /// cache.
-    pub(crate) fn mode_of(&self, ino: Ino, state: &mut State) -> Mode {
+    pub(crate) fn mode_of(&self, ino: Ino, state: &mut CacheNodeState) -> Mode {
         if let Some(mode) = state.mode {
             return mode;
         }
@@ -180,7 +180,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Reads all of a file into the cache, a piece at a time, so that other threads can use it in
     /// between.
-    pub(crate) fn warm(&self, node: &Node) -> Result<()> {
+    pub(crate) fn warm(&self, node: &CacheNode) -> Result<()> {
         let mut at = 0;
         loop {
             let mut state = write(&node.state);
@@ -200,7 +200,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn set_pinned(&self, node: &Node, is_pinned: bool) -> Result<()> {
+    fn set_pinned(&self, node: &CacheNode, is_pinned: bool) -> Result<()> {
         // Pins from earlier attachments count, too.
         while is_pinned && self.crawl()? {}
         let mut state = write(&node.state);
@@ -223,7 +223,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes back the current data of a file, including data that another thread is writing back.
-    pub(crate) fn flush(&self, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn flush(&self, node: &Arc<CacheNode>) -> Result<()> {
         loop {
             self.drain(std::slice::from_ref(node))?;
             if !is_being_written_back(node) {
@@ -237,7 +237,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// `EBUSY` if the file is written to faster than it is written back.
-    fn invalidate(&self, node: &Arc<Node>) -> Result<()> {
+    fn invalidate(&self, node: &Arc<CacheNode>) -> Result<()> {
         for _ in 0..TRIES {
             self.flush(node)?;
             let mut state = write(&node.state);
@@ -263,7 +263,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn file_status(&self, node: &Node) -> Result<FileStatus> {
+    fn file_status(&self, node: &CacheNode) -> Result<FileStatus> {
         let size_bytes = self.getattr(node.ino)?.size;
         let mut state = write(&node.state);
         self.load(node, &mut state)?;

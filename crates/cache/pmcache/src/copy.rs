@@ -1,7 +1,7 @@
 //! Copies between files: by the pool, if the cache has all of the source, else by reads and writes.
 
 use crate::content::{FETCH_MAX, WriteOffset};
-use crate::node::{Cnode, Node};
+use crate::node::{CacheNode, Cnode};
 use crate::{BLOCK, Cache};
 use backing::Backing;
 use vfs::{Errno, FileSystem, Ino, Result, Seek};
@@ -50,7 +50,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Reads all of a range into the cache. Returns whether the file has that many bytes.
-    fn read_all(&self, source: &Node, offset: u64, len: u64) -> Result<bool> {
+    fn read_all(&self, source: &CacheNode, offset: u64, len: u64) -> Result<bool> {
         let mut piece = vec![0; FETCH_MAX as usize];
         let mut at = offset;
         while at < offset + len {
@@ -67,8 +67,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// cannot have, all of the source.
     fn copy_in_pool(
         &self,
-        (source, from): (&Node, u64),
-        (target, to): (&Node, u64),
+        (source, from): (&CacheNode, u64),
+        (target, to): (&CacheNode, u64),
         len: u64,
     ) -> Result<Option<u64>> {
         loop {

@@ -7,14 +7,14 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
         /// The counts of a cache since it was attached.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-        pub struct Counters { $($(#[$doc])* pub $name: u64),+ }
+        pub struct CacheCounters { $($(#[$doc])* pub $name: u64),+ }
 
         #[derive(Default)]
-        pub(crate) struct Counts { $(pub $name: AtomicU64),+ }
+        pub(crate) struct CacheCounts { $(pub $name: AtomicU64),+ }
 
-        impl Counts {
-            pub fn snapshot(&self) -> Counters {
-                Counters { $($name: self.$name.load(Relaxed)),+ }
+        impl CacheCounts {
+            pub fn snapshot(&self) -> CacheCounters {
+                CacheCounters { $($name: self.$name.load(Relaxed)),+ }
             }
         }
     };
@@ -111,7 +111,7 @@ pub struct Status {
     /// Bytes written back for each byte written.
     pub write_amplification: Option<f64>,
     /// The counters.
-    pub counters: Counters,
+    pub counters: CacheCounters,
     /// The number of files that need attention.
     pub troubled_files: u64,
     /// These files, shown to root and the user who owns the cache.

@@ -29,7 +29,7 @@
 
 use crate::content::CAPABILITY;
 use crate::counters::count;
-use crate::node::{Cnode, Delegated, Dirty, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Cnode, Delegated, Dirty};
 use crate::range::Blocks;
 use crate::{BLOCK, Cache, read, write};
 use backing::Backing;
@@ -123,7 +123,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Does all the preparation that programs cannot do.
-    fn offer(&self, node: &Node) -> Result<()> {
+    fn offer(&self, node: &CacheNode) -> Result<()> {
         let space = self.pool.statfs();
         let most = space.blocks * u64::from(space.block_size) / PART_OF_POOL;
         let (size, has_intent) = {
@@ -213,7 +213,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// `end` (delegate-G5).
     fn give_credit(
         &self,
-        node: &Node,
+        node: &CacheNode,
         delegated: &mut Delegated,
         cnode: &Cnode,
         end: u64,
@@ -261,7 +261,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Returns the number of bytes of a file that are only in the cache, including those that
     /// programs have marked.
-    pub(crate) fn dirty_bytes(&self, state: &State) -> u64 {
+    pub(crate) fn dirty_bytes(&self, state: &CacheNodeState) -> u64 {
         let Some(cnode) = &state.cached else { return 0 };
         let has_credit = |delegated: Delegated| delegated.credit > 0;
         let dirty = cnode.dirty.as_ref().filter(|_| state.delegation.is_some_and(has_credit));
@@ -274,7 +274,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// `EAGAIN` if a program may still be writing.
-    pub(crate) fn recall(&self, state: &mut State) -> Result<()> {
+    pub(crate) fn recall(&self, state: &mut CacheNodeState) -> Result<()> {
         state.is_offered = false;
         let Some(delegated) = state.delegation else { return Ok(()) };
         self.pool.recall(Some(delegated.by))?;
@@ -295,7 +295,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Returns whether programs may be changing the file now, or soon.
     pub(crate) fn is_with_programs(&self, ino: Ino) -> bool {
-        let with_programs = |node: std::sync::Arc<Node>| {
+        let with_programs = |node: std::sync::Arc<CacheNode>| {
             let state = read(&node.state);
             state.delegation.is_some() || state.is_offered
         };
@@ -312,7 +312,7 @@ impl Delegated {
 }
 
 /// Returns the answer to a program about a delegated file: number, shadow, path of the pool.
-fn told(state: &State, way: &Delegating) -> Option<Vec<u8>> {
+fn told(state: &CacheNodeState, way: &Delegating) -> Option<Vec<u8>> {
     let Delegation(number) = state.delegation?.by;
     let Ino(shadow) = state.cached.as_ref()?.shadow;
     let mut told = format!("{number} {shadow} ").into_bytes();

@@ -8,7 +8,7 @@
 
 use crate::content::{BESIDE, set_size};
 use crate::counters::count;
-use crate::node::{Cnode, NOBODY, Node};
+use crate::node::{CacheNode, Cnode, NOBODY};
 use crate::range::Blocks;
 use crate::record::{Fingerprint, Flags};
 use crate::{BLOCK, Cache, lock, read, write};
@@ -37,14 +37,14 @@ pub struct Backlog {
     /// The bytes of blocks that programs may have marked themselves since.
     credit: AtomicU64,
     /// The files with such data, and the times since when.
-    files: Mutex<HashMap<Ino, (Timestamp, Arc<Node>)>>,
+    files: Mutex<HashMap<Ino, (Timestamp, Arc<CacheNode>)>>,
     /// Whether some of them could not be written back.
     has_failed: AtomicBool,
 }
 
 /// A file whose marked blocks have all been written to the backing file.
 struct Written {
-    node: Arc<Node>,
+    node: Arc<CacheNode>,
     blocks: Blocks,
     /// The backing file at that time.
     left: Fingerprint,
@@ -79,7 +79,7 @@ impl Backlog {
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    pub fn add(&self, node: Arc<Node>, now: Timestamp) {
+    pub fn add(&self, node: Arc<CacheNode>, now: Timestamp) {
         lock(&self.files).entry(node.ino).or_insert((now, node));
     }
 
@@ -95,7 +95,7 @@ impl Backlog {
     }
 
     /// Returns a file with such data.
-    pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+    pub fn find(&self, ino: Ino) -> Option<Arc<CacheNode>> {
         lock(&self.files).get(&ino).map(|(_, node)| node.clone())
     }
 
@@ -105,7 +105,7 @@ impl Backlog {
     }
 
     /// Returns all files, the oldest first.
-    pub fn files(&self) -> Vec<(Timestamp, Arc<Node>)> {
+    pub fn files(&self) -> Vec<(Timestamp, Arc<CacheNode>)> {
         let mut files: Vec<_> = lock(&self.files).values().cloned().collect();
         files.sort_by_key(|(since, node)| (*since, node.ino));
         files
@@ -117,9 +117,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// The first error; each is also recorded with its file.
-    pub(crate) fn drain(&self, nodes: &[Arc<Node>]) -> Result<()> {
+    pub(crate) fn drain(&self, nodes: &[Arc<CacheNode>]) -> Result<()> {
         let mut failed = Ok(());
-        let mut note = |node: &Arc<Node>, err: Errno| {
+        let mut note = |node: &Arc<CacheNode>, err: Errno| {
             self.note_failure(node, err);
             failed = failed.and(Err(err));
         };
@@ -151,7 +151,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes the marked blocks to the backing file; `None` if there are none.
-    fn write_back(&self, node: &Arc<Node>) -> Result<Option<Written>> {
+    fn write_back(&self, node: &Arc<CacheNode>) -> Result<Option<Written>> {
         let _io = lock(&node.io);
         let Some(blocks) = self.begin(node)? else { return Ok(None) };
         let written = self.write_below(node, &blocks);
@@ -163,7 +163,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Notes that writing back failed midway.
-    fn note_unwritten(&self, node: &Node, err: Errno) -> Errno {
+    fn note_unwritten(&self, node: &CacheNode, err: Errno) -> Errno {
         let mut state = write(&node.state);
         if let Some(cnode) = &mut state.cached {
             if let Some(dirty) = &mut cnode.dirty {
@@ -175,7 +175,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Returns the marked blocks, unless another thread writes them back.
-    fn begin(&self, node: &Node) -> Result<Option<Blocks>> {
+    fn begin(&self, node: &CacheNode) -> Result<Option<Blocks>> {
         let mut state = write(&node.state);
         self.recall(&mut state)?;
         node.is_suspect.store(true, Relaxed);
@@ -210,7 +210,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Writes blocks, the size and the time of the file to the backing file.
-    fn write_below(&self, node: &Node, blocks: &Blocks) -> Result<Fingerprint> {
+    fn write_below(&self, node: &CacheNode, blocks: &Blocks) -> Result<Fingerprint> {
         let mut bytes = Vec::new();
         for range in blocks.ranges() {
             let mut at = range.start * BLOCK;
@@ -247,7 +247,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// `None` if there is nothing.
     fn read_piece(
         &self,
-        node: &Node,
+        node: &CacheNode,
         range: &Range<u64>,
         bytes: &mut Vec<u8>,
     ) -> Result<Option<Range<u64>>> {
@@ -317,7 +317,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
-    fn note_failure(&self, node: &Node, err: Errno) {
+    fn note_failure(&self, node: &CacheNode, err: Errno) {
         count(&self.counts.failures, 1);
         let mut state = write(&node.state);
         if state.error != Some(err) {
@@ -355,9 +355,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Returns the files to be written back next, at most `most`: the oldest, without those that
     /// wait after a failure.
-    fn next_batch(&self, most: usize) -> Vec<Arc<Node>> {
+    fn next_batch(&self, most: usize) -> Vec<Arc<CacheNode>> {
         let now = (self.options.clock)();
-        let may = |node: &Arc<Node>| read(&node.state).retry_at <= now;
+        let may = |node: &Arc<CacheNode>| read(&node.state).retry_at <= now;
         let files = self.backlog.files().into_iter().map(|(_, node)| node);
         files.filter(may).take(most).collect()
     }
@@ -433,7 +433,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         // Data written meanwhile is not waited for, so that this ends.
         let files = self.backlog.files();
         for few in files.chunks(BATCH) {
-            let nodes: Vec<Arc<Node>> = few.iter().map(|(_, node)| node.clone()).collect();
+            let nodes: Vec<Arc<CacheNode>> = few.iter().map(|(_, node)| node.clone()).collect();
             result = result.and(self.drain(&nodes));
             progress(self.backlog.marked());
         }
@@ -446,7 +446,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 }
 
 /// Returns whether a thread is writing content of a file back.
-pub fn is_being_written_back(node: &Node) -> bool {
+pub fn is_being_written_back(node: &CacheNode) -> bool {
     read(&node.state)
         .dirty()
         .is_some_and(|cnode| cnode.dirty.as_ref().is_some_and(|dirty| dirty.again.is_some()))

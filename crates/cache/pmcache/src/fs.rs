@@ -3,7 +3,7 @@
 
 use crate::content::WriteOffset;
 use crate::counters::{Status, Trouble};
-use crate::node::{EntryName as Name, NOBODY, Node, State};
+use crate::node::{CacheNode, CacheNodeState, EntryName as Name, NOBODY};
 use crate::record::Flags;
 use crate::{Cache, Command, DELEGATION, JOIN, cnode, control, lock, read, write};
 use backing::{Backing, Frozen, Watch};
@@ -341,10 +341,10 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     fn change_attributes(
         &self,
         ino: Ino,
-        change: impl FnOnce(&mut State) -> Result<()>,
+        change: impl FnOnce(&mut CacheNodeState) -> Result<()>,
     ) -> Result<()> {
         let Some(node) = self.table.find(ino) else {
-            let result = change(&mut State::default());
+            let result = change(&mut CacheNodeState::default());
             self.note_change_of(ino);
             return result;
         };
@@ -436,7 +436,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
-    fn set_orphan(&self, node: &Node, is_orphan: bool) -> Result<()> {
+    fn set_orphan(&self, node: &CacheNode, is_orphan: bool) -> Result<()> {
         let mut state = write(&node.state);
         self.recall(&mut state)?;
         let Some(cnode) = state.dirty_mut() else { return Ok(()) };
@@ -447,7 +447,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Removes from the table a file that no front end holds and whose data is all written back. If
     /// its last name was removed, its shadow is removed, too.
-    pub(crate) fn retire(&self, node: &Node) {
+    pub(crate) fn retire(&self, node: &CacheNode) {
         let mut state = write(&node.state);
         if state.is_needed() || self.recall(&mut state).is_err() {
             return;
@@ -512,7 +512,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
-    fn trouble(&self, node: &Arc<Node>) -> Option<Trouble> {
+    fn trouble(&self, node: &Arc<CacheNode>) -> Option<Trouble> {
         let state = read(&node.state);
         let cnode = state.cached.as_ref()?;
         let refused = node.refused.load(Relaxed);

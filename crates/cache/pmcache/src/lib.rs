@@ -58,19 +58,19 @@ mod space;
 mod table;
 
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
-pub use counters::{Counters, Status, Trouble};
+pub use counters::{CacheCounters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};
-pub use options::{Mode, Options};
+pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
 
 use backing::Backing;
-use counters::Counts;
+use counters::CacheCounts;
 use drain::Backlog;
 use space::Resident;
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-use table::Table;
+use table::NodeTable;
 use vfs::{FileSystem, Ino};
 
 /// The size of a block in bytes, which is the unit of the bitmaps.
@@ -83,18 +83,18 @@ pub struct Cache<P, B> {
     openers: openers::Openers,
     pool: P,
     backing: B,
-    options: Options,
+    options: CacheOptions,
     /// The directories of the pool.
     nodes: Ino,
     dirty: Ino,
-    table: Table,
+    table: NodeTable,
     /// Held while a shadow file is created, loaded or removed.
     shadows: Mutex<()>,
     backlog: Backlog,
     /// Set if files may be delegated to programs.
     delegating: OnceLock<delegate::Delegating>,
     resident: Resident,
-    counts: Counts,
+    counts: CacheCounts,
     /// Files with data in the cache that the backing store lacks and that cannot be found in it.
     lost: Mutex<Vec<recover::Lost>>,
     /// Removed files that a power failure may bring back.
@@ -121,7 +121,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 
     /// Returns the options.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &CacheOptions {
         &self.options
     }
 }

@@ -13,13 +13,13 @@ use vfs::{Delegation, Errno, Ino, Timestamp};
 pub const NOBODY: u32 = u32::MAX;
 
 /// A regular file.
-pub struct Node {
+pub struct CacheNode {
     /// Its inode number, which is the backing file's.
     pub ino: Ino,
     /// Held while the backing file is written to or truncated.
     pub io: Mutex<Io>,
     /// Shared by readers, which also fetch missing blocks; exclusive for changes.
-    pub state: RwLock<State>,
+    pub state: RwLock<CacheNodeState>,
     /// Held while fetched blocks are stored in the shadow.
     pub keeping: Mutex<()>,
     /// Whether the file has to be compared with the backing store regardless of the last
@@ -43,7 +43,7 @@ pub struct Io(());
 
 /// The state of a file.
 #[derive(Default)]
-pub struct State {
+pub struct CacheNodeState {
     /// Its shadow, if any, once it was looked up.
     pub cached: Option<Cnode>,
     /// Whether its existence is known to be durable; false for a file that was forgotten and looked
@@ -127,7 +127,7 @@ pub struct Dirty {
     pub reserved: u64,
 }
 
-impl Node {
+impl CacheNode {
     pub fn new(ino: Ino) -> Self {
         Self {
             ino,
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-impl State {
+impl CacheNodeState {
     /// Returns its shadow if that has, or may have, data that is not written back.
     pub fn dirty(&self) -> Option<&Cnode> {
         self.cached.as_ref().filter(|cnode| cnode.dirty.is_some())

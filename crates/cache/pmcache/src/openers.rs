@@ -38,13 +38,13 @@ pub struct Openers {
 #[derive(Default)]
 struct Queue {
     /// Openings that are not answered, in the order of arrival.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingOpeners>,
     /// Those of them whose files no thread writes back yet.
     left: VecDeque<(u64, Ino)>,
     arrivals: u64,
 }
 
-struct Waiting {
+struct WaitingOpeners {
     opening: Opening,
     /// The time at which it is refused.
     until: Instant,
@@ -98,7 +98,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             queue.arrivals += 1;
             queue.left.push_back((id, ino));
             let until = Instant::now() + self.options.opener_wait;
-            queue.waiting.insert(id, Waiting { opening, until, user });
+            queue.waiting.insert(id, WaitingOpeners { opening, until, user });
             self.openers.arrived.notify_one();
         });
         let now = Instant::now();
@@ -146,7 +146,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Answers an opening that still waits. Returns its file and process.
     fn answer_opener(&self, id: u64, may: bool) -> Option<(Ino, u32)> {
-        let Waiting { opening, .. } = lock(&self.openers.queue).waiting.remove(&id)?;
+        let WaitingOpeners { opening, .. } = lock(&self.openers.queue).waiting.remove(&id)?;
         let who = (opening.ino, opening.pid);
         if !may {
             count(&self.counts.openers_refused, 1);

@@ -42,7 +42,7 @@ impl fmt::Display for Mode {
 
 /// The options of a cache.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CacheOptions {
     /// The guarantee for writes.
     pub mode: Mode,
     /// Whether changes are refused.
@@ -80,12 +80,12 @@ pub struct Options {
     /// The percentage of free blocks below which blocks are evicted, until twice as many are free.
     pub free_percent: u64,
     /// The policy that chooses the files to evict.
-    pub policy: eviction::Kind,
+    pub policy: eviction::PolicyKind,
     /// The source of the time.
     pub clock: fn() -> Timestamp,
 }
 
-impl Options {
+impl CacheOptions {
     /// Returns the default options for a pool of `bytes` bytes.
     pub fn for_pool(bytes: u64) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Options {
             read_ahead: 512 << 10,
             bypass: 0,
             free_percent: 5,
-            policy: eviction::Kind::default(),
+            policy: eviction::PolicyKind::default(),
             clock: Timestamp::now,
         }
     }

@@ -5,7 +5,7 @@
 //!   is zeros in the shadow and in the backing file, durably, and the record is removed.
 
 use crate::content::{Stop, WriteOffset};
-use crate::node::{Cnode, Node, State};
+use crate::node::{CacheNode, CacheNodeState, Cnode};
 use crate::record::Punch;
 use crate::{BLOCK, Cache};
 use backing::Backing;
@@ -34,7 +34,7 @@ impl From<Unpunched> for Errno {
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Makes a range read as zeros, as far as the file reaches. Stores zeros, or, if the range is
     /// long or blocks are to be freed, makes a hole in the shadow and the backing file.
-    pub(crate) fn zero(&self, node: &Node, mode: Fallocate, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn zero(&self, node: &CacheNode, mode: Fallocate, range: &Range<u64>) -> Result<()> {
         self.change(node, ZEROS_MAX / BLOCK + 4, |state, io| {
             let size = self.cnode_to_change(node, state)?.size;
             let range = range.start..range.end.min(size);
@@ -78,7 +78,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Marks the blocks that a range cuts, so that the shadow has the bytes next to the range.
     fn keep_edges(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
         range: &Range<u64>,
     ) -> std::result::Result<(), Stop> {
@@ -97,7 +97,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// still to be done.
     pub(crate) fn punch(
         &self,
-        node: &Node,
+        node: &CacheNode,
         cnode: &mut Cnode,
     ) -> std::result::Result<(), Unpunched> {
         let Some(punch) = cnode.record.intent else { return Ok(()) };
@@ -125,7 +125,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     /// Completes a hole that failed before, which comes before any other change of the file. Call
     /// it with the lock of the backing file.
-    pub(crate) fn punch_again(&self, node: &Node, state: &mut State) -> Result<()> {
+    pub(crate) fn punch_again(&self, node: &CacheNode, state: &mut CacheNodeState) -> Result<()> {
         if !state.has_intent() {
             return Ok(());
         }

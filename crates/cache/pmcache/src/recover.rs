@@ -1,15 +1,15 @@
 //! Attaching: a pool becomes the cache of a directory, or continues as that.
 
 use crate::cnode::CONFLICT;
-use crate::counters::{Counts, Trouble};
+use crate::counters::{CacheCounts, Trouble};
 use crate::drain::Backlog;
-use crate::node::{Cnode, Node};
+use crate::node::{CacheNode, Cnode};
 use crate::openers::Openers;
 use crate::punch::Unpunched;
 use crate::record::{self, Fingerprint, Flags, MARK, MARK_MAX, Mark};
 use crate::space::Resident;
-use crate::table::Table;
-use crate::{BLOCK, Cache, Options, lock, write};
+use crate::table::NodeTable;
+use crate::{BLOCK, Cache, CacheOptions, lock, write};
 use backing::{Backing, Identity};
 use std::sync::{Mutex, OnceLock};
 use vfs::{
@@ -61,7 +61,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         pool: P,
         backing: B,
         directory: &str,
-        options: Options,
+        options: CacheOptions,
     ) -> std::result::Result<Self, Error> {
         if pool.durability() != Durability::OnReturn {
             return Err(Error::NotDurable);
@@ -88,12 +88,12 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             options,
             nodes,
             dirty,
-            table: Table::default(),
+            table: NodeTable::default(),
             shadows: Mutex::new(()),
             backlog: Backlog::default(),
             delegating: OnceLock::new(),
             resident,
-            counts: Counts::default(),
+            counts: CacheCounts::default(),
             lost: Mutex::default(),
             removed: Mutex::default(),
             names: Mutex::default(),
@@ -222,7 +222,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     ///
     /// # Errors
     /// Errors of the backing store and the pool. Nothing has changed, and the call can be repeated.
-    pub(crate) fn resume(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn resume(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         let attr = self.backing.getattr(node.ino)?;
         let found = Fingerprint::of(&attr);
         let (before, state) = (cnode.record.left, cnode.record.state - Flags::ORPHAN);

@@ -3,7 +3,7 @@
 //! A power failure may undo a removal that is not synced in the backing store; then the file must
 //! have the data written to it. So that data is discarded only when the removal is durable.
 
-use crate::node::{Cnode, Node};
+use crate::node::{CacheNode, Cnode};
 use crate::record::Flags;
 use crate::{BLOCK, Cache, lock};
 use backing::Backing;
@@ -23,7 +23,7 @@ pub struct Removed {
 impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Keeps the data of a removed file with a bitmap, which no process uses any more, until its
     /// removal is durable.
-    pub(crate) fn keep_removed(&self, node: &Node, cnode: &mut Cnode) -> Result<()> {
+    pub(crate) fn keep_removed(&self, node: &CacheNode, cnode: &mut Cnode) -> Result<()> {
         let bytes = cnode.dirty_bytes();
         self.resident.remove(cnode.shadow);
         self.backlog.remove(node.ino);

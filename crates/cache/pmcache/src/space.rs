@@ -34,7 +34,7 @@ struct Order {
 }
 
 impl Resident {
-    pub fn new(kind: eviction::Kind) -> Self {
+    pub fn new(kind: eviction::PolicyKind) -> Self {
         let (policy, marks) = kind.policy();
         let order = Order { policy, used: HashMap::new(), crawled: Some(0) };
         Self { order: Mutex::new(order), marks, pins: Pins::default() }

@@ -16,7 +16,7 @@ use zerocopy::IntoBytes;
 
 /// New content for a range of a file.
 #[derive(Clone, Copy)]
-pub enum Content<'a> {
+pub enum AppendContent<'a> {
     Zeros,
     Bytes(&'a [u8]),
     /// The content of these blocks, one after the other (`None`: zeros). The range starts at a
@@ -28,7 +28,7 @@ pub enum Content<'a> {
 struct Fill<'a> {
     size: u64,
     range: Range<u64>,
-    content: Content<'a>,
+    content: AppendContent<'a>,
     /// The new leaves that are contiguous in the pool, from the first one on.
     extent: Cell<Extent>,
 }
@@ -62,7 +62,7 @@ impl<M: Medium> Trees<M> {
         root: Root,
         size: u64,
         range: Range<u64>,
-        content: Content<'_>,
+        content: AppendContent<'_>,
     ) -> Result<(Root, Extent)> {
         self.zero_tail(root, size, range.start)?;
         let height = root.height().max(height_for(range.end));
@@ -196,14 +196,14 @@ impl<M: Medium> Trees<M> {
         let from = (start - fill.range.start) as usize;
         let lines = end.next_multiple_of(LINE) - start;
         match fill.content {
-            Content::Bytes(data) => {
+            AppendContent::Bytes(data) => {
                 self.write_last(at, &data[from..from + (end - start) as usize]);
             }
-            Content::Blocks(blocks) => match blocks[from / BLOCK as usize] {
+            AppendContent::Blocks(blocks) => match blocks[from / BLOCK as usize] {
                 Some(block) => self.medium.copy_nt(at, block.at(0), lines),
                 None => self.medium.zero_nt(at, lines),
             },
-            Content::Zeros => self.medium.zero_nt(at, lines),
+            AppendContent::Zeros => self.medium.zero_nt(at, lines),
         }
         block
     }
@@ -228,7 +228,7 @@ impl<M: Medium> Trees<M> {
     pub fn build_tree(&self, txn: &mut Txn<'_>, data: &[u8]) -> Result<Root> {
         let range = 0..data.len() as u64;
         let node = Node { block: None, height: height_for(range.end), base: 0 };
-        let content = Content::Bytes(data);
+        let content = AppendContent::Bytes(data);
         let fill = Fill { size: 0, range, content, extent: Cell::default() };
         let block = self.fill_node(txn, node, &fill)?;
         Ok(Root::new(Some(block), node.height))

@@ -2,7 +2,7 @@
 //!
 //! - crawler-T1: a shadow block is durable before the word that names it is stored
 //!   ([`Trees::commit`]).
-//! - crawler-T2: in [`Mode::Atomic`] at most one word of the visible tree is stored, as the last
+//! - crawler-T2: in [`CommitMode::Atomic`] at most one word of the visible tree is stored, as the last
 //!   store. Alternatively several contiguous words are stored as one ([`Edit::commit_pointers`]).
 //! - crawler-T3: no pointer beyond the end of a file survives an operation: the tree is null there
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 
 /// The places at which a change to a subtree may be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum CommitMode {
     /// Here or below, by storing one word.
     Atomic,
     /// Only above: return a shadow.
@@ -28,7 +28,7 @@ pub enum Mode {
 
 /// The result of a change for a subtree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum CrawlChange {
     /// Nothing to do for the parent: unchanged, or committed below.
     Done,
     /// The parent must point here instead, or to a hole.
@@ -46,14 +46,14 @@ pub trait Edit {
     }
 
     /// Changes the leaf that covers `base..base + BLOCK`; `old` is its block, `None` for a hole. In
-    /// `Mode::Atomic` it may store one word in place and return [`Change::Done`].
+    /// `CommitMode::Atomic` it may store one word in place and return [`CrawlChange::Done`].
     fn leaf(
         &mut self,
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         base: u64,
-        mode: Mode,
-    ) -> Result<Change>;
+        mode: CommitMode,
+    ) -> Result<CrawlChange>;
 
     /// Commits pointers that lie together in a block of the visible tree, all at once and durably.
     /// The blocks they lead to are written but not fenced. `false` if it cannot: then the pointer
@@ -269,9 +269,9 @@ impl<M: Medium> Trees<M> {
         &self,
         txn: &mut Txn<'_>,
         node: Node,
-        mode: Mode,
+        mode: CommitMode,
         edit: &mut dyn Edit,
-    ) -> Result<Change> {
+    ) -> Result<CrawlChange> {
         if node.height == 0 {
             return edit.leaf(txn, node.block, node.base, mode);
         }
@@ -292,13 +292,13 @@ impl<M: Medium> Trees<M> {
             let child = slot.map_or(Ok(None), |slot| self.load_child(slot))?;
             let change = self.edit_child(txn, node.child(first, child), mode, edit)?;
             return match (change, slot) {
-                (Change::Done, _) => Ok(Change::Done),
-                (Change::Shadow(new), _) if new == child => Ok(Change::Done),
-                (Change::Shadow(new), Some(slot)) if mode == Mode::Atomic => {
+                (CrawlChange::Done, _) => Ok(CrawlChange::Done),
+                (CrawlChange::Shadow(new), _) if new == child => Ok(CrawlChange::Done),
+                (CrawlChange::Shadow(new), Some(slot)) if mode == CommitMode::Atomic => {
                     self.commit(slot, Pointer::to(new).word());
-                    Ok(Change::Done)
+                    Ok(CrawlChange::Done)
                 }
-                (Change::Shadow(new), _) => {
+                (CrawlChange::Shadow(new), _) => {
                     let mut pointers = self.load_pointers(node.block);
                     pointers[first as usize] = Pointer::to(new);
                     Ok(self.shadow_pointers(txn, node.block, &pointers))
@@ -317,8 +317,8 @@ impl<M: Medium> Trees<M> {
             for i in r.start.max(next)..r.end {
                 let pointer = &mut pointers[(i - first) as usize];
                 let child = self.check_block(*pointer)?;
-                if let Change::Shadow(new) =
-                    self.edit_child(txn, node.child(i, child), Mode::Copy, edit)?
+                if let CrawlChange::Shadow(new) =
+                    self.edit_child(txn, node.child(i, child), CommitMode::Copy, edit)?
                     && new != child
                 {
                     *pointer = Pointer::to(new);
@@ -327,16 +327,16 @@ impl<M: Medium> Trees<M> {
             }
             next = next.max(r.end);
         }
-        let Some(changed) = changed else { return Ok(Change::Done) };
-        if let (Some(block), Mode::Atomic) = (node.block, mode) {
+        let Some(changed) = changed else { return Ok(CrawlChange::Done) };
+        if let (Some(block), CommitMode::Atomic) = (node.block, mode) {
             let at = block.at(changed.start * 8);
             let new = &pointers[(changed.start - first) as usize..(changed.end - first) as usize];
             if let [pointer] = new {
                 self.commit(at, pointer.word());
-                return Ok(Change::Done);
+                return Ok(CrawlChange::Done);
             }
             if edit.commit_pointers(at, new)? {
-                return Ok(Change::Done);
+                return Ok(CrawlChange::Done);
             }
         }
         let mut all = self.load_pointers(node.block);
@@ -348,16 +348,16 @@ impl<M: Medium> Trees<M> {
         &self,
         txn: &mut Txn<'_>,
         child: Node,
-        mode: Mode,
+        mode: CommitMode,
         edit: &mut dyn Edit,
-    ) -> Result<Change> {
+    ) -> Result<CrawlChange> {
         if edit.prunes() {
             if child.block.is_none() {
-                return Ok(Change::Done);
+                return Ok(CrawlChange::Done);
             }
             if edit.ranges().iter().any(|r| r.start <= child.base && r.end >= child.end()) {
                 self.visit_all(child, &mut |b| txn.free(b))?;
-                return Ok(Change::Shadow(None));
+                return Ok(CrawlChange::Shadow(None));
             }
         }
         self.edit(txn, child, mode, edit)
@@ -368,16 +368,16 @@ impl<M: Medium> Trees<M> {
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         pointers: &Pointers,
-    ) -> Change {
+    ) -> CrawlChange {
         if let Some(old) = old {
             txn.free(old);
         }
         if pointers.iter().all(|p| p.is_null()) {
-            return Change::Shadow(None);
+            return CrawlChange::Shadow(None);
         }
         let new = txn.take_pointers();
         self.medium.write_nt(new.at(0), pointers.as_bytes());
-        Change::Shadow(Some(new))
+        CrawlChange::Shadow(Some(new))
     }
 
     /// Makes a tree at least as tall as `end` bytes need: the old tree becomes the first subtree of

@@ -9,7 +9,7 @@
 //! A file has neither parent nor entries nor free space of entries: those words of its [`VInode`]
 //! hold the extent.
 
-use crate::append::{Content, blocks_to_append};
+use crate::append::{AppendContent, blocks_to_append};
 use crate::blocks::KEEP;
 use crate::layout::{BLOCK, BlockNo, Root, Word};
 use crate::store::Store;
@@ -143,7 +143,7 @@ impl<M: Medium> Store<M> {
         root: Root,
         size: u64,
         range: Range<u64>,
-        content: Content<'_>,
+        content: AppendContent<'_>,
     ) -> Result<()> {
         let end = range.end;
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {

@@ -10,9 +10,9 @@
 //! | from the end of the file on | in-place append, the size commits | data + 1 line, 2 fences |
 //! | across the end of the file | copy-on-write, then root and size by a record | + record, 4 fences |
 
-use crate::append::{Content, blocks_to_append};
+use crate::append::{AppendContent, blocks_to_append};
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node, Trees, blocks_for};
+use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees, blocks_for};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
@@ -46,8 +46,8 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         base: u64,
-        _mode: Mode,
-    ) -> Result<Change> {
+        _mode: CommitMode,
+    ) -> Result<CrawlChange> {
         let new = match self.written.contains(&base) {
             true => txn.taken((base - self.written.start) / BLOCK),
             false => self.shadow(txn, old, base),
@@ -55,7 +55,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         if let Some(old) = old {
             txn.free(old);
         }
-        Ok(Change::Shadow(Some(new)))
+        Ok(CrawlChange::Shadow(Some(new)))
     }
 
     fn commit_pointers(&mut self, at: PmOff, pointers: &[Pointer]) -> Result<bool> {
@@ -373,7 +373,7 @@ impl<M: Medium> Files<M> {
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
         if offset >= size {
-            return self.append_content(v, root, size, offset..end, Content::Bytes(data));
+            return self.append_content(v, root, size, offset..end, AppendContent::Bytes(data));
         }
         if end > size {
             return self.write_across_end(ino, v, root, size, offset, data);
@@ -527,8 +527,8 @@ impl<M: Medium> Files<M> {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             self.touch_modified(v);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
-            let change = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?;
-            let Change::Shadow(block) = change else {
+            let change = self.edit(txn, Node::top(root), CommitMode::Copy, &mut edit)?;
+            let CrawlChange::Shadow(block) = change else {
                 return Err(Errno::UCLEAN);
             };
             let delta = txn.delta();
@@ -562,7 +562,7 @@ impl<M: Medium> Files<M> {
             if dst_off >= size && dst_off.is_multiple_of(BLOCK) && src_off.is_multiple_of(BLOCK) {
                 self.revoke_capability(d)?;
                 let blocks = self.blocks_of(s, src_off..src_off + have)?;
-                let content = Content::Blocks(&blocks);
+                let content = AppendContent::Blocks(&blocks);
                 self.append_content(d, self.root(d)?, size, dst_off..dst_off + have, content)?;
                 return Ok(have);
             }

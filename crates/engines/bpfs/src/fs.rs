@@ -5,7 +5,7 @@ use crate::crawler::Trees;
 use crate::layout::{self, BLOCK};
 use crate::redo;
 use crate::store::Store;
-use crate::volatile::Plan;
+use crate::volatile::VolatilePlan;
 use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::{Medium, Pm, PmOff};
@@ -34,19 +34,19 @@ impl<M> Deref for Files<M> {
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
-    type Plan = Plan;
+    type Plan = VolatilePlan;
     const FORMAT: Format = layout::FORMAT;
     const STATE_FORMAT: u64 = STATE_FORMAT;
 
-    fn plan(is_shared: bool, blocks: u64) -> Plan {
-        Plan::new(is_shared, blocks)
+    fn plan(is_shared: bool, blocks: u64) -> VolatilePlan {
+        VolatilePlan::new(is_shared, blocks)
     }
 
-    fn layout(plan: &mut Plan) -> &Layout {
+    fn layout(plan: &mut VolatilePlan) -> &Layout {
         plan.layout()
     }
 
-    fn with(medium: M, plan: Plan, memory: Memory, o: &MountOptions) -> Self {
+    fn with(medium: M, plan: VolatilePlan, memory: Memory, o: &MountOptions) -> Self {
         let v = plan.open(memory);
         let bytes = v.blocks.len() * BLOCK;
         let medium = Pm(medium);

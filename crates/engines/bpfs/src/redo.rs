@@ -21,14 +21,14 @@ use smallvec::SmallVec;
 
 /// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum RedoRecord {
     /// Bytes, and the place to which they go.
     Bytes(PmOff, Vec<u8>),
     /// Words, each with its place.
     Words(Words),
 }
 
-impl Record {
+impl RedoRecord {
     /// Returns the bytes to store, with their places.
     pub fn bytes(&self) -> Vec<(PmOff, Vec<u8>)> {
         match self {
@@ -143,7 +143,7 @@ fn clear<M: Medium>(medium: &Pm<M>, place: PmOff, _stored: Fenced) {
 }
 
 /// Reads the record of this number; `None` if it is not valid (redo-R3).
-fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Record> {
+fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<RedoRecord> {
     let place = place_of(number);
     if medium.load_u64(place) == 0 {
         return None;
@@ -161,16 +161,16 @@ fn read<M: Medium>(medium: &Pm<M>, number: u64, pool_bytes: u64) -> Option<Recor
     let end = HEADER as usize + len;
     if at != WORDS.get() {
         let data = || record[HEADER as usize..end].to_vec();
-        return is_inside(at, len).then(|| Record::Bytes(PmOff::new(at), data()));
+        return is_inside(at, len).then(|| RedoRecord::Bytes(PmOff::new(at), data()));
     }
     let checked = |at: u64| (at.is_multiple_of(8) && is_inside(at, 8)).then(|| PmOff::new(at));
     let words = (HEADER as usize..end).step_by(WORD_BYTES);
     let words = words.map(|i| Some((checked(word(i))?, word(i + 8))));
-    len.is_multiple_of(WORD_BYTES).then(|| words.collect::<Option<_>>())?.map(Record::Words)
+    len.is_multiple_of(WORD_BYTES).then(|| words.collect::<Option<_>>())?.map(RedoRecord::Words)
 }
 
 /// Returns the valid records of a pool, with their numbers; no other process may be using the pool.
-pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, Record)> {
+pub fn pending<M: Medium>(medium: &Pm<M>, pool_bytes: u64) -> Vec<(u64, RedoRecord)> {
     (0..COUNT).filter_map(|n| Some((n, read(medium, n, pool_bytes)?))).collect()
 }
 
@@ -181,8 +181,8 @@ pub fn replay<M: Medium>(medium: &Pm<M>, pool_bytes: u64) {
             "what a process has stored past the cache has arrived when it is dead",
         );
         let stored = match &record {
-            Record::Bytes(at, data) => store(medium, *at, data, recorded),
-            Record::Words(words) => store_words(medium, words, recorded),
+            RedoRecord::Bytes(at, data) => store(medium, *at, data, recorded),
+            RedoRecord::Words(words) => store_words(medium, words, recorded),
         };
         clear(medium, place_of(number), stored);
     }
@@ -222,7 +222,7 @@ mod tests {
             // As if the power had failed before its bytes were stored.
             medium.write(at, &vec![0xee; len]);
             interrupted(&medium, number, at, &data);
-            let record = Record::Bytes(at, data.clone());
+            let record = RedoRecord::Bytes(at, data.clone());
             assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
             replay(&medium, POOL);
             assert_eq!(bytes_at(&medium.0, at, len), data);
@@ -258,7 +258,7 @@ mod tests {
             assert!(are_stored() && pending(&medium, POOL).is_empty());
             placed.iter().for_each(|(at, _)| medium.store_u64(*at, u64::MAX));
             interrupted_words(&medium, number, &words);
-            let record = Record::Words(placed.iter().copied().collect());
+            let record = RedoRecord::Words(placed.iter().copied().collect());
             assert_eq!(pending(&medium, POOL), [(number % COUNT, record)]);
             replay(&medium, POOL);
             assert!(are_stored() && pending(&medium, POOL).is_empty());

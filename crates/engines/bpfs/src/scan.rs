@@ -18,7 +18,7 @@ use pmem::{Medium, PmOff};
 use vfs::FileKind;
 
 /// How the walk of a tree treats its leaves, and the name of the tree in reports.
-struct Walk<'a> {
+struct ScanWalk<'a> {
     scan: &'a Scan,
     object: &'a dyn Fn() -> String,
     /// Bytes of the tree that belong to the file.
@@ -56,7 +56,7 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = Walk { scan, object: &object, size, holes: false, blocks: 0 };
+        let mut walk = ScanWalk { scan, object: &object, size, holes: false, blocks: 0 };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -80,7 +80,7 @@ impl<M: Medium> Store<M> {
         size: u64,
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
-        let mut walk = Walk { scan, object, size, holes: true, blocks: 0 };
+        let mut walk = ScanWalk { scan, object, size, holes: true, blocks: 0 };
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -99,7 +99,7 @@ impl<M: Medium> Store<M> {
 
     /// Walks the tree of an inode's attributes.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let mut walk = Walk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
+        let mut walk = ScanWalk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
@@ -112,7 +112,7 @@ impl<M: Medium> Store<M> {
     /// the size. Returns whether the whole tree is sound.
     fn walk_root(
         &self,
-        walk: &mut Walk<'_>,
+        walk: &mut ScanWalk<'_>,
         slot: PmOff,
         leaf: &mut dyn FnMut(BlockNo, u64),
     ) -> bool {
@@ -135,7 +135,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Claims the blocks of a subtree, under a pointer that is not null.
-    fn walk(&self, walk: &mut Walk<'_>, met: &Met, leaf: &mut dyn FnMut(BlockNo, u64)) -> bool {
+    fn walk(&self, walk: &mut ScanWalk<'_>, met: &Met, leaf: &mut dyn FnMut(BlockNo, u64)) -> bool {
         let bad = |what: String| {
             let fix = walk.holes.then_some(((met.slot, met.hole), "make it a hole"));
             walk.scan.problem(walk.object, what, fix);

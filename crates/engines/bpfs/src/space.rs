@@ -1,8 +1,8 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
-use crate::append::{Content, blocks_to_append};
+use crate::append::{AppendContent, blocks_to_append};
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node, Trees};
+use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
@@ -32,21 +32,21 @@ impl<M: Medium> Edit for PunchEdit<'_, M> {
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         base: u64,
-        _mode: Mode,
-    ) -> Result<Change> {
-        let Some(old) = old else { return Ok(Change::Done) };
+        _mode: CommitMode,
+    ) -> Result<CrawlChange> {
+        let Some(old) = old else { return Ok(CrawlChange::Done) };
         let start = self.range.start.max(base) - base;
         let end = self.range.end.min(base + BLOCK) - base;
         txn.free(old);
         if end - start == BLOCK {
-            return Ok(Change::Shadow(None));
+            return Ok(CrawlChange::Shadow(None));
         }
         let mut block = [0; BLOCK as usize];
         self.trees.medium.read(old.at(0), &mut block);
         block[start as usize..end as usize].fill(0);
         let new = txn.take();
         self.trees.medium.write_nt(new.at(0), &block);
-        Ok(Change::Shadow(Some(new)))
+        Ok(CrawlChange::Shadow(Some(new)))
     }
 }
 
@@ -66,8 +66,8 @@ impl<M: Medium> Edit for ZeroEdit<'_, M> {
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         base: u64,
-        mode: Mode,
-    ) -> Result<Change> {
+        mode: CommitMode,
+    ) -> Result<CrawlChange> {
         let is_ragged = base < self.range.start || base + BLOCK > self.range.end;
         if is_ragged && old.is_some() {
             return PunchEdit { trees: self.trees, range: self.range.clone() }
@@ -78,7 +78,7 @@ impl<M: Medium> Edit for ZeroEdit<'_, M> {
         }
         let new = txn.take();
         self.trees.medium.zero_nt(new.at(0), BLOCK);
-        Ok(Change::Shadow(Some(new)))
+        Ok(CrawlChange::Shadow(Some(new)))
     }
 }
 
@@ -98,14 +98,14 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
         txn: &mut Txn<'_>,
         old: Option<BlockNo>,
         _base: u64,
-        _mode: Mode,
-    ) -> Result<Change> {
+        _mode: CommitMode,
+    ) -> Result<CrawlChange> {
         if old.is_some() {
-            return Ok(Change::Done);
+            return Ok(CrawlChange::Done);
         }
         let new = txn.take();
         self.trees.medium.zero_nt(new.at(0), BLOCK);
-        Ok(Change::Shadow(Some(new)))
+        Ok(CrawlChange::Shadow(Some(new)))
     }
 }
 
@@ -151,7 +151,7 @@ impl<M: Medium> Files<M> {
         if new_size > size {
             let root = self.root(v)?;
             let start = range.start.max(size);
-            return self.append_content(v, root, size, start..new_size, Content::Zeros);
+            return self.append_content(v, root, size, start..new_size, AppendContent::Zeros);
         }
         self.touch_modified(v);
         let _ = self.medium.fence();
@@ -171,8 +171,8 @@ impl<M: Medium> Files<M> {
             self.touch_modified(v);
             if !inside.is_empty() {
                 let mut edit = PunchEdit { trees: self, range: inside };
-                if let Change::Shadow(b) =
-                    self.edit(txn, Node::top(root), Mode::Atomic, &mut edit)?
+                if let CrawlChange::Shadow(b) =
+                    self.edit(txn, Node::top(root), CommitMode::Atomic, &mut edit)?
                 {
                     words.push((Word::Root, Root::new(b, root.height()).word()));
                 }
@@ -198,7 +198,7 @@ impl<M: Medium> Files<M> {
         let grows = new_size > size;
         let range = range.start..range.end.min(new_size);
         if grows && range.start >= size {
-            return self.append_content(v, root, size, range, Content::Zeros);
+            return self.append_content(v, root, size, range, AppendContent::Zeros);
         }
         if range.is_empty() {
             self.touch_modified(v);
@@ -222,7 +222,8 @@ impl<M: Medium> Files<M> {
                 v.add_blocks(txn.delta());
                 return Ok(());
             };
-            let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Copy, &mut edit)?
+            let CrawlChange::Shadow(block) =
+                self.edit(txn, Node::top(root), CommitMode::Copy, &mut edit)?
             else {
                 return Err(Errno::UCLEAN);
             };

@@ -1,9 +1,9 @@
 //! Inodes of a mounted pool: the functions that all operations share, and those that [`Storage`]
 //! requires.
 
-use crate::append::Content;
+use crate::append::AppendContent;
 use crate::blocks::{KEEP, Txn};
-use crate::crawler::{Change, Edit, Mode, Node, Trees};
+use crate::crawler::{CommitMode, CrawlChange, Edit, Node, Trees};
 use crate::layout::*;
 use crate::redo;
 use crate::volatile::Volatile;
@@ -49,7 +49,9 @@ impl<M: Medium> Store<M> {
         root: Root,
         edit: &mut dyn Edit,
     ) -> Result<()> {
-        if let Change::Shadow(block) = self.edit(txn, Node::top(root), Mode::Atomic, edit)? {
+        if let CrawlChange::Shadow(block) =
+            self.edit(txn, Node::top(root), CommitMode::Atomic, edit)?
+        {
             self.commit(self.word_at(v, Word::Root), Root::new(block, root.height()).word());
         }
         Ok(())
@@ -89,7 +91,7 @@ impl<M: Medium> Store<M> {
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
-            let (new, _) = self.fill(txn, root, size, size..end, Content::Bytes(&data))?;
+            let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
             self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
             let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
             self.v.add_leaf(leaf.at(0), INODE);
@@ -289,7 +291,7 @@ impl<M: Medium> Storage for Store<M> {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff> {
         let range = size..size + BLOCK;
-        self.append_content(d, self.root(d)?, size, range, Content::Bytes(content))?;
+        self.append_content(d, self.root(d)?, size, range, AppendContent::Bytes(content))?;
         Ok(self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?.at(0))
     }
 

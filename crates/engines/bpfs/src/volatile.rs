@@ -24,13 +24,13 @@ pub struct Volatile {
 }
 
 /// The volatile state before it has memory.
-pub struct Plan {
+pub struct VolatilePlan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
     records: RecordLocks,
 }
 
-impl Plan {
+impl VolatilePlan {
     /// Plans the state for a pool of `blocks` blocks that one process uses, or several.
     pub fn new(is_shared: bool, blocks: u64) -> Self {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);

@@ -21,7 +21,7 @@ pub const HEADER: u64 = pmem::LINE;
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Superblock {
+pub struct ModelSuperblock {
     /// [`MAGIC`].
     pub magic: [u8; 8],
     /// [`VERSION`].
@@ -40,7 +40,7 @@ pub struct Superblock {
     pub saved: U64,
 }
 
-impl Superblock {
+impl ModelSuperblock {
     /// Makes the superblock of a pool of `size` bytes in which nothing was saved.
     pub fn new(size: u64, created_ns: u64, uuid: [u8; 16], label: &[u8]) -> Self {
         let mut sb = Self::new_zeroed();
@@ -55,7 +55,7 @@ impl Superblock {
 }
 
 /// The place of the word that counts the saves: the commit.
-pub const SAVED: u64 = offset_of!(Superblock, saved) as u64;
+pub const SAVED: u64 = offset_of!(ModelSuperblock, saved) as u64;
 
 /// Returns the number of bytes of each half of a pool.
 pub fn half_bytes(size: u64) -> u64 {

@@ -256,14 +256,14 @@ impl<M: Medium> HasMountEvents for ModelFs<M> {
     }
 }
 
-fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Error> {
+fn load_superblock(medium: &impl Medium) -> std::result::Result<ModelSuperblock, Error> {
     let unusable = |why: String| Err(Error::Unusable(why));
     if medium.len() < POOL_MIN {
         return Err(Error::NotAPool(format!("the region has {} bytes, too few", medium.len())));
     }
-    let mut bytes = [0; size_of::<Superblock>()];
+    let mut bytes = [0; size_of::<ModelSuperblock>()];
     medium.read(0, &mut bytes);
-    let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
+    let sb = ModelSuperblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
     if sb.magic != MAGIC {
         return Err(Error::NotAPool("it does not start with KSTNMODL".to_owned()));
     }
@@ -287,7 +287,7 @@ fn load_superblock(medium: &impl Medium) -> std::result::Result<Superblock, Erro
 /// Loads and checks the last save (modelfs-S2).
 fn load(
     medium: &impl Medium,
-    sb: &Superblock,
+    sb: &ModelSuperblock,
     clock: fn() -> Timestamp,
 ) -> std::result::Result<(Model, Saved), Problem> {
     let problem = |what: String| Problem {
@@ -352,9 +352,9 @@ pub fn format(
     model.setattr(&Caller::ROOT, ROOT, &owner)?;
     let uuid = *uuid::Uuid::new_v4().as_bytes();
     let now = Timestamp::now().0 as u64;
-    let sb = Superblock::new(size, now, uuid, options.label.as_bytes());
+    let sb = ModelSuperblock::new(size, now, uuid, options.label.as_bytes());
     medium.write(8, &sb.as_bytes()[8..]);
-    medium.flush(8, size_of::<Superblock>() as u64 - 8);
+    medium.flush(8, size_of::<ModelSuperblock>() as u64 - 8);
     let ready = store(medium, size, 1, &model.save());
     let _ = medium.publish(0, u64::from_le_bytes(MAGIC), ready);
     info(medium)

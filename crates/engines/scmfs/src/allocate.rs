@@ -1,6 +1,6 @@
 //! Allocation, holes and shifts: `fallocate` and `seek`.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::growth::Growth;
 use crate::layout::*;
 use crate::map::{Fill, Piece};
@@ -10,7 +10,7 @@ use pmem::Medium;
 use std::ops::Range;
 use vfs::{Errno, Fallocate, Ino, Result, Seek};
 
-impl<M: Medium> Files<M> {
+impl<M: Medium> ScmfsFiles<M> {
     /// Implements `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         self.change(&[ino], || {

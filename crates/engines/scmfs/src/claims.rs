@@ -15,7 +15,7 @@ use namespace::{Scan, Storage};
 use pmem::{Medium, PmOff};
 
 /// A walk through a map.
-struct Walk<'a> {
+struct ClaimsWalk<'a> {
     scan: &'a Scan,
     /// The owner of the map, for reports.
     object: &'a dyn Fn() -> String,
@@ -28,7 +28,7 @@ struct Walk<'a> {
     each: &'a mut dyn FnMut(PmOff, u64),
 }
 
-impl Walk<'_> {
+impl ClaimsWalk<'_> {
     /// Records a problem that is repaired by making a hole.
     fn bad(&mut self, slot: PmOff, what: String) {
         self.scan.problem(self.object, what, Some(((slot, 0), "make it a hole")));
@@ -80,7 +80,7 @@ impl<M: Medium> Store<M> {
         each: &mut dyn FnMut(PmOff, u64),
     ) -> (u64, bool) {
         let keep = size.div_ceil(BLOCK);
-        let mut walk = Walk { scan, object, keep, blocks: 0, is_sound: true, each };
+        let mut walk = ClaimsWalk { scan, object, keep, blocks: 0, is_sound: true, each };
         match self.map_at(slot) {
             Ok(map) => self.claim(&mut walk, slot, map, 0),
             Err(_) => self.report_word(&mut walk, slot),
@@ -88,13 +88,13 @@ impl<M: Medium> Store<M> {
         (walk.blocks, walk.is_sound)
     }
 
-    fn report_word(&self, walk: &mut Walk<'_>, slot: PmOff) {
+    fn report_word(&self, walk: &mut ClaimsWalk<'_>, slot: PmOff) {
         let map = self.load_map(slot);
         walk.bad(slot, format!("the map word at {slot:#x} cannot be: {map:?}"));
     }
 
     /// Claims the blocks of a valid word; its first block is the `base`th of the content.
-    fn claim(&self, walk: &mut Walk<'_>, slot: PmOff, map: Map, base: u64) {
+    fn claim(&self, walk: &mut ClaimsWalk<'_>, slot: PmOff, map: Map, base: u64) {
         let keep = walk.keep.saturating_sub(base);
         match map {
             Map::Hole => {}
@@ -130,7 +130,7 @@ impl<M: Medium> Store<M> {
     }
 
     /// Claims the blocks of a run, which must have no other owner (claims-S1).
-    fn claim_blocks(&self, walk: &mut Walk<'_>, slot: PmOff, run: Run) -> bool {
+    fn claim_blocks(&self, walk: &mut ClaimsWalk<'_>, slot: PmOff, run: Run) -> bool {
         for block in run.bits() {
             if !self.v.blocks.set(&self.v.arena, block) {
                 walk.bad(slot, format!("block {block}, named at {slot:#x}, has another owner"));

@@ -9,7 +9,7 @@
 //!
 //! A write is not atomic in a crash: each unsynced byte has its old or its new value.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::growth::Growth;
 use crate::layout::*;
 use crate::map::Fill;
@@ -20,7 +20,7 @@ use pmem::{Medium, PmOff};
 use std::ops::Range;
 use vfs::{Errno, Ino, Result};
 
-impl<M: Medium> Files<M> {
+impl<M: Medium> ScmfsFiles<M> {
     /// Implements `FileSystem::read`.
     pub fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let v = self.v.vinode(ino)?;
@@ -62,7 +62,7 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Implements `Files::append`.
+    /// Implements `ScmfsFiles::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;

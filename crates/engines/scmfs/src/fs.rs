@@ -19,10 +19,10 @@ use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 pub const STATE_FORMAT: u64 = (1 << 8 | 11) << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
-pub struct Files<M>(pub(crate) Core<Store<M>>);
+pub struct ScmfsFiles<M>(pub(crate) Core<Store<M>>);
 
 /// The operations use the methods of [`Core`] as their own.
-impl<M> Deref for Files<M> {
+impl<M> Deref for ScmfsFiles<M> {
     type Target = Core<Store<M>>;
 
     #[inline]
@@ -33,7 +33,7 @@ impl<M> Deref for Files<M> {
 
 /// Each operation calls the one of the same name in `content`, `allocate`, `sync`, `pin` and
 /// `mapping`.
-impl<M: Medium> namespace::Files for Files<M> {
+impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     type Storage = Store<M>;
 
     type Plan = Plan;

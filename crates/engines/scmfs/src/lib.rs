@@ -21,7 +21,7 @@
 //! - `Store`: `store`, `growth`, `claims`: one inode, and what [`namespace`] needs from an engine;
 //! - `collect`: freeing pre-allocated blocks;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - `Files`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: the operations on contents;
+//! - `ScmfsFiles`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: the operations on contents;
 //! - `lifecycle`: format and check.
 
 #![forbid(unsafe_code)]
@@ -46,7 +46,7 @@ mod sync;
 mod usage;
 mod volatile;
 
-pub use fs::{Files, STATE_FORMAT};
+pub use fs::{STATE_FORMAT, ScmfsFiles};
 pub use lifecycle::{check, format, info};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
@@ -59,7 +59,7 @@ pub use space::KEEP as KEPT_BLOCKS;
 pub const LAYOUT: &str = "scmfs";
 
 /// A mounted pool.
-pub type Scmfs<M> = namespace::Pool<Files<M>>;
+pub type Scmfs<M> = namespace::Pool<ScmfsFiles<M>>;
 
 /// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
 /// another pool.
@@ -67,5 +67,5 @@ pub type Scmfs<M> = namespace::Pool<Files<M>>;
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
 pub fn place(region: &pmem::Region) -> Result<Place, Error> {
-    namespace::place::<Files<&pmem::Region>>(region)
+    namespace::place::<ScmfsFiles<&pmem::Region>>(region)
 }

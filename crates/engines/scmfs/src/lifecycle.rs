@@ -1,6 +1,6 @@
 //! A pool as a whole: format, describe, check.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::journal;
 use crate::layout::*;
 use namespace::Overlay;
@@ -35,11 +35,11 @@ pub fn check(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<CheckReport, Error> {
     if options.repair {
-        return namespace::check::<Files<_>>(medium, options, progress);
+        return namespace::check::<ScmfsFiles<_>>(medium, options, progress);
     }
     let sb = FORMAT.load(medium)?;
     let pending = journal::pending(&Pm(medium), sb.blocks.get() * BLOCK);
     let words = pending.into_iter().flat_map(|(_, words)| words);
     let view = Overlay::new(medium, words.map(|(at, value)| (at, value.to_le_bytes().to_vec())));
-    namespace::check::<Files<_>>(&view, options, progress)
+    namespace::check::<ScmfsFiles<_>>(&view, options, progress)
 }

@@ -13,7 +13,7 @@
 //! - mapping-D3: while a mapping stores, all of the file counts as not durable. When such a mapping
 //!   ends, that is recorded first.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::growth::Growth;
 use crate::layout::{BLOCK, LIMITS};
 use crate::map::{Fill, Piece};
@@ -31,7 +31,7 @@ const FILL_MAX: u64 = (64 << 20) / BLOCK;
 /// can have.
 const EXTENTS_MAX: usize = 1024;
 
-impl<M: Medium> Files<M> {
+impl<M: Medium> ScmfsFiles<M> {
     /// Implements `FileSystem::map_range`.
     pub fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
         if !range.start.is_multiple_of(BLOCK) || range.is_empty() {

@@ -1,6 +1,6 @@
 //! Reading without a copy: finding the content of a file in PM.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::layout::BLOCK;
 use crate::map::Piece;
 use namespace::layout::Word;
@@ -8,7 +8,7 @@ use namespace::{Storage, report};
 use pmem::{Medium, PmOff};
 use vfs::{Ino, Result};
 
-impl<M: Medium> Files<M> {
+impl<M: Medium> ScmfsFiles<M> {
     /// As [`namespace::Files::contiguous`].
     pub fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {
         let _lock = self.v.lock_shared(ino)?;

@@ -135,29 +135,31 @@ impl Volatile {
     /// all, so that the owner can grow in place (space-P4).
     pub fn claim_run(&self, blocks: u64, room: u64) -> Option<Run> {
         let broken = || {
-            rooms(room - blocks).find_map(|more| self.claim(blocks, blocks + more, Place::Broken))
+            rooms(room - blocks)
+                .find_map(|more| self.claim(blocks, blocks + more, SearchPlace::Broken))
         };
         let anywhere = || {
             let aligned =
-                if blocks >= UNIT { self.claim(blocks, room, Place::Aligned) } else { None };
-            let roomy = || if room > blocks { self.claim(blocks, room, Place::Any) } else { None };
-            aligned.or_else(roomy).or_else(|| self.claim(blocks, blocks, Place::Any))
+                if blocks >= UNIT { self.claim(blocks, room, SearchPlace::Aligned) } else { None };
+            let roomy =
+                || if room > blocks { self.claim(blocks, room, SearchPlace::Any) } else { None };
+            aligned.or_else(roomy).or_else(|| self.claim(blocks, blocks, SearchPlace::Any))
         };
         if blocks < UNIT { broken().or_else(anywhere) } else { anywhere() }
     }
 
     /// Claims this many contiguous blocks at a place with `room` contiguous free blocks in all.
-    fn claim(&self, blocks: u64, room: u64, place: Place) -> Option<Run> {
+    fn claim(&self, blocks: u64, room: u64, place: SearchPlace) -> Option<Run> {
         let mut h = self.hints();
-        let which = usize::from(place != Place::Broken);
+        let which = usize::from(place != SearchPlace::Broken);
         let from = if self.settings.prealloc.wear { h.blocks[which] } else { 0 };
         let mut was_beaten = false;
         let mut claim = |from: u64, skip: u64| {
             let within = from..self.blocks.len();
-            if place == Place::Aligned {
+            if place == SearchPlace::Aligned {
                 return self.free_runs.claim_aligned(&self.arena, within, blocks, room);
             }
-            let leaves_whole = place == Place::Broken;
+            let leaves_whole = place == SearchPlace::Broken;
             let mut search = Search { bits: blocks, room, leaves_whole, skip, was_beaten: false };
             let found = self.free_runs.claim(&self.arena, within, &mut search);
             was_beaten |= search.was_beaten;
@@ -167,7 +169,8 @@ impl Volatile {
             let found = claim(from, skip);
             if from > 0 { found.or_else(|| claim(0, skip)) } else { found }
         };
-        let skipping = if place == Place::Broken && h.skip > 0 { go_on(h.skip) } else { None };
+        let skipping =
+            if place == SearchPlace::Broken && h.skip > 0 { go_on(h.skip) } else { None };
         let start = skipping.or_else(|| go_on(0))?;
         let run = Run::claimed(start, blocks);
         h.skip = (h.skip + u64::from(was_beaten)) % SPREAD;
@@ -179,7 +182,7 @@ impl Volatile {
 
 /// The kind of place to search for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum SearchPlace {
     /// In broken units.
     Broken,
     /// At the start of a whole unit, the first of several.
@@ -219,10 +222,12 @@ impl Txn<'_> {
     pub fn take_with_prealloc(&mut self, blocks: u64, prealloc: u64) -> Option<Run> {
         assert!(blocks + prealloc <= self.reserved, "an operation reserved too few blocks");
         let claim = |more: u64, place| self.v.claim(blocks + more, blocks + more, place);
-        let broken = || rooms(prealloc).find_map(|more| claim(more, Place::Broken));
+        let broken = || rooms(prealloc).find_map(|more| claim(more, SearchPlace::Broken));
         let anywhere = || {
-            let aligned = || claim(prealloc, Place::Aligned);
-            aligned().or_else(|| claim(prealloc, Place::Any)).or_else(|| claim(0, Place::Any))
+            let aligned = || claim(prealloc, SearchPlace::Aligned);
+            aligned()
+                .or_else(|| claim(prealloc, SearchPlace::Any))
+                .or_else(|| claim(0, SearchPlace::Any))
         };
         let run = if blocks <= NEARLY_UNIT { broken().or_else(anywhere) } else { anywhere() }?;
         self.note(run);
@@ -246,7 +251,7 @@ impl Txn<'_> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
         let run = self
             .v
-            .claim(blocks, UNIT, Place::Aligned)
+            .claim(blocks, UNIT, SearchPlace::Aligned)
             .or_else(|| self.v.claim_run(blocks, UNIT))?;
         self.note(run);
         Some(run)

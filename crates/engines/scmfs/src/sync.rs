@@ -1,7 +1,7 @@
 //! Making the content of files durable: `fsync` and `sync`. Names and attributes are durable when
 //! calls return.
 
-use crate::fs::Files;
+use crate::fs::ScmfsFiles;
 use crate::layout::BLOCK;
 use crate::map::Piece;
 use namespace::layout::Word;
@@ -9,7 +9,7 @@ use namespace::{Storage, VInode};
 use pmem::Medium;
 use vfs::{Errno, FileKind, Ino, Result};
 
-impl<M: Medium> Files<M> {
+impl<M: Medium> ScmfsFiles<M> {
     /// As [`namespace::Files::write_back`]: flushes the bytes that were stored through the cache
     /// since the last call.
     pub fn write_back(&self, ino: Ino) -> Result<()> {

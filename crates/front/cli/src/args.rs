@@ -31,12 +31,12 @@ pub struct Cli {
     pub json: bool,
     /// The command.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Format a pool.
     #[command(after_help = "Example: keepstone mkfs /dev/shm/pool --size 1G --label scratch")]
     Mkfs(MkfsArgs),
@@ -168,7 +168,7 @@ impl Cli {
     pub fn of_words(argv: &[OsString]) -> Result<Self, clap::Error> {
         if argv.get(1).is_some_and(|word| word == "run") {
             let OnlyRun { json, command } = OnlyRun::try_parse_from(argv)?;
-            return Ok(Self { json, command: Command::Run(command) });
+            return Ok(Self { json, command: CliCommand::Run(command) });
         }
         Self::try_parse_from(argv)
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::locks::Locks;
+use crate::locks::LockFiles;
 use crate::shown;
 
 /// Most users that a message names.
@@ -78,7 +78,7 @@ struct Holder {
 }
 
 fn pids(pool: &Path) -> impl Iterator<Item = u32> + use<> {
-    let pids: BTreeSet<u32> = Locks::read().on(pool).into_iter().map(|lock| lock.pid).collect();
+    let pids: BTreeSet<u32> = LockFiles::read().on(pool).into_iter().map(|lock| lock.pid).collect();
     pids.into_iter().filter(|pid| *pid > 0)
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use crashsim::any::AnyTarget;
-use crashsim::campaign::{self, Family, Options, Replay, Report, Work};
+use crashsim::campaign::{self, CampaignOptions, Family, Replay, Report, Work};
 use crashsim::lint::{Lint, lint};
 use crashsim::lost;
 use crashsim::persist::Semantics;
@@ -173,17 +173,17 @@ fn run_file_system(target: &dyn AnyTarget, args: &CrashtestArgs, json: bool) -> 
         return replay(target, args, &bases, line, json);
     }
     let distinct = Distinct::default();
-    let options = Options {
+    let options = CampaignOptions {
         semantics: args.semantics,
         seed: args.seed,
         threads: usize::from(args.threads),
-        part: args.part.unwrap_or(Options::default().part),
+        part: args.part.unwrap_or(CampaignOptions::default().part),
         time: args.minutes.map(|minutes| Duration::from_secs(minutes * 60)),
-        ..Options::default()
+        ..CampaignOptions::default()
     };
     let mut families = Vec::new();
     for family in families_of(target, args, &bases)? {
-        let options = Options { limit: limit_of(args, &family), ..options.clone() };
+        let options = CampaignOptions { limit: limit_of(args, &family), ..options.clone() };
         let bar = bar(&family.name());
         let news = News::default();
         let report = target.run(&bases, &family, &options, &distinct, &|done, of, states| {
@@ -254,7 +254,7 @@ fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
         }
     };
     let distinct = Distinct::default();
-    let run = |(name, workloads): (&str, Vec<blocks::Workload>)| {
+    let run = |(name, workloads): (&str, Vec<blocks::BlockWorkload>)| {
         let bar = bar(name);
         bar.set_length(workloads.len() as u64);
         let progress = |done| bar.set_position(done);

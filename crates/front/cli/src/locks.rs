@@ -7,24 +7,24 @@ use std::path::Path;
 use rustix::fs::{major, minor};
 
 /// A copy of the table.
-pub struct Locks(String);
+pub struct LockFiles(String);
 
 /// An `flock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lock {
+pub struct LockFile {
     pub exclusive: bool,
     /// 0 for a process in another PID namespace.
     pub pid: u32,
 }
 
-impl Locks {
+impl LockFiles {
     /// Reads the table. If that fails, the copy is empty.
     pub fn read() -> Self {
         Self(fs::read_to_string("/proc/locks").unwrap_or_default())
     }
 
     /// Returns the locks that processes hold on a file.
-    pub fn on(&self, path: &Path) -> Vec<Lock> {
+    pub fn on(&self, path: &Path) -> Vec<LockFile> {
         let Ok(stat) = fs::metadata(path) else { return Vec::new() };
         let file = format!("{:02x}:{:02x}:{}", major(stat.dev()), minor(stat.dev()), stat.ino());
         self.0.lines().filter_map(|line| lock(line, &file)).collect()
@@ -33,12 +33,12 @@ impl Locks {
 
 /// Parses the `flock` in a line of the table, if it is on `file` and is held rather than waited
 /// for: `1: FLOCK ADVISORY WRITE 4711 00:19:42 0 EOF`.
-fn lock(line: &str, file: &str) -> Option<Lock> {
+fn lock(line: &str, file: &str) -> Option<LockFile> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let is_flock = fields.next()? == "FLOCK";
     let exclusive = fields.nth(1)? == "WRITE";
     let pid = fields.next()?.parse().unwrap_or(0);
-    (is_flock && fields.next()? == file).then_some(Lock { exclusive, pid })
+    (is_flock && fields.next()? == file).then_some(LockFile { exclusive, pid })
 }
 
 #[cfg(test)]
@@ -49,9 +49,9 @@ mod tests {
     fn only_who_holds_this_file_is_named() {
         let file = "00:19:62";
         let held = lock("1: FLOCK  ADVISORY  WRITE 3012 00:19:62 0 EOF", file);
-        assert_eq!(held, Some(Lock { exclusive: true, pid: 3012 }));
+        assert_eq!(held, Some(LockFile { exclusive: true, pid: 3012 }));
         let shared = lock("12: FLOCK  ADVISORY  READ 0 00:19:62 0 EOF", file);
-        assert_eq!(shared, Some(Lock { exclusive: false, pid: 0 }));
+        assert_eq!(shared, Some(LockFile { exclusive: false, pid: 0 }));
         for other in [
             "1: -> FLOCK  ADVISORY  WRITE 3012 00:19:62 0 EOF",
             "1: FLOCK  ADVISORY  WRITE 3012 00:19:63 0 EOF",

@@ -45,7 +45,7 @@ pub fn init() {
         .with_ansi(false)
         .event_format(Lines {
             inner: Format::default().with_target(false),
-            limits: Limits::default(),
+            limits: LogLimits::default(),
         })
         .init();
 }
@@ -64,7 +64,7 @@ pub fn serve() {
 /// A formatter that bounds lines.
 struct Lines {
     inner: Format,
-    limits: Limits,
+    limits: LogLimits,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -94,22 +94,22 @@ where
 
 /// The limits on lines of each kind (log-L1).
 #[derive(Default)]
-struct Limits(Mutex<HashMap<Identifier, Kind>>);
+struct LogLimits(Mutex<HashMap<Identifier, RowKind>>);
 
 /// Lines of one kind.
-struct Kind {
+struct RowKind {
     /// Number of lines that may be written now.
     tokens: f64,
     since: Instant,
     left_out: u64,
 }
 
-impl Limits {
+impl LogLimits {
     /// Decides whether a line may be written. If so, returns the number of lines left out before
     /// it.
     fn admit(&self, kind: &Identifier, now: Instant) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = Kind { tokens: BURST, since: now, left_out: 0 };
+        let new = RowKind { tokens: BURST, since: now, left_out: 0 };
         let kind = kinds.entry(kind.clone()).or_insert(new);
         let more = now.saturating_duration_since(kind.since).as_secs_f64() * PER_SECOND;
         (kind.tokens, kind.since) = ((kind.tokens + more).min(BURST), now);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_kind_are_limited_and_those_left_out_are_counted() {
-        let (limits, start) = (Limits::default(), Instant::now());
+        let (limits, start) = (LogLimits::default(), Instant::now());
         let identifiers: Vec<_> = kinds().iter().map(|kind| kind.callsite()).collect();
         let admit = |kind: usize, ms: u64| {
             limits.admit(&identifiers[kind], start + Duration::from_millis(ms))

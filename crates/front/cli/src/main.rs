@@ -38,7 +38,7 @@ mod umount;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use args::{Cli, Command, RunCommand};
+use args::{Cli, CliCommand, RunCommand};
 
 fn main() -> ExitCode {
     log::init();
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Err(err) => {
             output::error(&err, cli.json);
             // fsck(8): 1 means "problems were found", which is not what happened.
-            let failed_check = matches!(cli.command, Command::Check(_));
+            let failed_check = matches!(cli.command, CliCommand::Check(_));
             ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })
         }
     }
@@ -84,28 +84,28 @@ fn wrong_usage(err: &clap::Error, argv: &[OsString]) -> ! {
 
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
-        Command::Mkfs(args) => mkfs::run(args, cli.json),
-        Command::Mount(args) => mount::run(args, cli.json),
-        Command::Attach(args) => attach::run(args, cli.json),
-        Command::Umount(args) => umount::run(args, cli.json),
-        Command::Info(args) => info::run(args, cli.json),
-        Command::Check(args) => check::run(args, cli.json),
-        Command::Stats(args) => stats::run(args, cli.json),
-        Command::Top(args) => top::run(args, cli.json),
-        Command::Run(RunCommand::Run(args)) => run::run(args, cli.json),
-        Command::Doctor(args) => doctor::run(args, cli.json),
-        Command::Bdev { command } => bdev::run(command, cli.json),
-        Command::Crashtest(args) => crashtest::run(args, cli.json),
-        Command::Simulate(args) => simulate::run(args, cli.json),
+        CliCommand::Mkfs(args) => mkfs::run(args, cli.json),
+        CliCommand::Mount(args) => mount::run(args, cli.json),
+        CliCommand::Attach(args) => attach::run(args, cli.json),
+        CliCommand::Umount(args) => umount::run(args, cli.json),
+        CliCommand::Info(args) => info::run(args, cli.json),
+        CliCommand::Check(args) => check::run(args, cli.json),
+        CliCommand::Stats(args) => stats::run(args, cli.json),
+        CliCommand::Top(args) => top::run(args, cli.json),
+        CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),
+        CliCommand::Doctor(args) => doctor::run(args, cli.json),
+        CliCommand::Bdev { command } => bdev::run(command, cli.json),
+        CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
+        CliCommand::Simulate(args) => simulate::run(args, cli.json),
     }
 }
 
 /// Returns whether the command may become a server, which outlives the reader of its output.
-fn is_server(command: &Command) -> bool {
+fn is_server(command: &CliCommand) -> bool {
     match command {
-        Command::Mount(_) => true,
-        Command::Attach(args) => args.is_server(),
-        Command::Bdev { command } => command.is_server(),
+        CliCommand::Mount(_) => true,
+        CliCommand::Attach(args) => args.is_server(),
+        CliCommand::Bdev { command } => command.is_server(),
         _ => false,
     }
 }

@@ -8,7 +8,7 @@ use fuse::MountEntry;
 use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
-use crate::locks::Locks;
+use crate::locks::LockFiles;
 
 /// The reason why a mount cannot be served, and a remedy.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl std::fmt::Display for Obstacle {
 
 /// Finds the pools among `mounts` that cannot be served, with the reasons.
 pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
-    let locks = Locks::read();
+    let locks = LockFiles::read();
     let pools = mounts.iter().filter(|mount| mount.claims_keepstone() && !mount.is_cache());
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
@@ -42,10 +42,10 @@ pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     if mount.is_cache() {
         return None;
     }
-    of_mount(mount, &mounts, &Locks::read())
+    of_mount(mount, &mounts, &LockFiles::read())
 }
 
-fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &Locks) -> Option<Obstacle> {
+fn of_mount(mount: &MountEntry, mounts: &[MountEntry], locks: &LockFiles) -> Option<Obstacle> {
     let (dir, pool) = (mount.dir.display(), mount.source.display());
     let obstacle =
         |why: String, remedy: String| Some(Obstacle { dir: mount.dir.clone(), why, remedy });

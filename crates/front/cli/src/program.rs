@@ -17,11 +17,11 @@ pub struct Program {
     pub interpreter: Option<PathBuf>,
     /// Whether it runs with other rights than its caller's; the loader then ignores `LD_PRELOAD`.
     pub privileged: bool,
-    kind: Kind,
+    kind: RowKind,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum RowKind {
     /// Dynamically linked.
     Dynamic {
         loader: String,
@@ -70,13 +70,13 @@ impl Program {
             return Some("set-user-ID or set-group-ID, so it loads no library".to_owned());
         }
         match &self.kind {
-            Kind::Static => Some("statically linked".to_owned()),
-            Kind::Go => Some("written in Go, so it calls the kernel without libc".to_owned()),
-            Kind::Foreign => Some("not a program for this machine".to_owned()),
-            Kind::Dynamic { loader } if !loader.contains("ld-linux") => {
+            RowKind::Static => Some("statically linked".to_owned()),
+            RowKind::Go => Some("written in Go, so it calls the kernel without libc".to_owned()),
+            RowKind::Foreign => Some("not a program for this machine".to_owned()),
+            RowKind::Dynamic { loader } if !loader.contains("ld-linux") => {
                 Some(format!("its libc is not glibc (loader {loader})"))
             }
-            Kind::Dynamic { .. } => None,
+            RowKind::Dynamic { .. } => None,
         }
     }
 }
@@ -90,30 +90,30 @@ fn interpreter(content: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
-fn kind(content: &[u8]) -> Kind {
-    try_kind(content).unwrap_or(Kind::Foreign)
+fn kind(content: &[u8]) -> RowKind {
+    try_kind(content).unwrap_or(RowKind::Foreign)
 }
 
-fn try_kind(content: &[u8]) -> object::read::Result<Kind> {
+fn try_kind(content: &[u8]) -> object::read::Result<RowKind> {
     let file = ElfFile64::<Endianness>::parse(content)?;
     let endian = file.endian();
     if file.elf_header().e_machine(endian) != elf::EM_X86_64 {
-        return Ok(Kind::Foreign);
+        return Ok(RowKind::Foreign);
     }
     let segments = file.elf_program_headers();
     let loader = segments.iter().find_map(|segment| segment.interpreter(endian, content).ok()?);
     let Some(loader) = loader else {
-        return Ok(Kind::Static);
+        return Ok(RowKind::Static);
     };
     let sections = file.elf_section_table();
     if sections.section_by_name(endian, b".note.go.buildid").is_some() {
-        return Ok(Kind::Go);
+        return Ok(RowKind::Go);
     }
     // A file whose dynamic section is broken cannot be loaded, so it counts as foreign.
     if let Some((_, strings)) = sections.dynamic(endian, content)? {
         sections.strings(endian, content, strings)?;
     }
-    Ok(Kind::Dynamic { loader: String::from_utf8_lossy(loader).into_owned() })
+    Ok(RowKind::Dynamic { loader: String::from_utf8_lossy(loader).into_owned() })
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
         let shell = Program::find(Path::new("sh")).unwrap();
         assert_eq!(shell.not_served(), None);
         assert_eq!(interpreter(b"#! /bin/sh -e\necho"), Some("/bin/sh".into()));
-        assert_eq!(kind(b"text"), Kind::Foreign);
+        assert_eq!(kind(b"text"), RowKind::Foreign);
         assert!(Program::find(Path::new("no-such-program")).is_none());
     }
 }

@@ -25,12 +25,12 @@ struct Calls {
 
 /// Calls and bytes.
 #[derive(Debug, Serialize)]
-struct Tally {
+struct ReportTally {
     calls: u64,
     bytes: u64,
 }
 
-impl From<counters::Tally> for Tally {
+impl From<counters::Tally> for ReportTally {
     fn from(tally: counters::Tally) -> Self {
         Self { calls: tally.calls, bytes: tally.bytes }
     }
@@ -43,11 +43,11 @@ struct OfProgram {
     program: String,
     /// Number of its processes that have used a pool.
     processes: u64,
-    served: Tally,
-    by_mount: Tally,
+    served: ReportTally,
+    by_mount: ReportTally,
     served_percent: ServedPercent,
     /// Reasons why the rest was not served.
-    reasons: BTreeMap<&'static str, Tally>,
+    reasons: BTreeMap<&'static str, ReportTally>,
 }
 
 impl From<ProgramSums> for OfProgram {
@@ -75,7 +75,7 @@ struct Why {
 
 /// A file that went through the mount.
 #[derive(Debug, Serialize)]
-struct File {
+struct ReportFile {
     path: String,
     reason: &'static str,
     text: &'static str,
@@ -101,9 +101,9 @@ pub struct Report {
     /// a pool.
     by_program: Vec<OfProgram>,
     /// Total served in user space.
-    served: Tally,
+    served: ReportTally,
     /// Total through the mounts, as far as programs with the library have counted it.
-    by_mount: Tally,
+    by_mount: ReportTally,
     served_percent: ServedPercent,
     /// Reasons why the rest was not served.
     reasons: BTreeMap<&'static str, Why>,
@@ -112,7 +112,7 @@ pub struct Report {
     /// The names of those programs (`--explain`).
     programs: Vec<Unserved>,
     /// The files that went through the mounts (`--explain`).
-    files: Vec<File>,
+    files: Vec<ReportFile>,
     /// Requests that reached the server of each mount meanwhile, by mount point and kind. They
     /// include requests of other programs.
     mounts: BTreeMap<String, BTreeMap<String, u64>>,
@@ -155,7 +155,7 @@ impl Report {
             let why = Program::find(program.as_ref())?.not_served()?;
             Some(Unserved { program, why })
         };
-        let file = |file: counters::FileCalls| File {
+        let file = |file: counters::FileCalls| ReportFile {
             path: text(&file.path),
             reason: file.reason.name(),
             text: file.reason.text(),
@@ -223,7 +223,7 @@ impl Report {
         if !self.files.is_empty() {
             tell!("{:>10} {:>10}  through the mount", "calls", "bytes");
         }
-        for File { path, text, calls, bytes, .. } in &self.files {
+        for ReportFile { path, text, calls, bytes, .. } in &self.files {
             let path = shown::name(path);
             tell!("{calls:10} {:>10}  {path}: {text}", size::show(*bytes));
         }

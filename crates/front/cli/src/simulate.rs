@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use eviction::generate::{Sizes, Workload};
+use eviction::generate::{GeneratedWorkload, Sizes};
 use eviction::simulate::{BLOCK, Cache, Footprint, Subject, Survey};
 use eviction::trace::{Access, TraceFile};
 use serde::Serialize;
@@ -129,7 +129,7 @@ impl CacheSize {
 /// The source of accesses.
 enum Source {
     File(PathBuf),
-    Generated(String, Workload),
+    Generated(String, GeneratedWorkload),
 }
 
 type Accesses = Box<dyn Iterator<Item = Result<Access>>>;
@@ -207,19 +207,19 @@ fn sources(args: &SimulateArgs) -> Vec<Source> {
         return vec![Source::File(path.clone())];
     }
     let described = |name: String, workload| {
-        let workload = Workload { sizes: args.sizes, seed: args.seed, ..workload };
+        let workload = GeneratedWorkload { sizes: args.sizes, seed: args.seed, ..workload };
         Source::Generated(name, workload)
     };
     let Some(alpha) = args.zipf else {
-        let standard = Workload::standard(args.objects, args.accesses);
+        let standard = GeneratedWorkload::standard(args.objects, args.accesses);
         return standard.into_iter().map(|(name, w)| described(name.to_owned(), w)).collect();
     };
-    let workload = Workload {
+    let workload = GeneratedWorkload {
         scan_percent: args.scans,
         loop_percent: args.loops,
         single_percent: args.once,
         shift_every: args.shift,
-        ..Workload::zipf(alpha, args.objects, args.accesses)
+        ..GeneratedWorkload::zipf(alpha, args.objects, args.accesses)
     };
     vec![described(format!("zipf {alpha}"), workload)]
 }

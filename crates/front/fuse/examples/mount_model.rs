@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::{
-    Access, Caching, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
+    Caching, MountAccess, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
     StopSignals,
 };
 
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = MountOptions {
         kind: MountKind::Pool,
         source: "model".into(),
-        access: Access::All,
+        access: MountAccess::All,
         flags: MountFlags::empty(),
         threads,
     };

@@ -10,9 +10,9 @@ macro_rules! ops {
         /// A kind of request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs)] // each is the request of that name in fuse(4)
-        pub enum Op { $($variant,)* }
+        pub enum CountedOp { $($variant,)* }
 
-        impl Op {
+        impl CountedOp {
             /// Every kind, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
@@ -64,7 +64,7 @@ ops! {
 /// Counters of one mount. Relaxed: each is exact, but together they are no snapshot.
 #[derive(Debug)]
 pub struct OpCounters {
-    calls: [AtomicU64; Op::ALL.len()],
+    calls: [AtomicU64; CountedOp::ALL.len()],
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     panics: AtomicU64,
@@ -86,7 +86,7 @@ pub struct OpSnapshot {
 impl Default for OpCounters {
     fn default() -> Self {
         Self {
-            calls: [const { AtomicU64::new(0) }; Op::ALL.len()],
+            calls: [const { AtomicU64::new(0) }; CountedOp::ALL.len()],
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             panics: AtomicU64::new(0),
@@ -96,13 +96,13 @@ impl Default for OpCounters {
 
 impl OpCounters {
     /// Returns the number of requests `op`.
-    pub fn calls(&self, op: Op) -> u64 {
+    pub fn calls(&self, op: CountedOp) -> u64 {
         self.calls[op as usize].load(Relaxed)
     }
 
     /// Returns all counters.
     pub fn snapshot(&self) -> OpSnapshot {
-        let requests = Op::ALL.iter().map(|&op| (op.name(), self.calls(op)));
+        let requests = CountedOp::ALL.iter().map(|&op| (op.name(), self.calls(op)));
         OpSnapshot {
             requests: requests.filter(|&(_, n)| n > 0).collect(),
             read_bytes: self.read_bytes.load(Relaxed),
@@ -111,7 +111,7 @@ impl OpCounters {
         }
     }
 
-    pub(crate) fn count(&self, op: Op) {
+    pub(crate) fn count(&self, op: CountedOp) {
         self.calls[op as usize].fetch_add(1, Relaxed);
     }
 
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn a_snapshot_names_what_came() {
         let counters = OpCounters::default();
-        counters.count(Op::Write);
-        counters.count(Op::Write);
-        counters.count(Op::CopyFileRange);
+        counters.count(CountedOp::Write);
+        counters.count(CountedOp::Write);
+        counters.count(CountedOp::CopyFileRange);
         counters.add_written(4096);
         let snapshot = counters.snapshot();
         assert_eq!(snapshot.requests, BTreeMap::from([("write", 2), ("copy_file_range", 1)]));

@@ -15,7 +15,7 @@ use fuser::{FileHandle, INodeNo, ReplyCreate, Request};
 use mounts::Ticket;
 use vfs::{Caller, Entry, Errno, FileKind, FileSystem, Ino, NewNode, Result, SetAttr};
 
-use crate::counters::Op;
+use crate::counters::CountedOp;
 use crate::requests::caller;
 use crate::server::Server;
 use crate::{alias, convert};
@@ -41,13 +41,13 @@ impl Server {
     ) {
         if self.options.caching.skip_opens {
             // The kernel then sends `mknod`, and needs no `release`.
-            self.options.counters.count(Op::Create);
+            self.options.counters.count(CountedOp::Create);
             return reply.error(fuser::Errno::ENOSYS);
         }
         let now = self.caching();
         // The name of a ticket works once.
         let is_ticket = self.in_alias_dir(parent).is_some();
-        let created = self.call(Op::Create, |fs| {
+        let created = self.call(CountedOp::Create, |fs| {
             if let Some(shared) = self.in_alias_dir(parent) {
                 // A process that opens it by a ticket counts its mappings itself.
                 let ticket = Ticket::parse(name.as_bytes()).ok_or(Errno::NOENT)?;
@@ -90,7 +90,7 @@ impl Server {
         reply: ReplyCreate,
     ) {
         let now = self.caching();
-        let made = self.call(Op::Tmpfile, |fs| {
+        let made = self.call(CountedOp::Tmpfile, |fs| {
             if self.in_alias_dir(parent).is_some() {
                 return Err(Errno::OPNOTSUPP);
             }

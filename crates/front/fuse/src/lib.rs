@@ -54,12 +54,12 @@ mod watch;
 mod workers;
 
 pub use apart::call_apart;
-pub use counters::{Op, OpCounters, OpSnapshot};
+pub use counters::{CountedOp, OpCounters, OpSnapshot};
 pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
 pub use mount::{
-    Access, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale,
-    mount, open_below, remount, unmount,
+    MountAccess, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server,
+    is_stale, mount, open_below, remount, unmount,
 };
 pub use options::{Caching, Rights, STATS_XATTR, ServerOptions, Stats, StatsReader};
 pub use probe::{KernelFuse, probe_kernel};

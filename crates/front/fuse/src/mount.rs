@@ -54,7 +54,7 @@ impl MountKind {
 
 /// The users that may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum MountAccess {
     /// The user that mounts it.
     Owner,
     /// Every user, as owner, group, mode and ACL of each file allow (`allow_other`).
@@ -69,7 +69,7 @@ pub struct MountOptions {
     /// The source in `/proc/mounts`: the pool.
     pub source: String,
     /// Users that may use it.
-    pub access: Access,
+    pub access: MountAccess,
     /// Flags of `mount(2)`: read-only, nosuid, nodev, noexec, …
     pub flags: MountFlags,
     /// Threads that answer requests at a time, not counting those whose requests wait.
@@ -260,8 +260,8 @@ fn is_busy(err: &io::Error) -> bool {
 fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.acl = match options.access {
-        Access::Owner => SessionACL::Owner,
-        Access::All => SessionACL::All,
+        MountAccess::Owner => SessionACL::Owner,
+        MountAccess::All => SessionACL::All,
     };
     config.n_threads = Some(options.threads);
     config.clone_fd = true;
@@ -376,7 +376,7 @@ fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd
     set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
     set("group_id", &rustix::process::getegid().as_raw().to_string())?;
     fsconfig_set_flag(&context, "default_permissions")?;
-    if options.access == Access::All {
+    if options.access == MountAccess::All {
         fsconfig_set_flag(&context, "allow_other")?;
     }
     let of_file_system = [
@@ -417,7 +417,7 @@ fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Resu
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    if options.access == Access::All {
+    if options.access == MountAccess::All {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).expect("no NUL in it");

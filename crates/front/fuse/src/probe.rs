@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use fuser::{KernelConfig, Request};
 use serde::Serialize;
 
-use crate::mount::{self, Access, MountKind, MountOptions};
+use crate::mount::{self, MountAccess, MountKind, MountOptions};
 
 /// The offer of the kernel in `FUSE_INIT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,7 +37,7 @@ pub fn probe_kernel() -> io::Result<KernelFuse> {
     let options = MountOptions {
         kind: MountKind::Pool,
         source: "keepstone-probe".into(),
-        access: Access::Owner,
+        access: MountAccess::Owner,
         flags: mount::MountFlags::NOSUID | mount::MountFlags::NODEV,
         threads: 1,
     };

@@ -17,7 +17,7 @@ use fuser::{
 use vfs::{Caller, Errno, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
-use crate::counters::Op;
+use crate::counters::CountedOp;
 use crate::options::StatsReader;
 use crate::server::Server;
 use crate::workers::begin;
@@ -69,19 +69,21 @@ impl fuser::Filesystem for Server {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         begin!(self, reply, [req, name], lookup(&req, parent, &name, reply));
         if self.is_alias_dir(parent, name) {
-            self.options.counters.count(Op::Lookup);
+            self.options.counters.count(CountedOp::Lookup);
             return reply.entry(&alias::DIR_TTL, &alias::dir_attr(), fuser::Generation(0));
         }
         if self.in_alias_dir(parent).is_some() {
             // The kernel then sends a request to create it.
-            self.options.counters.count(Op::Lookup);
+            self.options.counters.count(CountedOp::Lookup);
             return reply.error(fuser::Errno::ENOENT);
         }
         let now = self.caching();
         let alias = self.announced_in(req, (parent, name));
         let found = match &alias {
-            Some(opening) => self.call(Op::Lookup, |fs| alias::lookup(fs, opening)),
-            None => self.call(Op::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes())),
+            Some(opening) => self.call(CountedOp::Lookup, |fs| alias::lookup(fs, opening)),
+            None => {
+                self.call(CountedOp::Lookup, |fs| fs.lookup(convert::ino(parent), name.as_bytes()))
+            }
         };
         match found {
             Ok(entry) => {
@@ -105,13 +107,13 @@ impl fuser::Filesystem for Server {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         if self.in_alias_dir(ino).is_some() {
-            return self.options.counters.count(Op::Forget);
+            return self.options.counters.count(CountedOp::Forget);
         }
         if let Some(shared) = &self.shared {
             shared.names.forget(ino, nlookup);
         }
         self.holes.forget(convert::ino(ino));
-        let _ = self.call(Op::Forget, |fs| {
+        let _ = self.call(CountedOp::Forget, |fs| {
             fs.forget(convert::ino(ino), nlookup);
             Ok(())
         });
@@ -120,10 +122,10 @@ impl fuser::Filesystem for Server {
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         begin!(self, reply, [req], getattr(&req, ino, _fh, reply));
         if self.in_alias_dir(ino).is_some() {
-            self.options.counters.count(Op::GetAttr);
+            self.options.counters.count(CountedOp::GetAttr);
             return reply.attr(&alias::DIR_TTL, &alias::dir_attr());
         }
-        self.attr(Op::GetAttr, reply, |fs| fs.getattr(convert::ino(ino)));
+        self.attr(CountedOp::GetAttr, reply, |fs| fs.getattr(convert::ino(ino)));
     }
 
     fn setattr(
@@ -163,7 +165,7 @@ impl fuser::Filesystem for Server {
             mtime: mtime.map(convert::set_time),
             ctime: ctime.map(convert::timestamp),
         };
-        self.attr(Op::SetAttr, reply, |fs| {
+        self.attr(CountedOp::SetAttr, reply, |fs| {
             // While it changes a size, the kernel writes no pages back.
             if set.mtime.is_some() && set.size.is_none() {
                 self.write_pages_back(ino);
@@ -183,7 +185,7 @@ impl fuser::Filesystem for Server {
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         begin!(self, reply, [req], readlink(&req, ino, reply));
-        match self.call(Op::ReadLink, |fs| fs.readlink(convert::ino(ino))) {
+        match self.call(CountedOp::ReadLink, |fs| fs.readlink(convert::ino(ino))) {
             Ok(target) => reply.data(&target),
             Err(err) => reply.error(err),
         }
@@ -200,7 +202,7 @@ impl fuser::Filesystem for Server {
         reply: ReplyEntry,
     ) {
         begin!(self, reply, [req, name], mknod(&req, parent, &name, mode, umask, rdev, reply));
-        self.entry(Op::MkNod, reply, (parent, name), |fs| {
+        self.entry(CountedOp::MkNod, reply, (parent, name), |fs| {
             let kind = convert::new_kind(mode, rdev)?;
             let node = NewNode { kind, mode: mode & 0o7777, umask };
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
@@ -218,21 +220,21 @@ impl fuser::Filesystem for Server {
     ) {
         begin!(self, reply, [req, name], mkdir(&req, parent, &name, mode, umask, reply));
         let node = NewNode { kind: NewKind::Dir, mode: mode & 0o7777, umask };
-        self.entry(Op::MkDir, reply, (parent, name), |fs| {
+        self.entry(CountedOp::MkDir, reply, (parent, name), |fs| {
             fs.create(&caller(req), convert::ino(parent), name.as_bytes(), &node)
         });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         begin!(self, reply, [req, name], unlink(&req, parent, &name, reply));
-        self.change_names(Op::Unlink, reply, (parent, name), None, |fs| {
+        self.change_names(CountedOp::Unlink, reply, (parent, name), None, |fs| {
             fs.unlink(convert::ino(parent), name.as_bytes())
         });
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         begin!(self, reply, [req, name], rmdir(&req, parent, &name, reply));
-        self.change_names(Op::RmDir, reply, (parent, name), None, |fs| {
+        self.change_names(CountedOp::RmDir, reply, (parent, name), None, |fs| {
             fs.rmdir(convert::ino(parent), name.as_bytes())
         });
     }
@@ -253,7 +255,7 @@ impl fuser::Filesystem for Server {
         );
         let kind = NewKind::Symlink(target.as_os_str().as_bytes());
         let node = NewNode { kind, mode: 0o777, umask: 0 };
-        self.entry(Op::Symlink, reply, (parent, link_name), |fs| {
+        self.entry(CountedOp::Symlink, reply, (parent, link_name), |fs| {
             fs.create(&caller(req), convert::ino(parent), link_name.as_bytes(), &node)
         });
     }
@@ -274,14 +276,20 @@ impl fuser::Filesystem for Server {
             [req, name, newname],
             rename(&req, parent, &name, newparent, &newname, flags, reply)
         );
-        self.change_names(Op::Rename, reply, (parent, name), Some((newparent, newname)), |fs| {
-            let from = (convert::ino(parent), name.as_bytes());
-            let to = (convert::ino(newparent), newname.as_bytes());
-            match convert::rename_flags(flags)? {
-                (flags, true) => fs.rename_whiteout(&caller(req), from, to, flags),
-                (flags, false) => fs.rename(from, to, flags),
-            }
-        });
+        self.change_names(
+            CountedOp::Rename,
+            reply,
+            (parent, name),
+            Some((newparent, newname)),
+            |fs| {
+                let from = (convert::ino(parent), name.as_bytes());
+                let to = (convert::ino(newparent), newname.as_bytes());
+                match convert::rename_flags(flags)? {
+                    (flags, true) => fs.rename_whiteout(&caller(req), from, to, flags),
+                    (flags, false) => fs.rename(from, to, flags),
+                }
+            },
+        );
     }
 
     fn link(
@@ -293,14 +301,14 @@ impl fuser::Filesystem for Server {
         reply: ReplyEntry,
     ) {
         begin!(self, reply, [req, newname], link(&req, ino, newparent, &newname, reply));
-        self.entry(Op::Link, reply, (newparent, newname), |fs| {
+        self.entry(CountedOp::Link, reply, (newparent, newname), |fs| {
             fs.link(convert::ino(ino), convert::ino(newparent), newname.as_bytes())
         });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         begin!(self, reply, [req], open(&req, ino, flags, reply));
-        self.options.counters.count(Op::Open);
+        self.options.counters.count(CountedOp::Open);
         if self.options.caching.skip_opens {
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -332,7 +340,7 @@ impl fuser::Filesystem for Server {
                 buf.resize(size, 0);
             }
             let ino = convert::ino(ino);
-            let read = self.call(Op::Read, |fs| {
+            let read = self.call(CountedOp::Read, |fs| {
                 // A read by a call has an owner, a read of pages has none.
                 if lock_owner.is_none() {
                     self.check_page(ino, fh, false)?;
@@ -376,7 +384,7 @@ impl fuser::Filesystem for Server {
             write(&req, ino, fh, offset, &data, write_flags, flags, _lock_owner, reply)
         );
         let ino = convert::ino(ino);
-        let written = self.call(Op::Write, |fs| {
+        let written = self.call(CountedOp::Write, |fs| {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_privileges(fs, ino)?;
             }
@@ -418,7 +426,7 @@ impl fuser::Filesystem for Server {
     ) {
         // The kernel still writes mapped pages back at the point where it would have sent the
         // request.
-        self.never_again(Op::Flush, reply);
+        self.never_again(CountedOp::Flush, reply);
     }
 
     fn release(
@@ -431,7 +439,7 @@ impl fuser::Filesystem for Server {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.options.counters.count(Op::Release);
+        self.options.counters.count(CountedOp::Release);
         self.end_use(ino, fh);
         reply.ok();
     }
@@ -445,12 +453,12 @@ impl fuser::Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         begin!(self, reply, [req], fsync(&req, ino, _fh, _datasync, reply));
-        self.sync(Op::FSync, ino, reply);
+        self.sync(CountedOp::FSync, ino, reply);
     }
 
     fn opendir(&self, req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         begin!(self, reply, [req], opendir(&req, _ino, _flags, reply));
-        self.options.counters.count(Op::OpenDir);
+        self.options.counters.count(CountedOp::OpenDir);
         let now = self.caching();
         if !now.keep_cache {
             reply.opened(FileHandle(0), FopenFlags::empty());
@@ -474,10 +482,10 @@ impl fuser::Filesystem for Server {
     ) {
         begin!(self, reply, [req], readdir(&req, ino, _fh, offset, reply));
         if self.in_alias_dir(ino).is_some() {
-            self.options.counters.count(Op::ReadDir);
+            self.options.counters.count(CountedOp::ReadDir);
             return reply.ok();
         }
-        let listed = self.call(Op::ReadDir, |fs| {
+        let listed = self.call(CountedOp::ReadDir, |fs| {
             fs.readdir(convert::ino(ino), offset, &mut |entry| {
                 let name = OsStr::from_bytes(entry.name);
                 let kind = convert::file_type(entry.kind);
@@ -500,11 +508,11 @@ impl fuser::Filesystem for Server {
     ) {
         begin!(self, reply, [req], readdirplus(&req, ino, _fh, offset, reply));
         if self.in_alias_dir(ino).is_some() {
-            self.options.counters.count(Op::ReadDirPlus);
+            self.options.counters.count(CountedOp::ReadDirPlus);
             return reply.ok();
         }
         let now = self.caching();
-        let listed = self.call(Op::ReadDirPlus, |fs| {
+        let listed = self.call(CountedOp::ReadDirPlus, |fs| {
             let note = |name: &OsStr, found| self.note_name(ino, name, found);
             listing::add_entries(fs, (convert::ino(ino), offset), &now.ttl, &note, &mut reply)
         });
@@ -523,12 +531,12 @@ impl fuser::Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         begin!(self, reply, [req], fsyncdir(&req, ino, _fh, _datasync, reply));
-        self.sync(Op::FSyncDir, ino, reply);
+        self.sync(CountedOp::FSyncDir, ino, reply);
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         begin!(self, reply, [req], statfs(&req, _ino, reply));
-        match self.call(Op::StatFs, |fs| Ok(fs.statfs())) {
+        match self.call(CountedOp::StatFs, |fs| Ok(fs.statfs())) {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.blocks_free,
@@ -561,7 +569,7 @@ impl fuser::Filesystem for Server {
         );
         let computed = self.stats_of(ino, name).is_some();
         let ino = convert::ino(ino);
-        self.empty(Op::SetXattr, reply, |fs| {
+        self.empty(CountedOp::SetXattr, reply, |fs| {
             if computed {
                 return Err(Errno::PERM);
             }
@@ -580,7 +588,7 @@ impl fuser::Filesystem for Server {
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         begin!(self, reply, [req, name], getxattr(&req, ino, &name, size, reply));
         let reader = StatsReader::of(req.uid());
-        let value = self.call(Op::GetXattr, |fs| match self.stats_of(ino, name) {
+        let value = self.call(CountedOp::GetXattr, |fs| match self.stats_of(ino, name) {
             Some(stats) => Ok(stats(reader)),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
             None => {
@@ -596,7 +604,7 @@ impl fuser::Filesystem for Server {
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         begin!(self, reply, [req], listxattr(&req, ino, size, reply));
-        match self.call(Op::ListXattr, |fs| fs.listxattr(convert::ino(ino))) {
+        match self.call(CountedOp::ListXattr, |fs| fs.listxattr(convert::ino(ino))) {
             Ok(names) => {
                 // Like the kernel's own file systems: only the superuser sees trusted names.
                 let visible = |name: &&Vec<u8>| req.uid() == 0 || !name.starts_with(b"trusted.");
@@ -610,7 +618,7 @@ impl fuser::Filesystem for Server {
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         begin!(self, reply, [req, name], removexattr(&req, ino, &name, reply));
         let computed = self.stats_of(ino, name).is_some();
-        self.empty(Op::RemoveXattr, reply, |fs| {
+        self.empty(CountedOp::RemoveXattr, reply, |fs| {
             if computed {
                 return Err(Errno::PERM);
             }
@@ -685,7 +693,7 @@ impl fuser::Filesystem for Server {
     ) {
         begin!(self, reply, [req], poll(&req, _ino, _fh, _ph, _events, _flags, reply));
         // The kernel then answers itself: a file is always ready.
-        self.options.counters.count(Op::Poll);
+        self.options.counters.count(CountedOp::Poll);
         reply.error(fuser::Errno::ENOSYS);
     }
 
@@ -701,7 +709,7 @@ impl fuser::Filesystem for Server {
     ) {
         begin!(self, reply, [req], fallocate(&req, ino, _fh, offset, length, mode, reply));
         let ino = convert::ino(ino);
-        self.empty(Op::Fallocate, reply, |fs| {
+        self.empty(CountedOp::Fallocate, reply, |fs| {
             let mode = convert::fallocate(mode)?;
             self.drop_privileges_for(fs, req, ino)?;
             fs.fallocate(ino, mode, offset, length)?;
@@ -720,7 +728,7 @@ impl fuser::Filesystem for Server {
         reply: ReplyLseek,
     ) {
         begin!(self, reply, [req], lseek(&req, ino, _fh, offset, whence, reply));
-        let found = self.call(Op::Lseek, |fs| {
+        let found = self.call(CountedOp::Lseek, |fs| {
             let whence = convert::seek(whence)?;
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
             let hears_opens = !self.options.caching.skip_opens;
@@ -754,7 +762,7 @@ impl fuser::Filesystem for Server {
             )
         );
         let to = convert::ino(ino_out);
-        let copied = self.call(Op::CopyFileRange, |fs| {
+        let copied = self.call(CountedOp::CopyFileRange, |fs| {
             if !flags.is_empty() {
                 return Err(Errno::INVAL);
             }

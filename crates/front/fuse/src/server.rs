@@ -15,7 +15,7 @@ use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino, Right
 
 use crate::alias;
 use crate::convert;
-use crate::counters::Op;
+use crate::counters::CountedOp;
 use crate::holes::Holes;
 use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
@@ -168,7 +168,7 @@ impl Server {
     /// Counts the request and calls the engine; a panic becomes `EIO`.
     pub(crate) fn call<T>(
         &self,
-        op: Op,
+        op: CountedOp,
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<T>,
     ) -> Result<T, fuser::Errno> {
         self.options.counters.count(op);
@@ -187,7 +187,7 @@ impl Server {
 
     pub(crate) fn entry(
         &self,
-        op: Op,
+        op: CountedOp,
         reply: ReplyEntry,
         (parent, name): (INodeNo, &OsStr),
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<Entry>,
@@ -231,7 +231,7 @@ impl Server {
     /// the pool change. But it may know the inodes of `name` and `onto` by other names, too.
     pub(crate) fn change_names(
         &self,
-        op: Op,
+        op: CountedOp,
         reply: ReplyEmpty,
         name: (INodeNo, &OsStr),
         onto: Option<(INodeNo, &OsStr)>,
@@ -266,7 +266,7 @@ impl Server {
 
     pub(crate) fn attr(
         &self,
-        op: Op,
+        op: CountedOp,
         reply: ReplyAttr,
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<vfs::Attr>,
     ) {
@@ -286,7 +286,7 @@ impl Server {
 
     pub(crate) fn empty(
         &self,
-        op: Op,
+        op: CountedOp,
         reply: ReplyEmpty,
         f: impl FnOnce(&dyn FileSystem) -> vfs::Result<()>,
     ) {
@@ -338,12 +338,12 @@ impl Server {
 
     /// Answers `ENOSYS` to a request whose answer would always be "nothing to do": the kernel
     /// remembers that and stops asking.
-    pub(crate) fn never_again(&self, op: Op, reply: ReplyEmpty) {
+    pub(crate) fn never_again(&self, op: CountedOp, reply: ReplyEmpty) {
         self.options.counters.count(op);
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    pub(crate) fn sync(&self, op: Op, ino: INodeNo, reply: ReplyEmpty) {
+    pub(crate) fn sync(&self, op: CountedOp, ino: INodeNo, reply: ReplyEmpty) {
         if self.fs.durability() == Durability::OnReturn {
             self.never_again(op, reply);
         } else {
@@ -507,7 +507,7 @@ impl Server {
         command: u32,
         argument: &[u8],
     ) -> Result<Credit, fuser::Errno> {
-        self.call(Op::Ioctl, |fs| {
+        self.call(CountedOp::Ioctl, |fs| {
             let is_it = command == Announcement::COMMAND;
             let announced =
                 Announcement::from_bytes(argument).filter(|_| is_it).ok_or(Errno::NOTTY)?;

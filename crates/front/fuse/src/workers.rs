@@ -50,8 +50,8 @@ type Job = Box<dyn FnOnce(&Server) + Send>;
 pub(crate) struct Workers {
     /// Number of threads that serve at a time.
     serving: usize,
-    slots: Box<[Slot]>,
-    state: Mutex<State>,
+    slots: Box<[WorkerSlot]>,
+    state: Mutex<WorkersState>,
     unparked: Condvar,
     /// Wakes the monitor.
     awake: Condvar,
@@ -65,7 +65,7 @@ pub(crate) struct Workers {
 /// The state of one thread.
 #[derive(Default)]
 #[repr(align(64))]
-struct Slot {
+struct WorkerSlot {
     /// Odd while it has a request.
     count: AtomicU64,
     uid: AtomicU32,
@@ -74,7 +74,7 @@ struct Slot {
 }
 
 #[derive(Default)]
-struct State {
+struct WorkersState {
     /// Slots that have a thread.
     threads: usize,
     parked: usize,
@@ -135,7 +135,7 @@ impl Workers {
 
     /// Makes the state for `serving` threads that serve at a time.
     pub fn new(serving: usize) -> Arc<Self> {
-        let slots = (0..serving + WAITING_MAX).map(|_| Slot::default()).collect();
+        let slots = (0..serving + WAITING_MAX).map(|_| WorkerSlot::default()).collect();
         Arc::new(Self {
             serving,
             slots,
@@ -243,7 +243,7 @@ impl Workers {
     }
 
     /// Takes a request that was put off and may begin now.
-    fn next_job(&self, state: &mut State) -> Option<Job> {
+    fn next_job(&self, state: &mut WorkersState) -> Option<Job> {
         let uid = *state.put_off.keys().find(|uid| self.admits(**uid))?;
         let put_off = state.put_off.get_mut(&uid)?;
         let (bytes, job) = put_off.jobs.pop_front()?;
@@ -271,7 +271,7 @@ impl Workers {
     }
 
     /// Updates the flags that threads read without the lock.
-    fn note(&self, state: &State) {
+    fn note(&self, state: &WorkersState) {
         self.is_surplus.store(state.active() > self.serving && !state.has_ended, SeqCst);
         self.is_slow.store(state.waiting > 0 || !state.put_off.is_empty(), SeqCst);
     }
@@ -305,7 +305,7 @@ impl Workers {
 
     /// Finds requests that have not ended since the last look. Returns whether anything has
     /// changed, and the number of new ones.
-    fn look(&self, state: &mut State, seen: &mut [u64]) -> (bool, usize) {
+    fn look(&self, state: &mut WorkersState, seen: &mut [u64]) -> (bool, usize) {
         let (mut has_changed, mut new) = (false, 0);
         for (slot, seen) in self.slots.iter().zip(seen) {
             let count = slot.count.load(SeqCst);
@@ -332,12 +332,12 @@ impl Workers {
         self.awake.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WorkersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl WorkersState {
     /// Returns the number of known threads that serve, including those that are about to be
     /// unparked.
     fn active(&self) -> usize {

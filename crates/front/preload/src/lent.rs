@@ -76,10 +76,10 @@ fn file_of(fs: &dyn Engine) -> Result<PoolFile> {
 
 /// The memory that is lent of one file.
 #[derive(Default)]
-pub struct Lent(Mutex<State>);
+pub struct Lent(Mutex<LentState>);
 
 #[derive(Default)]
-struct State {
+struct LentState {
     /// Number of loans for reading.
     readers: usize,
     /// The window that serves new readers, and former ones that may still be read.
@@ -179,7 +179,7 @@ impl Lent {
     }
 }
 
-impl State {
+impl LentState {
     /// Returns the bytes in the window, after making a new window if it does not cover them.
     fn window(&mut self, fs: &dyn Engine, ino: Ino, range: &Range<u64>) -> Result<(usize, usize)> {
         if !self.window.as_ref().is_some_and(|window| window.covers(range)) {

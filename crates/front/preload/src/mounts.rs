@@ -28,7 +28,7 @@ pub fn is_served_device(dev: u64) -> bool {
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
 /// The mounts that exist when the process starts.
-pub struct Found {
+pub struct FoundMount {
     pub pools: Vec<PoolMount>,
     /// Whether there are caches.
     pub caches: bool,
@@ -36,13 +36,13 @@ pub struct Found {
 
 /// Finds the mounts: takes the list of `keepstone run` if it made one, else reads the kernel's
 /// table.
-pub fn find() -> Found {
+pub fn find() -> FoundMount {
     is_another_newest();
     let announced = environment::variable(c"KEEPSTONE_MOUNTS").map(CStr::to_bytes);
     let are_caches = environment::is_set(c"KEEPSTONE_CACHES");
     match announced.and_then(PoolMount::announced) {
-        Some(pools) => Found { pools, caches: are_caches },
-        None => Found { pools: in_table(), caches: are_caches || is_cache_in_table() },
+        Some(pools) => FoundMount { pools, caches: are_caches },
+        None => FoundMount { pools: in_table(), caches: are_caches || is_cache_in_table() },
     }
 }
 

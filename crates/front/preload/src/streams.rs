@@ -42,7 +42,7 @@ struct Stream {
     /// The descriptor's offset, if it is known; negative: it is not.
     offset: off_t,
     more: [usize; 8],
-    table: *const Table,
+    table: *const StreamTable,
 }
 
 const _: () = assert!(std::mem::offset_of!(Stream, fd) == 112);
@@ -56,7 +56,7 @@ const NOT_CANCELLED: c_int = 2;
 
 /// The operations of a kind of stream.
 #[repr(C)]
-struct Table {
+struct StreamTable {
     other: [usize; 14],
     places: [AtomicPtr<c_void>; PLACES],
     more: [usize; 2],
@@ -154,7 +154,7 @@ fn change_tables() -> Option<()> {
     for name in TABLES {
         // SAFETY: glibc's object of that name is a table of operations, never freed; its contents
         // are compared.
-        let table = unsafe { symbol(name)?.cast::<Table>().as_ref()? };
+        let table = unsafe { symbol(name)?.cast::<StreamTable>().as_ref()? };
         let mut places = table.places.iter().zip(ORIGINALS.iter().zip(ours));
         let is_known = places.all(|(place, (original, ours))| {
             let now = place.load(Acquire);
@@ -170,9 +170,9 @@ fn change_tables() -> Option<()> {
 
 /// Changes a table. It must lie in memory that is protected once its object is loaded. (Anywhere
 /// else, the other contents of its pages would be unknown.)
-fn change(table: &'static Table, ours: &[*mut c_void; PLACES]) -> Option<()> {
+fn change(table: &'static StreamTable, ours: &[*mut c_void; PLACES]) -> Option<()> {
     let start = std::ptr::from_ref(table) as usize;
-    let pages = pages_of(start..start + size_of::<Table>());
+    let pages = pages_of(start..start + size_of::<StreamTable>());
     if !is_protected(&pages) {
         return None;
     }

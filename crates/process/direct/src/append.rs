@@ -9,8 +9,8 @@
 use crate::calls::{Call, PoolUse};
 use crate::delegation::may_use;
 use crate::descriptions::Description;
-use crate::epoch::Inside;
-use crate::file::{Kind, MAPPABLE_BYTES};
+use crate::epoch::InsideEpoch;
+use crate::file::{FileSystemKind, MAPPABLE_BYTES};
 use crate::parts::{self, NO_PARTS, Parts};
 use crate::position::OffsetOwner;
 use crate::table::borrow;
@@ -59,7 +59,7 @@ impl Direct {
     ) -> Answer<usize> {
         let mut pool = PoolUse::default();
         while self.is_served(fd, parts.len) {
-            let Some(inside) = Inside::enter() else { break };
+            let Some(inside) = InsideEpoch::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             let is_ours = !pool.is_given_up
                 && parts.fit_pool()
@@ -104,7 +104,7 @@ impl Direct {
 /// only if others may have written without it.
 fn ask(fd: i32, description: &Description, call: &Call) -> Result<usize, Errno> {
     let mut locked = description.position.lock();
-    if description.file().kind() == Kind::Cached {
+    if description.file().kind() == FileSystemKind::Cached {
         look_for_size(fd);
     }
     let result = call.ask();

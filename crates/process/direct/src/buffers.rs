@@ -9,7 +9,7 @@ use crate::Direct;
 use crate::calls::{ask_below, stale_at};
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry};
 use crate::descriptions::READS;
-use crate::epoch::Inside;
+use crate::epoch::InsideEpoch;
 use crate::file::MAPPABLE_BYTES;
 use crate::table::borrow;
 use std::sync::atomic::Ordering::*;
@@ -33,7 +33,7 @@ impl Direct {
         let at = (offset % CHUNK_BYTES) as usize;
         self.look_now(fd);
         for _ in 0..3 {
-            let inside = Inside::enter().ok_or(Errno::NOTSUP)?;
+            let inside = InsideEpoch::enter().ok_or(Errno::NOTSUP)?;
             let (_, description) = self.get(fd).ok_or(Errno::NOTSUP)?;
             if !description.is(READS) {
                 return Err(Errno::BADF);

@@ -6,8 +6,8 @@ use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
 use crate::copy::{self, Copier};
 use crate::delegation::{self, By, Hurdle};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
-use crate::epoch::Inside;
-use crate::file::{File, Kind, MAPPABLE_BYTES};
+use crate::epoch::InsideEpoch;
+use crate::file::{File, FileSystemKind, MAPPABLE_BYTES};
 use crate::parts::{self, COPY_BYTES_MAX, NO_PARTS, Parts};
 use crate::position::{Locked, OFFSET_END, OffsetOwner};
 use crate::table::borrow;
@@ -79,7 +79,7 @@ impl PoolUse {
 }
 
 /// A way to serve a range.
-enum Plan<'c> {
+enum TransferPlan<'c> {
     /// Copy: here, if it lies in one chunk.
     Copy(Option<&'c Chunk>),
     /// Map this chunk first.
@@ -265,7 +265,7 @@ impl Direct {
     ) -> Answer<usize> {
         let (mut maps, mut pool) = (0, PoolUse::default());
         while self.is_served(fd, stored::<W>(parts)) {
-            let Some(inside) = Inside::enter() else { break };
+            let Some(inside) = InsideEpoch::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
             let position = &description.position;
             let owner = if MOVES { position.get() } else { OffsetOwner::Ours(at as u64) };
@@ -283,7 +283,7 @@ impl Direct {
                 OffsetOwner::Ours(offset) => offset,
             };
             match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
-                Plan::Delegated(by) => {
+                TransferPlan::Delegated(by) => {
                     let mut locked = MOVES.then(|| position.lock());
                     if has_moved(&locked, offset) {
                         continue;
@@ -301,14 +301,14 @@ impl Direct {
                         }
                     }
                 }
-                Plan::Ask(why)
+                TransferPlan::Ask(why)
                     if pool.may_ask()
                         && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
                 {
                     drop(inside);
                     self.delegate(fd, !W);
                 }
-                Plan::Copy(chunk) => {
+                TransferPlan::Copy(chunk) => {
                     let end = offset + parts.len as u64;
                     if MOVES && !position.advance(offset, end) {
                         continue;
@@ -323,11 +323,11 @@ impl Direct {
                     }
                     return Answer::Asked(result);
                 }
-                Plan::Map(index) => {
+                TransferPlan::Map(index) => {
                     drop(inside);
                     maps = if self.map(fd, index, W) { maps + 1 } else { MAPS_MAX };
                 }
-                Plan::Ask(why) => {
+                TransferPlan::Ask(why) => {
                     let mut locked = MOVES.then(|| position.lock());
                     if has_moved(&locked, offset) {
                         continue;
@@ -346,14 +346,14 @@ impl Direct {
     #[inline]
     fn copy<const W: bool>(
         &self,
-        inside: &Inside,
+        inside: &InsideEpoch,
         description: &Description,
         chunk: Option<&Chunk>,
         offset: u64,
         parts: &Parts<'_>,
     ) -> bool {
         let file = description.file();
-        let is_durable = W && file.kind() == Kind::Dax;
+        let is_durable = W && file.kind() == FileSystemKind::Dax;
         let copier = if is_durable { self.config.durable } else { libc::memcpy as Copier };
         match (chunk, parts.parts) {
             (Some(chunk), [part]) => {
@@ -373,30 +373,30 @@ impl Direct {
         parts: &Parts<'_>,
         may_map: bool,
         not_in_pool: bool,
-    ) -> Plan<'d> {
+    ) -> TransferPlan<'d> {
         let len = parts.len;
         if let Some(by) = delegation::may_use::<W>(description)
             && !not_in_pool
             && parts.fit_pool()
             && offset < MAPPABLE_BYTES
         {
-            return Plan::Delegated(by);
+            return TransferPlan::Delegated(by);
         }
         let how = if W { WRITES } else { READS };
         let refused = !description.is(how)
             || len.wrapping_sub(1) >= COPY_BYTES_MAX
             || offset >= MAPPABLE_BYTES - COPY_BYTES_MAX as u64;
         if refused {
-            return Plan::Ask(Why::Other);
+            return TransferPlan::Ask(Why::Other);
         }
         let file = description.file();
         let end = offset + len as u64;
         // direct-C1: the page of the witness.
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
-            return Plan::Ask(Why::Size);
+            return TransferPlan::Ask(Why::Size);
         }
         if !W && let Some(now) = stale_at(file) {
-            return Plan::Ask(Why::Tick(now));
+            return TransferPlan::Ask(Why::Tick(now));
         }
         let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
         let chunk = if at + len <= CHUNK_BYTES as usize {
@@ -410,14 +410,14 @@ impl Direct {
         };
         if W {
             if end > self.file_size_max.load(Relaxed) {
-                return Plan::Ask(Why::Other);
+                return TransferPlan::Ask(Why::Other);
             }
             let tick = self.tick();
             if !file.is_stamped(tick, self.generation.load(Relaxed)) {
-                return Plan::Ask(Why::Tick(tick));
+                return TransferPlan::Ask(Why::Tick(tick));
             }
         }
-        Plan::Copy(chunk)
+        TransferPlan::Copy(chunk)
     }
 
     /// As [`chunk`](Self::chunk), for a range in several chunks.
@@ -428,7 +428,7 @@ impl Direct {
         offset: u64,
         len: usize,
         may_map: bool,
-    ) -> Result<Option<&'f Chunk>, Plan<'f>> {
+    ) -> Result<Option<&'f Chunk>, TransferPlan<'f>> {
         for (index, at, len) in pieces(offset, len) {
             self.chunk::<W>(file, index, at, len, may_map)?;
         }
@@ -454,12 +454,12 @@ impl Direct {
         at: usize,
         len: usize,
         may_map: bool,
-    ) -> Result<&'f Chunk, Plan<'f>> {
-        let map = || if may_map { Plan::Map(index) } else { Plan::Ask(Why::Other) };
+    ) -> Result<&'f Chunk, TransferPlan<'f>> {
+        let map = || if may_map { TransferPlan::Map(index) } else { TransferPlan::Ask(Why::Other) };
         let Some(entry) = file.entry(index) else { return Err(map()) };
         match Entry::of(entry.load(Acquire)) {
             Entry::Mapped(chunk) if W && !chunk.is_writable() => Err(map()),
-            Entry::Mapped(chunk) if !chunk.has(at, len) => Err(Plan::Ask(Why::Hole)),
+            Entry::Mapped(chunk) if !chunk.has(at, len) => Err(TransferPlan::Ask(Why::Hole)),
             Entry::Mapped(chunk) => {
                 chunk.touch();
                 Ok(chunk)
@@ -467,7 +467,11 @@ impl Direct {
             Entry::Heat(_) => {
                 let enough = self.config.map_after;
                 let more = file.evidence(index * CHUNK_BYTES + at as u64, len, enough);
-                Err(if Entry::heat(entry, more) >= enough { map() } else { Plan::Ask(Why::Other) })
+                Err(if Entry::heat(entry, more) >= enough {
+                    map()
+                } else {
+                    TransferPlan::Ask(Why::Other)
+                })
             }
         }
     }
@@ -523,7 +527,7 @@ impl Direct {
 
     /// `lseek`.
     pub fn lseek(&self, fd: i32, offset: off_t, whence: c_int) -> Answer<off_t> {
-        let Some(_inside) = Inside::enter() else { return Answer::Kernel };
+        let Some(_inside) = InsideEpoch::enter() else { return Answer::Kernel };
         let Some((_, description)) = self.get(fd) else { return Answer::Kernel };
         loop {
             let owner = description.position.get();
@@ -561,7 +565,7 @@ impl Direct {
 
     /// Lends offsets to the kernel for one call, until the result is dropped.
     pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
-        let inside = Inside::enter()?;
+        let inside = InsideEpoch::enter()?;
         let [a, b] = fds.map(|fd| self.get(fd));
         let same = a.map(|(index, _)| index) == b.map(|(index, _)| index);
         let lend = |fd, (_, description): (u32, &'_ Description)| {
@@ -580,7 +584,7 @@ impl Direct {
 /// A loan of offsets that the kernel moves; see [`Direct::lend`].
 pub struct Lent<'d> {
     _locked: [Option<Locked<'d>>; 2],
-    _inside: Inside,
+    _inside: InsideEpoch,
 }
 
 /// Returns the time of the kernel's coarse clock, in ns.
@@ -596,7 +600,7 @@ fn coarse_now() -> u64 {
 /// valid again (direct-C5).
 #[inline]
 pub(super) fn stale_at(file: &File) -> Option<u64> {
-    if file.kind() != Kind::Cached {
+    if file.kind() != FileSystemKind::Cached {
         return None;
     }
     let now = coarse_now();
@@ -645,7 +649,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
 }
 
 fn copy_pieces<const W: bool>(
-    inside: &Inside,
+    inside: &InsideEpoch,
     file: &File,
     offset: u64,
     parts: &Parts<'_>,
@@ -671,7 +675,7 @@ fn copy_pieces<const W: bool>(
 /// Copies a range within a chunk.
 #[inline]
 fn copy_piece<const W: bool>(
-    inside: &Inside,
+    inside: &InsideEpoch,
     chunk: &Chunk,
     at: usize,
     program: *mut u8,

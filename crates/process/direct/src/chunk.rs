@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::file::Kind;
+use crate::file::FileSystemKind;
 use crate::slab::Zeroed;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -47,15 +47,17 @@ impl Chunk {
     pub fn map(
         &self,
         fd: rustix::fd::BorrowedFd<'_>,
-        kind: Kind,
+        kind: FileSystemKind,
         index: u64,
         writable: bool,
     ) -> Result<(), Errno> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // Stores to DAX must be durable by flushing alone, or the kernel refuses the mapping.
         let flags = match kind {
-            Kind::Dax if writable => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            Kind::Dax | Kind::Tmpfs | Kind::Cached => MapFlags::SHARED,
+            FileSystemKind::Dax if writable => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            FileSystemKind::Dax | FileSystemKind::Tmpfs | FileSystemKind::Cached => {
+                MapFlags::SHARED
+            }
         };
         let offset = index * CHUNK_BYTES;
         // SAFETY: a new mapping, which only `copy` touches.
@@ -66,9 +68,9 @@ impl Chunk {
         self.writable.store(writable, Relaxed);
         self.used.store(true, Relaxed);
         self.misses.store(0, Relaxed);
-        let present = if kind == Kind::Tmpfs { 0 } else { u64::MAX };
+        let present = if kind == FileSystemKind::Tmpfs { 0 } else { u64::MAX };
         self.present.iter().for_each(|word| word.store(present, Relaxed));
-        if kind == Kind::Tmpfs {
+        if kind == FileSystemKind::Tmpfs {
             self.look(0, PAGES - 1);
         }
         Ok(())

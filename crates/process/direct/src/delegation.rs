@@ -12,8 +12,8 @@
 #![allow(unsafe_code)]
 
 use crate::descriptions::{Description, READS, STORES};
-use crate::epoch::Inside;
-use crate::file::{File, Kind};
+use crate::epoch::InsideEpoch;
+use crate::file::{File, FileSystemKind};
 use crate::parts::Parts;
 use crate::slab::reserve;
 use crate::table::borrow;
@@ -309,7 +309,7 @@ impl Direct {
     #[inline]
     pub(crate) fn by_delegation<const W: bool>(
         &self,
-        inside: &Inside,
+        inside: &InsideEpoch,
         (fd, description): (i32, &Description),
         by: By,
         offset: u64,
@@ -348,7 +348,7 @@ impl Direct {
     #[inline]
     pub(crate) fn append_by_delegation(
         &self,
-        inside: &Inside,
+        inside: &InsideEpoch,
         (fd, description): (i32, &Description),
         by: By,
         parts: &Parts<'_>,
@@ -390,7 +390,7 @@ impl Direct {
 
     /// Returns the bytes to write as one slice; `None` if one of them is inaccessible.
     #[inline]
-    fn data<'i>(&self, inside: &'i Inside, parts: &Parts<'i>) -> Option<&'i [u8]> {
+    fn data<'i>(&self, inside: &'i InsideEpoch, parts: &Parts<'i>) -> Option<&'i [u8]> {
         let Some(part) = parts.only() else { return parts.gather(inside) };
         let (at, len) = (part.iov_base.cast::<u8>(), part.iov_len);
         // SAFETY: in a pool, direct-C2 does not hold: bad buffers are found beforehand.
@@ -404,7 +404,7 @@ impl Direct {
     #[inline]
     fn read_into(
         &self,
-        inside: &Inside,
+        inside: &InsideEpoch,
         parts: &Parts<'_>,
         read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
     ) -> Option<Result<usize, Errno>> {
@@ -427,13 +427,14 @@ impl Direct {
         let delegated = &file.delegated;
         let wants =
             || if W { description.is(STORES) && delegated.is_wanted(len) } else { is_asking };
-        file.kind() == Kind::Cached && (delegated.asking.is_taken() || wants())
+        file.kind() == FileSystemKind::Cached && (delegated.asking.is_taken() || wants())
     }
 
     /// Asks for a delegation; with `only_joins`, for one that exists. The caller is outside.
     #[cold]
     pub(crate) fn delegate(&self, fd: i32, only_joins: bool) {
-        let Some(file) = Inside::enter().and_then(|_inside| Some(self.get(fd)?.1.file())) else {
+        let Some(file) = InsideEpoch::enter().and_then(|_inside| Some(self.get(fd)?.1.file()))
+        else {
             return;
         };
         // Other calls wait until the result is known.
@@ -452,7 +453,7 @@ impl Direct {
         }
         let by = told.ok().and_then(|len| self.parse(text.get(..len)?, device));
         let held = self.hold();
-        let Some(_inside) = Inside::enter() else { return };
+        let Some(_inside) = InsideEpoch::enter() else { return };
         let Some((_, description)) = self.get(fd) else { return };
         let delegated = &description.file().delegated;
         match by {
@@ -534,7 +535,7 @@ impl Direct {
         change: impl FnOnce(&Delegated, &Held<'_>) -> T,
     ) -> Option<T> {
         let held = self.hold();
-        let _inside = Inside::enter()?;
+        let _inside = InsideEpoch::enter()?;
         let delegated = &self.get(fd)?.1.file().delegated;
         let is_same = delegated.get().is_some_and(|now| now.number == by.number);
         is_same.then(|| change(delegated, &held))
@@ -544,7 +545,7 @@ impl Direct {
     /// last time if these follow the last ones, else 0. They count as changed even if they are not
     /// written to.
     fn ahead(&self, fd: i32, blocks: &Range<u64>) -> Option<u64> {
-        let _inside = Inside::enter()?;
+        let _inside = InsideEpoch::enter()?;
         let Delegated { expected, ahead, .. } = &self.get(fd)?.1.file().delegated;
         let follows = (blocks.start..=blocks.end).contains(&expected.load(Relaxed));
         let next = if follows { (ahead.load(Relaxed) * 2).clamp(1, AHEAD) } else { 0 };
@@ -558,9 +559,9 @@ impl Direct {
     #[cold]
     pub fn mapping(&self, fd: i32) {
         self.look_now(fd);
-        let delegated = Inside::enter().and_then(|_inside| {
+        let delegated = InsideEpoch::enter().and_then(|_inside| {
             let file = self.get(fd)?.1.file();
-            (file.kind() == Kind::Cached).then_some(&file.delegated)
+            (file.kind() == FileSystemKind::Cached).then_some(&file.delegated)
         });
         let Some(delegated) = delegated else { return };
         delegated.note_mapping();
@@ -572,7 +573,7 @@ impl Direct {
     /// Prepares for a read by the kernel up to the end that it knows, which may not be the end of a
     /// delegated file. The caller is outside.
     pub fn read_by_kernel(&self, fd: i32) {
-        let is_delegated = Inside::enter().is_some_and(|_inside| {
+        let is_delegated = InsideEpoch::enter().is_some_and(|_inside| {
             let found = self.get(fd);
             found.is_some_and(|(_, description)| description.file().delegated.get().is_some())
         });
@@ -584,7 +585,7 @@ impl Direct {
     /// Whether nothing of a descriptor's file has to be synced, because all its writes were durable
     /// when they returned.
     pub fn is_synced(&self, fd: i32) -> bool {
-        let Some(_inside) = Inside::enter() else { return false };
+        let Some(_inside) = InsideEpoch::enter() else { return false };
         let Some((_, description)) = self.get(fd) else { return false };
         description.file().delegated.get().is_some_and(|by| self.pool_if_valid(by).is_some())
     }
@@ -617,5 +618,5 @@ fn refused(file: &File, by: By, err: Errno) -> Hurdle {
 pub fn may_use<const W: bool>(description: &Description) -> Option<By> {
     let file: &File = description.file();
     let is_open = description.is(if W { STORES } else { READS });
-    if is_open && file.kind() == Kind::Cached { file.delegated.get() } else { None }
+    if is_open && file.kind() == FileSystemKind::Cached { file.delegated.get() } else { None }
 }

@@ -100,11 +100,11 @@ fn slots() -> impl Iterator<Item = &'static ThreadState> {
 }
 
 /// A token: the thread is inside until this is dropped.
-pub struct Inside {
+pub struct InsideEpoch {
     pub slot: &'static ThreadState,
 }
 
-impl Inside {
+impl InsideEpoch {
     /// Enters; `None` if there is no memory for a new thread.
     #[inline]
     pub fn enter() -> Option<Self> {
@@ -117,7 +117,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InsideEpoch {
     #[inline]
     fn drop(&mut self) {
         self.slot.seat.leave();
@@ -188,7 +188,7 @@ mod tests {
         let (ends, end) = mpsc::channel::<()>();
         let (went, wait) = mpsc::channel();
         std::thread::spawn(move || {
-            drop(Inside::enter().unwrap());
+            drop(InsideEpoch::enter().unwrap());
             went.send(()).unwrap();
             let _ = end.recv();
         });

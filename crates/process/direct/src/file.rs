@@ -15,7 +15,7 @@ pub const MAPPABLE_BYTES: u64 = LEAVES as u64 * 512 * CHUNK_BYTES;
 /// The kind of file system of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
+pub enum FileSystemKind {
     Tmpfs,
     /// The kernel's page tables lead to persistent memory (`STATX_ATTR_DAX`).
     Dax,
@@ -67,7 +67,7 @@ unsafe impl Zeroed for File {}
 
 impl File {
     /// Starts over with another inode. No other thread knows the place, or direct-E1.
-    pub fn init(&self, dev: u64, ino: u64, kind: Kind, fresh_ns: u64) {
+    pub fn init(&self, dev: u64, ino: u64, kind: FileSystemKind, fresh_ns: u64) {
         self.dev.store(dev, Relaxed);
         self.ino.store(ino, Relaxed);
         self.kind.store(kind as u32, Relaxed);
@@ -84,11 +84,11 @@ impl File {
     }
 
     #[inline]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileSystemKind {
         match self.kind.load(Relaxed) {
-            0 => Kind::Tmpfs,
-            1 => Kind::Dax,
-            _ => Kind::Cached,
+            0 => FileSystemKind::Tmpfs,
+            1 => FileSystemKind::Dax,
+            _ => FileSystemKind::Cached,
         }
     }
 
@@ -175,7 +175,7 @@ impl File {
     /// Notes that holes may have been made from `start` on (direct-C3). The tables are locked, or
     /// the thread is inside (direct-E1).
     pub fn forget_pages(&self, start: u64) {
-        if self.kind() != Kind::Tmpfs {
+        if self.kind() != FileSystemKind::Tmpfs {
             return;
         }
         // The page behind a chunk is the first of the next one.

@@ -2,8 +2,8 @@
 
 use crate::Direct;
 use crate::delegation::{By, Delegated};
-use crate::epoch::Inside;
-use crate::file::Kind;
+use crate::epoch::InsideEpoch;
+use crate::file::FileSystemKind;
 use crate::lock::Held;
 use crate::table::borrow;
 use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags};
@@ -40,23 +40,23 @@ impl Caches {
 
 /// Returns the kind of file system and, for a cache, the time for which the kernel's state of the
 /// file is valid, in ns (direct-C5). `None`: the file is not served.
-pub fn kind_of(fd: i32, stat: &Statx, caches: &Caches) -> Option<(Kind, u64)> {
+pub fn kind_of(fd: i32, stat: &Statx, caches: &Caches) -> Option<(FileSystemKind, u64)> {
     if stat.stx_attributes.contains(StatxAttributes::DAX) {
-        return Some((Kind::Dax, 0));
+        return Some((FileSystemKind::Dax, 0));
     }
     let has_number = stat.stx_mask & UNIQUE_MOUNT.bits() != 0;
     let mount = has_number.then_some(stat.stx_mnt_id);
     if let Some(fresh_ns) = mount.and_then(|mount| caches.find(mount)) {
-        return Some((Kind::Cached, fresh_ns));
+        return Some((FileSystemKind::Cached, fresh_ns));
     }
     match rustix::fs::fstatfs(borrow(fd)).ok()?.f_type as u64 {
-        TMPFS_MAGIC => Some((Kind::Tmpfs, 0)),
+        TMPFS_MAGIC => Some((FileSystemKind::Tmpfs, 0)),
         FUSE_MAGIC => {
             let fresh_ns = coherence_of(fd)?;
             if let Some(mount) = mount {
                 caches.add(mount, fresh_ns);
             }
-            Some((Kind::Cached, fresh_ns))
+            Some((FileSystemKind::Cached, fresh_ns))
         }
         _ => None,
     }
@@ -105,16 +105,16 @@ impl Direct {
     /// Whether a descriptor is of a file of a cache, looked at or not. Asks the kernel, so it is
     /// used for counts only.
     pub fn is_of_cache(&self, fd: i32) -> bool {
-        if let Some(_inside) = Inside::enter()
+        if let Some(_inside) = InsideEpoch::enter()
             && let Some((_, description)) = self.get(fd)
         {
-            return description.file().kind() == Kind::Cached;
+            return description.file().kind() == FileSystemKind::Cached;
         }
         let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(borrow(fd), c"", how, StatxFlags::TYPE | UNIQUE_MOUNT);
         stat.is_ok_and(|stat| {
             u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG
-                && matches!(kind_of(fd, &stat, &self.caches), Some((Kind::Cached, _)))
+                && matches!(kind_of(fd, &stat, &self.caches), Some((FileSystemKind::Cached, _)))
         })
     }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::copy;
-use crate::epoch::Inside;
+use crate::epoch::InsideEpoch;
 use crate::slab::reserve;
 use libc::iovec;
 use std::ffi::c_int;
@@ -54,7 +54,7 @@ impl<'p> Parts<'p> {
     }
 
     /// Copies the parts to the thread's buffer; `None` after a fault, and without memory.
-    pub fn gather<'i>(&self, inside: &'i Inside) -> Option<&'i [u8]> {
+    pub fn gather<'i>(&self, inside: &'i InsideEpoch) -> Option<&'i [u8]> {
         let buffer = buffer(inside, self.len)?;
         let mut at = 0;
         for part in self.parts {
@@ -73,7 +73,7 @@ impl<'p> Parts<'p> {
     /// `None` after a fault, and without memory; then nothing has been read.
     pub fn scatter<E>(
         &self,
-        inside: &Inside,
+        inside: &InsideEpoch,
         read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Option<Result<usize, E>> {
         let buffer = buffer(inside, self.len)?;
@@ -107,14 +107,14 @@ pub unsafe fn of_list<'r>(
     let len = usize::try_from(count).ok().filter(|len| *len <= PARTS_MAX).unwrap_or(0);
     let (to, bytes) = (room.as_mut_ptr().cast(), len * size_of::<iovec>());
     // SAFETY: 1: the program's memory and ours, where any bytes are a list; 2: `memcpy`.
-    let is_read =
-        Inside::enter().is_some_and(|inside| unsafe { copy_part(&inside, to, list.cast(), bytes) });
+    let is_read = InsideEpoch::enter()
+        .is_some_and(|inside| unsafe { copy_part(&inside, to, list.cast(), bytes) });
     Parts::new(if is_read { &room[..len] } else { &[] })
 }
 
 /// # Safety
 /// 1 and 2 of [`copy::copy`].
-unsafe fn copy_part(inside: &Inside, to: *mut u8, from: *const u8, len: usize) -> bool {
+unsafe fn copy_part(inside: &InsideEpoch, to: *mut u8, from: *const u8, len: usize) -> bool {
     let witness: *const u8 = std::ptr::from_ref(inside.slot).cast();
     // SAFETY: 1, 2: the caller's; 3: the thread's, as it is inside.
     len == 0 || unsafe { copy::copy(inside.slot, to, from, len, libc::memcpy, witness) }
@@ -122,7 +122,7 @@ unsafe fn copy_part(inside: &Inside, to: *mut u8, from: *const u8, len: usize) -
 
 /// Returns the first bytes of the thread's buffer, which stays for its next call.
 #[allow(clippy::mut_from_ref)]
-fn buffer(inside: &Inside, len: usize) -> Option<&mut [u8]> {
+fn buffer(inside: &InsideEpoch, len: usize) -> Option<&mut [u8]> {
     let mut at = inside.slot.buffer.load(Relaxed);
     if at.is_null() {
         at = reserve(GATHERED_BYTES_MAX).ok()?;

@@ -12,7 +12,7 @@ use vfs::{Delegation, Ino};
 const PLACES: u64 = 1 << 10;
 
 /// A file, and its delegation. Changed and read with the tables locked.
-struct Place {
+struct RememberedPlace {
     dev: AtomicU64,
     ino: AtomicU64,
     /// 0: the place is empty.
@@ -23,20 +23,20 @@ struct Place {
 
 // SAFETY: numbers.
 #[allow(unsafe_code)]
-unsafe impl Zeroed for Place {}
+unsafe impl Zeroed for RememberedPlace {}
 
 /// Files that were closed while they were delegated.
-pub struct Remembered(Slab<Place>);
+pub struct Remembered(Slab<RememberedPlace>);
 
 impl Remembered {
     /// Bytes of a room that `new` takes.
-    pub const BYTES: usize = Slab::<Place>::bytes(PLACES as usize);
+    pub const BYTES: usize = Slab::<RememberedPlace>::bytes(PLACES as usize);
 
     pub fn new(room: &mut Room) -> Self {
         Self(Slab::new(PLACES as usize, room))
     }
 
-    fn place(&self, dev: u64, ino: u64) -> &Place {
+    fn place(&self, dev: u64, ino: u64) -> &RememberedPlace {
         self.0.at((file::hash(dev, ino) % PLACES) as u32 + 1)
     }
 

@@ -145,13 +145,13 @@ mod model {
     /// A table with one entry, which leads to a mapped chunk. Loom reports a thread that copies
     /// while it is unmapped.
     #[derive(Default)]
-    struct Table {
+    struct SeatTable {
         seats: [ModelSeat; 2],
         entry: AtomicU64,
         chunk: UnsafeCell<()>,
     }
 
-    impl Table {
+    impl SeatTable {
         /// Plays a thread that comes for the first time, copies, and ends.
         fn copy(&self, times: usize) {
             let seat = self.seats.iter().find(|seat| seat.take::<Modelled>()).unwrap();
@@ -177,7 +177,7 @@ mod model {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound.get_or_insert(3);
         builder.check(move || {
-            let table = Arc::new(Table::default());
+            let table = Arc::new(SeatTable::default());
             table.entry.store(1, Relaxed);
             let copiers: Vec<_> = copies
                 .iter()

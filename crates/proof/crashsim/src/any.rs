@@ -1,7 +1,7 @@
 //! Targets behind a trait object. The explorer is compiled for each target in the crate that names
 //! the target, and nowhere else.
 
-use crate::campaign::{self, Family, Finding, Options, Replay, Report};
+use crate::campaign::{self, CampaignOptions, Family, Finding, Replay, Report};
 use crate::persist::Semantics;
 use crate::run::{Base, Recorded};
 use crate::stats::Distinct;
@@ -26,7 +26,7 @@ pub trait AnyTarget {
         &self,
         bases: &[Base],
         family: &Family,
-        options: &Options,
+        options: &CampaignOptions,
         distinct: &Distinct,
         progress: &(dyn Fn(u64, u64, u64) + Sync),
     ) -> Report;
@@ -63,7 +63,7 @@ impl<T: Target> AnyTarget for T {
         &self,
         bases: &[Base],
         family: &Family,
-        options: &Options,
+        options: &CampaignOptions,
         distinct: &Distinct,
         progress: &(dyn Fn(u64, u64, u64) + Sync),
     ) -> Report {

@@ -11,7 +11,7 @@ use crate::run::{Base, CrashAt, Explored, Settings, Violation, explore};
 use crate::schedule::{Interleaving, Schedule};
 use crate::stats::{Distinct, Stats};
 use crate::target::Target;
-use crate::threads::{self, Plan};
+use crate::threads::{self, ThreadsPlan};
 use crate::trace::{Action, Event, Trace};
 use crate::twice::{self, Left, TWICE};
 use crate::workload::{
@@ -179,7 +179,7 @@ fn lines(size: u64) -> Vec<Op> {
 
 /// Options for running a family.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CampaignOptions {
     /// The persistency rules.
     pub semantics: Semantics,
     /// Limits for one crash point.
@@ -201,7 +201,7 @@ pub struct Options {
     pub stop_early: bool,
 }
 
-impl Default for Options {
+impl Default for CampaignOptions {
     fn default() -> Self {
         Self {
             semantics: Semantics::Adr,
@@ -321,7 +321,7 @@ pub fn run<T: Target>(
     target: &T,
     bases: &[Base],
     family: &Family,
-    options: &Options,
+    options: &CampaignOptions,
     distinct: &Distinct,
     progress: &(dyn Fn(u64, u64, u64) + Sync),
 ) -> Report {
@@ -400,7 +400,7 @@ struct Job<'a, T> {
     bases: &'a [Base],
     all_bases: &'a [Base],
     family: &'a Family,
-    options: &'a Options,
+    options: &'a CampaignOptions,
     /// The end of its time.
     ends: Option<Duration>,
     distinct: &'a Distinct,
@@ -439,15 +439,15 @@ impl<T: Target> Job<'_, T> {
                 let programs = i / SCHEDULES;
                 let base = &self.bases[programs as usize % self.bases.len()];
                 let seed = |i| u64::from(rng::hash(self.options.seed ^ rng::hash(i)) as u32);
-                self.crash_threads(base, Plan::generate(seed(programs), seed(i)));
+                self.crash_threads(base, ThreadsPlan::generate(seed(programs), seed(i)));
             }
             Family::Lines => self.crash(&self.bases[0], lines(i + 1), 0, false),
             Family::Sequences => {
                 let (base, ops) = sequenced().swap_remove(i as usize);
                 self.crash(self.base(base), ops, 0, false);
             }
-            Family::Preemptions => self.crash_preemption(Plan::preemption(i)),
-            Family::WordPreemptions => self.crash_preemption(Plan::preemption_at_words(i)),
+            Family::Preemptions => self.crash_preemption(ThreadsPlan::preemption(i)),
+            Family::WordPreemptions => self.crash_preemption(ThreadsPlan::preemption_at_words(i)),
             Family::SurvivingProcesses => {
                 let i = i as usize;
                 let held = deaths::HELD_BESIDE.get(i);
@@ -521,7 +521,7 @@ impl<T: Target> Job<'_, T> {
     }
 
     /// Runs a plan on its base.
-    fn crash_preemption(&self, plan: Result<(&str, Plan), String>) {
+    fn crash_preemption(&self, plan: Result<(&str, ThreadsPlan), String>) {
         match plan {
             Ok((base, plan)) => self.crash_threads(self.base(base), plan),
             Err(what) => {
@@ -532,7 +532,7 @@ impl<T: Target> Job<'_, T> {
     }
 
     /// Runs threads at once and crashes them.
-    fn crash_threads(&self, base: &Base, mut plan: Plan) {
+    fn crash_threads(&self, base: &Base, mut plan: ThreadsPlan) {
         let (mut out, mut print) = (Report::default(), 0);
         let semantics = self.options.semantics;
         let explored = threads::record(self.target, base, &plan, semantics).and_then(|recorded| {

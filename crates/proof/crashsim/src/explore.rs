@@ -184,14 +184,14 @@ impl<'p> Candidates<'p> {
 }
 
 /// A node of the decision tree: after the words read so far, this word decides.
-enum Node {
+enum SearchNode {
     Reads { place: (usize, usize), next: HashMap<u64, usize> },
     Ends { outcome: usize },
 }
 
 /// The outcomes of a crash point, by the words that recovery reads.
 struct Tree<S> {
-    nodes: Vec<Node>,
+    nodes: Vec<SearchNode>,
     outcomes: Vec<(State, Outcome<S>)>,
 }
 
@@ -205,8 +205,8 @@ impl<S> Tree<S> {
         let mut at = 0;
         loop {
             match self.nodes.get(at)? {
-                Node::Ends { outcome } => return Some(*outcome),
-                Node::Reads { place, next } => {
+                SearchNode::Ends { outcome } => return Some(*outcome),
+                SearchNode::Reads { place, next } => {
                     let content = &point.units[place.0].contents[state[place.0] as usize];
                     at = *next.get(&content[place.1])?;
                 }
@@ -218,22 +218,24 @@ impl<S> Tree<S> {
     /// which means that recovery is not deterministic.
     fn add(&mut self, path: &[((usize, usize), u64)], state: State, outcome: Outcome<S>) -> bool {
         self.outcomes.push((state, outcome));
-        let end = Node::Ends { outcome: self.outcomes.len() - 1 };
+        let end = SearchNode::Ends { outcome: self.outcomes.len() - 1 };
         let mut link: Option<(usize, u64)> = None;
         let mut at = (!self.nodes.is_empty()).then_some(0);
         for (place, value) in path {
             let node = match at {
                 Some(n) => n,
-                None => self.attach(link, Node::Reads { place: *place, next: HashMap::new() }),
+                None => {
+                    self.attach(link, SearchNode::Reads { place: *place, next: HashMap::new() })
+                }
             };
             match &self.nodes[node] {
-                Node::Reads { place: p, next } if p == place => at = next.get(value).copied(),
+                SearchNode::Reads { place: p, next } if p == place => at = next.get(value).copied(),
                 _ => return false,
             }
             link = Some((node, *value));
         }
         match at {
-            Some(n) => matches!(self.nodes[n], Node::Ends { .. }),
+            Some(n) => matches!(self.nodes[n], SearchNode::Ends { .. }),
             None => {
                 self.attach(link, end);
                 true
@@ -241,11 +243,11 @@ impl<S> Tree<S> {
         }
     }
 
-    fn attach(&mut self, link: Option<(usize, u64)>, node: Node) -> usize {
+    fn attach(&mut self, link: Option<(usize, u64)>, node: SearchNode) -> usize {
         self.nodes.push(node);
         let new = self.nodes.len() - 1;
         if let Some((parent, value)) = link
-            && let Node::Reads { next, .. } = &mut self.nodes[parent]
+            && let SearchNode::Reads { next, .. } = &mut self.nodes[parent]
         {
             next.insert(value, new);
         }
@@ -427,9 +429,9 @@ impl<'a, S: Clone> Explorer<'a, S> {
 impl<S> Tree<S> {
     /// Returns the units that some recovery read.
     fn read_units(&self) -> Vec<usize> {
-        let unit = |n: &Node| match n {
-            Node::Reads { place, .. } => Some(place.0),
-            Node::Ends { .. } => None,
+        let unit = |n: &SearchNode| match n {
+            SearchNode::Reads { place, .. } => Some(place.0),
+            SearchNode::Ends { .. } => None,
         };
         let mut units: Vec<usize> = self.nodes.iter().filter_map(unit).collect();
         units.sort_unstable();

@@ -3,7 +3,7 @@
 
 use crate::explore::{Budget, Outcome};
 use crate::image::CrashImage;
-use crate::oracle::{Found, Oracle};
+use crate::oracle::{FoundState, Oracle};
 use crate::persist::Semantics;
 use crate::program::{self, Moment};
 use crate::recorder::Recorder;
@@ -38,7 +38,7 @@ pub fn explore<T: Target>(
     };
     let mut wrong = Vec::new();
     let budget = Budget { states: 1 << 8, ..Budget::default() };
-    let mut verdict = |now: Moment, outcome: &Outcome<Option<Found>>| match outcome {
+    let mut verdict = |now: Moment, outcome: &Outcome<Option<FoundState>>| match outcome {
         Err(what) => wrong.push(what.clone()),
         Ok(None) if now.over => wrong.push("no pool after formatting".into()),
         Ok(None) => {}

@@ -28,7 +28,7 @@ use vfs::tree::Tree;
 
 /// The result of a recovery.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundState {
     /// The tree; without content if not all is durable on return.
     pub tree: Arc<Tree>,
     /// In that case, the possible contents of files: with one choice of the undecided words, and
@@ -41,13 +41,13 @@ pub struct Found {
 /// Results that were found to be allowed at a crash point. Many recoveries find the same, of which
 /// an [`Oracle`] keeps one copy. So the address identifies it.
 #[derive(Debug, Default)]
-pub struct Allowed(RefCell<HashMap<(*const Tree, *const Contents), Found>>);
+pub struct Allowed(RefCell<HashMap<(*const Tree, *const Contents), FoundState>>);
 
 impl Allowed {
     /// Whether `found` is allowed: calls `ask` when it is met first.
     pub fn admits(
         &self,
-        found: &Found,
+        found: &FoundState,
         ask: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
         let key = (Arc::as_ptr(&found.tree), found.contents.as_ptr());
@@ -90,7 +90,7 @@ impl<'t, T: Target> Oracle<'t, T> {
     }
 
     /// Recovers an image; an error is a violation, whatever the model allows.
-    pub fn recover(&self, image: &CrashImage) -> Result<Found, String> {
+    pub fn recover(&self, image: &CrashImage) -> Result<FoundState, String> {
         let ended = catch_unwind(AssertUnwindSafe(|| self.examine(image)));
         ended.unwrap_or_else(|panic| {
             let text = panic
@@ -103,7 +103,7 @@ impl<'t, T: Target> Oracle<'t, T> {
 
     /// Checks oracle-O1. The caller, which knows the trees allowed at this moment, checks the
     /// result (oracle-O2).
-    fn examine(&self, image: &CrashImage) -> Result<Found, String> {
+    fn examine(&self, image: &CrashImage) -> Result<FoundState, String> {
         let mounted = self.target.mount(image).map_err(|e| format!("mount: {e}"))?;
         let stored = image.stores() > 0;
         let strength = self.target.strength();
@@ -120,7 +120,7 @@ impl<'t, T: Target> Oracle<'t, T> {
             image.stop_watching();
             self.probe(image, mounted)?;
         }
-        Ok(Found { tree, contents, stored })
+        Ok(FoundState { tree, contents, stored })
     }
 
     fn intern(&self, tree: Tree) -> Arc<Tree> {

@@ -114,7 +114,7 @@ pub struct Unit {
 
 /// A store to (part of) one word that is not durable. It persists as one (persist-P1).
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct PersistPiece {
     /// Stores of one call have one number.
     call: u32,
     word: WordNo,
@@ -127,7 +127,7 @@ struct Piece {
     draining: u64,
 }
 
-impl Piece {
+impl PersistPiece {
     fn over(&self, old: u64) -> u64 {
         old & !self.mask | self.value & self.mask
     }
@@ -144,7 +144,7 @@ pub(crate) fn mix(word: WordNo, value: u64) -> u64 {
 pub struct Persistency {
     semantics: Semantics,
     /// Pieces that are not durable, in program order, by line.
-    lines: BTreeMap<u32, Vec<Piece>>,
+    lines: BTreeMap<u32, Vec<PersistPiece>>,
     calls: u32,
     /// Words that became durable and that the caller has not taken yet.
     durable_words: Vec<(WordNo, u64)>,
@@ -224,7 +224,7 @@ impl Persistency {
                 mask[(i % 8) as usize] = 0xff;
                 value[(i % 8) as usize] = data[(i - addr) as usize];
             }
-            let piece = Piece {
+            let piece = PersistPiece {
                 call: self.calls,
                 word,
                 mask: u64::from_le_bytes(mask),
@@ -243,7 +243,7 @@ impl Persistency {
         }
     }
 
-    fn make_durable(&mut self, p: &Piece) {
+    fn make_durable(&mut self, p: &PersistPiece) {
         let old = &mut self.base[p.word as usize];
         let new = p.over(*old);
         self.hash ^= mix(p.word, *old) ^ mix(p.word, new);
@@ -252,7 +252,7 @@ impl Persistency {
     }
 
     /// Drops earlier stores to the bytes of a store that became durable: they no longer matter.
-    fn supersede(&mut self, by: &Piece) {
+    fn supersede(&mut self, by: &PersistPiece) {
         let line = by.word / self.semantics.granule_words();
         if let Some(pieces) = self.lines.get_mut(&line) {
             for p in pieces.iter_mut().filter(|p| p.word == by.word && p.call < by.call) {
@@ -262,8 +262,8 @@ impl Persistency {
         }
     }
 
-    fn drain(&mut self, durable: impl Fn(&Piece) -> bool) {
-        let mut done: Vec<Piece> = Vec::new();
+    fn drain(&mut self, durable: impl Fn(&PersistPiece) -> bool) {
+        let mut done: Vec<PersistPiece> = Vec::new();
         self.lines.retain(|_, pieces| {
             pieces.retain(|p| {
                 let d = durable(p);
@@ -310,8 +310,9 @@ impl Persistency {
         units.into()
     }
 
-    fn units_of_line(&self, line: u32, pieces: &[Piece], units: &mut Vec<Unit>) {
-        let (nt, plain): (Vec<Piece>, Vec<Piece>) = pieces.iter().copied().partition(|p| p.nt);
+    fn units_of_line(&self, line: u32, pieces: &[PersistPiece], units: &mut Vec<Unit>) {
+        let (nt, plain): (Vec<PersistPiece>, Vec<PersistPiece>) =
+            pieces.iter().copied().partition(|p| p.nt);
         let meet = nt.iter().any(|n| n.whole || plain.iter().any(|p| p.word == n.word));
         if meet {
             let sets = self.subsets(&plain, &nt);
@@ -328,7 +329,7 @@ impl Persistency {
         words.sort_unstable();
         words.dedup();
         for word in words {
-            let of: Vec<Piece> = nt.iter().filter(|p| p.word == word).copied().collect();
+            let of: Vec<PersistPiece> = nt.iter().filter(|p| p.word == word).copied().collect();
             let sets = self.subsets(&[], &of);
             units.extend(self.unit(line, &of, sets));
         }
@@ -336,9 +337,9 @@ impl Persistency {
 
     /// Returns the sets of stores that can persist, each in program order. The first is empty, the
     /// last has all.
-    fn subsets(&self, plain: &[Piece], nt: &[Piece]) -> Vec<Vec<Piece>> {
-        let mut prefixes: Vec<Vec<Piece>> = vec![Vec::new()];
-        let mut whole: Vec<Piece> = Vec::new();
+    fn subsets(&self, plain: &[PersistPiece], nt: &[PersistPiece]) -> Vec<Vec<PersistPiece>> {
+        let mut prefixes: Vec<Vec<PersistPiece>> = vec![Vec::new()];
+        let mut whole: Vec<PersistPiece> = Vec::new();
         for call in plain.chunk_by(|a, b| a.call == b.call) {
             let n = call.len();
             let whole_only = self.semantics == Semantics::Msync || n > 8;
@@ -368,7 +369,12 @@ impl Persistency {
         prefixes
     }
 
-    fn unit(&self, line: u32, pieces: &[Piece], sets: Vec<Vec<Piece>>) -> Option<Unit> {
+    fn unit(
+        &self,
+        line: u32,
+        pieces: &[PersistPiece],
+        sets: Vec<Vec<PersistPiece>>,
+    ) -> Option<Unit> {
         let mut words: Vec<WordNo> = pieces.iter().map(|p| p.word).collect();
         words.sort_unstable();
         words.dedup();

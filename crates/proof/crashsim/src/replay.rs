@@ -8,7 +8,7 @@ use crate::persist::Semantics;
 use crate::run::{Base, CrashAt, Explored, Settings, explore};
 use crate::stats::Distinct;
 use crate::target::Target;
-use crate::threads::{self, Plan};
+use crate::threads::{self, ThreadsPlan};
 use crate::trace::{Action, Trace};
 use crate::twice::{self, Twice};
 use std::fmt;
@@ -39,7 +39,7 @@ pub enum Work {
     /// Threads at once.
     Threads {
         /// The programs, and their schedule.
-        plan: Plan,
+        plan: ThreadsPlan,
         /// The run, in case the schedule does not repeat ([`threads::Recorded::print`]).
         print: u32,
     },
@@ -236,7 +236,7 @@ fn marks(trace: &Trace) -> Vec<Action> {
 fn record_again<T: Target>(
     target: &T,
     base: &Base,
-    plan: &Plan,
+    plan: &ThreadsPlan,
     semantics: Semantics,
     print: u32,
 ) -> Result<threads::Recorded, String> {

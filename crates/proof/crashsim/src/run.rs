@@ -3,7 +3,7 @@
 use crate::explore::{Budget, Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::lost::{self, Lost};
-use crate::oracle::{Allowed, Found, Oracle};
+use crate::oracle::{Allowed, FoundState, Oracle};
 use crate::persist::{Initial, Persistency, Semantics, Unit};
 use crate::program;
 use crate::promise::{History, Syncs};
@@ -542,7 +542,7 @@ struct Run<'a, T> {
     between_hashes: BTreeMap<usize, u64>,
     settings: &'a Settings<'a>,
     p: Persistency,
-    explorer: Explorer<'a, Found>,
+    explorer: Explorer<'a, FoundState>,
     found: Explored,
     at: CrashAt,
     /// Whether an operation has begun.
@@ -632,7 +632,7 @@ impl<T: Target> Run<'_, T> {
             if self.found.knows(&all) {
                 continue;
             }
-            let wrong = |outcome: &Outcome<Found>| judge(outcome, &legal).err();
+            let wrong = |outcome: &Outcome<FoundState>| judge(outcome, &legal).err();
             let (state, what) = self.explorer.shrink(&point, state, what, &wrong);
             self.report(&point, at, &state, what);
         }
@@ -747,7 +747,10 @@ fn hash_of(value: &impl Hash) -> u64 {
 }
 
 /// Checks whether the model allows an outcome.
-fn judge<'o>(outcome: &'o Result<Found, String>, legal: &Legal<'_>) -> Result<&'o Found, String> {
+fn judge<'o>(
+    outcome: &'o Result<FoundState, String>,
+    legal: &Legal<'_>,
+) -> Result<&'o FoundState, String> {
     let found = outcome.as_ref().map_err(String::clone)?;
     let legal = match legal {
         Legal::Trees(trees) => trees,

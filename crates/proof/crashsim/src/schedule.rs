@@ -282,9 +282,9 @@ impl ScheduledThread {
 }
 
 /// A thread's part in a run. Dropping it ends the part, even after a panic.
-struct Part(Arc<ScheduledThread>);
+struct SchedulePart(Arc<ScheduledThread>);
 
-impl Part {
+impl SchedulePart {
     /// Puts this thread under a scheduler, and waits for its first turn.
     fn start(slot: Arc<ScheduledThread>) -> Self {
         slot.thread.set(thread::current()).expect("a slot is one thread's");
@@ -295,7 +295,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for SchedulePart {
     fn drop(&mut self) {
         ME.set(None);
         self.0.tell(DONE);
@@ -311,7 +311,7 @@ pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str)
         for (slot, program) in slots.iter().zip(programs) {
             let slot = slot.clone();
             s.spawn(move || {
-                let _part = Part::start(slot);
+                let _part = SchedulePart::start(slot);
                 program();
             });
         }

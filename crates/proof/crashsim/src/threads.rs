@@ -14,7 +14,7 @@
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
 use crate::lost;
-use crate::oracle::{Allowed, Found, Oracle};
+use crate::oracle::{Allowed, FoundState, Oracle};
 use crate::persist::{Persistency, Semantics};
 use crate::promise::{History, Moment, Syncs};
 use crate::recorder::Recorder;
@@ -36,7 +36,7 @@ use vfs::{Durability, Errno, FileSystem};
 
 /// The programs of threads, and their schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ThreadsPlan {
     /// The schedule.
     pub schedule: Schedule,
     /// The program of each thread.
@@ -49,7 +49,7 @@ pub struct Plan {
 const AT_WORDS: &str = "words ";
 
 /// The form in replay lines: `[words ]SCHEDULE PROGRAM | PROGRAM`.
-impl fmt::Display for Plan {
+impl fmt::Display for ThreadsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", if self.at_words { AT_WORDS } else { "" }, self.schedule)?;
         for (i, program) in self.programs.iter().enumerate() {
@@ -60,7 +60,7 @@ impl fmt::Display for Plan {
     }
 }
 
-impl FromStr for Plan {
+impl FromStr for ThreadsPlan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -72,7 +72,7 @@ impl FromStr for Plan {
     }
 }
 
-impl Plan {
+impl ThreadsPlan {
     /// Makes schedule `seed` of programs number `programs`: two threads with three operations, or
     /// three with two, on files that all use, and on one name that each has for itself.
     pub fn generate(programs: u64, seed: u64) -> Self {
@@ -197,7 +197,7 @@ fn open(fs: &dyn FileSystem) -> Handles {
 
 /// An operation of a run: its number in traces is its index.
 #[derive(Debug)]
-struct Call {
+struct ThreadCall {
     op: Op,
     result: Result<(), Errno>,
 }
@@ -210,7 +210,7 @@ pub struct Recorded {
     pub trace: Trace,
     /// The interleaving of the threads.
     pub taken: Interleaving,
-    calls: Vec<Call>,
+    calls: Vec<ThreadCall>,
 }
 
 impl Recorded {
@@ -236,7 +236,7 @@ impl Recorded {
 pub fn record<T: Target>(
     target: &T,
     base: &Base,
-    plan: &Plan,
+    plan: &ThreadsPlan,
     semantics: Semantics,
 ) -> Result<Recorded, String> {
     let threads = plan.programs.len();
@@ -249,12 +249,12 @@ pub fn record<T: Target>(
 fn record_under<T: Target>(
     target: &T,
     base: &Base,
-    plan: &Plan,
+    plan: &ThreadsPlan,
     semantics: Semantics,
     policy: Policy,
 ) -> Result<Recorded, String> {
     let recorder = Recorder::new(CrashImage::under(semantics, base.bytes.clone()));
-    let calls: Mutex<Vec<Call>> = Mutex::default();
+    let calls: Mutex<Vec<ThreadCall>> = Mutex::default();
     let taken = {
         let mounted = target.mount(&recorder)?;
         let account = Account::open(&mounted);
@@ -265,7 +265,7 @@ fn record_under<T: Target>(
                 schedule::step();
                 let id = {
                     let mut calls = calls.lock().expect("no program panics here");
-                    calls.push(Call { op: op.clone(), result: Ok(()) });
+                    calls.push(ThreadCall { op: op.clone(), result: Ok(()) });
                     calls.len() - 1
                 };
                 recorder.begin(id as u32);
@@ -356,7 +356,7 @@ impl<T: Target> Failure<'_, T> {
     /// Explores the states that it leaves.
     fn explore(
         &self,
-        explorer: &mut Explorer<'_, Found>,
+        explorer: &mut Explorer<'_, FoundState>,
         legal: &States,
         settings: &Settings<'_>,
         found: &mut Explored,
@@ -402,7 +402,7 @@ impl<T: Target> Failure<'_, T> {
 }
 
 /// Returns the message of a violation if the outcome is not legal.
-fn judge(outcome: &Outcome<Found>, legal: &States) -> Option<String> {
+fn judge(outcome: &Outcome<FoundState>, legal: &States) -> Option<String> {
     let found = match outcome {
         Err(what) => return Some(what.clone()),
         Ok(found) => found,
@@ -446,7 +446,7 @@ struct Legal<'a> {
     base: &'a Base,
     /// Whether all is durable on return.
     is_ordered: bool,
-    calls: &'a [Call],
+    calls: &'a [ThreadCall],
     /// Indexes of the first and last event of each operation begun.
     spans: BTreeMap<usize, (usize, Option<usize>)>,
     states: Option<States>,
@@ -479,7 +479,7 @@ impl Legal<'_> {
         let is_synced = spans.iter().any(|(call, (_, end))| {
             end.is_some() && matches!(calls[*call].op, Op::Fsync(_) | Op::Sync)
         });
-        let mut search = Search {
+        let mut search = ScheduleSearch {
             calls,
             spans,
             handles,
@@ -491,7 +491,7 @@ impl Legal<'_> {
             steps: 0,
         };
         search.extend(&model, &mut Vec::new(), &mut Vec::new())?;
-        let Search { trees, over, now, ways, .. } = search;
+        let ScheduleSearch { trees, over, now, ways, .. } = search;
         if trees.is_empty() && now.is_empty() {
             return Err(format!("no order of the operations explains their results: {calls:?}"));
         }
@@ -506,8 +506,8 @@ impl Legal<'_> {
     }
 }
 
-struct Search<'a> {
-    calls: &'a [Call],
+struct ScheduleSearch<'a> {
+    calls: &'a [ThreadCall],
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
     handles: Handles,
     is_ordered: bool,
@@ -524,7 +524,7 @@ struct Search<'a> {
     steps: u64,
 }
 
-impl Search<'_> {
+impl ScheduleSearch<'_> {
     /// Orders at most; beyond that the programs are badly chosen.
     const STEPS_MAX: u64 = 200_000;
 
@@ -562,7 +562,7 @@ impl Search<'_> {
             if left.iter().any(too_early) {
                 continue;
             }
-            let Call { op, result } = &self.calls[call];
+            let ThreadCall { op, result } = &self.calls[call];
             let next = model.clone();
             // The model has no limit on space; without space, an operation changes nothing.
             let fits = *result == Err(Errno::NOSPC)

@@ -7,7 +7,7 @@ use bpfs::Bpfs;
 use pmcache::record::{
     self, BIRTH, Birth, DIRTY, Fingerprint, Flags, MARK, Mark, NODES, RECORD, Record,
 };
-use pmcache::{COMMANDS, Cache, DATA, DELEGATION, JOIN, Options};
+use pmcache::{COMMANDS, Cache, CacheOptions, DATA, DELEGATION, JOIN};
 use pmem::Region;
 use pool::{FormatOptions, MountOptions};
 use std::ops::Range;
@@ -53,8 +53,8 @@ fn below() -> (ModelBacking, Vec<Identity>) {
     (below, identities.to_vec())
 }
 
-fn options() -> Options {
-    Options { coherence_ns: 0, max_age_ns: i64::MAX, ..Options::for_pool(POOL) }
+fn options() -> CacheOptions {
+    CacheOptions { coherence_ns: 0, max_age_ns: i64::MAX, ..CacheOptions::for_pool(POOL) }
 }
 
 fn mark(below: &ModelBacking) -> Vec<u8> {

@@ -18,7 +18,7 @@ use crate::store::RUNTIME;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The one server, with the reply that it gives to all requests.
-static SERVER: LazyLock<Server> = LazyLock::new(|| {
+static SERVER: LazyLock<ReplyServer> = LazyLock::new(|| {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("its address");
     std::thread::spawn(move || {
@@ -27,10 +27,10 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
             let _ = answer(client);
         }
     });
-    Server { address, reply: Mutex::default() }
+    ReplyServer { address, reply: Mutex::default() }
 });
 
-struct Server {
+struct ReplyServer {
     address: SocketAddr,
     reply: Mutex<Vec<u8>>,
 }

@@ -8,7 +8,7 @@ use objects::format::{
     self, Contents, Id, Kind, Lease, Manifest, Part, decode, encode, open, seal,
 };
 use objects::replay::Loaded;
-use objects::{Location, ObjectFs, Options};
+use objects::{Location, ObjectFs, StoreOptions};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -111,12 +111,12 @@ pub fn tree(bytes: &[u8]) {
     let _ = fs.collect();
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> StoreOptions {
+    StoreOptions {
         chunk_bytes: CHUNK_BYTES,
         staged_max: 1 << 20,
         lease: Duration::from_secs(60),
-        ..Options::default()
+        ..StoreOptions::default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::scmfs::collected::Collected;
 use crate::scmfs::mapped::{self, Mapped};
 use crate::scmfs::{Scmfs, Through, units};
 use crate::servers;
-use crashsim::campaign::{self, Clock, Family, Finding, Options, Report};
+use crashsim::campaign::{self, CampaignOptions, Clock, Family, Finding, Report};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::{Distinct, Stats};
@@ -238,7 +238,13 @@ fn hunt<T: Target + 'static>(target: T, bases: &Pools, way: &str, family: Family
         run: Box::new(move |time, distinct| {
             let limit = Some(limit).filter(|limit| *limit < u64::MAX);
             let clock = Clock::Processor;
-            let options = Options { limit, time, clock, stop_early: true, ..Options::default() };
+            let options = CampaignOptions {
+                limit,
+                time,
+                clock,
+                stop_early: true,
+                ..CampaignOptions::default()
+            };
             Ok(campaign::run(&target, &bases, &family, &options, distinct, &|_, _, _| {}))
         }),
     }
@@ -324,7 +330,7 @@ fn add_formatting(report: &mut Report, stats: &Stats, wrong: Vec<String>) {
 }
 
 /// A function that makes the workloads of a family.
-type Workloads = fn() -> Result<Vec<blocks::Workload>, String>;
+type Workloads = fn() -> Result<Vec<blocks::BlockWorkload>, String>;
 
 /// Returns the hunts of block devices. They are quick and run to their ends.
 fn block_devices() -> Vec<Hunt> {

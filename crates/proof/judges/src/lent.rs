@@ -264,7 +264,7 @@ impl Target for LentScmfs {
         may_stay_unflushed);
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        mount::<M, scmfs::Files<Sited<&'m M>>>(medium)
+        mount::<M, scmfs::ScmfsFiles<Sited<&'m M>>>(medium)
     }
 
     fn share<'m, M: Medium>(
@@ -272,6 +272,6 @@ impl Target for LentScmfs {
         medium: &'m M,
         at: &Meeting,
     ) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        share::<M, scmfs::Files<Sited<&'m M>>>(medium, at)
+        share::<M, scmfs::ScmfsFiles<Sited<&'m M>>>(medium, at)
     }
 }

@@ -57,9 +57,9 @@ where
 }
 
 /// One of several processes that share a pool.
-struct Shared<F: Files>(Pool<F>);
+struct SharedMount<F: Files>(Pool<F>);
 
-impl<F: Files> SharingProcess for Shared<F> {
+impl<F: Files> SharingProcess for SharedMount<F> {
     fn fs(&self) -> &dyn FileSystem {
         &self.0
     }
@@ -79,7 +79,7 @@ where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
 {
-    Ok(Box::new(Shared(attach::<M, F>(medium, at, &mount_options())?)))
+    Ok(Box::new(SharedMount(attach::<M, F>(medium, at, &mount_options())?)))
 }
 
 /// Attaches to a medium as one of several processes.

@@ -247,12 +247,12 @@ fn run_in_child(fs: &Pool<'_>, watch: &Mortal, dir: Ino, op: &Op, point: u64) ->
 
 /// The tree below a directory, and the contents of some files, byte by byte.
 #[derive(PartialEq, Eq)]
-struct State {
+struct DeathsState {
     tree: Tree,
     contents: BTreeMap<&'static str, Vec<u8>>,
 }
 
-fn read(fs: &Pool<'_>, dir: Ino) -> State {
+fn read(fs: &Pool<'_>, dir: Ino) -> DeathsState {
     let tree = tree::subtree(fs, dir).unwrap();
     let mut contents = BTreeMap::new();
     for name in ["empty", "small", "big", "sparse"] {
@@ -263,7 +263,7 @@ fn read(fs: &Pool<'_>, dir: Ino) -> State {
             contents.insert(name, bytes);
         }
     }
-    State { tree, contents }
+    DeathsState { tree, contents }
 }
 
 /// Operations that change contents inside a file. If these are not atomic, a death in the middle
@@ -283,8 +283,8 @@ const INSIDE: [&str; 10] = [
 
 /// Returns whether a state lies between two others. It must have the tree of one of them, except
 /// for contents, and each byte of the contents must have the value of one of them.
-fn is_torn(before: &State, after: &State, now: &State) -> bool {
-    let is = |other: &State| now.tree.without_content() == other.tree.without_content();
+fn is_torn(before: &DeathsState, after: &DeathsState, now: &DeathsState) -> bool {
+    let is = |other: &DeathsState| now.tree.without_content() == other.tree.without_content();
     let is_torn = |(name, bytes): (&&str, &Vec<u8>)| {
         let old = [before, after].map(|state| state.contents.get(name));
         bytes

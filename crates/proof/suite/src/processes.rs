@@ -37,12 +37,12 @@ fn own(id: u64) -> String {
 /// A worker's files. Paths map to numbers, in the order of the first path of each file, and numbers
 /// to contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Files {
+struct SuiteFiles {
     names: BTreeMap<String, usize>,
     contents: Vec<Vec<u8>>,
 }
 
-impl Files {
+impl SuiteFiles {
     /// Reads the files of worker `id`.
     fn read(fs: &dyn FileSystem, id: u64) -> Self {
         let mut files = Self::default();
@@ -129,7 +129,7 @@ fn next(model: &Model, id: u64, rng: &mut Rng) -> Op {
 
 /// Returns whether a worker's files are as before or after its last operation. If writes are not
 /// atomic, each byte may be as before or after.
-fn is_right<E: Engine>([before, after]: &[Files; 2], now: &Files) -> bool {
+fn is_right<E: Engine>([before, after]: &[SuiteFiles; 2], now: &SuiteFiles) -> bool {
     let is_torn = |((now, before), after): ((&Vec<u8>, &Vec<u8>), &Vec<u8>)| {
         [before.len(), after.len()].contains(&now.len())
             && now
@@ -159,7 +159,7 @@ pub fn worker<E: Engine>() {
     let (id, life) = (number(), number());
     let pool = PathBuf::from(parts.next().unwrap());
     let fs = attach::<E>(&pool);
-    let model = Files::read(&fs, id).model(id);
+    let model = SuiteFiles::read(&fs, id).model(id);
     let (mut pool, mut follower) = (Driver::new(&fs), Driver::new(&model));
     let mut rng = seed(id, life);
     let mut held = 0;
@@ -187,19 +187,19 @@ pub fn worker<E: Engine>() {
 struct Worker {
     child: Child,
     life: u64,
-    before: Files,
+    before: SuiteFiles,
 }
 
 /// The expected state after a worker was killed.
 struct Killed {
     /// Its files after the reported operations, and after one more.
-    right: [Files; 2],
+    right: [SuiteFiles; 2],
     /// These operations.
     script: String,
 }
 
 impl Worker {
-    fn start(pool: &Path, id: u64, life: u64, before: Files) -> Self {
+    fn start(pool: &Path, id: u64, life: u64, before: SuiteFiles) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "suite::processes::worker", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{id} {life} {}", pool.display()))
@@ -231,9 +231,9 @@ impl Worker {
         };
         let reported = reported.len() as u64;
         (0..reported).for_each(&mut run);
-        let before = Files::read(&model, id);
+        let before = SuiteFiles::read(&model, id);
         run(reported);
-        Killed { right: [before, Files::read(&model, id)], script }
+        Killed { right: [before, SuiteFiles::read(&model, id)], script }
     }
 }
 
@@ -246,13 +246,13 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
         fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &DIR).unwrap();
     }
     let mut workers: Vec<_> =
-        (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, Files::default()))).collect();
+        (0..WORKERS).map(|id| Some(Worker::start(&pool.0, id, 0, SuiteFiles::default()))).collect();
     let mut rng = Rng::new(0x5eed_0000_0001);
     for life in 1..=kills {
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(30_000)));
         let id = rng.below(WORKERS);
         let Killed { right, script } = workers[id as usize].take().expect("it runs").kill(id);
-        let now = Files::read(&fs, id);
+        let now = SuiteFiles::read(&fs, id);
         assert!(
             is_right::<E>(&right, &now),
             "worker {id}, life {life}: {now:?}\nis neither {right:?}, which is after\n{script}"
@@ -262,7 +262,7 @@ pub fn killed_processes_do_no_harm<E: Engine>() {
     for (id, worker) in workers.into_iter().enumerate() {
         let id = id as u64;
         let Killed { right, script } = worker.expect("it runs").kill(id);
-        let now = Files::read(&fs, id);
+        let now = SuiteFiles::read(&fs, id);
         assert!(is_right::<E>(&right, &now), "worker {id} at the end, after\n{script}");
     }
     while fs.reap_processes().unwrap() > 0 {}

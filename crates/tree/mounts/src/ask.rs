@@ -49,13 +49,13 @@ pub(crate) struct Identified {
 /// leads to its root.
 pub fn mount_state(dir: &[u8], device: (u32, u32)) -> Option<MountState> {
     let mount = mount_at(dir, device)?;
-    state(mount, &Answer::about(mount, STATE)?)
+    state(mount, &MountAnswer::about(mount, STATE)?)
 }
 
 /// Returns the identity and state of a mount of a whole pool.
 pub(crate) fn identify(dir: &[u8], device: (u32, u32)) -> Option<Identified> {
     let mount = mount_at(dir, device)?;
-    let answer = Answer::about(mount, STATE | IDENTITY)?;
+    let answer = MountAnswer::about(mount, STATE | IDENTITY)?;
     let text = |at: usize| answer.text(at);
     let fs_type = [
         text(offset_of!(linux::statmount, fs_type)),
@@ -82,13 +82,14 @@ fn mount_at(dir: &[u8], device: (u32, u32)) -> Option<u64> {
     is_it.then_some(root.stx_mnt_id)
 }
 
-fn state(mount: u64, answer: &Answer) -> Option<MountState> {
+fn state(mount: u64, answer: &MountAnswer) -> Option<MountState> {
     let mut nested = [0; NESTED];
     let count = list(mount, &mut nested, 0)?;
     if count == NESTED {
         return None;
     }
-    let nested = nested[..count].iter().map(|&below| Answer::about(below, STATE)?.mount_point());
+    let nested =
+        nested[..count].iter().map(|&below| MountAnswer::about(below, STATE)?.mount_point());
     Some(MountState { flags: answer.flags()?, nested: nested.collect::<Option<_>>()? })
 }
 
@@ -125,9 +126,9 @@ unsafe fn ask(
 }
 
 /// The answer of `statmount`.
-struct Answer(Box<[u64; ANSWER.div_ceil(8)]>);
+struct MountAnswer(Box<[u64; ANSWER.div_ceil(8)]>);
 
-impl Answer {
+impl MountAnswer {
     fn about(mount: u64, what: u32) -> Option<Self> {
         let mut answer = Self(Box::new([0; ANSWER.div_ceil(8)]));
         let to = answer.0.as_mut_ptr().expose_provenance();

@@ -123,7 +123,7 @@ pub fn tree_without_content(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
 }
 
 fn read(fs: &dyn FileSystem, root: Ino, reads_content: bool) -> Result<Tree, WalkError> {
-    let mut walk = Walk { fs, reads_content, tree: Tree::default(), paths: BTreeMap::new() };
+    let mut walk = TreeWalk { fs, reads_content, tree: Tree::default(), paths: BTreeMap::new() };
     let result = walk.run(root);
     walk.name_classes();
     for &ino in walk.paths.keys().filter(|&&ino| ino != root) {
@@ -218,7 +218,7 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-struct Walk<'a> {
+struct TreeWalk<'a> {
     fs: &'a dyn FileSystem,
     reads_content: bool,
     tree: Tree,
@@ -226,7 +226,7 @@ struct Walk<'a> {
     paths: BTreeMap<Ino, Vec<Path>>,
 }
 
-impl Walk<'_> {
+impl TreeWalk<'_> {
     fn run(&mut self, root: Ino) -> Result<(), WalkError> {
         let parent = if root == self.fs.root() { Some(root) } else { None };
         self.paths.insert(root, vec![Path::new()]);

@@ -6,7 +6,7 @@
 use super::{die, explore};
 use crate::session::model::World;
 use crate::sync::AtomicU32;
-use crate::{Arena, Entry, HashIndex, Layout, Shared};
+use crate::{Arena, HashEntry, HashIndex, Layout, Shared};
 use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -17,7 +17,7 @@ struct Key(AtomicU32);
 // SAFETY: an atomic; zero is an empty entry.
 unsafe impl Shared for Key {}
 
-impl Entry for Key {
+impl HashEntry for Key {
     fn is_none(&self) -> bool {
         self.0.load(Relaxed) == 0
     }

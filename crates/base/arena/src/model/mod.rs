@@ -103,9 +103,9 @@ type Planned = (usize, fn(usize) -> Table);
 
 /// The tables planned so far, by offset.
 #[derive(Default)]
-pub(crate) struct Plan(BTreeMap<usize, Planned>);
+pub(crate) struct ModelPlan(BTreeMap<usize, Planned>);
 
-impl Plan {
+impl ModelPlan {
     pub(crate) fn table<T: Shared>(&mut self, span: Span<T>) {
         let make = |len| Arc::new((0..len).map(|_| T::default()).collect::<Vec<T>>()) as Table;
         self.0.insert(span.offset, (span.len, make));
@@ -120,7 +120,7 @@ pub(crate) struct View(Memory);
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 impl Memory {
-    pub(crate) fn planned(plan: &Plan) -> Self {
+    pub(crate) fn planned(plan: &ModelPlan) -> Self {
         Self(Arc::new(plan.0.iter().map(|(at, (len, make))| (*at, make(*len))).collect()))
     }
 

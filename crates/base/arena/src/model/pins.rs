@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 
 /// A file of one block in a pool of two. Loom reports if a thread reads a block while another
 /// writes it.
-struct File {
+struct PinnedFile {
     arena: Arena,
     pins: Pins,
     used: Bitmap,
@@ -19,7 +19,7 @@ struct File {
     blocks: [UnsafeCell<()>; 2],
 }
 
-impl File {
+impl PinnedFile {
     fn new() -> Arc<Self> {
         let mut layout = Layout::default();
         let pins = Pins::plan(&mut layout, 2, 1);
@@ -72,7 +72,7 @@ impl File {
 #[test]
 fn what_is_read_is_not_used_again() {
     explore(|| {
-        let file = File::new();
+        let file = PinnedFile::new();
         let reader = {
             let file = file.clone();
             thread::spawn(move || file.read())
@@ -88,8 +88,8 @@ fn what_is_read_is_not_used_again() {
 #[test]
 fn the_last_reader_frees() {
     explore(|| {
-        let file = File::new();
-        let reader = |file: &Arc<File>| {
+        let file = PinnedFile::new();
+        let reader = |file: &Arc<PinnedFile>| {
             let file = file.clone();
             thread::spawn(move || file.read())
         };

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// A node that has only a link.
 #[derive(Default)]
-struct Node {
+struct SlabNode {
     next: AtomicU32,
 }
 // SAFETY: an atomic, whose default is zero.
-unsafe impl Shared for Node {}
-impl Link for Node {
+unsafe impl Shared for SlabNode {}
+impl Link for SlabNode {
     fn link(&self) -> &AtomicU32 {
         &self.next
     }
@@ -24,7 +24,7 @@ impl Link for Node {
 /// A slab, and a cell for each node that only its taker touches.
 struct Guarded {
     arena: Arena,
-    slab: Slab<Node>,
+    slab: Slab<SlabNode>,
     cells: Vec<UnsafeCell<()>>,
 }
 
@@ -91,7 +91,7 @@ fn the_tag_tells_a_node_that_came_back() {
 fn new_nodes_run_out() {
     explore(|| {
         let mut layout = Layout::default();
-        let slab = Slab::<Node>::plan(&mut layout, 2);
+        let slab = Slab::<SlabNode>::plan(&mut layout, 2);
         let arena = Arc::new(Arena::anonymous(&layout).unwrap());
         let take_two = || {
             let arena = arena.clone();

@@ -1,6 +1,6 @@
 //! The chunks of a mapping, which are made writable for stores and then read-only again.
 //!
-//! Each chunk has a state word ([`State`]): the number of threads that store to it, and flags.
+//! Each chunk has a state word ([`GuardState`]): the number of threads that store to it, and flags.
 //!
 //! - chunk-K1: A thread changes the protection of a chunk only if it has set `CHANGING`, while no
 //!   thread stores to the chunk (guard-G2).
@@ -24,7 +24,7 @@
 #![allow(unsafe_code)]
 
 use super::Tally;
-use super::state::{Entered, Found, State};
+use super::state::{Entered, Found, GuardState};
 use crate::Region;
 use crate::cpu::tsc;
 use rustix::mm::{self, MprotectFlags};
@@ -61,14 +61,14 @@ const PRICE_MIN: u64 = 40_000;
 /// A piece of the mapping whose protection is changed as a whole.
 #[derive(Debug, Default)]
 struct Chunk {
-    state: State,
+    state: GuardState,
     /// The era, and the cycles spent in it on stores without a window.
     cold: AtomicU64,
 }
 
 /// The chunks of a mapping.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ChunkTable {
     base: *mut u8,
     /// Length of the mapping in bytes.
     len: u64,
@@ -87,9 +87,9 @@ pub(super) struct Table {
 
 // SAFETY: `base` is an address of a mapping that outlives the table; the states of the chunks order
 // its uses (chunk-K1).
-unsafe impl Send for Table {}
+unsafe impl Send for ChunkTable {}
 // SAFETY: as above.
-unsafe impl Sync for Table {}
+unsafe impl Sync for ChunkTable {}
 
 /// The open chunks, and the thread that closes them.
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ struct Closer {
     handle: JoinHandle<()>,
 }
 
-impl Table {
+impl ChunkTable {
     pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Self {
         let grain = region.grain();
         let len = region.mapped_len();

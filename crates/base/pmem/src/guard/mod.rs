@@ -30,7 +30,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
-use windows::{Policy, Windows};
+use windows::{WindowPolicy, Windows};
 
 /// A protected region.
 #[derive(Debug)]
@@ -104,12 +104,12 @@ impl Guarded {
             let windows = |policy| Windows::new(&region, policy, tally.clone()).map(Door::Windows);
             match protection {
                 Protection::None => Door::Open,
-                Protection::Pages => windows(Policy::Pages)?,
-                Protection::ChunkStrict => windows(Policy::Strict)?,
-                Protection::Chunk => windows(Policy::Kept)?,
+                Protection::Pages => windows(WindowPolicy::Pages)?,
+                Protection::ChunkStrict => windows(WindowPolicy::Strict)?,
+                Protection::Chunk => windows(WindowPolicy::Kept)?,
                 Protection::Pwrite => {
                     ByFile::usable(&region)?;
-                    windows(Policy::File)?
+                    windows(WindowPolicy::File)?
                 }
                 Protection::Window => Door::Private(Private::new(&region, tally.clone())?),
                 Protection::Pkey => {

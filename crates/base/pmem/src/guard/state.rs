@@ -13,7 +13,7 @@ const LISTED: u32 = 1 << 20;
 
 /// The number of threads that store to a chunk, and flags.
 #[derive(Debug, Default)]
-pub(super) struct State<W = AtomicU32>(W);
+pub(super) struct GuardState<W = AtomicU32>(W);
 
 /// The result of an attempt to store to a chunk.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Entered {
     /// The caller is counted among its users.
     Counted,
     /// The caller has set `CHANGING`: it must make the chunk writable and then call
-    /// [`State::opened`].
+    /// [`GuardState::opened`].
     ToOpen,
     /// Another thread changes its protection, or is about to.
     Busy,
@@ -32,14 +32,14 @@ pub(super) enum Entered {
 pub(super) enum Found {
     /// Closed, and no longer listed.
     Unlisted,
-    /// Open and without users at the time of the check: to be closed, if [`State::begin_close`]
+    /// Open and without users at the time of the check: to be closed, if [`GuardState::begin_close`]
     /// succeeds.
     Idle(u32),
     /// To be checked again later.
     Busy,
 }
 
-impl<W: AtomicNumber<Value = u32>> State<W> {
+impl<W: AtomicNumber<Value = u32>> GuardState<W> {
     /// Whether the chunk is open. The load orders no other accesses.
     pub fn is_open(&self) -> bool {
         self.0.load(Relaxed) & OPEN != 0
@@ -139,7 +139,7 @@ mod model {
     /// A chunk and whether it is writable. Loom reports a store while the protection is changed.
     #[derive(Default)]
     struct Chunk {
-        state: State<AtomicU32>,
+        state: GuardState<AtomicU32>,
         protection: UnsafeCell<()>,
         is_writable: AtomicBool,
     }

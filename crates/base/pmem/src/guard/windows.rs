@@ -2,7 +2,7 @@
 //! of a store are made writable for that store, or for some time.
 
 use super::Tally;
-use super::chunk::Table;
+use super::chunk::ChunkTable;
 use super::file::ByFile;
 use crate::{Error, Region};
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The part that is made writable, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Policy {
+pub(super) enum WindowPolicy {
     /// The pages of the store, during the store.
     Pages,
     /// The chunk, during the store.
@@ -28,24 +28,28 @@ const LIFT_MIN: u64 = 16 << 10;
 /// A region whose mapping is read-only.
 #[derive(Debug)]
 pub(super) struct Windows {
-    policy: Policy,
+    policy: WindowPolicy,
     /// The file, for stores that are not worth a window.
     file: Option<ByFile>,
-    table: Arc<Table>,
+    table: Arc<ChunkTable>,
 }
 
 impl Windows {
-    pub(super) fn new(region: &Region, policy: Policy, tally: Arc<Tally>) -> Result<Self, Error> {
+    pub(super) fn new(
+        region: &Region,
+        policy: WindowPolicy,
+        tally: Arc<Tally>,
+    ) -> Result<Self, Error> {
         region.forbid_stores().map_err(|e| Error::Io {
             path: region.path().to_owned(),
             action: "make the mapping read-only",
             source: e.into(),
         })?;
         let file = match policy {
-            Policy::Kept | Policy::File => ByFile::of(region),
-            Policy::Pages | Policy::Strict => None,
+            WindowPolicy::Kept | WindowPolicy::File => ByFile::of(region),
+            WindowPolicy::Pages | WindowPolicy::Strict => None,
         };
-        Ok(Self { policy, file, table: Arc::new(Table::new(region, tally)) })
+        Ok(Self { policy, file, table: Arc::new(ChunkTable::new(region, tally)) })
     }
 
     pub(super) fn health(&self) -> io::Result<()> {
@@ -61,21 +65,21 @@ impl Windows {
         by_file: impl Fn(&ByFile, u64, u64),
     ) {
         let table = &self.table;
-        if let (Policy::File, Some(file)) = (self.policy, &self.file) {
+        if let (WindowPolicy::File, Some(file)) = (self.policy, &self.file) {
             return by_file(file, off, len);
         }
         table.each_chunk(off, len, |chunk, off, len| {
             let put = || put(table.base(), off, len);
             match self.policy {
-                Policy::Pages | Policy::File => table.lift_pages(chunk, off, len, put),
-                Policy::Strict => table.lift_chunk(chunk, put),
-                Policy::Kept if !table.is_cold(chunk) => Table::keep(table, chunk, put),
-                Policy::Kept => match &self.file {
+                WindowPolicy::Pages | WindowPolicy::File => table.lift_pages(chunk, off, len, put),
+                WindowPolicy::Strict => table.lift_chunk(chunk, put),
+                WindowPolicy::Kept if !table.is_cold(chunk) => ChunkTable::keep(table, chunk, put),
+                WindowPolicy::Kept => match &self.file {
                     Some(file) if len < LIFT_MIN => {
                         table.rather(chunk, || by_file(file, off, len));
                     }
                     _ if table.rather_lift(chunk, off, len, &put) => {}
-                    _ => Table::keep(table, chunk, put),
+                    _ => ChunkTable::keep(table, chunk, put),
                 },
             }
         });
@@ -86,9 +90,11 @@ impl Windows {
         let table = &self.table;
         let put = || put(table.base());
         match self.policy {
-            Policy::Pages | Policy::File => table.lift_pages(table.chunk_of(off), off, 8, put),
-            Policy::Strict => table.lift_chunk(table.chunk_of(off), put),
-            Policy::Kept => Table::keep(table, table.chunk_of(off), put),
+            WindowPolicy::Pages | WindowPolicy::File => {
+                table.lift_pages(table.chunk_of(off), off, 8, put)
+            }
+            WindowPolicy::Strict => table.lift_chunk(table.chunk_of(off), put),
+            WindowPolicy::Kept => ChunkTable::keep(table, table.chunk_of(off), put),
         }
     }
 }

@@ -32,8 +32,8 @@ pub use scan::format;
 pub(crate) use scan::superblock;
 
 use crate::frame::{Frame, REQUEST_MAX};
-use crate::stats::{Event, Watch};
-use crate::{BlockDevice, BlockSizes, Durability, Error, Extent, Scheme, Stats, Zeroing};
+use crate::stats::{StatsEvent, StatsWatch};
+use crate::{BlockDevice, BlockSizes, DeviceExtent, Durability, Error, Scheme, Stats, Zeroing};
 use arena::{Layout, LockMode, RwLock, Span};
 use layout::{MapWord, SPARES_MIN, WORD, crc32c};
 use pmem::{Fenced, LINE, Medium, Pm, Tally};
@@ -159,19 +159,19 @@ impl<M: Medium> Atomic<M> {
         if found == entry.sum {
             return Ok(());
         }
-        self.frame.counting.add(Event::Damaged, 1);
+        self.frame.counting.add(StatsEvent::Damaged, 1);
         Err(Error::Damaged { block, found, written: entry.sum })
     }
 
     /// Stores the content of up to [`BATCH`] blocks in free data blocks, durably (atomic-A1). Fills
     /// in `words` for them.
-    fn store(&self, content: &[u8], words: &mut [u64], watch: &mut Watch<'_>) -> Fenced {
+    fn store(&self, content: &[u8], words: &mut [u64], watch: &mut StatsWatch<'_>) -> Fenced {
         let (medium, arena) = (self.medium(), &self.frame.arena);
         let block = self.geometry.block as usize;
         self.space.reserve(arena, words.len() as u64);
         for (content, word) in content.chunks_exact(block).zip(words) {
             let sum = crc32c(content);
-            watch.lap(Event::CyclesChecksum);
+            watch.lap(StatsEvent::CyclesChecksum);
             let number = self.space.claim(arena);
             let at = self.geometry.data_at(number);
             if self.nt {
@@ -180,7 +180,7 @@ impl<M: Medium> Atomic<M> {
                 medium.write(at, content);
                 medium.flush(at, content.len() as u64);
             }
-            watch.lap(Event::CyclesStore);
+            watch.lap(StatsEvent::CyclesStore);
             *word = MapWord { number, sum }.pack();
         }
         medium.fence()
@@ -214,14 +214,14 @@ impl<M: Medium> Atomic<M> {
     }
 
     /// Zeroes blocks by clearing their words.
-    fn clear(&self, off: u64, len: u64, watch: &mut Watch<'_>) -> Result<(), Error> {
+    fn clear(&self, off: u64, len: u64, watch: &mut StatsWatch<'_>) -> Result<(), Error> {
         let block = u64::from(self.geometry.block);
         let end = (off + len) / block;
         for first in (off / block..end).step_by(BATCH) {
             let n = (end - first).min(BATCH as u64) as usize;
             self.commit(first, &[0; BATCH][..n], &Fenced::not_needed("a hole names no content"));
         }
-        watch.lap(Event::CyclesPersist);
+        watch.lap(StatsEvent::CyclesPersist);
         self.frame.healthy()
     }
 }
@@ -242,15 +242,15 @@ impl<M: Medium> BlockDevice for Atomic<M> {
     fn read(&self, off: u64, buf: &mut [u8]) -> Result<(), Error> {
         let frame = &self.frame;
         frame.check(off, buf.len() as u64)?;
-        frame.counting.request(Event::Reads, Event::BytesRead, buf.len() as u64);
+        frame.counting.request(StatsEvent::Reads, StatsEvent::BytesRead, buf.len() as u64);
         let mut watch = frame.counting.watch();
         let first = off / u64::from(self.geometry.block);
         for (block, content) in (first..).zip(buf.chunks_exact_mut(self.geometry.block as usize)) {
             let entry = self.copy_whole(block, content)?;
-            watch.lap(Event::CyclesLoad);
+            watch.lap(StatsEvent::CyclesLoad);
             if let (Some(entry), true) = (entry, self.checked) {
                 self.check_content(block, entry, content)?;
-                watch.lap(Event::CyclesChecksum);
+                watch.lap(StatsEvent::CyclesChecksum);
             }
         }
         Ok(())
@@ -259,7 +259,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
     fn write(&self, off: u64, data: &[u8], durability: Durability) -> Result<(), Error> {
         let (frame, len) = (&self.frame, data.len() as u64);
         let _request = frame.begin(off, len, durability)?;
-        frame.counting.request(Event::Writes, Event::BytesWritten, len);
+        frame.counting.request(StatsEvent::Writes, StatsEvent::BytesWritten, len);
         let mut watch = frame.counting.watch();
         let block = self.geometry.block as usize;
         let firsts = (off / block as u64..).step_by(BATCH);
@@ -268,7 +268,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
             let words = &mut words[..content.len() / block];
             let ready = self.store(content, words, &mut watch);
             self.commit(first, words, &ready);
-            watch.lap(Event::CyclesPersist);
+            watch.lap(StatsEvent::CyclesPersist);
         }
         frame.healthy()
     }
@@ -280,7 +280,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
 
     fn discard(&self, off: u64, len: u64) -> Result<(), Error> {
         let _request = self.frame.begin(off, len, Durability::AtBarrier)?;
-        self.frame.counting.request(Event::Discards, Event::BytesDiscarded, len);
+        self.frame.counting.request(StatsEvent::Discards, StatsEvent::BytesDiscarded, len);
         self.clear(off, len, &mut self.frame.counting.watch())
     }
 
@@ -293,7 +293,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
     ) -> Result<(), Error> {
         // Ignore `_how`: this is always fast, and every block of the device keeps its space.
         let _request = self.frame.begin(off, len, durability)?;
-        self.frame.counting.request(Event::Zeroes, Event::BytesZeroed, len);
+        self.frame.counting.request(StatsEvent::Zeroes, StatsEvent::BytesZeroed, len);
         self.clear(off, len, &mut self.frame.counting.watch())
     }
 
@@ -301,7 +301,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
         &self,
         off: u64,
         len: u64,
-        each: &mut dyn FnMut(Extent) -> bool,
+        each: &mut dyn FnMut(DeviceExtent) -> bool,
     ) -> Result<(), Error> {
         self.frame.check(off, len)?;
         let block = u64::from(self.geometry.block);
@@ -313,7 +313,7 @@ impl<M: Medium> BlockDevice for Atomic<M> {
             while at < end && self.is_hole(at / block) == hole {
                 at += block;
             }
-            if !each(Extent { off: start, len: at - start, zero: hole, allocated: !hole }) {
+            if !each(DeviceExtent { off: start, len: at - start, zero: hole, allocated: !hole }) {
                 break;
             }
         }

@@ -125,7 +125,7 @@ fn run(mut bed: Bed, ops: &[Op]) {
 
 fn check_extents(device: &dyn BlockDevice, model: &[u8]) {
     let mut next = 0;
-    let each = &mut |e: pmbd::Extent| {
+    let each = &mut |e: pmbd::DeviceExtent| {
         assert_eq!(e.off, next);
         next += e.len;
         let bytes = &model[e.off as usize..next as usize];
@@ -575,7 +575,7 @@ fn thin_devices_give_space_back() {
         let left = taken();
         assert!(left < all / 4, "{left} of {all} bytes are left");
         let mut parts = Vec::new();
-        let each = &mut |e: pmbd::Extent| {
+        let each = &mut |e: pmbd::DeviceExtent| {
             parts.push((e.off, e.len, e.zero, e.allocated));
             true
         };

@@ -1,7 +1,7 @@
 //! Attributes, including extended ones.
 
 use super::inode::{attr, stat};
-use super::{DirFs, Inode, link_to};
+use super::{DirFs, DirInode, link_to};
 use crate::{Frozen, locks};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Statx, StatxAttributes, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
@@ -43,7 +43,7 @@ impl DirFs {
     }
 
     /// Sets the size, then the rest.
-    fn set_steps(&self, ino: Ino, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+    fn set_steps(&self, ino: Ino, inode: &DirInode, set: &SetAttr) -> Result<Attr> {
         let _content = set.size.map(|_| self.contents.exclusive(ino));
         if let Some(size) = set.size {
             // The size comes first, because this step may fail. Some file systems do not remove the
@@ -70,7 +70,7 @@ impl DirFs {
     /// times last, because the other steps change them.
     fn set_in_order(
         &self,
-        inode: &Inode,
+        inode: &DirInode,
         set: &SetAttr,
         [owner, mode, times]: [bool; 3],
     ) -> Result<()> {

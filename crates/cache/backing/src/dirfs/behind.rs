@@ -26,7 +26,7 @@
 use super::inode::{key_of, stat, told_key};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
-use crate::nodes::{Found, Nodes};
+use crate::nodes::{FoundNode, Nodes};
 use crate::{Change, Opening, Reach, Watch};
 use libc::{
     FAN_ATTRIB, FAN_CLASS_CONTENT, FAN_CLOSE_WRITE, FAN_CREATE, FAN_DELETE, FAN_DELETE_SELF,
@@ -118,7 +118,7 @@ impl DirFs {
 
     /// Marks a directory that was found, if directories are marked one by one and it is new
     /// (behind-D2).
-    pub(super) fn mark_directory(&self, found: &Found) {
+    pub(super) fn mark_directory(&self, found: &FoundNode) {
         let Some(watching) = self.watching.get() else { return };
         let Some(flags) = watching.directories else { return };
         if found.kind == FileKind::Dir && self.nodes().begin_mark(found) {

@@ -2,7 +2,7 @@
 
 use super::attrs::{drop_capability, frozen};
 use super::inode::stat;
-use super::{DirFs, Inode, reopen};
+use super::{DirFs, DirInode, reopen};
 use crate::Frozen;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{pread, pwrite};
@@ -17,7 +17,7 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 
 impl DirFs {
     /// Returns a regular file. `EISDIR` for a directory, `EINVAL` for other kinds.
-    fn file(&self, ino: Ino) -> Result<Inode> {
+    fn file(&self, ino: Ino) -> Result<DirInode> {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::File => Ok(inode),

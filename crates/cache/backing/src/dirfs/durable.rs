@@ -1,6 +1,6 @@
 //! Syncs: what each makes durable, and when no sync is needed.
 
-use super::{DirFs, Inode, lock, reopen};
+use super::{DirFs, DirInode, lock, reopen};
 use crate::nodes::Changes;
 use rustix::fs::OFlags;
 use std::collections::HashSet;
@@ -40,7 +40,7 @@ impl DirFs {
     }
 
     /// Makes durable an inode that has these changes.
-    fn sync_inode(&self, inode: &Inode, changes: Option<&Changes>) -> Result<()> {
+    fn sync_inode(&self, inode: &DirInode, changes: Option<&Changes>) -> Result<()> {
         let result = match inode.kind {
             FileKind::File => self.content(inode, false).and_then(rustix::fs::fsync),
             FileKind::Dir => {

@@ -3,9 +3,9 @@
 use super::inode::{key_of, kind_of, stat};
 use super::listing::{for_each_entry, open_listing};
 use super::names::open_name;
-use super::{DirFs, Inode, link_to};
+use super::{DirFs, DirInode, link_to};
 use crate::Identity;
-use crate::nodes::Found;
+use crate::nodes::FoundNode;
 use rustix::fs::FileType;
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -36,7 +36,7 @@ impl DirFs {
         }
         let known = self.nodes().find(&found);
         if let Some(ino) = known {
-            let inode = Inode { fd: found.fd.clone(), kind: found.kind, serial: 0 };
+            let inode = DirInode { fd: found.fd.clone(), kind: found.kind, serial: 0 };
             self.check_within(ino, &inode)?;
             return self.enter(found, None);
         }
@@ -58,7 +58,7 @@ impl DirFs {
 
     /// Fails with `ESTALE` unless an inode to which a record led lies within the directory, or has
     /// no name at all (dirfs-B5).
-    pub(super) fn check_within(&self, ino: Ino, inode: &Inode) -> Result<()> {
+    pub(super) fn check_within(&self, ino: Ino, inode: &DirInode) -> Result<()> {
         if inode.kind == FileKind::Dir {
             return self.check_inside(&inode.fd);
         }
@@ -159,7 +159,7 @@ impl DirFs {
 
     /// Follows a path without symbolic links. Returns the inode at its end, if it exists, and the
     /// directories on the way.
-    fn follow(&self, path: &[u8]) -> Result<Option<(Found, Vec<Found>)>> {
+    fn follow(&self, path: &[u8]) -> Result<Option<(FoundNode, Vec<FoundNode>)>> {
         let mut at = self.found(self.root.clone())?;
         let mut above = Vec::new();
         for (depth, name) in components(path).enumerate() {
@@ -199,7 +199,7 @@ impl DirFs {
             if !met.insert(key_of(&stat(dir.as_fd())?)) {
                 continue;
             }
-            let mut found: Option<Found> = None;
+            let mut found: Option<FoundNode> = None;
             let mut at = Vec::new();
             for_each_entry(&open_listing(&dir)?, 0, |name, kind, number, _| {
                 if matches!(name.to_bytes(), b"." | b"..") {

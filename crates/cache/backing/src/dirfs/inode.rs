@@ -1,7 +1,7 @@
 //! Attributes and identities of inodes, from the kernel's answers.
 
 use crate::Identity;
-use crate::nodes::{Found, Key};
+use crate::nodes::{FoundNode, Key};
 use crate::sys::Handle;
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
 use std::ffi::CStr;
@@ -90,7 +90,7 @@ impl Identities {
     }
 
     /// Returns the inode of a descriptor that has these attributes.
-    pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<Found> {
+    pub fn found(&self, fd: Arc<OwnedFd>, stat: &Statx) -> Result<FoundNode> {
         let key = key_of(stat);
         let btime = time(stat.stx_btime).0.to_le_bytes();
         let mut identity;
@@ -106,7 +106,7 @@ impl Identities {
             identity.extend(key.1.to_le_bytes());
         }
         identity.extend(btime);
-        Ok(Found { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
+        Ok(FoundNode { fd, key, kind: kind_of(stat)?, identity: Identity(identity) })
     }
 
     /// Returns whether inodes on the root's file system are identified by their handles.

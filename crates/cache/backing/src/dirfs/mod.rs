@@ -67,7 +67,7 @@ mod names;
 use crate::caller::Unreserved;
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
-use crate::nodes::{Changes, Found, Nodes};
+use crate::nodes::{Changes, FoundNode, Nodes};
 use crate::{Backing, Change, Frozen, Identity, Opening, Reach, Watch};
 use behind::Watching;
 use inode::{Identities, key_of, stat};
@@ -89,7 +89,7 @@ use vfs::{
 
 /// Options for the use of a directory.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DirOptions {
     /// The maximum number of descriptors of inodes that are kept open, if handles can be opened.
     pub inodes_open: usize,
     /// The maximum number of descriptors of contents that are kept open.
@@ -98,7 +98,7 @@ pub struct Options {
     pub opens_handles: bool,
 }
 
-impl Default for Options {
+impl Default for DirOptions {
     fn default() -> Self {
         Self { inodes_open: 512, contents_open: 256, opens_handles: true }
     }
@@ -149,7 +149,7 @@ impl DirFs {
     ///
     /// # Errors
     /// The kernel's errors; `WouldBlock` if another `DirFs` has the directory open.
-    pub fn open(dir: &Path, options: Options) -> io::Result<Self> {
+    pub fn open(dir: &Path, options: DirOptions) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::open_at(rustix::fs::open(dir, flags, Mode::empty())?, dir, options)
     }
@@ -158,7 +158,7 @@ impl DirFs {
     ///
     /// # Errors
     /// As for `open`.
-    pub fn open_at(root: OwnedFd, dir: &Path, options: Options) -> io::Result<Self> {
+    pub fn open_at(root: OwnedFd, dir: &Path, options: DirOptions) -> io::Result<Self> {
         let root = Arc::new(root);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let locked = rustix::fs::openat(&root, ".", flags, Mode::empty())?;
@@ -251,7 +251,7 @@ impl DirFs {
     }
 
     /// Returns a descriptor of a known inode, with its kind.
-    fn inode(&self, ino: Ino) -> Result<Inode> {
+    fn inode(&self, ino: Ino) -> Result<DirInode> {
         match self.try_inode(ino) {
             // The inode may just have lost its last name and got an anchor.
             Err(Errno::STALE) => self.try_inode(ino),
@@ -259,7 +259,7 @@ impl DirFs {
         }
     }
 
-    fn try_inode(&self, ino: Ino) -> Result<Inode> {
+    fn try_inode(&self, ino: Ino) -> Result<DirInode> {
         let (inode, is_recorded) = self.open_inode(ino)?;
         if is_recorded {
             self.check_within(ino, &inode)?;
@@ -269,24 +269,24 @@ impl DirFs {
 
     /// Returns a descriptor of an inode, and whether the caller must prove that the inode is in the
     /// directory (dirfs-B5).
-    fn open_inode(&self, ino: Ino) -> Result<(Inode, bool)> {
+    fn open_inode(&self, ino: Ino) -> Result<(DirInode, bool)> {
         let (serial, kind, identity, is_recorded) = {
             let nodes = self.nodes();
             let node = nodes.get(ino)?;
             let (serial, kind) = (node.serial, node.kind);
             let is_recorded = node.is_recorded && !node.is_nameless;
             if let Some(fd) = node.anchor.clone() {
-                return Ok((Inode { fd, kind, serial }, is_recorded));
+                return Ok((DirInode { fd, kind, serial }, is_recorded));
             }
             (serial, kind, node.identity.clone(), is_recorded)
         };
         if let Some(fd) = self.inodes_open.get((serial, false)) {
-            return Ok((Inode { fd, kind, serial }, is_recorded));
+            return Ok((DirInode { fd, kind, serial }, is_recorded));
         }
         let handle = self.identities.handle(&identity).ok_or(Errno::STALE)?;
         let fd = Arc::new(handle.open(self.locked.as_fd())?);
         self.inodes_open.put((serial, false), fd.clone());
-        Ok((Inode { fd, kind, serial }, is_recorded))
+        Ok((DirInode { fd, kind, serial }, is_recorded))
     }
 
     /// Returns a descriptor of a known directory; `ENOTDIR` for other kinds.
@@ -296,13 +296,13 @@ impl DirFs {
     }
 
     /// Returns the inode of a descriptor.
-    fn found(&self, fd: Arc<OwnedFd>) -> Result<Found> {
+    fn found(&self, fd: Arc<OwnedFd>) -> Result<FoundNode> {
         let stat = stat(fd.as_fd())?;
         self.identities.found(fd, &stat)
     }
 
     /// Adds a reference to a found inode. `place` is the name by which it was found, if any.
-    fn enter(&self, found: Found, place: Option<(Ino, &[u8])>) -> Result<Entry> {
+    fn enter(&self, found: FoundNode, place: Option<(Ino, &[u8])>) -> Result<Entry> {
         let (fd, dev) = (found.fd.clone(), found.key.0);
         self.mark_directory(&found);
         let keeps_open = self.keeps_open(&found.identity);
@@ -342,7 +342,7 @@ impl DirFs {
     }
 
     /// Returns a descriptor to read a file, or to read and write it, or to list a directory.
-    fn content(&self, inode: &Inode, writes: bool) -> Result<Arc<OwnedFd>> {
+    fn content(&self, inode: &DirInode, writes: bool) -> Result<Arc<OwnedFd>> {
         let open = [(inode.serial, true), (inode.serial, false)];
         let usable = if writes { &open[..1] } else { &open[..] };
         if let Some(fd) = usable.iter().find_map(|key| self.contents_open.get(*key)) {
@@ -356,7 +356,7 @@ impl DirFs {
 }
 
 /// A descriptor of an inode, `O_PATH` or better.
-struct Inode {
+struct DirInode {
     fd: Arc<OwnedFd>,
     kind: FileKind,
     serial: u64,

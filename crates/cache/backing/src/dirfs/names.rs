@@ -4,7 +4,7 @@ use super::inode::{key_of, kind_of, stat};
 use super::listing::{number_above, open_listing};
 use super::{DirFs, link_to, reopen};
 use crate::caller::Acting;
-use crate::nodes::Found;
+use crate::nodes::FoundNode;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, openat, unlinkat};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl DirFs {
     }
 
     /// Notes that an inode lost a name. Its descriptor was opened before (dirfs-B3).
-    fn lost_name(&self, lost: &Found, dir: Ino, name: &[u8]) {
+    fn lost_name(&self, lost: &FoundNode, dir: Ino, name: &[u8]) {
         let keeps_open = self.keeps_open(&lost.identity);
         let mut nodes = self.nodes();
         nodes.note_attrs(dir);
@@ -289,7 +289,7 @@ impl DirFs {
         }
         {
             let mut nodes = self.nodes();
-            let mut note = |found: &Found, old: (Ino, &[u8]), new: (Ino, &[u8])| {
+            let mut note = |found: &FoundNode, old: (Ino, &[u8]), new: (Ino, &[u8])| {
                 nodes.note_attrs(old.0);
                 nodes.note_attrs(new.0);
                 let Some(ino) = nodes.find(found) else { return };

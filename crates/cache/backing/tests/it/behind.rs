@@ -2,7 +2,7 @@
 //! here.
 
 use crate::common::{Disk, KINDS, directory, file, open, open_without_handles};
-use backing::{Backing as _, Change, DirFs, Opening, Options, Reach, Watch};
+use backing::{Backing as _, Change, DirFs, DirOptions, Opening, Reach, Watch};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,7 +103,7 @@ fn who_may_less_is_told_of_directories() {
 
 #[test]
 fn where_it_cannot_be_told_that_is_said() {
-    let proc = DirFs::open(Path::new("/sys/kernel"), Options::default()).unwrap();
+    let proc = DirFs::open(Path::new("/sys/kernel"), DirOptions::default()).unwrap();
     assert_eq!(proc.watch(Watch::Notify), Err(Errno::OPNOTSUPP));
     assert_eq!(proc.watch(Watch::Off), Ok(Reach::Whole));
     let mut tell = |_| panic!("nothing is told");

@@ -1,7 +1,7 @@
 //! Runs the contract's suite on directories of kernel file systems, and lists the differences.
 
 use crate::common::Disk;
-use backing::{DirFs, Options};
+use backing::{DirFs, DirOptions};
 use std::collections::HashMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ struct Fresh {
 }
 
 impl Fresh {
-    fn new(disk: &Disk, kind: &str, options: Options) -> Self {
+    fn new(disk: &Disk, kind: &str, options: DirOptions) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let dir = disk.dir(&NEXT.fetch_add(1, Ordering::Relaxed).to_string());
         Self {
@@ -171,7 +171,7 @@ fn differences(kind: &str) -> Vec<&'static str> {
 
 /// Runs all scenarios; exactly those that differ must fail. XFS and btrfs free and count removed
 /// blocks in the background, so an unexpected failure must occur repeatedly.
-fn run_scenarios(kind: &str, options: Options) {
+fn run_scenarios(kind: &str, options: DirOptions) {
     const TRIES: usize = 3;
     let disk = Disk::new(kind);
     let mut differ = differences(kind);
@@ -220,7 +220,7 @@ fn adapted(kind: &str, mut op: Op) -> Option<Op> {
 }
 
 /// Compares a file system with the model on generated calls.
-fn run_generated(kind: &str, options: Options) {
+fn run_generated(kind: &str, options: DirOptions) {
     let disk = Disk::new(kind);
     for seed in 0..6 {
         let ops: Vec<Op> =
@@ -233,13 +233,13 @@ fn run_generated(kind: &str, options: Options) {
 }
 
 /// Options without handles: each inode has a descriptor.
-fn without_handles() -> Options {
-    Options { opens_handles: false, ..Options::default() }
+fn without_handles() -> DirOptions {
+    DirOptions { opens_handles: false, ..DirOptions::default() }
 }
 
 /// Options with the fewest descriptors.
-fn few_descriptors() -> Options {
-    Options { inodes_open: 1, contents_open: 1, ..Options::default() }
+fn few_descriptors() -> DirOptions {
+    DirOptions { inodes_open: 1, contents_open: 1, ..DirOptions::default() }
 }
 
 #[test]
@@ -249,12 +249,12 @@ fn scenarios_on_ext4() {
 
 #[test]
 fn scenarios_on_xfs() {
-    run_scenarios("xfs", Options::default());
+    run_scenarios("xfs", DirOptions::default());
 }
 
 #[test]
 fn scenarios_on_btrfs() {
-    run_scenarios("btrfs", Options::default());
+    run_scenarios("btrfs", DirOptions::default());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn scenarios_on_tmpfs() {
 
 #[test]
 fn generated_on_ext4() {
-    run_generated("ext4", Options::default());
+    run_generated("ext4", DirOptions::default());
     run_generated("ext4", without_handles());
 }
 
@@ -275,7 +275,7 @@ fn generated_on_xfs() {
 
 #[test]
 fn generated_on_btrfs() {
-    run_generated("btrfs", Options::default());
+    run_generated("btrfs", DirOptions::default());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! descriptors.
 
 use crate::common::{Disk, KINDS, descriptors, directory, file, node, open, open_without_handles};
-use backing::{Backing as _, DirFs, Frozen, Options};
+use backing::{Backing as _, DirFs, DirOptions, Frozen};
 use rng::Rng;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs;
@@ -108,8 +108,9 @@ fn what_others_replace_is_another_inode() {
     fs.write(old, 0, b"old").unwrap();
     // Now only a handle holds the file.
     drop(fs);
-    let fs = DirFs::open(&path, Options { inodes_open: 1, contents_open: 1, opens_handles: true })
-        .unwrap();
+    let fs =
+        DirFs::open(&path, DirOptions { inodes_open: 1, contents_open: 1, opens_handles: true })
+            .unwrap();
     let old = fs.lookup(ROOT, b"a").unwrap();
     file(&fs, ROOT, b"other");
     let mut is_reused = false;
@@ -155,7 +156,7 @@ fn an_error_is_not_absence() {
 fn what_is_unlinked_lives_while_it_is_referenced() {
     for kind in KINDS {
         let disk = Disk::new(kind);
-        let few = Options { inodes_open: 1, contents_open: 1, opens_handles: true };
+        let few = DirOptions { inodes_open: 1, contents_open: 1, opens_handles: true };
         let fs = DirFs::open(&disk.dir("d"), few).unwrap();
         let mut held = Vec::new();
         for i in 0..20_u8 {
@@ -255,13 +256,13 @@ fn two_on_one_directory_are_refused() {
     let disk = Disk::new("tmpfs");
     let path = disk.dir("d");
     let first = open(&path);
-    let refused = DirFs::open(&path, Options::default()).err().unwrap();
+    let refused = DirFs::open(&path, DirOptions::default()).err().unwrap();
     assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
     assert!(refused.to_string().contains(path.to_str().unwrap()), "{refused}");
     assert_eq!(first.dir(), path);
     drop(first);
     open(&path);
-    let missing = DirFs::open(&path.join("missing"), Options::default()).err().unwrap();
+    let missing = DirFs::open(&path.join("missing"), DirOptions::default()).err().unwrap();
     assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
 }
 
@@ -615,8 +616,8 @@ fn few_descriptors_hold_many_files() {
 #[test]
 fn many_threads_at_once() {
     for options in [
-        Options { inodes_open: 1, contents_open: 1, opens_handles: true },
-        Options { opens_handles: false, ..Options::default() },
+        DirOptions { inodes_open: 1, contents_open: 1, opens_handles: true },
+        DirOptions { opens_handles: false, ..DirOptions::default() },
     ] {
         let disk = Disk::new("ext4");
         let fs = DirFs::open(&disk.dir("d"), options).unwrap();

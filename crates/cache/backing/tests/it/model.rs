@@ -1,6 +1,6 @@
 //! Tests of the model as a backing.
 
-use backing::model::{Call, ModelBacking};
+use backing::model::{ModelBacking, ModelCall};
 use backing::{Backing as _, Identity};
 use vfs::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, ROOT};
 
@@ -36,19 +36,19 @@ fn a_crash_takes_what_was_not_synced() {
 fn faults_are_told_and_calls_counted() {
     let fs = ModelBacking::new();
     let ino = file(&fs, ROOT, b"file");
-    fs.fail(&[Call::Write, Call::Fsync], Errno::NOSPC);
+    fs.fail(&[ModelCall::Write, ModelCall::Fsync], Errno::NOSPC);
     assert_eq!(fs.write(ino, 0, b"x"), Err(Errno::NOSPC));
     assert_eq!(fs.getattr(ino).unwrap().size, 0);
     let mut left = 1;
     fs.fail_where(move |call| {
-        left -= i32::from(call == Call::Write);
+        left -= i32::from(call == ModelCall::Write);
         (left < 0).then_some(Errno::IO)
     });
     assert_eq!(fs.write(ino, 0, b"x"), Ok(()));
     assert_eq!(fs.write(ino, 0, b"x"), Err(Errno::IO));
     fs.heal();
     assert_eq!(fs.write(ino, 0, b"x"), Ok(()));
-    assert_eq!(fs.count(Call::Write), 4);
+    assert_eq!(fs.count(ModelCall::Write), 4);
     fs.set_room(Some(5));
     assert_eq!(fs.room(), Ok(5));
     fs.set_room(None);

@@ -1,6 +1,6 @@
 //! Tests the memory of policies: at most 64 bytes for each object.
 
-use eviction::Kind;
+use eviction::PolicyKind;
 
 /// The maximum bytes for each object in a large cache, where constant costs do not matter.
 const BYTES_MAX: usize = 64;
@@ -8,7 +8,7 @@ const BYTES_MAX: usize = 64;
 /// Fills a policy, then replaces its objects until there are as many ghosts as it will have.
 #[test]
 fn an_object_takes_at_most_64_bytes() {
-    for kind in Kind::ALL {
+    for kind in PolicyKind::ALL {
         let (mut policy, _marks) = kind.policy();
         let mut worst = 0;
         for key in 0..600_000u64 {
@@ -30,7 +30,7 @@ fn an_object_takes_at_most_64_bytes() {
 /// A cache that stays full needs no more memory, whatever objects pass through it.
 #[test]
 fn memory_does_not_grow_while_a_cache_is_full() {
-    for kind in Kind::ALL {
+    for kind in PolicyKind::ALL {
         let (mut policy, _marks) = kind.policy();
         let mut bytes = 0;
         for key in 0..200_000u64 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use eviction::{Kind, Marks, Policy};
+use eviction::{Marks, Policy, PolicyKind};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -199,11 +199,11 @@ impl Model for S3FifoModel {
     }
 }
 
-fn model(kind: Kind) -> Box<dyn Model> {
+fn model(kind: PolicyKind) -> Box<dyn Model> {
     match kind {
-        Kind::Blended => Box::<BlendedModel>::default(),
-        Kind::Sieve => Box::<SieveModel>::default(),
-        Kind::S3Fifo => Box::<S3FifoModel>::default(),
+        PolicyKind::Blended => Box::<BlendedModel>::default(),
+        PolicyKind::Sieve => Box::<SieveModel>::default(),
+        PolicyKind::S3Fifo => Box::<S3FifoModel>::default(),
     }
 }
 
@@ -233,7 +233,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// Checks that a policy and its model give the same answers to all calls, and finally evict their
 /// objects in the same order.
-fn compare(kind: Kind, calls: Vec<Call>) -> Result<(), TestCaseError> {
+fn compare(kind: PolicyKind, calls: Vec<Call>) -> Result<(), TestCaseError> {
     let (mut policy, marks) = kind.policy();
     let mut model = model(kind);
     for call in calls {
@@ -313,17 +313,17 @@ proptest! {
 
     #[test]
     fn blended_is_its_model(calls in calls()) {
-        compare(Kind::Blended, calls)?;
+        compare(PolicyKind::Blended, calls)?;
     }
 
     #[test]
     fn sieve_is_its_model(calls in calls()) {
-        compare(Kind::Sieve, calls)?;
+        compare(PolicyKind::Sieve, calls)?;
     }
 
     #[test]
     fn s3fifo_is_its_model(calls in calls()) {
-        compare(Kind::S3Fifo, calls)?;
+        compare(PolicyKind::S3Fifo, calls)?;
     }
 }
 
@@ -337,7 +337,7 @@ fn keys_evicted(policy: &mut dyn Policy, number: usize) -> Vec<u64> {
     keys
 }
 
-fn filled(kind: Kind, keys: std::ops::Range<u64>) -> (Box<dyn Policy>, Arc<Marks>) {
+fn filled(kind: PolicyKind, keys: std::ops::Range<u64>) -> (Box<dyn Policy>, Arc<Marks>) {
     let (mut policy, marks) = kind.policy();
     for key in keys {
         policy.insert(key, 1);
@@ -349,7 +349,7 @@ fn filled(kind: Kind, keys: std::ops::Range<u64>) -> (Box<dyn Policy>, Arc<Marks
 /// that were added meanwhile.
 #[test]
 fn sieve_keeps_its_hand_when_the_object_there_goes() {
-    let (mut policy, marks) = filled(Kind::Sieve, 0..6);
+    let (mut policy, marks) = filled(PolicyKind::Sieve, 0..6);
     for key in [0, 2] {
         marks.touch(policy.slot(key).unwrap());
     }
@@ -365,7 +365,7 @@ fn sieve_keeps_its_hand_when_the_object_there_goes() {
 
 #[test]
 fn s3fifo_brings_ghosts_back_to_the_main_queue() {
-    let (mut policy, _) = filled(Kind::S3Fifo, 0..10);
+    let (mut policy, _) = filled(PolicyKind::S3Fifo, 0..10);
     assert_eq!(keys_evicted(&mut *policy, 2), [0, 1]);
     policy.insert(0, 1);
     for key in 10..19 {
@@ -381,7 +381,7 @@ fn s3fifo_brings_ghosts_back_to_the_main_queue() {
 
 #[test]
 fn s3fifo_heeds_weights() {
-    let (mut policy, marks) = filled(Kind::S3Fifo, 0..2);
+    let (mut policy, marks) = filled(PolicyKind::S3Fifo, 0..2);
     for _ in 0..2 {
         marks.touch(policy.slot(0).unwrap());
     }
@@ -397,7 +397,7 @@ fn s3fifo_heeds_weights() {
 /// Searches end even if hits never stop.
 #[test]
 fn searches_end_while_everything_is_hit() {
-    for kind in Kind::ALL {
+    for kind in PolicyKind::ALL {
         let (mut policy, marks) = filled(kind, 0..50);
         let slots: Vec<_> = (0..50).map(|key| policy.slot(key).unwrap()).collect();
         let stop = std::sync::atomic::AtomicBool::new(false);
@@ -418,9 +418,9 @@ fn searches_end_while_everything_is_hit() {
 
 #[test]
 fn kinds_have_names() {
-    for kind in Kind::ALL {
+    for kind in PolicyKind::ALL {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
-    let refused = "lru".parse::<Kind>().unwrap_err().to_string();
+    let refused = "lru".parse::<PolicyKind>().unwrap_err().to_string();
     assert_eq!(refused, "`lru` is no replacement policy: there are blended, sieve, s3fifo");
 }

@@ -9,7 +9,7 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     ObjectStoreExt as _, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use objects::{Location, ObjectFs, Options};
+use objects::{Location, ObjectFs, StoreOptions};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT};
@@ -17,23 +17,23 @@ use vfs::{Caller, FileSystem, Ino, NewKind, NewNode, ROOT};
 /// The prefix of trees in these tests.
 pub const PREFIX: &str = "some/prefix";
 
-pub fn options() -> Options {
-    Options {
+pub fn options() -> StoreOptions {
+    StoreOptions {
         staging: "/dev/shm".into(),
         chunk_bytes: 8192,
         staged_max: 1 << 20,
         lease: Duration::from_millis(60),
-        ..Options::default()
+        ..StoreOptions::default()
     }
 }
 
-pub fn open(store: &Arc<Faulty>, options: Options) -> ObjectFs {
+pub fn open(store: &Arc<Faulty>, options: StoreOptions) -> ObjectFs {
     try_open(store, options).unwrap_or_else(|err| panic!("{err}"))
 }
 
 pub fn try_open(
     store: &Arc<Faulty>,
-    options: Options,
+    options: StoreOptions,
 ) -> std::result::Result<ObjectFs, objects::Error> {
     ObjectFs::open(Location::new(store.clone(), PREFIX), options)
 }

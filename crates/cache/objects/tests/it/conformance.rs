@@ -2,7 +2,7 @@
 
 use crate::common::{Faulty, content, create, find, open, options};
 use backing::{Backing as _, Identity};
-use objects::{ObjectFs, Options};
+use objects::{ObjectFs, StoreOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use vfs::{
     Caller, Delegations, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT, Result,
 };
 
-fn fresh(options: Options) -> ObjectFs {
+fn fresh(options: StoreOptions) -> ObjectFs {
     open(&Faulty::new(), options)
 }
 
 /// Options with which all written data is uploaded by the same call or the next one.
-fn staging_nothing() -> Options {
-    Options { chunk_bytes: 4096, staged_max: 0, ..options() }
+fn staging_nothing() -> StoreOptions {
+    StoreOptions { chunk_bytes: 4096, staged_max: 0, ..options() }
 }
 
 /// A tree that is committed after each write.
@@ -50,7 +50,7 @@ fn the_contract_is_kept() {
 
 #[test]
 fn the_contract_is_kept_by_whole_chunks() {
-    run_all(|| Box::new(fresh(Options { chunk_bytes: 8 << 20, ..options() })));
+    run_all(|| Box::new(fresh(StoreOptions { chunk_bytes: 8 << 20, ..options() })));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn commits_beside_calls_leave_whole_trees() {
     for seed in 0..3 {
         let store = Faulty::new();
         store.delay(Duration::from_micros(500));
-        let fs = open(&store, Options { staged_max: 64 << 10, ..options() });
+        let fs = open(&store, StoreOptions { staged_max: 64 << 10, ..options() });
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -2,7 +2,7 @@
 //! one leaves it.
 
 use crate::common::{Fault, Faulty, content, create, find, open, options};
-use objects::{ObjectFs, Options};
+use objects::{ObjectFs, StoreOptions};
 use rng::Rng;
 use std::sync::Arc;
 use vfs::conformance::{Handles, Outcome, apply, gen_op};
@@ -16,8 +16,8 @@ const STEP: usize = 6;
 const STEPS: usize = 42;
 
 /// Options with small chunks, of which few are staged, so that all cases occur.
-fn small() -> Options {
-    Options { chunk_bytes: 4096, staged_max: 16 << 10, ..options() }
+fn small() -> StoreOptions {
+    StoreOptions { chunk_bytes: 4096, staged_max: 16 << 10, ..options() }
 }
 
 /// Generates calls that do not commit.

@@ -2,7 +2,7 @@
 
 use crate::common::{Fault, Faulty, content, create, find, open, options, try_open};
 use backing::Backing as _;
-use objects::{Error, Options};
+use objects::{Error, StoreOptions};
 use std::time::Duration;
 use vfs::{Errno, FileSystem as _, ROOT};
 
@@ -18,7 +18,7 @@ fn who_comes_second_is_refused_and_told_by_whom() {
     fs.sync().unwrap();
     drop(fs);
     // The lease was given back, so the next open does not wait.
-    let long = Options { lease: Duration::from_secs(3600), ..options() };
+    let long = StoreOptions { lease: Duration::from_secs(3600), ..options() };
     let fs = open(&store, long.clone());
     assert!(find(&fs, "file").is_ok());
     drop(fs);
@@ -99,7 +99,8 @@ fn what_nobody_asks_for_is_done_after_a_while() {
     store.fail(Fault::None);
     let count = || store.names().iter().filter(|name| name.starts_with("data/")).count();
     assert_eq!(count(), 1);
-    let mut fs = open(&store, Options { commit_after: Duration::from_millis(40), ..options() });
+    let mut fs =
+        open(&store, StoreOptions { commit_after: Duration::from_millis(40), ..options() });
     fs.start_upkeep().unwrap();
     create(&fs, ROOT, "file");
     let is_done = || find(&open(&store.fork(), options()), "file").is_ok() && count() == 0;

@@ -3,7 +3,7 @@
 use crate::common::{Faulty, create, open, options, try_open};
 use objects::Error;
 use objects::format::{
-    ChunkRef, Id, Kind, Lease, Manifest, Node, Op, Record, Set, decode, encode,
+    ChunkRef, Id, Kind, Lease, Manifest, Op, Record, Set, TreeNode, decode, encode,
     open as open_object, seal,
 };
 use objects::replay::Loaded;
@@ -99,7 +99,7 @@ fn op() -> impl Strategy<Value = Op> {
     let chunk = (prop_oneof![0..4u64, any::<u64>()], proptest::option::of(object));
     prop_oneof![
         (ino(), ino(), name(), any::<u32>()).prop_map(|(ino, dir, name, mode)| {
-            let node = Node::from(&NewNode { kind: NewKind::Symlink(&name), mode, umask: 0 });
+            let node = TreeNode::from(&NewNode { kind: NewKind::Symlink(&name), mode, umask: 0 });
             Op::Create { ino, owner: (1, 2), dir, name: name.clone(), node }
         }),
         (ino(), any::<Option<u32>>(), any::<Option<Option<i64>>>()).prop_map(

@@ -1,9 +1,9 @@
 //! Tests of changes by other processes behind a cache, and of their reports.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, options};
-use backing::model::Call;
+use backing::model::ModelCall;
 use backing::{Change, Watch};
-use pmcache::Options;
+use pmcache::CacheOptions;
 use std::cell::RefCell;
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const HOUR: i64 = 3_600_000_000_000;
 
 /// Makes a cache that relies on a comparison for an hour, and gets reports of changes.
 fn told(how: Watch) -> (Tested, Below) {
-    let (cache, below) = fresh(Options { coherence_ns: HOUR, ..options() });
+    let (cache, below) = fresh(CacheOptions { coherence_ns: HOUR, ..options() });
     cache.watch(how).unwrap();
     (cache, below)
 }
@@ -71,7 +71,7 @@ fn what_is_told_is_believed_no_more() {
 /// Tests a truncation that is not reported yet: the bytes that were cut off never read as zeros.
 #[test]
 fn what_was_cut_off_is_not_zeros() {
-    let (cache, below) = fresh(Options { coherence_ns: HOUR, read_ahead: 0, ..options() });
+    let (cache, below) = fresh(CacheOptions { coherence_ns: HOUR, read_ahead: 0, ..options() });
     let ino = written(&cache, b"f", &[7; 30_000]);
     let cut = |size| {
         cache.setxattr(ino, b"keepstone.cache.invalidate", b"", SetXattr::Any).unwrap();
@@ -108,7 +108,7 @@ fn an_error_is_not_taken_for_an_answer() {
     change_unseen(&below, ino, b"ours");
     below.tell(Change::Content(ino));
     follow(&cache);
-    below.fail(&[Call::Getattr], Errno::IO);
+    below.fail(&[ModelCall::Getattr], Errno::IO);
     let mut buf = [0; 4];
     assert_eq!(cache.read(ino, 0, &mut buf), Err(Errno::IO));
     assert_eq!(cache.read(ino, 0, &mut buf), Err(Errno::IO));
@@ -184,7 +184,7 @@ fn what_cannot_be_written_back_is_not_opened() {
         cache.serve_openers(Duration::ZERO);
         answer.try_recv()
     };
-    below.fail(&[Call::Write], Errno::NOSPC);
+    below.fail(&[ModelCall::Write], Errno::NOSPC);
     assert_eq!(open(4711), Ok(false));
     let troubles = cache.status().troubles;
     assert!(troubles[0].path == "f" && troubles[0].what.contains("process 4711"), "{troubles:?}");
@@ -202,7 +202,7 @@ fn what_cannot_be_written_back_is_not_opened() {
 
 #[test]
 fn nobody_waits_for_ever() {
-    let late = Options { opener_wait: Duration::ZERO, ..options() };
+    let late = CacheOptions { opener_wait: Duration::ZERO, ..options() };
     let (cache, below) = fresh(late);
     cache.watch(Watch::Permission).unwrap();
     let ino = file(&cache, b"f");
@@ -252,7 +252,7 @@ fn nobody_waits_for_a_cache_that_changes_nothing() {
     cache.write(ino, 0, b"ours").unwrap();
     let left = copy(&cache);
     drop(cache);
-    let again = attach(left, &below, Options { read_only: true, ..options() }).unwrap();
+    let again = attach(left, &below, CacheOptions { read_only: true, ..options() }).unwrap();
     again.watch(Watch::Permission).unwrap();
     assert!(!again.guards() && again.status().watch == "notify");
 }

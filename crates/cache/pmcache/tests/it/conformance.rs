@@ -1,12 +1,12 @@
 //! Runs the contract's suite on caches over the model.
 
 use crate::common::{Below, attach, fresh, options, region};
-use pmcache::Options;
+use pmcache::CacheOptions;
 use std::sync::Arc;
 use vfs::FileSystem;
 use vfs::conformance::{run_all, run_generated, stress};
 
-fn make(options: Options) -> Box<dyn FileSystem> {
+fn make(options: CacheOptions) -> Box<dyn FileSystem> {
     Box::new(fresh(options).0)
 }
 
@@ -18,7 +18,7 @@ fn the_contract_is_kept() {
 
 #[test]
 fn it_is_kept_where_each_write_goes_below() {
-    let through = || Options { write_through: true, ..options() };
+    let through = || CacheOptions { write_through: true, ..options() };
     run_all(|| make(through()));
     run_generated(|| make(through()), 10, 300);
 }
@@ -28,7 +28,7 @@ fn it_is_kept_where_each_write_goes_below() {
 fn it_is_kept_by_a_small_cache() {
     let small = || {
         let below = Below(Arc::default());
-        let tight = Options { cap: 64 << 10, high: 32 << 10, low: 8 << 10, ..options() };
+        let tight = CacheOptions { cap: 64 << 10, high: 32 << 10, low: 8 << 10, ..options() };
         Box::new(attach(region(2 << 20), &below, tight).unwrap()) as Box<dyn FileSystem>
     };
     run_generated(small, 10, 300);

@@ -2,8 +2,8 @@
 //! own.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, options};
-use backing::model::Call;
-use pmcache::{Command, DATA, FileStatus, Mode, Options};
+use backing::model::ModelCall;
+use pmcache::{CacheOptions, Command, DATA, FileStatus, Mode};
 use vfs::{Errno, FileSystem, Ino, ROOT, SetAttr, SetXattr};
 
 const MIB: usize = 1 << 20;
@@ -43,7 +43,7 @@ fn what_is_warm_is_read_without_what_is_below() {
     let told: FileStatus = serde_json::from_slice(&told).unwrap();
     assert_eq!(told, status(&cache, ino));
     assert!(told.cached_bytes >= told.size_bytes && told.size_bytes == 3 * MIB as u64 + 5);
-    below.fail(&[Call::Read], Errno::IO);
+    below.fail(&[ModelCall::Read], Errno::IO);
     assert_eq!(content(&cache, ino).unwrap(), vec![b'f'; 3 * MIB + 5]);
     below.heal();
     // This is too large for any pool.
@@ -82,7 +82,7 @@ fn a_pin_holds_over_eviction_and_restart() {
 /// pins-P1 and pins-P2: pinned files leave room for other writes.
 #[test]
 fn pins_are_bounded() {
-    let bounds = |options: Options| Options {
+    let bounds = |options: CacheOptions| CacheOptions {
         pin_max: 12 * MIB as u64,
         pin_user_max: 5 * MIB as u64,
         ..options
@@ -144,7 +144,7 @@ fn what_is_asked_for_is_written_back_and_forgotten() {
     assert_eq!(cache.status().dirty_bytes, 0);
     // Data that cannot be written back is not dropped.
     cache.write(one, 0, &[9; 10]).unwrap();
-    below.fail(&[Call::Write], Errno::NOSPC);
+    below.fail(&[ModelCall::Write], Errno::NOSPC);
     assert_eq!(ask(&cache, one, Command::Flush), Err(Errno::NOSPC));
     assert_eq!(ask(&cache, one, Command::Invalidate), Err(Errno::NOSPC));
     assert_eq!(content(&cache, one).unwrap()[..10], [9; 10]);
@@ -161,7 +161,7 @@ fn what_is_no_command_is_refused() {
     assert_eq!(cache.getxattr(ino, Command::Pin.attribute().as_bytes()), Err(Errno::PERM));
     assert_eq!(ask(&cache, ROOT, Command::Pin), Err(Errno::ISDIR));
     assert!(cache.listxattr(ino).unwrap().is_empty());
-    let read_only = Options { read_only: true, ..options() };
+    let read_only = CacheOptions { read_only: true, ..options() };
     let cache = attach(copy(&cache), &below, read_only).unwrap();
     let ino = cache.lookup(ROOT, b"f").unwrap().ino;
     assert_eq!(ask(&cache, ino, Command::Flush), Err(Errno::ROFS));
@@ -175,7 +175,7 @@ fn a_file_has_a_mode_of_its_own() {
         (Mode::Writeback, "ordered", false),
         (Mode::Journal, "writeback", false),
     ] {
-        let (cache, below) = fresh(Options { mode, ..options() });
+        let (cache, below) = fresh(CacheOptions { mode, ..options() });
         let ino = old_file(&cache, &below, "f", 10);
         let set =
             |value: &str| cache.setxattr(ino, DATA.as_bytes(), value.as_bytes(), SetXattr::Any);
@@ -186,9 +186,9 @@ fn a_file_has_a_mode_of_its_own() {
         assert_eq!(root, Err(Errno::INVAL));
         // The mode is stored with the file, not with this cache. After a new attachment it still
         // decides whether a write waits for a durable name.
-        let cache = attach(copy(&cache), &below, Options { mode, ..options() }).unwrap();
+        let cache = attach(copy(&cache), &below, CacheOptions { mode, ..options() }).unwrap();
         let ino = cache.lookup(ROOT, b"f").unwrap().ino;
-        below.fail(&[Call::Fsync, Call::Sync, Call::SyncMetadata], Errno::IO);
+        below.fail(&[ModelCall::Fsync, ModelCall::Sync, ModelCall::SyncMetadata], Errno::IO);
         let written = cache.write(ino, 0, b"x");
         assert_eq!(written, if waits { Err(Errno::IO) } else { Ok(()) }, "{mode} {own}");
         below.heal();

@@ -3,7 +3,7 @@
 use crate::common::{Below, content, file, options};
 use backing::Backing;
 use bpfs::Bpfs;
-use pmcache::{Cache, DELEGATION, JOIN, Options};
+use pmcache::{Cache, CacheOptions, DELEGATION, JOIN};
 use pmem::{Access, Lock, Medium as _, OpenOptions, Region};
 use pool::{FormatOptions, MountOptions};
 use rng::Rng;
@@ -82,12 +82,12 @@ fn named(fs: &dyn FileSystem, name: &[u8]) -> Vec<u8> {
     found
 }
 
-fn believing() -> Options {
-    Options { coherence_ns: 1_000_000_000, ..options() }
+fn believing() -> CacheOptions {
+    CacheOptions { coherence_ns: 1_000_000_000, ..options() }
 }
 
 impl Programs {
-    fn new(bytes: u64, options: Options) -> Self {
+    fn new(bytes: u64, options: CacheOptions) -> Self {
         let (pool, below) = (Pool::new(bytes), Below(Arc::default()));
         let cache = Cache::attach(pool.open(), below.clone(), "/below", options).unwrap();
         cache.delegate_to_programs(b"/pool".to_vec(), Box::new(|_| Ok(())));
@@ -202,7 +202,7 @@ fn it_is_as_if_all_calls_went_through_the_cache() {
     run_all(make);
     run_generated(make, 20, 300);
     // Here files are recalled all the time to be written back.
-    let tight = || Options { cap: 256 << 10, high: 128 << 10, low: 32 << 10, ..believing() };
+    let tight = || CacheOptions { cap: 256 << 10, high: 128 << 10, low: 32 << 10, ..believing() };
     run_generated(|| Box::new(Programs::new(16 << 20, tight())), 10, 300);
 }
 
@@ -498,7 +498,7 @@ fn what_cannot_be_delegated_is_not() {
     cache.unlink(ROOT, b"large").unwrap();
     assert_eq!(refused(large), Errno::NODATA, "without a name");
 
-    let through = Programs::new(16 << 20, Options { write_through: true, ..believing() });
+    let through = Programs::new(16 << 20, CacheOptions { write_through: true, ..believing() });
     let ino = file(&through.cache, b"file");
     assert_eq!(through.delegation(ino), Err(Errno::NODATA));
 }

@@ -1,9 +1,9 @@
 //! Tests of failures and changes in the backing store, and of pools with invalid data.
 
 use crate::common::{Below, Tested, attach, content, copy, file, fresh, mount, options};
-use backing::model::{Call, ModelBacking};
+use backing::model::{ModelBacking, ModelCall};
 use pmcache::record::{BIRTH, DIRTY, MARK, NODES, RECORD};
-use pmcache::{Error, Mode, Options};
+use pmcache::{CacheOptions, Error, Mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use vfs::model::Model;
@@ -31,12 +31,14 @@ fn dirty(cache: &Tested, name: &[u8], data: &[u8]) -> Ino {
 
 #[test]
 fn a_failure_is_told_once_and_nothing_is_lost() {
-    for calls in [&[Call::Write][..], &[Call::Fsync, Call::Sync], &[Call::Setattr]] {
+    for calls in
+        [&[ModelCall::Write][..], &[ModelCall::Fsync, ModelCall::Sync], &[ModelCall::Setattr]]
+    {
         for errno in [Errno::IO, Errno::NOSPC] {
-            let later = Options { clock: || Timestamp(1 << 40), ..options() };
+            let later = CacheOptions { clock: || Timestamp(1 << 40), ..options() };
             let (cache, below) = fresh(later);
             let ino = dirty(&cache, b"f", &[7; 9000]);
-            let calls: &'static [Call] = calls.to_vec().leak();
+            let calls: &'static [ModelCall] = calls.to_vec().leak();
             below.fail(calls, errno);
             assert_eq!(cache.drain_all(&|_| {}), Err(errno), "{calls:?}");
             let troubles = cache.status().troubles;
@@ -57,9 +59,10 @@ fn a_failure_is_told_once_and_nothing_is_lost() {
 #[test]
 fn what_failed_is_tried_again_soon() {
     static NOW: AtomicI64 = AtomicI64::new(1 << 40);
-    let (cache, below) = fresh(Options { clock: || Timestamp(NOW.load(Relaxed)), ..options() });
+    let (cache, below) =
+        fresh(CacheOptions { clock: || Timestamp(NOW.load(Relaxed)), ..options() });
     let ino = dirty(&cache, b"f", &[7; 9000]);
-    below.fail(&[Call::Write], Errno::IO);
+    below.fail(&[ModelCall::Write], Errno::IO);
     assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
     below.heal();
     cache.maintain().unwrap();
@@ -75,7 +78,7 @@ fn what_cannot_be_found_is_kept() {
     let (cache, below) = fresh(options());
     dirty(&cache, b"f", &[7; 9000]);
     let left = copy(&cache);
-    below.fail(&[Call::Find], Errno::IO);
+    below.fail(&[ModelCall::Find], Errno::IO);
     let again = attach(left, &below, options()).unwrap();
     assert_eq!(again.status().troubles[0].path, "f");
     assert_eq!((names(&again, NODES).len(), names(&again, DIRTY).len()), (1, 1));
@@ -94,7 +97,7 @@ fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
     let (cache, below) = fresh(options());
     dirty(&cache, b"f", &[7; 9000]);
     cache.sync().unwrap();
-    below.fail(&[Call::Find], Errno::IO);
+    below.fail(&[ModelCall::Find], Errno::IO);
     let again = attach(copy(&cache), &below, options()).unwrap();
     below.heal();
     again.unlink(ROOT, b"f").unwrap();
@@ -115,7 +118,7 @@ fn what_could_not_be_found_is_kept_until_its_removal_is_durable() {
 #[test]
 fn what_others_removed_is_kept_and_what_was_removed_here_is_not() {
     // No creation is recorded, as the file was not synced.
-    let (cache, below) = fresh(Options { mode: Mode::Writeback, ..options() });
+    let (cache, below) = fresh(CacheOptions { mode: Mode::Writeback, ..options() });
     let ino = dirty(&cache, b"f", &[7; 9000]);
     let left = copy(&cache);
     // The file is removed through the cache, which is killed before the removal is durable.
@@ -172,7 +175,7 @@ fn nothing_is_left_of_files_that_are_gone() {
 #[test]
 fn more_than_the_pool_goes_through() {
     let below = Below(Arc::default());
-    let tight = Options { cap: 256 << 10, high: 128 << 10, low: 64 << 10, ..options() };
+    let tight = CacheOptions { cap: 256 << 10, high: 128 << 10, low: 64 << 10, ..options() };
     let cache = attach(crate::common::region(2 << 20), &below, tight).unwrap();
     for n in 0..60u8 {
         let ino = dirty(&cache, &[b'A' + n], &vec![n + 1; 100_000]);
@@ -224,10 +227,10 @@ fn a_full_cache_is_warm_after_a_restart() {
     cache.drain_all(&|_| {}).unwrap();
     assert_eq!(content(&cache, ino).unwrap(), [3; 50_000]);
     let again = attach(copy(&cache), &below, options()).unwrap();
-    let reads = below.count(Call::Read);
+    let reads = below.count(ModelCall::Read);
     let ino = again.lookup(ROOT, b"f").unwrap().ino;
     assert_eq!(content(&again, ino).unwrap(), [3; 50_000]);
-    assert_eq!(below.count(Call::Read), reads);
+    assert_eq!(below.count(ModelCall::Read), reads);
 }
 
 #[test]
@@ -267,13 +270,16 @@ fn nonsense_in_a_pool_is_told() {
 
 /// Returns the number of syncs of the backing store.
 fn syncs(below: &Below) -> u64 {
-    [Call::Fsync, Call::Sync, Call::SyncMetadata].map(|call| below.count(call)).iter().sum()
+    [ModelCall::Fsync, ModelCall::Sync, ModelCall::SyncMetadata]
+        .map(|call| below.count(call))
+        .iter()
+        .sum()
 }
 
 #[test]
 fn a_new_file_is_synced_without_the_file_system_below() {
     for mode in [Mode::Writeback, Mode::Ordered, Mode::Journal] {
-        let (cache, below) = fresh(Options { mode, ..options() });
+        let (cache, below) = fresh(CacheOptions { mode, ..options() });
         let before = syncs(&below);
         for name in [&b"a"[..], b"empty", b"gone"] {
             let ino = file(&cache, name);
@@ -290,7 +296,7 @@ fn a_new_file_is_synced_without_the_file_system_below() {
         let left = copy(&cache);
         below.crash();
         assert!(below.peek(ROOT, b"a").is_err());
-        let again = attach(left, &below, Options { mode, ..options() }).unwrap();
+        let again = attach(left, &below, CacheOptions { mode, ..options() }).unwrap();
         let attr = again.lookup(ROOT, b"a").unwrap();
         assert_eq!((attr.perm, content(&again, attr.ino).unwrap()), (0o644, vec![7; 9000]));
         assert_eq!(again.lookup(ROOT, b"empty").unwrap().size, 0);

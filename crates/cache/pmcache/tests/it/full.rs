@@ -2,8 +2,8 @@
 //! attributes need no blocks.
 
 use crate::common::{Below, Tested, attach, content, copy, file, options, region};
-use backing::model::Call;
-use pmcache::{Mode, Options};
+use backing::model::ModelCall;
+use pmcache::{CacheOptions, Mode};
 use vfs::{Caller, Errno, FileSystem, Ino, ROOT, RenameFlags, SetAttr, SetXattr};
 
 const POOL: u64 = 2 << 20;
@@ -20,7 +20,7 @@ fn full(mode: Mode) -> (Tested, Below) {
         file(&*below, format!("replaced-{name}").as_bytes());
     }
     below.sync().unwrap();
-    let cache = attach(region(POOL), &below, Options { mode, ..options() }).unwrap();
+    let cache = attach(region(POOL), &below, CacheOptions { mode, ..options() }).unwrap();
     let found = |name: &[u8]| cache.lookup(ROOT, name).unwrap().ino;
     cache.setxattr(found(b"pinned"), b"keepstone.cache.pin", b"", SetXattr::Any).unwrap();
     cache.write(found(b"changed"), 0, &[2; 9000]).unwrap();
@@ -28,7 +28,7 @@ fn full(mode: Mode) -> (Tested, Below) {
     cache.write(new, 0, &[3; 9000]).unwrap();
     cache.fsync(new).unwrap();
     let large = file(&cache, b"full");
-    below.fail(&[Call::Write], Errno::NOSPC);
+    below.fail(&[ModelCall::Write], Errno::NOSPC);
     for len in [64 << 10, 4096] {
         while cache.append(large, &vec![4; len]).is_ok() {}
     }
@@ -84,7 +84,7 @@ fn a_full_pool_refuses_no_change_of_names_and_attributes() {
         }
         assert!(contents(&cache) == before, "{mode}");
         // After a kill the contents are as before.
-        let again = attach(copy(&cache), &below, Options { mode, ..options() }).unwrap();
+        let again = attach(copy(&cache), &below, CacheOptions { mode, ..options() }).unwrap();
         assert!(contents(&again) == before, "{mode}");
         drop(again);
         for name in FILES {

@@ -3,7 +3,7 @@
 
 use crate::common::{Below, POOL, Tested, attach, content, copy, file, fresh, mount, options};
 use backing::Backing;
-use backing::model::{Call, ModelBacking};
+use backing::model::{ModelBacking, ModelCall};
 use pmcache::{Cache, Mode};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,13 +36,13 @@ const CHANGES: [(&str, Change); 5] = [
     }),
     ("failed sync", |cache, below, ino| {
         cache.append(ino, ADDED).unwrap();
-        below.fail(&[Call::Fsync, Call::Sync], Errno::IO);
+        below.fail(&[ModelCall::Fsync, ModelCall::Sync], Errno::IO);
         assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
         below.heal();
     }),
     ("failed write", |cache, below, ino| {
         cache.append(ino, ADDED).unwrap();
-        below.fail(&[Call::Setattr], Errno::IO);
+        below.fail(&[ModelCall::Setattr], Errno::IO);
         assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
         below.heal();
     }),
@@ -58,7 +58,7 @@ fn tick() {
 
 /// Makes a file that is written back, and a change of it that is not.
 fn changed(mode: Mode, change: fn(&Tested, &Below, Ino)) -> (Tested, Below, Ino) {
-    let (cache, below) = fresh(pmcache::Options { mode, ..options() });
+    let (cache, below) = fresh(pmcache::CacheOptions { mode, ..options() });
     let ino = file(&cache, b"f");
     cache.write(ino, 0, OLD).unwrap();
     cache.drain_all(&|_| {}).unwrap();
@@ -224,7 +224,7 @@ fn what_was_cut_off_stays_so_where_a_sync_fails() {
     cache.write(ino, 0, OLD).unwrap();
     cache.drain_all(&|_| {}).unwrap();
     resize(&cache, ino, 100).unwrap();
-    below.fail(&[Call::Fsync, Call::Sync], Errno::IO);
+    below.fail(&[ModelCall::Fsync, ModelCall::Sync], Errno::IO);
     assert_eq!(cache.drain_all(&|_| {}), Err(Errno::IO));
     assert_eq!(resize(&cache, ino, 9000), Err(Errno::IO));
     below.heal();
@@ -245,7 +245,7 @@ fn a_hole_is_made_once_where_a_sync_fails() {
     let ino = file(&cache, b"f");
     cache.write(ino, 0, &[1; 300_000]).unwrap();
     cache.drain_all(&|_| {}).unwrap();
-    below.fail(&[Call::Fsync, Call::Sync], Errno::IO);
+    below.fail(&[ModelCall::Fsync, ModelCall::Sync], Errno::IO);
     let punched = cache.fallocate(ino, vfs::Fallocate::PunchHole, 0, 200_000);
     assert_eq!(punched, Err(Errno::IO));
     assert_eq!(cache.write(ino, 5000, b"new"), Err(Errno::IO));
@@ -271,8 +271,8 @@ fn a_removal_is_kept_where_the_store_fails_after_it() {
     cache.fsync(ino).unwrap();
     let mut is_removed = false;
     below.fail_where(move |call| {
-        is_removed |= call == Call::Unlink;
-        (is_removed && call == Call::Getattr).then_some(Errno::IO)
+        is_removed |= call == ModelCall::Unlink;
+        (is_removed && call == ModelCall::Getattr).then_some(Errno::IO)
     });
     let _ = cache.unlink(ROOT, b"f");
     below.heal();

@@ -12,7 +12,7 @@ impl suite::Engine for Through {
     // Another name, as both sets of tests run at once.
     const NAME: &'static str = "scmfs-through";
     const POOL_MAX: u64 = Scmfs::POOL_MAX;
-    type Files<M: Medium> = scmfs::Files<M>;
+    type Files<M: Medium> = scmfs::ScmfsFiles<M>;
 
     fn format(medium: &impl Medium, options: &FormatOptions) -> Result<PoolInfo, Error> {
         Scmfs::format(medium, options)

@@ -82,7 +82,7 @@ pub struct ServerArgs {
     /// Replacement policy, which chooses the files that leave a full cache: blended (the paper's),
     /// sieve or s3fifo (`keepstone simulate` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
-    pub policy: eviction::Kind,
+    pub policy: eviction::PolicyKind,
     /// Threads that answer requests. Default: one per CPU, 2 to 16.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use pmcache::{Cache, Command, Options};
+use pmcache::{Cache, CacheOptions, Command};
 use serde::{Deserialize, Serialize};
 
 use crate::mount::absolute_dir;
@@ -161,7 +161,7 @@ fn open(
     pool: &Path,
     place: &Place,
     store: &StoreArgs,
-    choose: impl FnOnce(u64, &Below, &mut Options) -> Result<()>,
+    choose: impl FnOnce(u64, &Below, &mut CacheOptions) -> Result<()>,
 ) -> Result<Attached> {
     let pool = pool::absolute(pool)?;
     if let Some(why) = trust::changeable_by(&pool)? {
@@ -174,7 +174,7 @@ fn open(
     }
     let inner = Inner::open(&pool)?;
     let below = place.open(store)?;
-    let mut options = Options::for_pool(inner.size());
+    let mut options = CacheOptions::for_pool(inner.size());
     choose(inner.size(), &below, &mut options)?;
     let name = place.path().display().to_string();
     Cache::attach(inner, below, &name, options)

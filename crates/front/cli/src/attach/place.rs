@@ -76,7 +76,7 @@ impl Place {
 /// Opens a directory. If a cache whose server has died is mounted over it, opens the directory
 /// below that mount.
 fn open_dir(dir: &Path) -> Result<Below> {
-    let options = backing::Options::default();
+    let options = backing::DirOptions::default();
     let opened = if fuse::is_stale(dir)? {
         let root = fuse::open_below(dir).with_context(|| {
             let how = format!("`keepstone umount {}`", dir.display());
@@ -147,7 +147,7 @@ impl Drop for Claim {
 
 #[cfg(feature = "object-store")]
 fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
-    let mut tree = objects::Options::default();
+    let mut tree = objects::StoreOptions::default();
     if let Some(bytes) = args.chunk_size {
         tree.chunk_bytes = u32::try_from(bytes)
             .ok()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fuse::{
-    Access, Caching, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
+    Caching, MountAccess, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
     StatsReader, StopSignals,
 };
 use pmem::Medium as _;
@@ -23,7 +23,7 @@ const MAINTAIN_EVERY: Duration = Duration::from_millis(200);
 
 /// The counters that the server publishes.
 #[derive(Serialize)]
-struct Stats<'a> {
+struct ServeStats<'a> {
     pool: &'a str,
     dir: &'a str,
     mount: &'a str,
@@ -124,7 +124,7 @@ pub fn run(
     let options = MountOptions {
         kind: MountKind::Cache,
         source: ready.pool.clone(),
-        access: if for_all { Access::All } else { Access::Owner },
+        access: if for_all { MountAccess::All } else { MountAccess::Owner },
         flags,
         threads,
     };
@@ -165,7 +165,7 @@ fn stats(
     Box::new(move |reader| {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
         let status = cache.status();
-        let stats = Stats {
+        let stats = ServeStats {
             pool: &pool,
             dir: &dir,
             mount: &mount,

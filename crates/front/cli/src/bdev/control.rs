@@ -39,7 +39,7 @@ const TABLE: &str = "/proc/net/unix";
 /// A request to a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Request {
+pub enum ControlRequest {
     /// Report what is served, and the counters.
     Status,
     /// Grow an export.
@@ -77,7 +77,10 @@ impl Control {
     }
 
     /// Answers requests with `answer`, in a thread of its own, for as long as the process lives.
-    pub fn serve(&self, answer: impl Fn(Request) -> Result<Value> + Send + 'static) -> Result<()> {
+    pub fn serve(
+        &self,
+        answer: impl Fn(ControlRequest) -> Result<Value> + Send + 'static,
+    ) -> Result<()> {
         let socket = self.socket.try_clone()?;
         std::thread::Builder::new().name("control".into()).spawn(move || {
             loop {
@@ -88,7 +91,7 @@ impl Control {
     }
 
     /// Waits for the next request and answers it with `answer`.
-    pub fn answer_next(&self, answer: impl FnOnce(Request) -> Result<Value>) {
+    pub fn answer_next(&self, answer: impl FnOnce(ControlRequest) -> Result<Value>) {
         answer_next(&self.socket, answer);
     }
 }
@@ -106,19 +109,19 @@ impl Drop for Control {
     }
 }
 
-fn answer_next(socket: &UnixListener, answer: impl FnOnce(Request) -> Result<Value>) {
+fn answer_next(socket: &UnixListener, answer: impl FnOnce(ControlRequest) -> Result<Value>) {
     let client = socket.accept().map_err(Into::into);
     if let Err(err) = client.and_then(|(client, _)| reply(&client, answer)) {
         tracing::debug!("control: {err:#}");
     }
 }
 
-fn reply(client: &UnixStream, answer: impl FnOnce(Request) -> Result<Value>) -> Result<()> {
+fn reply(client: &UnixStream, answer: impl FnOnce(ControlRequest) -> Result<Value>) -> Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(client).read_line(&mut line)?;
     let request = serde_json::from_str(&line).map_err(Into::into);
-    let stops = matches!(request, Ok(Request::Stop));
+    let stops = matches!(request, Ok(ControlRequest::Stop));
     let answer = match request.and_then(answer) {
         Ok(value) => Answer::Done(value),
         Err(err) => Answer::Failed(format!("{err:#}")),
@@ -149,21 +152,21 @@ fn write_line(stream: &UnixStream, value: &impl Serialize) -> Result<()> {
 }
 
 /// A server as its clients see it.
-pub struct Server {
+pub struct BdevServer {
     path: PathBuf,
-    /// The server's answer to [`Request::Status`].
+    /// The server's answer to [`ControlRequest::Status`].
     pub status: Value,
 }
 
-impl Server {
+impl BdevServer {
     /// Asks the server at a control socket for its status.
     pub fn at(path: &Path) -> Result<Self> {
-        let status = ask(path, &Request::Status)?;
+        let status = ask(path, &ControlRequest::Status)?;
         Ok(Self { path: path.to_owned(), status })
     }
 
     /// Sends a further request.
-    pub fn ask(&self, request: &Request) -> Result<Value> {
+    pub fn ask(&self, request: &ControlRequest) -> Result<Value> {
         ask(&self.path, request)
     }
 
@@ -242,10 +245,10 @@ pub fn is_device(name: &str, device: &str) -> bool {
 }
 
 /// Returns the servers that answer.
-pub fn servers() -> Result<Vec<Server>> {
+pub fn servers() -> Result<Vec<BdevServer>> {
     let mut found = Vec::new();
     for path in sockets_in(&runtime_dir()?)? {
-        match Server::at(&path) {
+        match BdevServer::at(&path) {
             Ok(server) => found.push(server),
             Err(err) if is_gone(&err) => {
                 let _ = fs::remove_file(&path);
@@ -253,7 +256,7 @@ pub fn servers() -> Result<Vec<Server>> {
             Err(err) => tracing::warn!("{}: {err:#}", path.display()),
         }
     }
-    found.sort_by_key(Server::pid);
+    found.sort_by_key(BdevServer::pid);
     Ok(found)
 }
 
@@ -295,13 +298,13 @@ fn listed(line: &str) -> Option<PathBuf> {
 }
 
 /// Finds the server that `name` means.
-pub fn find(name: &str) -> Result<Server> {
+pub fn find(name: &str) -> Result<BdevServer> {
     let none = || format!("{name}: no such server; `keepstone bdev list` shows those that run");
     try_find(name)?.with_context(none)
 }
 
 /// Finds the server that `name` means, if one runs. Fails if several servers match.
-pub fn try_find(name: &str) -> Result<Option<Server>> {
+pub fn try_find(name: &str) -> Result<Option<BdevServer>> {
     let mut called: Vec<_> = servers()?.into_iter().filter(|s| s.is_called(name)).collect();
     match called.len() {
         0 | 1 => Ok(called.pop()),
@@ -309,7 +312,7 @@ pub fn try_find(name: &str) -> Result<Option<Server>> {
     }
 }
 
-fn ask(path: &Path, request: &Request) -> Result<Value> {
+fn ask(path: &Path, request: &ControlRequest) -> Result<Value> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write_line(&stream, request)?;

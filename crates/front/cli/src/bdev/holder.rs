@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use super::control;
-use crate::locks::Locks;
+use crate::locks::LockFiles;
 
 /// Describes the process that has locked the file at `path`, as far as this process can see it.
 pub fn of(path: &Path) -> Option<String> {
-    let pid = Locks::read().on(path).first()?.pid;
+    let pid = LockFiles::read().on(path).first()?.pid;
     Some(described(pid, path).unwrap_or_else(|| "a process of another container".to_owned()))
 }
 

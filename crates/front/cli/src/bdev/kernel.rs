@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::{AttachArgs, KernelArgs, Through, Via};
-use super::control::{self, Control, Request};
+use super::control::{self, Control, ControlRequest};
 use super::devices::{self, DeviceReport};
 use super::looped::Orphan;
 use super::server;
@@ -174,7 +174,7 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
     let (of, path, started) = (opened.report.clone(), attached.path.clone(), Instant::now());
     let kind = attached.kind;
     control.serve(move |request| match request {
-        Request::Status => Ok(serde_json::to_value(Status {
+        ControlRequest::Status => Ok(serde_json::to_value(Status {
             kind,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
@@ -189,14 +189,14 @@ fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>
                 numbers: ExportNumbers::of_device(&*device)?,
             }],
         })?),
-        Request::Grow { .. } => bail!(
+        ControlRequest::Grow { .. } => bail!(
             "{path} keeps its size; detach it, and `keepstone bdev grow {} --size …` then",
             of.path
         ),
-        Request::Stop if looped::is_in_use(&path) => {
+        ControlRequest::Stop if looped::is_in_use(&path) => {
             bail!("{path}: in use; unmount what is on it first")
         }
-        Request::Stop => Ok(Value::Null),
+        ControlRequest::Stop => Ok(Value::Null),
     })?;
     if let Some(created) = created {
         created.keep();

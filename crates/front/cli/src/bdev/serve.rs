@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::args::ServeArgs;
-use super::control::{Control, Request};
+use super::control::{Control, ControlRequest};
 use super::devices::{self, Created, DeviceReport, Opened};
 use super::listen;
 use super::server::{self, runtime_dir, wait_for_signal};
@@ -90,7 +90,7 @@ impl Served {
         }
     }
 
-    /// Answers [`Request::Status`].
+    /// Answers [`ControlRequest::Status`].
     pub fn status(&self, numbers: Numbers, workers: Option<WorkersStatus>) -> Result<Value> {
         let exports = self.opened.iter().zip(numbers.exports);
         Ok(serde_json::to_value(Status {
@@ -112,7 +112,7 @@ impl Served {
         })?)
     }
 
-    /// Answers [`Request::Grow`].
+    /// Answers [`ControlRequest::Grow`].
     pub fn grow(&self, export: &str, size: u64) -> Result<Value> {
         let found = self.opened.iter().find(|opened| opened.report.name == export);
         let device = &found.with_context(|| format!("{export}: no such export"))?.device;
@@ -173,9 +173,9 @@ fn serve_here(
     let told = served.ready();
     let asked = server.clone();
     control.serve(move |request| match request {
-        Request::Status => served.status(Numbers::of(&asked)?, None),
-        Request::Grow { export, size } => served.grow(&export, size),
-        Request::Stop => Ok(Value::Null),
+        ControlRequest::Status => served.status(Numbers::of(&asked)?, None),
+        ControlRequest::Grow { export, size } => served.grow(&export, size),
+        ControlRequest::Stop => Ok(Value::Null),
     })?;
     let accepting = {
         let server = server.clone();

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
 use super::args::{GrowArgs, StatsArgs};
-use super::control::{self, Request, Server};
+use super::control::{self, BdevServer, ControlRequest};
 use super::{devices, looped};
 use crate::output::{self, text};
 use crate::size;
@@ -72,7 +72,8 @@ pub fn grow(args: &GrowArgs, json: bool) -> Result<()> {
     let (name, size) = match control::try_find(&args.name)? {
         Some(server) => {
             let export = server.export_called(&args.name)?;
-            let size = server.ask(&Request::Grow { export: export.to_owned(), size: args.size })?;
+            let size =
+                server.ask(&ControlRequest::Grow { export: export.to_owned(), size: args.size })?;
             (export.to_owned(), size.as_u64().unwrap_or(0))
         }
         None => (args.name.clone(), devices::grow(Path::new(&args.name), args.size)?),
@@ -88,7 +89,7 @@ pub fn stop(name: &str, json: bool) -> Result<()> {
     let server = control::find(name)?;
     let pid = server.status["pid"].as_i64().and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
     let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    server.ask(&Request::Stop)?;
+    server.ask(&ControlRequest::Stop)?;
     if let Some(process) = process {
         let timeout = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
@@ -103,7 +104,7 @@ pub fn stopped(name: &str, json: bool) -> Result<()> {
     if json { output::json(&json!({ "stopped": name })) } else { Ok(()) }
 }
 
-fn show(server: &Server) {
+fn show(server: &BdevServer) {
     let status = &server.status;
     output::table([
         ("server", format!("pid {}, {}", status["pid"], text(&status["kind"]))),
@@ -143,8 +144,8 @@ fn show(server: &Server) {
 }
 
 /// Prints requests and bytes per second, one line for each export and second.
-fn watch(server: &Server, json: bool) -> Result<()> {
-    let mut before = server.ask(&Request::Status)?;
+fn watch(server: &BdevServer, json: bool) -> Result<()> {
+    let mut before = server.ask(&ControlRequest::Status)?;
     let mut then = Instant::now();
     if !json {
         let titles: Vec<_> = RATES.map(|field| format!("{:>17}", format!("{field}/s"))).into();
@@ -152,7 +153,7 @@ fn watch(server: &Server, json: bool) -> Result<()> {
     }
     loop {
         std::thread::sleep(WATCH_EVERY);
-        let now = server.ask(&Request::Status)?;
+        let now = server.ask(&ControlRequest::Status)?;
         let seconds = then.elapsed().as_secs_f64();
         then = Instant::now();
         for (new, old) in items(&now["exports"]).zip(items(&before["exports"])) {

@@ -40,7 +40,7 @@ pub struct ExportStatus<'a> {
 /// The counters of a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportNumbers {
-    /// Requests of clients: [`nbd::Counts`].
+    /// Requests of clients: [`nbd::ExportCounts`].
     pub requests: Option<Value>,
     /// The resulting accesses to the device: [`pmbd::Stats`].
     pub device: Value,

@@ -34,7 +34,7 @@ use rustix::process::{
 use serde_json::Value;
 
 use super::args::DeviceArgs;
-use super::control::{Control, Request};
+use super::control::{Control, ControlRequest};
 use super::devices::{self, Opened};
 use super::serve::Served;
 use super::status::{WorkerStatus, WorkersStatus};
@@ -163,9 +163,9 @@ impl<'a> Supervisor<'a> {
         self.workers.iter().map(ask).collect()
     }
 
-    fn answer(&mut self, request: &Request) -> Result<Value> {
+    fn answer(&mut self, request: &ControlRequest) -> Result<Value> {
         match request {
-            Request::Status => {
+            ControlRequest::Status => {
                 let numbers = self.numbers()?;
                 let processes = self.workers.iter().zip(&numbers).map(|(worker, of)| {
                     WorkerStatus { pid: worker.pid.as_raw_nonzero().get(), clients: of.clients }
@@ -175,8 +175,8 @@ impl<'a> Supervisor<'a> {
                 let sum = numbers.into_iter().reduce(Numbers::plus).unwrap_or_default();
                 self.served.status(sum, Some(status))
             }
-            Request::Grow { export, size } => self.served.grow(export, *size),
-            Request::Stop => Ok(Value::Null),
+            ControlRequest::Grow { export, size } => self.served.grow(export, *size),
+            ControlRequest::Stop => Ok(Value::Null),
         }
     }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Plan, Ready, serve};
+use super::{MountPlan, Ready, serve};
 use crate::{background, pool};
 
 /// Starts a server for `plan` and waits until it is ready.
-pub fn start(plan: &Plan) -> Result<Ready> {
+pub fn start(plan: &MountPlan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
     let log = background::log_path(&info.uuid.to_string());
     let ready: Ready = background::start(arguments(plan), &log)?;
@@ -25,7 +25,7 @@ pub fn log_of(pool: &Path) -> Option<PathBuf> {
 }
 
 /// Runs the server that [`start`] started. Does not return before the mount ends.
-pub fn serve(plan: &Plan) {
+pub fn serve(plan: &MountPlan) {
     let log = OnceCell::new();
     background::serve(|ready| {
         serve::run(plan, |mounted: &Ready| {
@@ -37,7 +37,7 @@ pub fn serve(plan: &Plan) {
 }
 
 /// Returns the command line that gives the server the same plan.
-fn arguments(plan: &Plan) -> Vec<OsString> {
+fn arguments(plan: &MountPlan) -> Vec<OsString> {
     let options = &plan.options;
     let mut args: Vec<OsString> = vec!["mount".into(), "--daemon".into()];
     let list = options.to_list();

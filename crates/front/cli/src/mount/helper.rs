@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
-use super::{Plan, absolute_dir, background, flags};
+use super::{MountPlan, absolute_dir, background, flags};
 use crate::{output, stats};
 
 const EXIT_USAGE: u8 = 1;
@@ -23,7 +23,7 @@ pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
     if !name.starts_with("mount.") {
         return None;
     }
-    let request = match Request::parse(&argv[1..]) {
+    let request = match ControlRequest::parse(&argv[1..]) {
         Ok(request) => request,
         Err(err) => {
             output::error(&err, false);
@@ -40,7 +40,7 @@ pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
 }
 
 #[derive(Debug, Default)]
-struct Request {
+struct ControlRequest {
     pool: PathBuf,
     dir: PathBuf,
     options: Options,
@@ -48,7 +48,7 @@ struct Request {
     fake: bool,
 }
 
-impl Request {
+impl ControlRequest {
     fn parse(args: &[OsString]) -> Result<Self> {
         let mut request = Self::default();
         let mut paths = Vec::new();
@@ -100,7 +100,7 @@ impl Request {
             let _ = stats::ask_one(&dir);
             return Ok(());
         }
-        let plan = Plan::resolve(&self.pool, &self.dir, self.options)?;
+        let plan = MountPlan::resolve(&self.pool, &self.dir, self.options)?;
         let ready = background::start(&plan)?;
         ready.notices.iter().for_each(output::notice);
         Ok(())
@@ -123,8 +123,8 @@ fn check_writable(dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Request> {
-        Request::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
+    fn parsed(args: &[&str]) -> Result<ControlRequest> {
+        ControlRequest::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use serve::{end_on_signal, reap, remove_abandoned};
 
 /// The parameters of a mount.
 #[derive(Debug)]
-struct Plan {
+struct MountPlan {
     pool: PathBuf,
     dir: PathBuf,
     options: Options,
@@ -59,7 +59,7 @@ struct Ready {
 }
 
 pub fn run(args: &MountArgs, json: bool) -> Result<ExitCode> {
-    let plan = Plan::new(args)?;
+    let plan = MountPlan::new(args)?;
     if args.daemon {
         background::serve(&plan);
     } else if args.foreground {
@@ -95,7 +95,7 @@ pub fn check_options(list: &str) -> Result<()> {
     Options::default().add(list, false)
 }
 
-impl Plan {
+impl MountPlan {
     fn new(args: &MountArgs) -> Result<Self> {
         let mut options = Options::default();
         for list in &args.options {

@@ -2,7 +2,7 @@
 
 use ::pool::{Consistency, PastCache, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
-use fuse::{Access, MountFlags};
+use fuse::{MountAccess, MountFlags};
 use pool::Prealloc;
 
 use super::prealloc;
@@ -28,7 +28,7 @@ pub struct Options {
     /// them by default.
     pub lifted: MountFlags,
     /// Users that may use the mount; `None`: all if root mounts it, else only its owner.
-    pub access: Option<Access>,
+    pub access: Option<MountAccess>,
     /// Threads; `None`: one per CPU.
     pub threads: Option<u16>,
     /// Whether the kernel may cache nothing.
@@ -170,7 +170,7 @@ impl Options {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
             "remount" => self.remount = true,
-            "allow_other" => self.access = Some(Access::All),
+            "allow_other" => self.access = Some(MountAccess::All),
             "no_cache" => self.no_cache = true,
             "ask_open" => self.ask_open = true,
             // The default.
@@ -207,7 +207,7 @@ impl Options {
         let is_asked = |set: bool, flag| if set { self.flags } else { self.lifted }.contains(flag);
         let asked = FLAGS.iter().filter(|(_, set, flag)| is_asked(*set, *flag));
         let mut words: Vec<String> = asked.map(|(name, ..)| (*name).to_owned()).collect();
-        if self.access == Some(Access::All) {
+        if self.access == Some(MountAccess::All) {
             words.push("allow_other".to_owned());
         }
         if self.no_cache {

@@ -9,14 +9,14 @@ use ::pool::Engine;
 use anyhow::{Context as _, Result, bail};
 use engines::Layout;
 use fuse::{
-    Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
+    Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
     Server, ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
 
 use super::options::{Options, Sharing};
-use super::{Plan, Ready, flags};
+use super::{MountPlan, Ready, flags};
 use crate::stats::{PoolStats, ServerStats};
 use crate::{busy, pool};
 
@@ -28,7 +28,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// Mounts, calls `started`, and serves. Returns when the file system is unmounted and the pool
 /// closed.
-pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
+pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()> {
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     super::faults::handle()?;
@@ -104,7 +104,7 @@ pub fn run(plan: &Plan, started: impl FnOnce(&Ready) -> Result<()>) -> Result<()
         maintain(reaped.clone(), &plan.options);
     }
     let root = rustix::process::geteuid().is_root();
-    let by_default = if root { Access::All } else { Access::Owner };
+    let by_default = if root { MountAccess::All } else { MountAccess::Owner };
     let options = MountOptions {
         kind: MountKind::Pool,
         source: ready.pool.clone(),
@@ -153,7 +153,7 @@ struct Opened {
     notice: Option<String>,
 }
 
-fn open(plan: &Plan, mounting: &::pool::MountOptions) -> Result<Opened> {
+fn open(plan: &MountPlan, mounting: &::pool::MountOptions) -> Result<Opened> {
     let options = &plan.options;
     let context = || plan.pool.display().to_string();
     let mut refused = None;
@@ -301,7 +301,7 @@ fn caching(options: &Options, is_shared: bool) -> Caching {
     Caching { skip_opens: !options.ask_open, writeback, ..Caching::EXCLUSIVE }
 }
 
-fn open_region(plan: &Plan, lock: Option<pmem::Lock>) -> Result<Region> {
+fn open_region(plan: &MountPlan, lock: Option<pmem::Lock>) -> Result<Region> {
     let options = OpenOptions { emulation: plan.options.emulation, ..OpenOptions::default() };
     if plan.options.is_read_only() {
         // Other processes may read the pool at the same time; none may write.
@@ -312,7 +312,7 @@ fn open_region(plan: &Plan, lock: Option<pmem::Lock>) -> Result<Region> {
 }
 
 fn stats(
-    (plan, is_shared): (&Plan, bool),
+    (plan, is_shared): (&MountPlan, bool),
     fs: &Arc<dyn Engine>,
     changes: &Arc<OnceLock<Changes>>,
     counters: Arc<OpCounters>,

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use super::source::Source;
-use crate::bdev::control::{self, Server};
-use crate::locks::Locks;
+use crate::bdev::control::{self, BdevServer};
+use crate::locks::LockFiles;
 use crate::{output, stats};
 
 /// Longest time for the server of a mount to answer.
@@ -27,7 +27,7 @@ pub enum Answer {
     /// open, if they may.
     Mount(Value, Option<usize>),
     /// The status of a server of block devices.
-    Devices(Box<Server>),
+    Devices(Box<BdevServer>),
     /// This user may not query the server.
     Forbidden,
     /// The mount exists, but its server has died.
@@ -98,7 +98,7 @@ fn ask(source: &Source) -> Answer {
             }
             Err(err) => why_no_mount(&err),
         },
-        Source::Socket(path) => match Server::at(path) {
+        Source::Socket(path) => match BdevServer::at(path) {
             Ok(server) => Answer::Devices(Box::new(server)),
             Err(err) => why_no_socket(&err),
         },
@@ -109,7 +109,7 @@ fn ask(source: &Source) -> Answer {
 /// inherited it are not counted.
 fn users(pool: &Path, stats: &Value) -> Option<usize> {
     let is_direct = stats["direct"].as_bool()?;
-    let locks = Locks::read().on(pool);
+    let locks = LockFiles::read().on(pool);
     let mut others: Vec<_> = locks.iter().map(|lock| u64::from(lock.pid)).collect();
     others.retain(|pid| stats["pid"].as_u64() != Some(*pid));
     is_direct.then_some(others.len())

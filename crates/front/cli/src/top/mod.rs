@@ -26,8 +26,8 @@ use crate::args::TopArgs;
 use crate::output;
 use ask::Questions;
 use source::{Source, Target};
-use terminal::{Event, Terminal};
-use view::{Table, View};
+use terminal::{Terminal, TerminalEvent};
+use view::{TopTable, View};
 
 /// Longest time that a table waits for servers that answered the last time, or were never asked.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -54,12 +54,12 @@ struct Top {
     /// The terminal, if tables are redrawn in place.
     terminal: Option<Terminal>,
     /// The table that was shown last.
-    shown: Option<Table>,
+    shown: Option<TopTable>,
 }
 
 /// Whether to show more tables.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum NextStep {
     GoOn,
     Quit,
 }
@@ -76,7 +76,7 @@ impl Top {
                     self.awaited.insert(source);
                 }
             }
-            if self.wait(began + PATIENCE, |top| top.awaited.is_empty())? == Next::Quit {
+            if self.wait(began + PATIENCE, |top| top.awaited.is_empty())? == NextStep::Quit {
                 return Ok(());
             }
             // This table no longer waits for late servers; a later table shows their answers.
@@ -90,13 +90,13 @@ impl Top {
             if left == Some(0) || output::is_lost() {
                 return self.end();
             }
-            if self.wait(began + args.interval, |_| false)? == Next::Quit {
+            if self.wait(began + args.interval, |_| false)? == NextStep::Quit {
                 return Ok(());
             }
         }
     }
 
-    fn show(&mut self, table: Table, json: bool) -> Result<()> {
+    fn show(&mut self, table: TopTable, json: bool) -> Result<()> {
         if json {
             say!("{}", table.to_json()?);
         } else if self.terminal.is_none() {
@@ -128,7 +128,7 @@ impl Top {
     }
 
     /// Handles answers, keys and signals, until a time or until `done` returns true.
-    fn wait(&mut self, until: Instant, done: impl Fn(&Self) -> bool) -> Result<Next> {
+    fn wait(&mut self, until: Instant, done: impl Fn(&Self) -> bool) -> Result<NextStep> {
         loop {
             while let Some((source, at, answer)) = self.questions.heard() {
                 self.awaited.remove(&source);
@@ -136,13 +136,13 @@ impl Top {
             }
             let left = until.saturating_duration_since(Instant::now());
             if done(self) || left.is_zero() {
-                return Ok(Next::GoOn);
+                return Ok(NextStep::GoOn);
             }
             let ready = self.poll(left)?;
             let Some(terminal) = &mut self.terminal else { continue };
             match terminal.event(&ready)? {
-                Some(Event::Quit) => return Ok(Next::Quit),
-                Some(Event::Redraw) => self.redraw()?,
+                Some(TerminalEvent::Quit) => return Ok(NextStep::Quit),
+                Some(TerminalEvent::Redraw) => self.redraw()?,
                 None => {}
             }
         }
@@ -163,7 +163,7 @@ impl Top {
 }
 
 /// Prints a table, as wide as the terminal, if any.
-fn print(table: &Table) {
+fn print(table: &TopTable) {
     let width = terminal::size().map_or(usize::MAX, |(width, _)| width);
     text::lines(table, width, usize::MAX).iter().for_each(|line| say!("{line}"));
 }

@@ -35,7 +35,7 @@ const SPAN_MIN: Duration = Duration::from_millis(1);
 /// The kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum RowKind {
     /// A pool as a file system.
     Mount,
     /// A pool as the cache of a directory.
@@ -44,7 +44,7 @@ pub enum Kind {
     Device,
 }
 
-impl Kind {
+impl RowKind {
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
@@ -92,7 +92,7 @@ pub struct Sample {
     /// The time of the sample.
     pub at: Instant,
     /// The kind of service.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// The mount point, the device, or the export.
     pub name: String,
     /// The pool.
@@ -135,13 +135,17 @@ impl Sample {
             let of_cache = &cache["counters"];
             errors += number(&of_cache["failures"]);
             counters.extend([HITS, MISSES].map(|name| (name, number(&of_cache[name]))));
-            (Kind::Cache, &stats["mount"], cache_gauges(cache))
+            (RowKind::Cache, &stats["mount"], cache_gauges(cache))
         } else {
             let space = &stats["space"];
             let bytes = |blocks: u64| blocks.saturating_mul(number(&space["block_size"]));
             let [size, free] = ["blocks", "blocks_free"].map(|field| bytes(number(&space[field])));
             let used_bytes = size.saturating_sub(free);
-            (Kind::Mount, &stats["dir"], Gauges::Mount { size_bytes: size, used_bytes, processes })
+            (
+                RowKind::Mount,
+                &stats["dir"],
+                Gauges::Mount { size_bytes: size, used_bytes, processes },
+            )
         };
         counters.insert(ERRORS, errors);
         Self {
@@ -172,7 +176,7 @@ impl Sample {
         ]);
         Self {
             at,
-            kind: Kind::Device,
+            kind: RowKind::Device,
             name: text(if status["device"].is_string() {
                 &status["device"]
             } else {
@@ -201,8 +205,10 @@ impl Sample {
         // Reading the counters of a mount is a request, too. Before it, the kernel checks
         // permissions, and requests the attributes if it does not have them.
         let own = match self.kind {
-            Kind::Mount | Kind::Cache => 1 + self.getattrs.saturating_sub(earlier.getattrs).min(1),
-            Kind::Device => 0,
+            RowKind::Mount | RowKind::Cache => {
+                1 + self.getattrs.saturating_sub(earlier.getattrs).min(1)
+            }
+            RowKind::Device => 0,
         };
         let rate = |name: &&'static str| {
             let before = if began_anew { 0 } else { of(earlier, name) };
@@ -314,7 +320,7 @@ mod tests {
             },
         });
         let cache = Sample::of_mount(Instant::now(), &stats, None);
-        assert_eq!((cache.kind, &*cache.name), (Kind::Cache, "/over"));
+        assert_eq!((cache.kind, &*cache.name), (RowKind::Cache, "/over"));
         assert_eq!((cache.counters[HITS], cache.counters[ERRORS]), (4, 3));
         let Gauges::Cache { dirty_bytes: 7, oldest_dirty_ms: 1500, troubles: 1, .. } = cache.gauges
         else {
@@ -326,7 +332,7 @@ mod tests {
             [(json!({ "clients": 2 }), "disk"), (json!({ "device": "/dev/loop0" }), "/dev/loop0")]
         {
             let device = Sample::of_device(Instant::now(), &status, &export);
-            assert_eq!((device.kind, &*device.name), (Kind::Device, name));
+            assert_eq!((device.kind, &*device.name), (RowKind::Device, name));
             assert_eq!((device.counters[OPERATIONS], device.counters[WRITES]), (6, 2));
             assert_eq!((device.counters[WRITTEN_BYTES], device.counters[ERRORS]), (8192, 2));
         }

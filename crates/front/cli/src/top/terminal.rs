@@ -19,7 +19,7 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 pub const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
 /// An action of the user.
-pub enum Event {
+pub enum TerminalEvent {
     /// Ends the view.
     Quit,
     /// Has changed the size of the terminal, or brought the view back to the foreground.
@@ -80,9 +80,9 @@ impl Terminal {
 
     /// Returns the event, if any, after a descriptor of [`waited_for`](Self::waited_for) has become
     /// readable.
-    pub fn event(&mut self, ready: &[bool]) -> io::Result<Option<Event>> {
+    pub fn event(&mut self, ready: &[bool]) -> io::Result<Option<TerminalEvent>> {
         if ready.get(1) == Some(&true) && self.is_quit_typed() {
-            return Ok(Some(Event::Quit));
+            return Ok(Some(TerminalEvent::Quit));
         }
         if ready.first() != Some(&true) {
             return Ok(None);
@@ -98,9 +98,9 @@ impl Terminal {
                 kill_process(getpid(), Signal::STOP)?;
             }
             libc::SIGCONT => {}
-            _ => return Ok(Some(Event::Quit)),
+            _ => return Ok(Some(TerminalEvent::Quit)),
         }
-        Ok(Some(Event::Redraw))
+        Ok(Some(TerminalEvent::Redraw))
     }
 
     fn is_quit_typed(&mut self) -> bool {

@@ -4,7 +4,7 @@ use super::sample::{
     ERRORS, Gauges, HITS, MISSES, OPERATIONS, READ_BYTES, READS, Rates, Sample, WRITES,
     WRITTEN_BYTES,
 };
-use super::view::{Row, State, Table};
+use super::view::{Row, RowState, TopTable};
 use crate::{shown, size};
 
 /// Space between two columns.
@@ -52,7 +52,7 @@ const COLUMNS: [Column; 8] = [
 type Cells = [String; COLUMNS.len()];
 
 /// Formats a table in lines no wider than `width`, at most `height` of them.
-pub fn lines(table: &Table, width: usize, height: usize) -> Vec<String> {
+pub fn lines(table: &TopTable, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![shorten(&summary(table), width, Align::Text)];
     if !table.rows.is_empty() {
         let titles = COLUMNS.map(|column| column.titles[usize::from(!table.totals)].to_owned());
@@ -68,7 +68,7 @@ pub fn lines(table: &Table, width: usize, height: usize) -> Vec<String> {
     lines
 }
 
-fn summary(table: &Table) -> String {
+fn summary(table: &TopTable) -> String {
     let count = |n: usize| if n == 1 { "1 server".to_owned() } else { format!("{n} servers") };
     let mut text = match table.rows.len() {
         0 => "nothing is served here; `keepstone mount POOL DIR` mounts a pool".to_owned(),
@@ -106,9 +106,9 @@ fn cells(row: &Row, totals: bool) -> Cells {
         bytes(WRITTEN_BYTES),
         current.map_or_else(none, |sample| sample.counters[ERRORS].to_string()),
         match (&row.state, current) {
-            (State::Answers, Some(sample)) => about(sample, row.per_s.as_ref(), totals),
-            (State::Died, _) => "its server has died".to_owned(),
-            (State::Failed(why), _) => clean(why),
+            (RowState::Answers, Some(sample)) => about(sample, row.per_s.as_ref(), totals),
+            (RowState::Died, _) => "its server has died".to_owned(),
+            (RowState::Failed(why), _) => clean(why),
             _ => "no answer".to_owned(),
         },
     ]
@@ -259,15 +259,19 @@ mod tests {
             name: sample.name.clone(),
             pool: sample.pool.clone(),
             kind: sample.kind,
-            state: State::Answers,
+            state: RowState::Answers,
             per_s: None,
             sample: Some(sample),
         }
     }
 
-    fn table() -> Table {
-        let silent = Row { state: State::NoAnswer, ..row("/mnt/\u{1b}[2Jsilent", 3) };
-        Table { totals: true, rows: vec![row("/mnt/a/long/way/down", 12345), silent], forbidden: 1 }
+    fn table() -> TopTable {
+        let silent = Row { state: RowState::NoAnswer, ..row("/mnt/\u{1b}[2Jsilent", 3) };
+        TopTable {
+            totals: true,
+            rows: vec![row("/mnt/a/long/way/down", 12345), silent],
+            forbidden: 1,
+        }
     }
 
     #[test]
@@ -337,7 +341,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_to_be_served_where_nothing_is() {
-        let empty = Table { totals: true, ..Table::default() };
+        let empty = TopTable { totals: true, ..TopTable::default() };
         let lines = lines(&empty, usize::MAX, usize::MAX);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].starts_with("nothing is served"), "{lines:?}");

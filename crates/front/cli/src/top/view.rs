@@ -10,14 +10,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::ask::Answer;
-use super::sample::{Counters, Gauges, Kind, OPERATIONS, READ_BYTES, Rates, Sample, WRITTEN_BYTES};
+use super::sample::{
+    Counters, Gauges, OPERATIONS, READ_BYTES, Rates, RowKind, Sample, WRITTEN_BYTES,
+};
 use super::source::{Source, Target};
-use crate::bdev::control::{Server, is_export};
+use crate::bdev::control::{BdevServer, is_export};
 
 /// Whether a server answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum RowState {
     /// The server answers.
     Answers,
     /// The server has not answered in time: it is stopped, or waits for something that does not
@@ -37,9 +39,9 @@ pub struct Row {
     /// The pool, if it is known.
     pub pool: String,
     /// The kind of service, as far as it is known.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Whether its server answers.
-    pub state: State,
+    pub state: RowState,
     /// The last sample.
     pub sample: Option<Sample>,
     /// The rates since the sample before that.
@@ -49,7 +51,7 @@ pub struct Row {
 impl Row {
     /// Returns the last sample, if the server answers.
     pub fn current(&self) -> Option<&Sample> {
-        self.sample.as_ref().filter(|_| self.state == State::Answers)
+        self.sample.as_ref().filter(|_| self.state == RowState::Answers)
     }
 
     /// Returns the key by which the most active rows are sorted first: requests, then bytes.
@@ -66,7 +68,7 @@ impl Row {
 
 /// A table, as shown at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct TopTable {
     /// Whether it shows totals since each server started, rather than rates per second.
     pub totals: bool,
     /// Rows, the most active first; servers that do not answer last.
@@ -75,7 +77,7 @@ pub struct Table {
     pub forbidden: usize,
 }
 
-impl Table {
+impl TopTable {
     /// Formats the table as one line of JSON.
     pub fn to_json(&self) -> Result<String> {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -89,7 +91,7 @@ impl Table {
 
     /// Returns the number of rows whose server does not answer.
     pub fn silent(&self) -> usize {
-        self.rows.iter().filter(|row| row.state == State::NoAnswer).count()
+        self.rows.iter().filter(|row| row.state == RowState::NoAnswer).count()
     }
 }
 
@@ -103,11 +105,11 @@ struct Report<'a> {
 
 #[derive(Serialize)]
 struct Served<'a> {
-    kind: Kind,
+    kind: RowKind,
     name: &'a str,
     pool: &'a str,
     pid: Option<u64>,
-    state: &'a State,
+    state: &'a RowState,
     uptime_s: Option<u64>,
     totals: Option<&'a Counters>,
     per_s: Option<&'a Rates>,
@@ -145,7 +147,7 @@ struct Known {
 
 /// The last result of a query.
 enum Last {
-    State(State),
+    State(RowState),
     Forbidden,
     Gone,
 }
@@ -189,7 +191,7 @@ impl View {
     /// time.
     pub fn is_awaited(&self, source: &Source) -> bool {
         let last = self.known.get(source).and_then(|known| known.last.as_ref());
-        !matches!(last, Some(Last::State(State::NoAnswer)))
+        !matches!(last, Some(Last::State(RowState::NoAnswer)))
     }
 
     /// Records an answer.
@@ -201,16 +203,16 @@ impl View {
         let (last, samples) = match answer {
             Answer::Mount(stats, processes) => {
                 let samples = of_mount(&self.targets, source, at, &stats, processes);
-                (Last::State(State::Answers), Some(samples))
+                (Last::State(RowState::Answers), Some(samples))
             }
             Answer::Devices(server) => {
-                (Last::State(State::Answers), Some(of_devices(&self.targets, at, &server)))
+                (Last::State(RowState::Answers), Some(of_devices(&self.targets, at, &server)))
             }
             Answer::Forbidden => (Last::Forbidden, None),
             Answer::Gone => (Last::Gone, None),
-            Answer::Died => state(State::Died),
-            Answer::Silent => state(State::NoAnswer),
-            Answer::Failed(why) => state(State::Failed(why)),
+            Answer::Died => state(RowState::Died),
+            Answer::Silent => state(RowState::NoAnswer),
+            Answer::Failed(why) => state(RowState::Failed(why)),
         };
         known.last = Some(last);
         let Some(samples) = samples else { return };
@@ -225,8 +227,8 @@ impl View {
     }
 
     /// Returns the current table. A server with a query in progress counts as not answering.
-    pub fn table(&mut self) -> Table {
-        let mut table = Table { totals: self.tables == 0, ..Table::default() };
+    pub fn table(&mut self) -> TopTable {
+        let mut table = TopTable { totals: self.tables == 0, ..TopTable::default() };
         self.tables += 1;
         for (source, known) in &self.known {
             let is_meant = self.targets.is_empty()
@@ -234,7 +236,7 @@ impl View {
                 || self.targets.iter().any(|target| target.is_source(source));
             let state = match &known.last {
                 _ if !is_meant => continue,
-                _ if known.asked => State::NoAnswer,
+                _ if known.asked => RowState::NoAnswer,
                 Some(Last::Forbidden) => {
                     table.forbidden += 1;
                     continue;
@@ -242,7 +244,7 @@ impl View {
                 Some(Last::State(state)) => state.clone(),
                 Some(Last::Gone) | None => continue,
             };
-            if known.served.is_empty() && state != State::Answers {
+            if known.served.is_empty() && state != RowState::Answers {
                 table.rows.push(Row::unknown(source, state.clone()));
             }
             let row = |(sample, per_s): &(Sample, Option<Rates>)| Row {
@@ -291,14 +293,14 @@ impl View {
 
 impl Row {
     /// Makes a row for a server that has never answered.
-    fn unknown(source: &Source, state: State) -> Self {
+    fn unknown(source: &Source, state: RowState) -> Self {
         let (kind, name, pool) = match source {
             Source::Mount { dir, pool } => {
-                (Kind::Mount, dir.display().to_string(), pool.display().to_string())
+                (RowKind::Mount, dir.display().to_string(), pool.display().to_string())
             }
             Source::Socket(path) => {
                 let pid = source.pid().map(|pid| format!("pid {pid}"));
-                (Kind::Device, pid.unwrap_or_else(|| path.display().to_string()), String::new())
+                (RowKind::Device, pid.unwrap_or_else(|| path.display().to_string()), String::new())
             }
         };
         Self { name, pool, kind, state, sample: None, per_s: None }
@@ -336,7 +338,7 @@ fn of_mount(
     vec![Named { key: String::new(), sample, targets }]
 }
 
-fn of_devices(targets: &[Target], at: Instant, server: &Server) -> Vec<Named> {
+fn of_devices(targets: &[Target], at: Instant, server: &BdevServer) -> Vec<Named> {
     let named = |export: &Value| {
         let path = export["path"].as_str().map(Path::new);
         let targets = meant(targets, |target| {
@@ -368,7 +370,7 @@ mod tests {
         Answer::Mount(stats, None)
     }
 
-    fn names(table: &Table) -> Vec<&str> {
+    fn names(table: &TopTable) -> Vec<&str> {
         table.rows.iter().map(|row| &*row.name).collect()
     }
 
@@ -417,7 +419,7 @@ mod tests {
         view.heard(&source("/d"), now, Answer::Forbidden);
         let table = view.table();
         assert_eq!((names(&table), table.forbidden), (vec!["/c"], 1));
-        assert_eq!(table.rows[0].state, State::Died);
+        assert_eq!(table.rows[0].state, RowState::Died);
         let json: Value = serde_json::from_str(&table.to_json().unwrap()).unwrap();
         assert_eq!((&json["servers"][0]["state"], &json["forbidden"]), (&json!("died"), &json!(1)));
         view.found(BTreeSet::new());

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuse::{
-    Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, OpCounters, Server,
+    Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, OpCounters, Server,
     ServerOptions,
 };
 use vfs::model::Model;
@@ -97,7 +97,7 @@ impl Mount {
         let options = MountOptions {
             kind: MountKind::Pool,
             source: scratch.path().display().to_string(),
-            access: Access::All,
+            access: MountAccess::All,
             flags: MountFlags::NOSUID,
             threads: 2,
         };

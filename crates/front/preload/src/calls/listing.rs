@@ -49,9 +49,9 @@ struct Stream {
 struct Entries([u8; BUFFER_BYTES]);
 
 /// A stream that is locked for this thread until this is dropped.
-struct Locked<'a>(&'a mut Stream);
+struct LockedListing<'a>(&'a mut Stream);
 
-impl Drop for Locked<'_> {
+impl Drop for LockedListing<'_> {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Release);
     }
@@ -78,11 +78,11 @@ impl Stream {
         Box::into_raw(Box::new(stream)).cast()
     }
 
-    fn lock(&mut self) -> Locked<'_> {
+    fn lock(&mut self) -> LockedListing<'_> {
         while self.busy.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        Locked(self)
+        LockedListing(self)
     }
 
     /// Discards buffered entries and goes to `place`.

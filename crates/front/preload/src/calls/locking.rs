@@ -47,15 +47,15 @@ pub fn unlock_ours() {
     if LOCKS_FUTURE.load(Relaxed)
         && let Ok(table) = read(c"/proc/self/maps")
     {
-        for mapping in mappings(&table).filter(Mapping::is_ours) {
+        for mapping in mappings(&table).filter(LockedMapping::is_ours) {
             // SAFETY: changes no content.
             let _ = unsafe { call(libc::SYS_munlock, &mapping.range, 0) };
         }
     }
 }
 
-fn mappings(table: &[u8]) -> impl Iterator<Item = Mapping> {
-    table.split(|&byte| byte == b'\n').filter_map(Mapping::parse)
+fn mappings(table: &[u8]) -> impl Iterator<Item = LockedMapping> {
+    table.split(|&byte| byte == b'\n').filter_map(LockedMapping::parse)
 }
 
 /// Locks all current mappings of the program, or none.
@@ -72,12 +72,12 @@ fn lock_own(populate: bool) -> Result<(), Errno> {
 }
 
 /// A line of `/proc/self/maps`: `FROM-TO rwxp …`.
-struct Mapping {
+struct LockedMapping {
     range: Range<usize>,
     is_writable: bool,
 }
 
-impl Mapping {
+impl LockedMapping {
     fn parse(line: &[u8]) -> Option<Self> {
         /// The longest pair of addresses, and the access.
         const BYTES: usize = 38;

@@ -196,7 +196,7 @@ struct Submissions {
     flags: *const u32,
     dropped: *const u32,
     array: *const u32,
-    entries: *mut Entry,
+    entries: *mut RequestEntry,
     /// The entries that the program has filled and not yet submitted.
     filled: [u32; 2],
     ring: [usize; 2],
@@ -218,7 +218,7 @@ const LONG_ENTRIES: u32 = 1 << 10;
 
 /// A request (`struct io_uring_sqe`).
 #[repr(C)]
-struct Entry {
+struct RequestEntry {
     opcode: u8,
     flags: u8,
     priority: u16,
@@ -236,7 +236,7 @@ struct Entry {
     rest: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Entry>() == 64 && std::mem::offset_of!(Ring, flags) == 192);
+const _: () = assert!(size_of::<RequestEntry>() == 64 && std::mem::offset_of!(Ring, flags) == 192);
 
 // Operations.
 const READV: u8 = 1;
@@ -259,7 +259,7 @@ const LINK: u8 = 1 << 2;
 const HARDLINK: u8 = 1 << 3;
 const BUFFER_SELECT: u8 = 1 << 5;
 
-impl Entry {
+impl RequestEntry {
     /// Does the request, if it is to be done here.
     unsafe fn perform(&self) -> Option<(usize, c_int)> {
         if self.flags & BUFFER_SELECT != 0 || self.personality != 0 {
@@ -318,7 +318,7 @@ unsafe fn prepare(ring: *mut Ring) {
             };
             // The address must be one that the process can have, although nothing is read there.
             (entry.opcode, entry.fd) = (WRITE, stand_in);
-            (entry.offset, entry.address) = (0, entry as *const Entry as u64);
+            (entry.offset, entry.address) = (0, entry as *const RequestEntry as u64);
             (entry.len, entry.operation_flags) = (moved as u32, 0);
             (entry.buffer, entry.from, entry.rest) = (0, 0, [0; 2]);
         }

@@ -19,13 +19,13 @@ use crate::{cancel, direct, guard, memory, real, stats, streams};
 
 /// The mode of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mode {
+struct StreamMode {
     flags: c_int,
     /// The mode for libc, without the letters that only matter when a file is opened.
     name: &'static CStr,
 }
 
-impl Mode {
+impl StreamMode {
     /// Parses a mode. `None`: libc has to handle it, because it is wrong or names a character set.
     fn new(mode: &[u8]) -> Option<Self> {
         let (first, rest) = mode.split_first()?;
@@ -83,7 +83,7 @@ impl Mode {
 
 /// Opens a stream in user space.
 fn open_stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
-    let mode = Mode::read(mode)?;
+    let mode = StreamMode::read(mode)?;
     let fd = open_at(AT_FDCWD, path, mode.flags, 0o666)?;
     Some(if fd < 0 { null_mut() } else { mode.make(fd) })
 }
@@ -96,7 +96,7 @@ fn stream_on(fd: c_int, mode: *const c_char) -> Option<*mut FILE> {
     if !process.table().owns(fd) || guard::is_inside() {
         return None;
     }
-    let mode = Mode::read(mode)?;
+    let mode = StreamMode::read(mode)?;
     // SAFETY: a descriptor.
     let had = unsafe { fcntl(fd, libc::F_GETFL, 0) };
     if had < 0 {
@@ -128,7 +128,7 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
     if let Some(opened) = NonNull::new(stream) {
         // SAFETY: a stream.
         let fd = stats::opened_by_kernel(unsafe { libc::fileno(stream) });
-        if let Some(mode) = Mode::read(mode) {
+        if let Some(mode) = StreamMode::read(mode) {
             direct::stream_opened(fd, mode.flags, || streams::is_seen(opened));
         }
     }
@@ -172,7 +172,7 @@ export! {
         // Opens the file first. libc's stream then opens `/dev/null`, and the file's descriptor
         // replaces that one's.
         let opened = (!path.is_null() && streams::are_served())
-            .then(|| Mode::read(mode))
+            .then(|| StreamMode::read(mode))
             .flatten()
             .and_then(|mode| Some((mode, open_at(AT_FDCWD, path, mode.flags, 0o666)?)))
             .filter(|(_, fd)| *fd >= 0);
@@ -226,7 +226,7 @@ export! {
     fn tmpfile | tmpfile64 () -> *mut FILE {
         let flags = libc::O_RDWR | libc::O_EXCL | libc::O_TMPFILE;
         match open_at(AT_FDCWD, c"/tmp".as_ptr(), flags, 0o600) {
-            Some(fd) if fd >= 0 => Mode { flags, name: c"w+" }.make(fd),
+            Some(fd) if fd >= 0 => StreamMode { flags, name: c"w+" }.make(fd),
             _ => {
                 before_fd();
                 real::tmpfile()
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn modes_are_those_of_libc() {
-        let flags = |mode: &str| Mode::new(mode.as_bytes()).map(|mode| mode.flags);
+        let flags = |mode: &str| StreamMode::new(mode.as_bytes()).map(|mode| mode.flags);
         assert_eq!(flags("rb"), Some(libc::O_RDONLY));
         assert_eq!(flags("rb+"), Some(libc::O_RDWR));
         let created = libc::O_RDWR | libc::O_CREAT;

@@ -10,7 +10,7 @@ mod leaving;
 use crate::chunk::{Chunk, Entry, Leaf};
 use crate::delegation::{Pools, weight};
 use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
-use crate::file::{self, File, Kind};
+use crate::file::{self, File, FileSystemKind};
 use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
 use crate::look::{self, Caches};
@@ -210,7 +210,7 @@ impl Direct {
         }
         let (kind, fresh_ns) = look::kind_of(fd, &stat, &self.caches)?;
         let flags = rustix::fs::fcntl_getfl(file).ok()?;
-        let is_asked = || kind == Kind::Cached || look::is_below(fd, &self.config.dirs);
+        let is_asked = || kind == FileSystemKind::Cached || look::is_below(fd, &self.config.dirs);
         if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked() {
             return None;
         }
@@ -223,7 +223,7 @@ impl Direct {
         if flags.contains(OFlags::APPEND) {
             how |= APPENDS;
         }
-        if kind == Kind::Cached {
+        if kind == FileSystemKind::Cached {
             // A mapping keeps the file open at its server.
             let stores = if how & WRITES != 0 { STORES } else { 0 };
             how = how & !WRITES | LEAVES_NOTHING | stores;
@@ -273,7 +273,7 @@ impl Direct {
         held: &Held<'_>,
         dev: u64,
         ino: u64,
-        kind: Kind,
+        kind: FileSystemKind,
         fresh_ns: u64,
     ) -> Option<u32> {
         if let Some(known) = self.known_file(held, dev, ino) {

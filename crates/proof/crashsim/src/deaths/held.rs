@@ -13,7 +13,7 @@ const REMOVED: &str = "mkdir /d/held; open /d/held 0; link /o %0/LONG-0; link /o
     unlink %0/LONG-7; unlink %0/LONG-8; unlink %0/LONG-9; rmdir /d/held";
 
 /// A file without a name and a removed directory, held by a process.
-pub struct Held {
+pub struct HeldResources {
     ino: Ino,
     /// The directory.
     removed: Ino,
@@ -24,7 +24,7 @@ pub struct Held {
     free: u64,
 }
 
-impl Held {
+impl HeldResources {
     pub fn make(fs: &dyn FileSystem) -> Result<Self, String> {
         let text = |e: Errno| format!("a file to hold: {e}");
         let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;
@@ -128,12 +128,12 @@ const HELD_SALT: u64 = 99;
 
 /// Number of free blocks and inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
+pub struct HeldSpace {
     blocks: u64,
     inodes: u64,
 }
 
-impl Space {
+impl HeldSpace {
     /// Returns the current numbers.
     pub fn of(fs: &dyn FileSystem) -> Self {
         let stat = fs.statfs();

@@ -28,7 +28,7 @@ use crate::recorder::Recorder;
 use crate::run::{Base, Recorded};
 use crate::target::{Meeting, SharingProcess, Strength, Target};
 use crate::trace::{Action, Event, StoreKind, Trace};
-use held::{Held, Space};
+use held::{HeldResources, HeldSpace};
 use mapping::Mapping;
 use pmem::Medium;
 use std::collections::BTreeMap;
@@ -361,7 +361,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         let process = self.survivor()?;
         let fs = process.fs();
         self.begin(fs)?;
-        let held = Held::make(fs)?;
+        let held = HeldResources::make(fs)?;
         self.die();
         self.recovering(|_| process.recover())?;
         held.count(fs)?;
@@ -376,9 +376,9 @@ impl<'a, T: Target> Aftermath<'a, T> {
         let survivor = self.survivor()?;
         let fs = survivor.fs();
         self.begin(fs)?;
-        let space = Space::of(fs);
+        let space = HeldSpace::of(fs);
         let dead = self.share()?;
-        let held = Held::make(dead.fs())?;
+        let held = HeldResources::make(dead.fs())?;
         let is_full = self.scenario == Scenario::Successor;
         let others = if is_full { self.fill_slots()? } else { Vec::new() };
         drop(dead);
@@ -415,7 +415,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         let fs = survivor.fs();
         self.remember(fs, Syncs::All)?;
         let own = Mapping::make(fs, "/d/z")?;
-        let space = Space::of(fs);
+        let space = HeldSpace::of(fs);
         let dead = self.share()?;
         let of_dead = Mapping::make(dead.fs(), "/a")?;
         of_dead.store(self.recorder, 1);

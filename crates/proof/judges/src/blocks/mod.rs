@@ -3,7 +3,7 @@
 //! and the device must be usable.
 //!
 //! Requests are data. Each stores words that no other request stores, so that every word found
-//! shows its origin. A [`Workload`] has requests of one thread or of several threads at once.
+//! shows its origin. A [`BlockWorkload`] has requests of one thread or of several threads at once.
 //! Before them, a process may be killed in the middle of its own requests. The device is then
 //! opened again, and everything that this recovery has seen must survive. [`run`](fn@run) and
 //! [`explore`] record workloads and judge the states after crashes.
@@ -22,7 +22,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use run::{Run, explore, explore_format, record, record_format, record_killed_format, run};
+pub use run::{
+    BlockRun, explore, explore_format, record, record_format, record_killed_format, run,
+};
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +139,7 @@ impl fmt::Display for Kind {
 
 /// A request. Ranges are in blocks, those of parts in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum BlockRequest {
     /// Writes `n` blocks from `first` on; `now` requests forced unit access.
     Write {
         /// First block.
@@ -180,7 +182,7 @@ pub enum Request {
     Barrier,
 }
 
-impl Request {
+impl BlockRequest {
     /// Returns requests that differ enough to show what can go wrong between two or three of them
     /// on a device.
     pub fn universe(kind: Kind) -> Vec<Self> {
@@ -212,7 +214,7 @@ impl Request {
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for BlockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let now = |now: bool| if now { " fua" } else { "" };
         let kept = |keep: bool| if keep { " keep" } else { "" };
@@ -231,7 +233,7 @@ impl fmt::Display for Request {
     }
 }
 
-impl FromStr for Request {
+impl FromStr for BlockRequest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -272,7 +274,7 @@ impl FromStr for Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// Its requests.
-    pub requests: Vec<Request>,
+    pub requests: Vec<BlockRequest>,
     /// The number of its stores, flushes and fences before it is killed.
     pub steps: usize,
 }
@@ -281,20 +283,20 @@ pub struct Victim {
 /// barrier`. Programs that run at once: `schedule 5 write 0+1 | write 0+32`. After a death: `killed
 /// 4 write 0+3, barrier; write 0+32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
+pub struct BlockWorkload {
     /// The kind of device.
     pub kind: Kind,
     /// A process that had the device open before and was killed.
     pub victim: Option<Victim>,
     /// The requests of each thread, in order.
-    pub programs: Vec<Vec<Request>>,
+    pub programs: Vec<Vec<BlockRequest>>,
     /// The schedule, if there are several programs.
     pub schedule: Schedule,
 }
 
-impl Workload {
+impl BlockWorkload {
     /// A workload of one thread.
-    pub fn of(kind: Kind, requests: Vec<Request>) -> Self {
+    pub fn of(kind: Kind, requests: Vec<BlockRequest>) -> Self {
         Self { kind, victim: None, programs: vec![requests], schedule: Schedule::Seed(0) }
     }
 }
@@ -305,11 +307,11 @@ const KILLED: &str = "killed ";
 /// The text before a schedule.
 const SCHEDULE: &str = "schedule ";
 
-fn show(requests: &[Request]) -> String {
+fn show(requests: &[BlockRequest]) -> String {
     requests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn parse(requests: &str) -> Result<Vec<Request>, String> {
+fn parse(requests: &str) -> Result<Vec<BlockRequest>, String> {
     requests.split(", ").map(str::parse).collect()
 }
 
@@ -319,7 +321,7 @@ fn numbered<N: FromStr>(text: &str) -> Result<(N, &str), String> {
     split.ok_or_else(|| format!("not a number and requests: `{text}`"))
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for BlockWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.kind)?;
         if let Some(Victim { requests, steps }) = &self.victim {
@@ -333,7 +335,7 @@ impl fmt::Display for Workload {
     }
 }
 
-impl FromStr for Workload {
+impl FromStr for BlockWorkload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -361,22 +363,24 @@ impl FromStr for Workload {
 }
 
 /// Returns all pairs of requests on all kinds of devices.
-pub fn pairs() -> Vec<Workload> {
+pub fn pairs() -> Vec<BlockWorkload> {
     let of = |kind| {
-        let all = Request::universe(kind);
+        let all = BlockRequest::universe(kind);
         (0..all.len() * all.len())
-            .map(move |i| Workload::of(kind, vec![all[i / all.len()], all[i % all.len()]]))
+            .map(move |i| BlockWorkload::of(kind, vec![all[i / all.len()], all[i % all.len()]]))
     };
     Kind::all().flat_map(of).collect()
 }
 
 /// Returns `runs` workloads of six random requests for each kind of device.
-pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
+pub fn random(runs: usize, seed: u64) -> Vec<BlockWorkload> {
     let mut rng = Rng::new(seed);
     let of = |kind| {
-        let all = Request::universe(kind);
+        let all = BlockRequest::universe(kind);
         let mut any = || all[rng.below(all.len() as u64) as usize];
-        (0..runs).map(|_| Workload::of(kind, (0..6).map(|_| any()).collect())).collect::<Vec<_>>()
+        (0..runs)
+            .map(|_| BlockWorkload::of(kind, (0..6).map(|_| any()).collect()))
+            .collect::<Vec<_>>()
     };
     Kind::all().flat_map(of).collect()
 }
@@ -384,34 +388,34 @@ pub fn random(runs: usize, seed: u64) -> Vec<Workload> {
 /// Returns workloads that keep one half of the device and overwrite the other until all free space
 /// has been used. The recovery must have found all blocks in use. Where the blocks of a device lie
 /// differs from run to run.
-pub fn rounds() -> Vec<Workload> {
+pub fn rounds() -> Vec<BlockWorkload> {
     let half = BLOCKS / 2;
-    let write = |i, n| Request::Write { first: i % 2 * half, n, now: false };
+    let write = |i, n| BlockRequest::Write { first: i % 2 * half, n, now: false };
     // Writes one block more, so that the next device begins elsewhere.
     let rounds = |i| [vec![write(i, half); 8], vec![write(i, 1)]].concat();
-    (0..4 * BLOCKS).map(|i| Workload::of(Kind::Atomic(Scheme::Nt), rounds(i))).collect()
+    (0..4 * BLOCKS).map(|i| BlockWorkload::of(Kind::Atomic(Scheme::Nt), rounds(i))).collect()
 }
 
 /// A request that takes all free data blocks, including those that were just freed.
-const TAKE_ALL: Request = Request::Write { first: 0, n: BLOCKS, now: false };
+const TAKE_ALL: BlockRequest = BlockRequest::Write { first: 0, n: BLOCKS, now: false };
 
 /// Returns programs that run at once on all kinds of devices, one schedule for each seed. Even and
 /// odd seeds run different programs.
-pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
-    let write = |first, n| Request::Write { first, n, now: false };
-    let zero = Request::Zero { first: 0, n: 2, keep: false, now: false };
+pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<BlockWorkload> {
+    let write = |first, n| BlockRequest::Write { first, n, now: false };
+    let zero = BlockRequest::Zero { first: 0, n: 2, keep: false, now: false };
     let blocks = [
         vec![vec![write(0, 1)], vec![TAKE_ALL]],
         vec![vec![zero], vec![TAKE_ALL]],
-        vec![vec![write(0, 2), write(1, 2)], vec![write(1, 2), Request::Barrier], vec![zero]],
+        vec![vec![write(0, 2), write(1, 2)], vec![write(1, 2), BlockRequest::Barrier], vec![zero]],
     ];
     // From the middle of a line of the map to the next.
     let lines = [
         vec![vec![write(0, 1)], vec![TAKE_ALL]],
         vec![vec![write(7, 2), TAKE_ALL, TAKE_ALL], vec![write(8, 1)]],
-        vec![vec![write(6, 5), write(2, 3)], vec![write(7, 10), Request::Barrier]],
+        vec![vec![write(6, 5), write(2, 3)], vec![write(7, 10), BlockRequest::Barrier]],
     ];
-    let part = |at, n, zero| Request::Part { at, n, zero, now: false };
+    let part = |at, n, zero| BlockRequest::Part { at, n, zero, now: false };
     let parts = [
         // Within one word, and from the middle of a line to the next, with parts of words at both
         // ends.
@@ -422,7 +426,7 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
         let parts = parts.iter().filter(|_| !kind.is_atomic());
         // Even seeds run the first half, odd seeds the second.
         let halves = [blocks.to_vec(), lines.iter().chain(parts).cloned().collect()];
-        let with = move |programs: &Vec<Vec<Request>>, seed| Workload {
+        let with = move |programs: &Vec<Vec<BlockRequest>>, seed| BlockWorkload {
             kind,
             victim: None,
             programs: programs.clone(),
@@ -438,24 +442,26 @@ pub fn schedules(seeds: std::ops::Range<u64>) -> Vec<Workload> {
 
 /// Returns workloads in which a process is killed at every step of its requests, on all kinds of
 /// devices. The device is then opened again and used.
-pub fn deaths() -> Result<Vec<Workload>, String> {
-    let write = |first, n| Request::Write { first, n, now: false };
+pub fn deaths() -> Result<Vec<BlockWorkload>, String> {
+    let write = |first, n| BlockRequest::Write { first, n, now: false };
     let victims = [
         vec![write(0, 3)],
         // Requests that change two lines of the map.
-        vec![write(7, 2), Request::Zero { first: 15, n: 2, keep: false, now: false }],
-        vec![write(0, 1), Request::Barrier, Request::Discard { first: 0, n: 3 }],
+        vec![write(7, 2), BlockRequest::Zero { first: 15, n: 2, keep: false, now: false }],
+        vec![write(0, 1), BlockRequest::Barrier, BlockRequest::Discard { first: 0, n: 3 }],
     ];
     // The second one begins with a barrier, which alone makes the confirmed requests of a victim
     // durable.
-    let scenarios =
-        [vec![TAKE_ALL], vec![Request::Barrier, write(4, 1), Request::Barrier, write(1, 1)]];
+    let scenarios = [
+        vec![TAKE_ALL],
+        vec![BlockRequest::Barrier, write(4, 1), BlockRequest::Barrier, write(1, 1)],
+    ];
     let mut all = Vec::new();
     for kind in Kind::all() {
         for requests in &victims {
             for steps in 0..=run::steps(kind, requests)? {
                 let victim = Some(Victim { requests: requests.clone(), steps });
-                all.extend(scenarios.iter().map(|scenario| Workload {
+                all.extend(scenarios.iter().map(|scenario| BlockWorkload {
                     kind,
                     victim: victim.clone(),
                     programs: vec![scenario.clone()],

@@ -1,6 +1,6 @@
 //! Records workloads of block devices and judges the states after crashes.
 
-use super::{ATOMIC_BLOCK, BLOCKS, Kind, Request, Victim, Workload};
+use super::{ATOMIC_BLOCK, BLOCKS, BlockRequest, BlockWorkload, Kind, Victim};
 use crashsim::campaign::{Finding, Report};
 use crashsim::deaths;
 use crashsim::explore::{Budget, Outcome};
@@ -21,7 +21,7 @@ use std::time::Instant;
 /// `progress` with the number of workloads done.
 pub fn run(
     family: &str,
-    workloads: &[Workload],
+    workloads: &[BlockWorkload],
     semantics: Semantics,
     distinct: &Distinct,
     stop_early: bool,
@@ -65,29 +65,34 @@ fn byte(op: usize, at: u64) -> u8 {
     0x80 | (op as u8).wrapping_mul(31).wrapping_add(at as u8)
 }
 
-fn serve(kind: Kind, device: &dyn BlockDevice, op: usize, request: Request) -> Result<(), String> {
+fn serve(
+    kind: Kind,
+    device: &dyn BlockDevice,
+    op: usize,
+    request: BlockRequest,
+) -> Result<(), String> {
     let block = kind.block();
     let when = |now| if now { Durability::Now } else { Durability::AtBarrier };
     let done = match request {
-        Request::Write { first, n, now } => {
+        BlockRequest::Write { first, n, now } => {
             let words = kind.words(first)..kind.words(first + n);
             let data: Vec<u8> = words.flat_map(|at| word(op, at).to_le_bytes()).collect();
             device.write(first * block, &data, when(now))
         }
-        Request::Zero { first, n, keep, now } => {
+        BlockRequest::Zero { first, n, keep, now } => {
             let how = Zeroing { keep_space: keep, only_fast: false };
             device.write_zeroes(first * block, n * block, how, when(now))
         }
-        Request::Discard { first, n } => device.discard(first * block, n * block),
-        Request::Part { at, n, zero: false, now } => {
+        BlockRequest::Discard { first, n } => device.discard(first * block, n * block),
+        BlockRequest::Part { at, n, zero: false, now } => {
             let data: Vec<u8> = (at..at + n).map(|at| byte(op, at)).collect();
             device.write(at, &data, when(now))
         }
-        Request::Part { at, n, zero: true, now } => {
+        BlockRequest::Part { at, n, zero: true, now } => {
             let how = Zeroing { keep_space: false, only_fast: false };
             device.write_zeroes(at, n, how, when(now))
         }
-        Request::Barrier => device.barrier(),
+        BlockRequest::Barrier => device.barrier(),
     };
     done.map_err(|e| format!("{request:?}: {e}"))
 }
@@ -111,7 +116,7 @@ const START: Span = Span { events: (0, 0), begun: 0, returned: 0, sure: 0 };
 /// A content that a call gave to a unit.
 #[derive(Clone, Debug)]
 struct Given {
-    /// The index of the call in [`Run::spans`]; `None` for the initial state.
+    /// The index of the call in [`BlockRun::spans`]; `None` for the initial state.
     call: Option<usize>,
     content: Vec<u64>,
     /// For a part of a unit: the index of the unit's content that the other bytes come from.
@@ -120,7 +125,7 @@ struct Given {
 
 /// A recorded run.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct BlockRun {
     kind: Kind,
     /// The memory before the run.
     pub initial: Vec<u8>,
@@ -135,7 +140,7 @@ pub struct Run {
     units: Vec<Vec<Given>>,
 }
 
-impl Run {
+impl BlockRun {
     /// Returns the schedule that was taken, step by step.
     pub fn taken(&self) -> Schedule {
         Schedule::Order(self.order.clone())
@@ -152,7 +157,7 @@ fn full(kind: Kind) -> Result<CrashImage, String> {
         pmbd::atomic::format(&medium, &geometry);
     }
     let device = kind.open(&medium)?;
-    serve(kind, &*device, FULL, Request::Write { first: 0, n: BLOCKS, now: true })?;
+    serve(kind, &*device, FULL, BlockRequest::Write { first: 0, n: BLOCKS, now: true })?;
     device.barrier().map_err(|e| e.to_string())?;
     drop(device);
     Ok(medium)
@@ -161,7 +166,7 @@ fn full(kind: Kind) -> Result<CrashImage, String> {
 /// A call on a device.
 #[derive(Clone, Debug)]
 enum Call {
-    Request(Request),
+    Request(BlockRequest),
     /// The device was opened after a death, and held this content.
     Recovered(Vec<u64>),
 }
@@ -181,7 +186,7 @@ fn ask(
     device: &dyn BlockDevice,
     recorder: &Recorder<CrashImage>,
     calls: &Calls,
-    requests: &[Request],
+    requests: &[BlockRequest],
 ) -> Result<(), String> {
     for request in requests {
         let op = note(calls, Call::Request(*request));
@@ -197,8 +202,8 @@ fn is_step(event: &Event) -> bool {
 }
 
 /// Counts the stores, flushes and fences of these requests.
-pub(super) fn steps(kind: Kind, requests: &[Request]) -> Result<usize, String> {
-    let run = record(&Workload::of(kind, requests.to_vec()))?;
+pub(super) fn steps(kind: Kind, requests: &[BlockRequest]) -> Result<usize, String> {
+    let run = record(&BlockWorkload::of(kind, requests.to_vec()))?;
     Ok(run.trace.events.iter().filter(|e| is_step(e)).count())
 }
 
@@ -210,7 +215,7 @@ fn die(
     initial: &[u8],
     victim: &Victim,
 ) -> Result<(), String> {
-    let lived = Workload::of(kind, victim.requests.clone());
+    let lived = BlockWorkload::of(kind, victim.requests.clone());
     let (lived, _) = record_under(&lived, initial, Policy::in_turn(1))?;
     let mut left = victim.steps;
     std::thread::scope(|s| {
@@ -238,7 +243,7 @@ fn die(
 }
 
 /// Runs a workload on a full device and records it.
-pub fn record(workload: &Workload) -> Result<Run, String> {
+pub fn record(workload: &BlockWorkload) -> Result<BlockRun, String> {
     let initial = full(workload.kind)?.bytes();
     let threads = workload.programs.len();
     let in_turn = || record_under(workload, &initial, Policy::in_turn(threads));
@@ -247,14 +252,14 @@ pub fn record(workload: &Workload) -> Result<Run, String> {
     }
     let policy = workload.schedule.policy(threads, || Ok(in_turn()?.1.steps))?;
     let (run, taken) = record_under(workload, &initial, policy)?;
-    Ok(Run { order: taken.order, ..run })
+    Ok(BlockRun { order: taken.order, ..run })
 }
 
 fn record_under(
-    workload: &Workload,
+    workload: &BlockWorkload,
     initial: &[u8],
     policy: Policy,
-) -> Result<(Run, Interleaving), String> {
+) -> Result<(BlockRun, Interleaving), String> {
     let (kind, threads) = (workload.kind, workload.programs.len());
     let recorder = Arc::new(Recorder::new(CrashImage::of(initial.to_vec())));
     let calls = Calls::default();
@@ -278,7 +283,7 @@ fn record_under(
         read_back(kind, &*device, &calls)?;
     } else {
         let failed = Mutex::new(Ok(()));
-        let run = |requests: &Vec<Request>| {
+        let run = |requests: &Vec<BlockRequest>| {
             schedule::step();
             if let Err(what) = ask(kind, &*device, &recorder, &calls, requests) {
                 *failed.lock().expect("no program panics here") = Err(what);
@@ -310,7 +315,7 @@ fn record_under(
         });
     }
     let initial = initial.to_vec();
-    Ok((Run { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
+    Ok((BlockRun { kind, initial, trace, from, order: Vec::new(), spans, units }, taken))
 }
 
 /// Uses a device after concurrent requests. A scheduler runs this, too, and reports if a call waits
@@ -375,13 +380,17 @@ fn spans(kind: Kind, calls: &[Call], trace: &Trace) -> Vec<Span> {
     for op in 0..calls.len() {
         let at_once = match calls[op] {
             Call::Request(
-                Request::Write { now, .. } | Request::Zero { now, .. } | Request::Part { now, .. },
+                BlockRequest::Write { now, .. }
+                | BlockRequest::Zero { now, .. }
+                | BlockRequest::Part { now, .. },
             ) => now || kind.durable_on_return(),
-            Call::Request(Request::Discard { .. } | Request::Barrier) => kind.durable_on_return(),
+            Call::Request(BlockRequest::Discard { .. } | BlockRequest::Barrier) => {
+                kind.durable_on_return()
+            }
             Call::Recovered(_) => kind.geometry().is_some(),
         };
         let covered = |b: &usize| {
-            matches!(calls[*b], Call::Request(Request::Barrier))
+            matches!(calls[*b], Call::Request(BlockRequest::Barrier))
                 && spans[*b].events.0 >= spans[op].events.1
         };
         let barrier = (0..calls.len()).filter(covered).map(|b| spans[b].returned).min();
@@ -407,8 +416,8 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
             for (op, call) in calls.iter().enumerate() {
                 let (range, content) = match *call {
                     Call::Recovered(ref found) => (0..BLOCKS, found[words.clone()].to_vec()),
-                    Call::Request(Request::Part { .. }) if at_once => continue,
-                    Call::Request(Request::Part { at, n, zero, .. }) => {
+                    Call::Request(BlockRequest::Part { .. }) if at_once => continue,
+                    Call::Request(BlockRequest::Part { at, n, zero, .. }) => {
                         let bytes = 8 * first as u64..8 * (first + size) as u64;
                         if at.max(bytes.start) < (at + n).min(bytes.end) {
                             // Before a barrier, caches and buffers keep no order, so this part may
@@ -424,15 +433,19 @@ fn units(kind: Kind, calls: &[Call], at_once: bool) -> Vec<Vec<Given>> {
                         }
                         continue;
                     }
-                    Call::Request(Request::Write { first, n, .. }) => (first..first + n, of(op)),
-                    Call::Request(Request::Zero { first, n, .. }) => {
+                    Call::Request(BlockRequest::Write { first, n, .. }) => {
+                        (first..first + n, of(op))
+                    }
+                    Call::Request(BlockRequest::Zero { first, n, .. }) => {
                         (first..first + n, vec![0; size])
                     }
                     // The raw device ignores discards, as the contract permits.
-                    Call::Request(Request::Discard { first, n }) if kind.geometry().is_some() => {
+                    Call::Request(BlockRequest::Discard { first, n })
+                        if kind.geometry().is_some() =>
+                    {
                         (first..first + n, vec![0; size])
                     }
-                    Call::Request(Request::Discard { .. } | Request::Barrier) => continue,
+                    Call::Request(BlockRequest::Discard { .. } | BlockRequest::Barrier) => continue,
                 };
                 if range.contains(&block) {
                     unit.push(Given { call: Some(op), content, over: None });
@@ -459,7 +472,7 @@ fn add_orders(
         let below = std::iter::successors(Some(&unit[over]), |g| g.over.map(|over| &unit[over]));
         let below: Vec<usize> = below.filter_map(|given| given.call).collect();
         for (op, call) in calls.iter().enumerate() {
-            let Call::Request(Request::Part { at, n, zero, .. }) = *call else { continue };
+            let Call::Request(BlockRequest::Part { at, n, zero, .. }) = *call else { continue };
             let is_in_it = at.max(first) < (at + n).min(end);
             if !is_in_it || below.iter().any(|other| *other == op || is_before(op, *other)) {
                 continue;
@@ -493,14 +506,14 @@ fn with_part(
 
 /// Formats a device with `blocks` atomic blocks over a full one of [`BLOCKS`] blocks, and records
 /// that.
-pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
+pub fn record_format(kind: Kind, blocks: u64) -> Result<BlockRun, String> {
     let geometry = Geometry::of(ATOMIC_BLOCK, blocks).ok_or("no device has so many blocks")?;
     let medium = full(kind)?;
     let initial = medium.bytes();
     let recorder = Recorder::new(medium);
     pmbd::atomic::format(&recorder, &geometry);
     let trace = recorder.into_trace();
-    Ok(Run {
+    Ok(BlockRun {
         kind,
         initial,
         trace,
@@ -513,7 +526,7 @@ pub fn record_format(kind: Kind, blocks: u64) -> Result<Run, String> {
 
 /// Records a formatting as [`record_format`] does, by a process that is killed after all stores and
 /// before the last flush. Then another process opens the device.
-pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<Run, String> {
+pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<BlockRun, String> {
     let run = record_format(kind, blocks)?;
     let is_flush = |event: &Event| matches!(event.action, Action::Flush { .. });
     let lived = run.trace.events.iter().rposition(is_flush).ok_or("nothing is flushed")?;
@@ -526,13 +539,18 @@ pub fn record_killed_format(kind: Kind, blocks: u64) -> Result<Run, String> {
     });
     drop(kind.open(Sited(recorder.clone()))?);
     let trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();
-    Ok(Run { trace, ..run })
+    Ok(BlockRun { trace, ..run })
 }
 
 /// Explores the crashes of a recorded formatting with `blocks` blocks; `trace` is a variant of the
 /// trace of `run`. The old device must be there, or no device, or the new one with all zeros. After
 /// formatting has returned, it must be the new one. Returns the violations.
-pub fn explore_format(run: &Run, trace: &Trace, blocks: u64, semantics: Semantics) -> Vec<String> {
+pub fn explore_format(
+    run: &BlockRun,
+    trace: &Trace,
+    blocks: u64,
+    semantics: Semantics,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let recover = |image: &CrashImage| -> Outcome<Option<Vec<u64>>> {
         match run.kind.open(image) {
@@ -568,7 +586,7 @@ fn content(device: &dyn BlockDevice) -> Result<Vec<u64>, String> {
 
 /// Explores the crashes of a run; `trace` is a variant of its trace. Returns the violations.
 pub fn explore(
-    run: &Run,
+    run: &BlockRun,
     trace: &Trace,
     semantics: Semantics,
     distinct: &Distinct,
@@ -594,7 +612,7 @@ pub fn explore(
 /// Checks that all blocks can be written twice and read again: no space is lost or shared.
 fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
     for op in [1 << 21, 1 << 22] {
-        serve(kind, device, op, Request::Write { first: 0, n: BLOCKS, now: true })?;
+        serve(kind, device, op, BlockRequest::Write { first: 0, n: BLOCKS, now: true })?;
     }
     let found = content(device)?;
     match found.iter().enumerate().all(|(at, w)| *w == word(1 << 22, at)) {
@@ -605,7 +623,7 @@ fn fit_for_use(kind: Kind, device: &dyn BlockDevice) -> Result<(), String> {
 
 /// Returns the first unit whose content it may not have: content that no call gave to it, or that a
 /// durable call has replaced.
-fn judge(run: &Run, now: Moment, found: &[u64]) -> Option<String> {
+fn judge(run: &BlockRun, now: Moment, found: &[u64]) -> Option<String> {
     let span = |given: &Given| given.call.map_or(START, |call| run.spans[call]);
     let found = found.chunks_exact(run.kind.unit_words());
     run.units.iter().zip(found).enumerate().find_map(|(n, (unit, found))| {

@@ -79,7 +79,8 @@ impl Target for Collected {
         may_stay_unflushed);
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        let fs = Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
+        let fs =
+            Pool::<scmfs::ScmfsFiles<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
         let blocks_used = fs.mount_report().blocks_used;
         Ok(Mounted { fs: Box::new(Collecting(fs)), blocks_used })
     }
@@ -93,7 +94,7 @@ impl Target for Collected {
         medium: &'m M,
         at: &Meeting,
     ) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        let fs = mounted::attach::<M, scmfs::Files<Sited<&M>>>(medium, at, &options())?;
+        let fs = mounted::attach::<M, scmfs::ScmfsFiles<Sited<&M>>>(medium, at, &options())?;
         Ok(Box::new(Collecting(fs)))
     }
 }

@@ -63,30 +63,30 @@ pub fn sequences() -> Vec<Vec<Op>> {
 }
 
 /// A pool with its mapped files.
-struct Mapping<F: Files> {
+struct MappingFs<F: Files> {
     pool: Pool<F>,
-    held: Mutex<BTreeMap<Ino, Held>>,
+    held: Mutex<BTreeMap<Ino, HeldMapping>>,
 }
 
 /// A file that is mapped from its start on.
-struct Held {
+struct HeldMapping {
     extents: Vec<Extent>,
     /// The number of references that the front end has given back since the file was mapped.
     refs: u64,
 }
 
-impl Held {
+impl HeldMapping {
     fn len(&self) -> u64 {
         self.extents.iter().map(|extent| extent.len).sum()
     }
 }
 
-impl<F: Files> Mapping<F> {
+impl<F: Files> MappingFs<F> {
     fn new(pool: Pool<F>) -> Self {
         Self { pool, held: Mutex::default() }
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Ino, Held>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Ino, HeldMapping>> {
         self.held.lock().expect("nobody panics while it is locked")
     }
 
@@ -98,7 +98,7 @@ impl<F: Files> Mapping<F> {
             return Ok(false);
         }
         let end = attr.size.next_multiple_of(BLOCK) + BEHIND * (ino.0 % 2);
-        let had = self.held().get(&ino).map(Held::len);
+        let had = self.held().get(&ino).map(HeldMapping::len);
         if had.is_some_and(|had| had >= end) {
             return Ok(true);
         }
@@ -106,7 +106,7 @@ impl<F: Files> Mapping<F> {
         let old = {
             let mut held = self.held();
             let refs = held.get(&ino).map_or(0, |old| old.refs);
-            held.insert(ino, Held { extents, refs })
+            held.insert(ino, HeldMapping { extents, refs })
         };
         if let Some(old) = old {
             self.pool.unmap_range(ino, true, false);
@@ -177,7 +177,7 @@ fn pieces(extents: &[Extent]) -> impl Iterator<Item = u64> {
         .flat_map(|extent| (extent.start..extent.start + extent.len).step_by(BLOCK as usize))
 }
 
-impl<F: Files> FileSystem for Mapping<F> {
+impl<F: Files> FileSystem for MappingFs<F> {
     vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, statfs, lookup,
         getattr, readlink, readdir, read, seek, getxattr, listxattr, create, tmpfile, rmdir, link,
         rename, rename_whiteout, drop_privileges, setxattr, removexattr);
@@ -256,11 +256,11 @@ impl<F: Files> FileSystem for Mapping<F> {
     }
 }
 
-impl<F: Files> Mappings for Mapping<F> {}
+impl<F: Files> Mappings for MappingFs<F> {}
 
-impl<F: Files> Openings for Mapping<F> {}
+impl<F: Files> Openings for MappingFs<F> {}
 
-impl<F: Files> Delegations for Mapping<F> {}
+impl<F: Files> Delegations for MappingFs<F> {}
 
 /// Equals [`Scmfs`] except for the stores to files.
 impl Target for Mapped {
@@ -278,11 +278,11 @@ impl Target for Mapped {
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> std::result::Result<Mounted<'m>, String> {
         let pool =
-            Pool::<scmfs::Files<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
+            Pool::<scmfs::ScmfsFiles<Sited<&M>>>::mount(Sited(medium), &options()).map_err(text)?;
         // Reads before a store through a mapping do not count as accesses.
         pool.record_access(false, true, false);
         let blocks_used = pool.mount_report().blocks_used;
-        Ok(Mounted { fs: Box::new(Mapping::new(pool)), blocks_used })
+        Ok(Mounted { fs: Box::new(MappingFs::new(pool)), blocks_used })
     }
 
     fn check<M: Medium>(&self, medium: &M) -> std::result::Result<Usage, String> {

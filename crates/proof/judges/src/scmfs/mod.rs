@@ -23,7 +23,7 @@ const UNSYNCED: &str = "contents are durable on fsync";
 impl Scmfs {
     /// Mounts a medium that the mount owns; for wrappers of media.
     pub fn mount_owned<'m, M: Medium + 'm>(medium: M) -> Result<Mounted<'m>, String> {
-        mounted::mount::<M, scmfs::Files<M>>(medium)
+        mounted::mount::<M, scmfs::ScmfsFiles<M>>(medium)
     }
 }
 
@@ -61,7 +61,7 @@ impl Target for Scmfs {
         medium: &'m M,
         at: &Meeting,
     ) -> Result<Box<dyn SharingProcess + 'm>, String> {
-        mounted::share::<M, scmfs::Files<Sited<&M>>>(medium, at)
+        mounted::share::<M, scmfs::ScmfsFiles<Sited<&M>>>(medium, at)
     }
 
     fn has_steps_at_words(&self) -> bool {
@@ -112,6 +112,6 @@ impl Target for Through {
     }
 
     fn mount<'m, M: Medium>(&self, medium: &'m M) -> Result<Mounted<'m>, String> {
-        mounted::mount_with::<_, scmfs::Files<_>>(Sited(medium), &Self::options())
+        mounted::mount_with::<_, scmfs::ScmfsFiles<_>>(Sited(medium), &Self::options())
     }
 }

@@ -6,13 +6,13 @@ use crashsim::persist::Semantics;
 use crashsim::score::label;
 use crashsim::stats::Distinct;
 use judges::blocks::{
-    BLOCKS, Kind, Workload, deaths, explore, explore_format, pairs, random, record, record_format,
-    record_killed_format, rounds, run, schedules,
+    BLOCKS, BlockWorkload, Kind, deaths, explore, explore_format, pairs, random, record,
+    record_format, record_killed_format, rounds, run, schedules,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
 
-fn check(workloads: &[Workload]) {
+fn check(workloads: &[BlockWorkload]) {
     prepare_process();
     for semantics in [Semantics::Adr, Semantics::Eadr] {
         let report = run("test", workloads, semantics, &Distinct::default(), false, &|_| ());
@@ -70,7 +70,7 @@ fn workloads_are_text_and_back() {
         "raw/nt: killed write 0+1; barrier",
         "raw/nt: schedule write 0+1 | barrier",
     ] {
-        assert!(bad.parse::<Workload>().is_err(), "{bad}");
+        assert!(bad.parse::<BlockWorkload>().is_err(), "{bad}");
     }
 }
 
@@ -81,11 +81,11 @@ fn a_schedule_is_recorded_and_repeats() {
     let seeded = schedules(3..4).into_iter().find(|w| w.kind == Kind::Raw(pmbd::Scheme::Nt));
     let seeded = seeded.unwrap();
     let first = record(&seeded).unwrap();
-    let line = Workload { schedule: first.taken(), ..seeded }.to_string();
+    let line = BlockWorkload { schedule: first.taken(), ..seeded }.to_string();
     assert!(line.contains(": schedule order:"), "{line}");
     let again = record(&line.parse().unwrap()).unwrap();
     assert_eq!(again.taken(), first.taken());
-    let actions = |run: &judges::blocks::Run| {
+    let actions = |run: &judges::blocks::BlockRun| {
         run.trace.events.iter().map(|e| (e.thread, e.action)).collect::<Vec<_>>()
     };
     assert_eq!(actions(&again), actions(&first));

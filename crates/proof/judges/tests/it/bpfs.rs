@@ -1,7 +1,7 @@
 //! Tests that no power failure breaks a BPFS pool. This part runs before every merge; `keepstone
 //! crashtest --length 3` is the campaign.
 
-use crashsim::campaign::{self, Family, Options, Report};
+use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::deaths::{Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::lint::{Lint, lint};
@@ -20,7 +20,7 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
 });
 
 /// Runs a family; panics at a violation, with a line for `--replay`.
-fn explore(family: Family, options: &Options) -> Report {
+fn explore(family: Family, options: &CampaignOptions) -> Report {
     let report =
         campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
     let Report { workloads, stats, seconds, .. } = &report;
@@ -35,7 +35,7 @@ fn explore(family: Family, options: &Options) -> Report {
 
 fn every_operation(semantics: Semantics) {
     let family = Family::Exhaustive { length: 1, bases: BASES.len() };
-    let report = explore(family, &Options { semantics, ..Options::default() });
+    let report = explore(family, &CampaignOptions { semantics, ..CampaignOptions::default() });
     assert!(report.stats.nested > 0, "some recovery has something to clear");
 }
 
@@ -64,7 +64,7 @@ fn pairs_of_operations_survive() {
     // Runs a sixth of the pairs. The campaign runs all, on all pools, and enumerates more states of
     // each crash point.
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
-    let options = Options { budget, limit: Some(3000), ..Options::default() };
+    let options = CampaignOptions { budget, limit: Some(3000), ..CampaignOptions::default() };
     explore(Family::Exhaustive { length: 2, bases: 1 }, &options);
 }
 
@@ -72,7 +72,7 @@ fn pairs_of_operations_survive() {
 fn all_parts_are_all_workloads() {
     const FAMILY: Family = Family::Exhaustive { length: 1, bases: 1 };
     let part = |part, distinct: &Distinct| {
-        let options = Options { part, limit: Some(40), ..Options::default() };
+        let options = CampaignOptions { part, limit: Some(40), ..CampaignOptions::default() };
         campaign::run(&Bpfs, &BASES, &FAMILY, &options, distinct, &|_, _, _| {})
     };
     let whole = part((0, 1), &Distinct::default());
@@ -87,18 +87,18 @@ fn all_parts_are_all_workloads() {
 #[test]
 fn hand_picked_sequences_survive() {
     for ops in workload::sequences() {
-        explore(Family::Script(ops), &Options::default());
+        explore(Family::Script(ops), &CampaignOptions::default());
     }
 }
 
 #[test]
 fn random_runs_survive() {
-    explore(Family::Random { runs: 40, ops: 60 }, &Options::default());
+    explore(Family::Random { runs: 40, ops: 60 }, &CampaignOptions::default());
 }
 
 #[test]
 fn evolved_sequences_survive() {
-    explore(Family::Fuzz { tries: 3000 }, &Options::default());
+    explore(Family::Fuzz { tries: 3000 }, &CampaignOptions::default());
 }
 
 #[test]

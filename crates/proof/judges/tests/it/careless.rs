@@ -2,7 +2,7 @@
 //! again.
 
 use crate::common::{Wrapped, WrappedBpfs};
-use crashsim::campaign::{self, Family, Options, Replay, Work};
+use crashsim::campaign::{self, CampaignOptions, Family, Replay, Work};
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
@@ -39,7 +39,7 @@ fn lines_that_tear_are_found() {
     let bases = [Base::build(&target, "file", 128 * 4096, file).unwrap()];
     let violations = |op: &str, semantics| {
         let family = Family::Script(parse(op).unwrap());
-        let options = Options { semantics, ..Options::default() };
+        let options = CampaignOptions { semantics, ..CampaignOptions::default() };
         let distinct = Distinct::default();
         let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
         report.violations
@@ -55,7 +55,7 @@ fn lines_that_tear_are_found() {
 fn unflushed(target: &WrappedBpfs) -> usize {
     let bases = [Base::build(target, "empty", 128 * 4096, Vec::new()).unwrap()];
     let family = Family::Script(parse("create /n; unlink /n").unwrap());
-    let (options, distinct) = (Options::default(), Distinct::default());
+    let (options, distinct) = (CampaignOptions::default(), Distinct::default());
     let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
     report.lint.unflushed.len()
 }
@@ -73,7 +73,7 @@ fn a_violation_names_what_was_lost_and_can_be_seen_again() {
     let tree = parse("mkdir /d; create /d/c; write /d/c 0 100").unwrap();
     let bases = [Base::build(&target, "tree", 128 * 4096, tree).unwrap()];
     let family = Family::Script(parse("create /n; unlink /d/c").unwrap());
-    let (options, distinct) = (Options::default(), Distinct::default());
+    let (options, distinct) = (CampaignOptions::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert!(report.violations > 0);
 
@@ -98,7 +98,7 @@ fn a_missing_flush_is_one_finding() {
     let target = WrappedBpfs::of::<Careless>();
     let bases = [Base::build(&target, "empty", 128 * 4096, Vec::new()).unwrap()];
     let family = Family::Script(parse("create /n; create /m; create /o").unwrap());
-    let (options, distinct) = (Options::default(), Distinct::default());
+    let (options, distinct) = (CampaignOptions::default(), Distinct::default());
     let report = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     let lost: Vec<_> = report.findings.iter().map(|f| crashsim::lost::sites(&f.lost)).collect();
     assert!(report.violations > lost.len() as u64, "{}", report.violations);

@@ -3,7 +3,7 @@
 //! and fences. Bugs planted in the scan are found, both in the scan of a recovery and in that of a
 //! mount.
 
-use crashsim::campaign::{self, Family, Options, Replay};
+use crashsim::campaign::{self, CampaignOptions, Family, Replay};
 use crashsim::deaths::{FROM, HELD_BESIDE, Scenario, Victim};
 use crashsim::explore::Budget;
 use crashsim::mutate::{Bug, Mutant};
@@ -23,7 +23,7 @@ fn nobody_builds_on_what_the_power_takes_back() {
     campaign::prepare_process();
     let bases = workload::bases(&Bpfs).unwrap();
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
-    let options = Options { budget, limit: Some(4), ..Options::default() };
+    let options = CampaignOptions { budget, limit: Some(4), ..CampaignOptions::default() };
     let distinct = Distinct::default();
     let report = campaign::run(&Bpfs, &bases, &Family::Deaths, &options, &distinct, &|_, _, _| {});
     for f in &report.findings {

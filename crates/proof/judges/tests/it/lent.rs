@@ -1,7 +1,7 @@
 //! Explores files that are read without a copy while they change, for which engines take other
 //! paths.
 
-use crashsim::campaign::{self, Family, Options, Report};
+use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::explore::Budget;
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
@@ -12,7 +12,12 @@ use judges::bpfs::Bpfs;
 use judges::lent::{LentBpfs, LentScmfs};
 use vfs::script::parse;
 
-fn run<T: Target>(target: &T, bases: &[Base], family: &Family, options: &Options) -> Report {
+fn run<T: Target>(
+    target: &T,
+    bases: &[Base],
+    family: &Family,
+    options: &CampaignOptions,
+) -> Report {
     let report = campaign::run(target, bases, family, options, &Distinct::default(), &|_, _, _| {});
     assert_eq!(report.violations, 0, "{:#?}", report.findings);
     assert!(report.workloads > 0);
@@ -20,7 +25,12 @@ fn run<T: Target>(target: &T, bases: &[Base], family: &Family, options: &Options
 }
 
 fn explore<T: Target>(target: &T, bases: &[Base], family: &Family, limit: u64) {
-    let report = run(target, bases, family, &Options { limit: Some(limit), ..Options::default() });
+    let report = run(
+        target,
+        bases,
+        family,
+        &CampaignOptions { limit: Some(limit), ..CampaignOptions::default() },
+    );
     let unflushed = &report.lint.unflushed;
     assert!(unflushed.is_empty(), "stored and never flushed: {unflushed:?}");
 }
@@ -49,7 +59,7 @@ fn deaths_are_survived<T: Target>(target: &T) {
     campaign::prepare_process();
     let bases = workload::bases(target).expect("the bases can be made");
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
-    let options = Options { budget, limit: Some(3), ..Options::default() };
+    let options = CampaignOptions { budget, limit: Some(3), ..CampaignOptions::default() };
     run(target, &bases, &Family::Deaths, &options);
 }
 

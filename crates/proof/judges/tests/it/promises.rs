@@ -1,7 +1,7 @@
 //! Engines whose content is durable on `fsync`, and engines that break this promise.
 
 use crate::common::{Wrapped, WrappedBpfs};
-use crashsim::campaign::{self, Family, Options};
+use crashsim::campaign::{self, CampaignOptions, Family};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use pmem::Medium;
@@ -14,7 +14,7 @@ fn violation(target: &WrappedBpfs, workload: &str) -> Option<String> {
     let file = parse("create /a; write /a 0 8192; create /b; write /b 0 4096").unwrap();
     let bases = [Base::build(target, "file", 128 * 4096, file).unwrap()];
     let family = Family::Script(parse(workload).unwrap());
-    let (options, distinct) = (Options::default(), Distinct::default());
+    let (options, distinct) = (CampaignOptions::default(), Distinct::default());
     let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert_eq!(report.violations > 0, !report.findings.is_empty());
     report.findings.first().map(|finding| finding.what.clone())

@@ -1,7 +1,7 @@
 //! Explores SCMFS with some workloads of every family. `keepstone crashtest --engine scmfs` runs
 //! all of them.
 
-use crashsim::campaign::{self, Family, Options};
+use crashsim::campaign::{self, CampaignOptions, Family};
 use crashsim::run::Base;
 use crashsim::stats::Distinct;
 use crashsim::target::Target;
@@ -29,7 +29,7 @@ fn explore_target<T: Target>(target: &T, family: Family, limit: u64) {
 }
 
 fn explore_bases<T: Target>(target: &T, bases: &[Base], family: Family, limit: u64) {
-    let options = Options { limit: Some(limit), ..Options::default() };
+    let options = CampaignOptions { limit: Some(limit), ..CampaignOptions::default() };
     let report =
         campaign::run(target, bases, &family, &options, &Distinct::default(), &|_, _, _| {});
     assert_eq!(report.violations, 0, "{:#?}", report.findings);
@@ -105,7 +105,7 @@ fn whole_units_survive() {
 fn writes_past_the_cache_survive_on_return() {
     let bases = workload::bases(&Through).expect("the bases can be made");
     for family in [Family::Lines, Family::Sequences] {
-        let options = Options { limit: Some(12), ..Options::default() };
+        let options = CampaignOptions { limit: Some(12), ..CampaignOptions::default() };
         let report =
             campaign::run(&Through, &bases, &family, &options, &Distinct::default(), &|_, _, _| {});
         assert_eq!(report.violations, 0, "{:#?}", report.findings);

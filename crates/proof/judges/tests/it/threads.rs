@@ -2,7 +2,7 @@
 //! show only under some schedules do not survive.
 
 use crate::common::{Wrapped, WrappedBpfs};
-use crashsim::campaign::{self, Family, Options, Report};
+use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::explore::Budget;
 use crashsim::image::CrashImage;
 use crashsim::lint::{Lint, lint};
@@ -12,7 +12,7 @@ use crashsim::run::Base;
 use crashsim::schedule::{self, Policy};
 use crashsim::stats::Distinct;
 use crashsim::target::Target;
-use crashsim::threads::{Plan, record};
+use crashsim::threads::{ThreadsPlan, record};
 use crashsim::trace::{Action, Trace};
 use crashsim::workload;
 use judges::bpfs::Bpfs;
@@ -26,7 +26,7 @@ fn explore<T: Target>(target: &T, runs: u64) -> (Vec<Base>, Report) {
     campaign::prepare_process();
     let bases = workload::bases(target).expect("the bases can be made");
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
-    let options = Options { budget, ..Options::default() };
+    let options = CampaignOptions { budget, ..CampaignOptions::default() };
     let (family, distinct) = (Family::Threads { runs }, Distinct::default());
     let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
     println!("{:?}, {:?}", report.stats, report.interleaving);
@@ -53,7 +53,8 @@ fn interruptions_survive<T: Target>(target: &T) {
     campaign::prepare_process();
     let bases = workload::bases(target).expect("the bases can be made");
     let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
-    let options = Options { budget, limit: Some(INTERRUPTIONS), ..Options::default() };
+    let options =
+        CampaignOptions { budget, limit: Some(INTERRUPTIONS), ..CampaignOptions::default() };
     let (family, distinct) = (Family::Preemptions, Distinct::default());
     let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert_eq!(report.workloads, INTERRUPTIONS);
@@ -77,7 +78,8 @@ fn interruptions_at_words_survive<T: Target>(target: &T) {
     campaign::prepare_process();
     let bases = workload::bases(target).expect("the bases can be made");
     let budget = Budget { states: 1 << 4, samples: 4, ..Budget::default() };
-    let options = Options { budget, limit: Some(WORD_INTERRUPTIONS), ..Options::default() };
+    let options =
+        CampaignOptions { budget, limit: Some(WORD_INTERRUPTIONS), ..CampaignOptions::default() };
     let (family, distinct) = (Family::WordPreemptions, Distinct::default());
     assert!(family.suits(target));
     let report = campaign::run(target, &bases, &family, &options, &distinct, &|_, _, _| {});
@@ -104,7 +106,7 @@ fn servers_are_told_whatever_the_schedule() {
 #[test]
 fn a_plan_with_steps_at_words_is_a_line() {
     let line = "words preempt:7 create /n | create /m; unlink /n";
-    let plan: Plan = line.parse().unwrap();
+    let plan: ThreadsPlan = line.parse().unwrap();
     assert!(plan.at_words && plan.programs.len() == 2);
     assert_eq!(plan.to_string(), line);
 }
@@ -125,7 +127,7 @@ fn operations_overlap() {
     let base = &workload::bases(&Bpfs).unwrap()[0];
     let overlaps = |seed| {
         let recorded =
-            record(&Bpfs, base, &Plan::generate(seed / 4, seed), Semantics::Adr).unwrap();
+            record(&Bpfs, base, &ThreadsPlan::generate(seed / 4, seed), Semantics::Adr).unwrap();
         overlapping(&recorded.trace)
     };
     let overlaps: u32 = (0..40).map(overlaps).sum();
@@ -175,7 +177,7 @@ fn a_fence_saved_because_of_another_threads_is_found_and_shown_again() {
     let target = WrappedBpfs::of::<SavesFences>();
     let bases = workload::bases(&target).unwrap();
     let family = Family::Exhaustive { length: 1, bases: 1 };
-    let options = Options { limit: Some(200), ..Options::default() };
+    let options = CampaignOptions { limit: Some(200), ..CampaignOptions::default() };
     let distinct = Distinct::default();
     let alone = campaign::run(&target, &bases, &family, &options, &distinct, &|_, _, _| {});
     assert_eq!(alone.violations, 0, "one thread alone does not show it");

@@ -1,6 +1,6 @@
 //! The power fails during an operation that leaves no trace, and again during the next one.
 
-use crashsim::campaign::{self, Family, Options, Replay};
+use crashsim::campaign::{self, CampaignOptions, Family, Replay};
 use crashsim::stats::Distinct;
 use crashsim::target::Target;
 use crashsim::twice::TWICE;
@@ -11,7 +11,7 @@ use judges::scmfs::Scmfs;
 fn second_crashes_are_survived<T: Target>(target: &T) {
     campaign::prepare_process();
     let bases = workload::bases(target).unwrap();
-    let (options, distinct) = (Options::default(), Distinct::default());
+    let (options, distinct) = (CampaignOptions::default(), Distinct::default());
     let report = campaign::run(target, &bases, &Family::Twice, &options, &distinct, &|_, _, _| {});
     println!("{:?}", report.stats);
     assert_eq!(report.violations, 0, "{:#?}", report.findings);

@@ -1,7 +1,7 @@
 //! The name index: from directory and name to inode and entry, for a whole pool in one hash table.
 //! Names themselves stay in PM, where the engine compares them.
 
-use arena::{Arena, Entry, HashIndex};
+use arena::{Arena, HashEntry, HashIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use vfs::{Errno, Ino, Result};
 
@@ -50,7 +50,7 @@ impl NameEntry {
     }
 }
 
-impl Entry for NameEntry {
+impl HashEntry for NameEntry {
     #[inline]
     fn is_none(&self) -> bool {
         self.ino.load(Relaxed) == 0

@@ -17,7 +17,7 @@ const CHECK_EVERY: usize = 16;
 const SHORT: usize = 64;
 
 /// An implementation and the model, side by side.
-pub(super) struct Session<'a> {
+pub(super) struct CompareSession<'a> {
     fs: &'a dyn FileSystem,
     root: Ino,
     handles: Handles,
@@ -25,7 +25,7 @@ pub(super) struct Session<'a> {
     model_handles: Handles,
 }
 
-impl<'a> Session<'a> {
+impl<'a> CompareSession<'a> {
     /// Begins a session in `root` of `fs`, which is empty and owned by 0:0 with mode 0755.
     pub(super) fn new(fs: &'a dyn FileSystem, root: Ino) -> Self {
         let model = Model::with_limits(fs.limits());
@@ -213,7 +213,7 @@ pub fn compare(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), Failure> {
 
 /// Does the same as [`compare`], and compares everything after each `every` calls.
 fn compare_checking(fs: &dyn FileSystem, ops: &[Op], every: usize) -> Result<(), Failure> {
-    let mut session = Session::new(fs, fs.root());
+    let mut session = CompareSession::new(fs, fs.root());
     let fail = |index, message| Failure { seed: None, index, message, ops: ops.to_vec() };
     for (index, op) in ops.iter().enumerate() {
         let step = catch(|| {

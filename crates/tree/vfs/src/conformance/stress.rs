@@ -3,7 +3,7 @@
 use rng::Rng;
 use std::thread;
 
-use super::compare::Session;
+use super::compare::CompareSession;
 use super::generate::gen_op;
 use crate::tree::{subtree, tree};
 use crate::{Caller, Errno, FileSystem, Ino, NewKind, NewNode, RenameFlags};
@@ -64,7 +64,7 @@ fn work(
     mut rng: Rng,
     ops: usize,
 ) -> Result<(), String> {
-    let mut session = Session::new(fs, own);
+    let mut session = CompareSession::new(fs, own);
     for i in 0..ops {
         if rng.percent(25) {
             race(fs, shared, &mut rng)?;

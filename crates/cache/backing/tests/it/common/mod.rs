@@ -1,6 +1,6 @@
 //! Kernel file systems to test on. Each is unmounted at the end, also if a test fails.
 
-use backing::{DirFs, Options};
+use backing::{DirFs, DirOptions};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,12 +101,12 @@ fn run(command: &mut Command) {
 }
 
 pub fn open(dir: &Path) -> DirFs {
-    DirFs::open(dir, Options::default()).unwrap()
+    DirFs::open(dir, DirOptions::default()).unwrap()
 }
 
 /// Opens a directory as on a system on which handles cannot be opened.
 pub fn open_without_handles(dir: &Path) -> DirFs {
-    DirFs::open(dir, Options { opens_handles: false, ..Options::default() }).unwrap()
+    DirFs::open(dir, DirOptions { opens_handles: false, ..DirOptions::default() }).unwrap()
 }
 
 pub fn node(kind: NewKind<'_>, mode: u32) -> NewNode<'_> {

@@ -3,7 +3,7 @@
 use backing::Backing;
 use backing::model::ModelBacking;
 use bpfs::Bpfs;
-use pmcache::{Cache, Error, Options};
+use pmcache::{Cache, CacheOptions, Error};
 use pmem::{Medium as _, Region};
 use pool::{FormatOptions, MountOptions};
 use std::ops::Deref;
@@ -58,15 +58,15 @@ pub fn mount(region: Region) -> Bpfs<Region> {
 
 /// Returns options under which a cache compares with the backing store at each use, and writes back
 /// only on request.
-pub fn options() -> Options {
-    Options { coherence_ns: 0, max_age_ns: i64::MAX, ..Options::for_pool(POOL) }
+pub fn options() -> CacheOptions {
+    CacheOptions { coherence_ns: 0, max_age_ns: i64::MAX, ..CacheOptions::for_pool(POOL) }
 }
 
-pub fn attach(region: Region, below: &Below, options: Options) -> Result<Tested, Error> {
+pub fn attach(region: Region, below: &Below, options: CacheOptions) -> Result<Tested, Error> {
     Cache::attach(mount(region), below.clone(), "/below", options)
 }
 
-pub fn fresh(options: Options) -> (Tested, Below) {
+pub fn fresh(options: CacheOptions) -> (Tested, Below) {
     let below = Below(Arc::new(ModelBacking::new()));
     (attach(region(POOL), &below, options).unwrap(), below)
 }

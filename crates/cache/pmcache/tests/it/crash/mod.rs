@@ -15,7 +15,7 @@ use backing::Backing;
 use backing::model::ModelBacking;
 use bpfs::Bpfs;
 use known::{File, Known, Meta, USER};
-use pmcache::{Cache, Mode, Options};
+use pmcache::{Cache, CacheOptions, Mode};
 use pmem::Region;
 use rng::Rng;
 use states::{Left, attach_with_failure, bytes_of, crashes_while_attaching, with_old_data};
@@ -156,7 +156,12 @@ fn further(first: &Left, point: u64, known: &Known, mode: Mode) -> Vec<(String, 
 }
 
 impl Run {
-    fn new(seed: u64, mode: Mode, fails: bool, limits: impl Fn(Options) -> Options) -> Self {
+    fn new(
+        seed: u64,
+        mode: Mode,
+        fails: bool,
+        limits: impl Fn(CacheOptions) -> CacheOptions,
+    ) -> Self {
         let region = Region::anonymous(POOL).unwrap();
         bpfs::format(&region, &pool::FormatOptions::default()).unwrap();
         let pool = Arc::new(mount(region));
@@ -234,7 +239,7 @@ impl Run {
             failing.next()
         });
         let watched = Watched { pool, tell };
-        let options = limits(Options { mode, ..options() });
+        let options = limits(CacheOptions { mode, ..options() });
         let cache = Cache::attach(watched, below.clone(), "/below", options).unwrap();
         let failing = fails.then(|| Mutex::new(Rng::new(!seed)));
         Self { cache, below, known, is_watching, points, failures, failing, mode }
@@ -594,7 +599,7 @@ fn run(
     count: u64,
     steps: usize,
     (mode, fails): (Mode, bool),
-    limits: impl Fn(Options) -> Options,
+    limits: impl Fn(CacheOptions) -> CacheOptions,
 ) {
     let times: u64 = std::env::var("KEEPSTONE_TIMES").map_or(1, |times| times.parse().unwrap());
     let mut points = 0;
@@ -623,13 +628,13 @@ fn what_was_synced_is_there_in_every_mode() {
 /// Hardly any data may be unwritten here.
 #[test]
 fn it_is_there_where_much_is_written_back() {
-    run(400, 2, 40, (Mode::Journal, false), |options| Options {
+    run(400, 2, 40, (Mode::Journal, false), |options| CacheOptions {
         cap: 64 << 10,
         high: 32 << 10,
         low: 8 << 10,
         ..options
     });
-    let through = |options| Options { write_through: true, ..options };
+    let through = |options| CacheOptions { write_through: true, ..options };
     run(500, 1, 30, (Mode::Journal, false), through);
 }
 

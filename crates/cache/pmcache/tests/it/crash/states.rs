@@ -6,7 +6,7 @@ use crate::common::{Below, Tested, content, mount, options};
 use backing::Backing as _;
 use backing::model::ModelBacking;
 use bpfs::Bpfs;
-use pmcache::{Cache, Mode, Options};
+use pmcache::{Cache, CacheOptions, Mode};
 use pmem::{Medium as _, Region};
 use rng::Rng;
 use std::sync::{Arc, Mutex};
@@ -101,7 +101,10 @@ pub fn crashes_while_attaching((pool, model): &Left, mode: Mode) -> Vec<Left> {
         None
     });
     let watched = Watched { pool, tell };
-    drop(Cache::attach(watched, below.clone(), "/below", Options { mode, ..options() }).unwrap());
+    drop(
+        Cache::attach(watched, below.clone(), "/below", CacheOptions { mode, ..options() })
+            .unwrap(),
+    );
     below.heal();
     std::mem::take(&mut *states.lock().unwrap())
 }
@@ -122,7 +125,7 @@ pub fn attach_with_failure(
     });
     let pool = Arc::new(mount(region_of(pool)));
     let shared = Watched { pool: pool.clone(), tell: Arc::new(|| ()) };
-    let cache = Cache::attach(shared, below.clone(), "/below", Options { mode, ..options() });
+    let cache = Cache::attach(shared, below.clone(), "/below", CacheOptions { mode, ..options() });
     below.heal();
     for name in names_of(&below) {
         let Ok(cache) = &cache else { break };
@@ -144,7 +147,7 @@ pub fn attach_with_failure(
 
 pub fn reattach(pool: &[u8], model: Model, mode: Mode) -> (Tested, Below) {
     let below = over(model);
-    let options = Options { mode, ..options() };
+    let options = CacheOptions { mode, ..options() };
     let cache = Cache::attach(mount(region_of(pool)), below.clone(), "/below", options);
     (cache.unwrap(), below)
 }

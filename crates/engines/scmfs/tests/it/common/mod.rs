@@ -14,7 +14,7 @@ macro_rules! engine {
         impl suite::Engine for $name {
             const NAME: &'static str = scmfs::LAYOUT;
             const POOL_MAX: u64 = POOL_MAX;
-            type Files<M: Medium> = scmfs::Files<M>;
+            type Files<M: Medium> = scmfs::ScmfsFiles<M>;
 
             fn options() -> MountOptions {
                 MountOptions { prealloc: $prealloc, ..MountOptions::default() }

@@ -8,8 +8,8 @@
 mod beside;
 
 use fuse::{
-    Access, Caching, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, Op, OpCounters,
-    Server, ServerOptions,
+    Caching, CountedOp, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch,
+    OpCounters, Server, ServerOptions,
 };
 use mounts::{MountEvents, Opening, Requester, Ticket};
 use std::fs;
@@ -265,7 +265,8 @@ impl Mount {
     /// Returns what programs see, and the number of requests that it took, except those for times.
     fn seen(&self) -> (Vec<String>, u64) {
         let asked = || {
-            let ops = [Op::Lookup, Op::Read, Op::ReadDir, Op::ReadDirPlus];
+            let ops =
+                [CountedOp::Lookup, CountedOp::Read, CountedOp::ReadDir, CountedOp::ReadDirPlus];
             ops.into_iter().map(|op| self.counters.calls(op)).sum::<u64>()
         };
         let before = asked();
@@ -307,7 +308,7 @@ impl Mount {
         let options = MountOptions {
             kind: MountKind::Pool,
             source: scratch.path().display().to_string(),
-            access: Access::All,
+            access: MountAccess::All,
             flags: MountFlags::NOSUID,
             threads: 3,
         };
@@ -414,7 +415,7 @@ fn fsync_reaches_an_engine_that_needs_it() {
         assert_eq!(mount.probe.fsyncs.load(Relaxed), expected);
         // After one answer the kernel does not ask again.
         let asked = if durable_on_return { 1 } else { 5 };
-        assert_eq!(mount.counters.calls(Op::FSync), asked);
+        assert_eq!(mount.counters.calls(CountedOp::FSync), asked);
     }
 }
 
@@ -446,11 +447,12 @@ fn the_kernel_keeps_what_the_engine_allows() {
         let mount = Mount::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE);
         fs::write(mount.path("file"), "content").unwrap();
         let asked = |op| mount.counters.calls(op);
-        let before = (asked(Op::Lookup), asked(Op::Read));
+        let before = (asked(CountedOp::Lookup), asked(CountedOp::Read));
         for _ in 0..10 {
             assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
         }
-        let (lookups, reads) = (asked(Op::Lookup) - before.0, asked(Op::Read) - before.1);
+        let (lookups, reads) =
+            (asked(CountedOp::Lookup) - before.0, asked(CountedOp::Read) - before.1);
         assert_eq!(lookups < 10, keeps_names, "{lookups} lookups");
         assert_eq!(reads < 10, keeps_pages, "{reads} reads");
     }
@@ -552,7 +554,7 @@ fn writes_are_kept_back_only_where_they_are_durable_on_sync() {
         file.write_all(b"0123456789").unwrap();
     }
     file.sync_all().unwrap();
-    let writes = mount.counters.calls(Op::Write);
+    let writes = mount.counters.calls(CountedOp::Write);
     assert!((1..500).contains(&writes), "1000 calls became {writes} writes");
     let left = mount.probe.model.after_crash();
     let left = left.lookup(vfs::ROOT, b"file").unwrap();
@@ -580,7 +582,7 @@ fn references_balance() {
         let sizes = fs::read_dir(&mount.dir).unwrap().map(|e| e.unwrap().metadata().unwrap().len());
         assert_eq!(sizes.count(), 301);
     }
-    assert!(mount.counters.calls(Op::ReadDirPlus) > 0);
+    assert!(mount.counters.calls(CountedOp::ReadDirPlus) > 0);
     assert!(mount.probe.references.load(Relaxed) > 300);
     for i in 0..300 {
         fs::remove_file(mount.path(&format!("file{i}"))).unwrap();
