@@ -1,6 +1,7 @@
 //! Shared arenas by name.
 //!
-//! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as a process uses it:
+//! An arena is a file in a directory of `/dev/shm` ([`crate::directory`]) that lives as long as a
+//! process uses it:
 //!
 //! - attach-A1: every user holds a shared `flock` on the file and a process slot in it.
 //! - attach-A2: a process that gets the lock exclusively, and finds no living process in the slots,
@@ -494,7 +495,8 @@ impl Located {
 /// killed: they take memory until a process attaches again. Returns the number of bytes freed.
 ///
 /// # Errors
-/// If `root` cannot be listed. Files that cannot be read, or cannot be trusted, stay (directory-S4).
+/// If `root` cannot be listed. Files that cannot be read, or cannot be trusted, stay
+/// (directory-S4).
 pub fn remove_abandoned(root: &Path, formats: &[u64]) -> io::Result<u64> {
     let mut bytes = 0;
     directory::for_each_file(root, |directory, name| {

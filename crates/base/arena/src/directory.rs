@@ -158,7 +158,8 @@ fn names(dir: impl AsFd) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Calls `each` for every name in the directories of a tmpfs that are believed and that the caller may list.
+/// Calls `each` for every name in the directories of a tmpfs that are believed and that the caller
+/// may list.
 pub(crate) fn for_each_file(root: &Path, mut each: impl FnMut(&Directory, &str)) -> io::Result<()> {
     for (path, uid) in listed(root)? {
         let Ok(Some(directory)) = Directory::open(path, uid) else { continue };
@@ -174,7 +175,8 @@ pub(crate) fn for_each_file(root: &Path, mut each: impl FnMut(&Directory, &str))
     Ok(())
 }
 
-/// Whether a file may be used for a pool of `owner`, with permission bits `mode` and group `group` (directory-S3).
+/// Whether a file may be used for a pool of `owner`, with permission bits `mode` and group `group`
+/// (directory-S3).
 pub(crate) fn is_sound(stat: &Stat, (owner, group, mode): (u32, u32, u32)) -> bool {
     let allowed = if stat.st_gid == group { mode } else { mode & !0o060 };
     FileType::from_raw_mode(stat.st_mode).is_file()

@@ -63,9 +63,9 @@ impl View {
     #[inline]
     pub(crate) unsafe fn table<T: Shared>(&self, span: Span<T>) -> &[T] {
         debug_assert!(span.offset + span.len * size_of::<T>() <= self.len);
-        // SAFETY: `Layout` placed the span inside the memory's length (2), aligned for `T`; the memory
-        // is initialised to zero, which `Shared` 2 makes valid, and is only ever reached through `&T`
-        // of `Shared` 1. It stays mapped (1).
+        // SAFETY: `Layout` placed the span inside the memory's length (2), aligned for `T`; the
+        // memory is initialised to zero, which `Shared` 2 makes valid, and is only ever reached
+        // through `&T` of `Shared` 1. It stays mapped (1).
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(span.offset).cast(), span.len) }
     }
 }

@@ -222,9 +222,9 @@ unsafe fn copy_streams(to: *mut u8, from: *const u8, len: usize) {
 /// 3. The width is available.
 #[inline]
 unsafe fn copy_lines(width: NtWidth, dst: *mut u8, src: *const u8, lines: usize) {
-    // The AVX-512 loop uses zmm16 and up, which need no vzeroupper.
-    // SAFETY: the loops run `lines` times over 64 bytes each (1.); the aligned stores meet 2.; the
-    // instructions exist by 3.; clobbers are declared.
+    // The AVX-512 loop uses zmm16 and up, which need no vzeroupper. SAFETY: the loops run `lines`
+    // times over 64 bytes each (1.); the aligned stores meet 2.; the instructions exist by 3.;
+    // clobbers are declared.
     unsafe {
         match width {
             NtWidth::Avx512 => asm!(

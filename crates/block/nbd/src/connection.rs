@@ -76,7 +76,8 @@ pub(crate) enum Ended {
     Io(#[from] io::Error),
 }
 
-/// Serves a client until it or the server wants to end; `agreed` is called when negotiation has led to a session.
+/// Serves a client until it or the server wants to end; `agreed` is called when negotiation has led
+/// to a session.
 pub(crate) fn serve(common: &Common, mut stream: Stream, agreed: impl Fn()) -> Result<(), Ended> {
     let mut inbox = Inbox::new();
     stream.give_up_at(Some(Instant::now() + common.handshake_time));

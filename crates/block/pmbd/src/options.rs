@@ -233,8 +233,8 @@ fn check_kind(path: &Path, region: &Region, options: &Options) -> Result<bool, E
     }
 }
 
-/// Formats an existing region as a device with atomic blocks of `block` bytes, a power of two from 512 to
-/// 16384. All content is lost. Returns the size of the device in bytes.
+/// Formats an existing region as a device with atomic blocks of `block` bytes, a power of two from
+/// 512 to 16384. All content is lost. Returns the size of the device in bytes.
 pub fn format(path: impl AsRef<Path>, block: u32) -> Result<u64, Error> {
     let path = path.as_ref();
     let region = Region::open(path, Access::ReadWrite)?;

@@ -5,10 +5,10 @@
 //! mark ([`Marks::touch`]), which policies read and clear when they look for a victim.
 //!
 //! - [`PolicyKind::Blended`]: the list of Chell §4.1.4, LRU among misses and FIFO among hits;
-//! - [`PolicyKind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares objects
-//!   that were hit;
-//! - [`PolicyKind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for new objects before a main
-//!   queue, and a ghost queue.
+//! - [`PolicyKind::Sieve`]: SIEVE (Zhang et al., NSDI '24), a FIFO queue with a hand that spares
+//!   objects that were hit;
+//! - [`PolicyKind::S3Fifo`]: S3-FIFO (Yang et al., SOSP '23), a small queue for new objects before
+//!   a main queue, and a ghost queue.
 //!
 //! Each policy takes at most 64 bytes of memory for an object, including its mark, its ghost and
 //! the index (`tests/it/memory.rs`), and a constant number of steps, amortised. [`simulate`]

@@ -22,8 +22,8 @@ pub const BLOCK: u64 = 4096;
 pub enum Subject {
     /// A policy that the cache can have.
     Kind(PolicyKind),
-    /// LRU for comparison, as if each hit took the manager's lock: [`PolicyKind::Blended`], entered by
-    /// every access.
+    /// LRU for comparison, as if each hit took the manager's lock: [`PolicyKind::Blended`], entered
+    /// by every access.
     Lru,
 }
 

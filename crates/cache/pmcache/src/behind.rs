@@ -1,8 +1,8 @@
 //! Changes that other processes make behind the cache, if the backing store reports them.
 //!
 //! The cache also compares its files with the backing store, at the latest after
-//! [`Options::coherence_ns`](crate::CacheOptions::coherence_ns). Reports make it notice changes sooner,
-//! and changes that sizes and times do not show.
+//! [`Options::coherence_ns`](crate::CacheOptions::coherence_ns). Reports make it notice changes
+//! sooner, and changes that sizes and times do not show.
 //!
 //! - **behind-B1** A file is marked for comparison before the front end is made to forget it, so
 //!   that the next request gets the current state. A comparison clears the mark first and reads the

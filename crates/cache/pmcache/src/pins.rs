@@ -1,8 +1,9 @@
 //! Accounting of pinned space in the pool, for all users and for each.
 //!
-//! - **pins-P1** Pins hold at most [`Options::pin_max`](crate::CacheOptions::pin_max) bytes, and those
-//!   of one user other than root at most [`Options::pin_user_max`](crate::CacheOptions::pin_user_max),
-//!   so that writes find room. A pin counts for the owner of its file.
+//! - **pins-P1** Pins hold at most [`Options::pin_max`](crate::CacheOptions::pin_max) bytes, and
+//!   those of one user other than root at most
+//!   [`Options::pin_user_max`](crate::CacheOptions::pin_user_max), so that writes find room. A pin
+//!   counts for the owner of its file.
 //! - **pins-P2** A pinned file keeps as many blocks as it had when it was pinned. Blocks by which
 //!   it has grown since are evicted if nothing else can be.
 //!

@@ -2,8 +2,9 @@
 //!
 //! - crawler-T1: a shadow block is durable before the word that names it is stored
 //!   ([`Trees::commit`]).
-//! - crawler-T2: in [`CommitMode::Atomic`] at most one word of the visible tree is stored, as the last
-//!   store. Alternatively several contiguous words are stored as one ([`Edit::commit_pointers`]).
+//! - crawler-T2: in [`CommitMode::Atomic`] at most one word of the visible tree is stored, as the
+//!   last store. Alternatively several contiguous words are stored as one
+//!   ([`Edit::commit_pointers`]).
 //! - crawler-T3: no pointer beyond the end of a file survives an operation: the tree is null there
 //!   (mount restores this after a crash). So a tree may be extended in place, invisibly.
 //! - crawler-T4: every pointer is checked against the region before it is followed. A word that was

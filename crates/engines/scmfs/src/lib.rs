@@ -21,7 +21,8 @@
 //! - `Store`: `store`, `growth`, `claims`: one inode, and what [`namespace`] needs from an engine;
 //! - `collect`: freeing pre-allocated blocks;
 //! - [`namespace::Core`]: the operations on names and attributes;
-//! - `ScmfsFiles`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: the operations on contents;
+//! - `ScmfsFiles`: `fs`, `content`, `allocate`, `sync`, `pin`, `mapping`: the operations on
+//!   contents;
 //! - `lifecycle`: format and check.
 
 #![forbid(unsafe_code)]

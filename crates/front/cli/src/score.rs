@@ -194,7 +194,8 @@ fn build(root: &Path, bugs: &[Planted]) -> Result<PathBuf> {
         .args(["build", "--quiet", "--release", "--package", "judges", "--example", "judge"])
         .current_dir(&work)
         .env("CARGO_TARGET_DIR", work.join("target"))
-        // Bugs leave code unused. `atomic_steps` lets schedules switch threads at words of the shared state.
+        // Bugs leave code unused. `atomic_steps` lets schedules switch threads at words of the
+        // shared state.
         .env("RUSTFLAGS", "--cap-lints allow --cfg atomic_steps")
         .stdout(Stdio::null())
         .status()
@@ -342,7 +343,8 @@ fn wait(
 /// Returns the processor time of a process, and whether it is stopped.
 fn processor_time(pid: u32) -> Option<(Duration, bool)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the state is field 3, utime and stime are 14 and 15.
+    // The name, in parentheses, may hold anything. The state is field 3; utime and stime are 14
+    // and 15.
     let (_, fields) = stat.rsplit_once(") ")?;
     let ticks = fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
     let millis = ticks.sum::<u64>() * 1000 / rustix::param::clock_ticks_per_second();

@@ -138,8 +138,9 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// The `ioctl` by which a program announces what it will write to a delegated file: its 32 bytes, as they are and with the
-/// delegation that stands. Between announcements the server uses the file itself.
+/// The `ioctl` by which a program announces what it will write to a delegated file: its 32 bytes,
+/// as they are and with the delegation that stands. Between announcements the server uses the file
+/// itself.
 pub fn announcements(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (below, _) = below();

@@ -1,8 +1,9 @@
 //! Fuzz targets: what strangers send, as functions of bytes.
 //!
-//! Each target takes arbitrary bytes and returns. A panic, a hang or an access out of bounds is a finding. Three drivers use
-//! the same functions: the tests of this crate ([`mutate`], a fixed number of inputs), `make fuzz` without a nightly compiler
-//! (the same for a time), and `fuzz/` with cargo-fuzz (guided by coverage, under AddressSanitizer).
+//! Each target takes arbitrary bytes and returns. A panic, a hang or an access out of bounds is a
+//! finding. Three drivers use the same functions: the tests of this crate ([`mutate`], a fixed
+//! number of inputs), `make fuzz` without a nightly compiler (the same for a time), and `fuzz/`
+//! with cargo-fuzz (guided by coverage, under AddressSanitizer).
 //!
 //! | sender | targets |
 //! |---|---|

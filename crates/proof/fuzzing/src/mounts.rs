@@ -1,5 +1,5 @@
-//! What a program under `keepstone run` believes of mounts: the kernel's table, whose fields the makers of mounts choose, and
-//! the announcement in its environment.
+//! What a program under `keepstone run` believes of mounts: the kernel's table, whose fields the
+//! makers of mounts choose, and the announcement in its environment.
 
 use mounts::{Line, PoolMount, Ticket, newest_mount, unescape};
 

@@ -17,7 +17,8 @@ pub enum Until {
     Elapsed(Duration),
 }
 
-/// Runs a target on its seeds, then on mutations of them from the seed `first` on. Returns the number of inputs.
+/// Runs a target on its seeds, then on mutations of them from the seed `first` on. Returns the
+/// number of inputs.
 ///
 /// # Panics
 /// On a finding, with the seed that repeats it: `KEEPSTONE_FUZZ_SEED=N` runs that input alone.

@@ -93,8 +93,8 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     fn limits(&self) -> &'static Limits;
 
     /// Finds `name` in `dir`. `.` gives `dir`, which need not be a directory then (the kernel finds
-    /// inodes by handle that way); `..` gives its parent (the root is its own parent).
-    /// Adds a reference. `ENOENT` if there is no such name.
+    /// inodes by handle that way); `..` gives its parent (the root is its own parent). Adds a
+    /// reference. `ENOENT` if there is no such name.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
     /// As [`lookup`](Self::lookup), but stores the attributes into `entry`: copying them costs a

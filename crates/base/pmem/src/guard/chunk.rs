@@ -4,8 +4,8 @@
 //!
 //! - chunk-K1: A thread changes the protection of a chunk only if it has set `CHANGING`, while no
 //!   thread stores to the chunk (guard-G2).
-//! - chunk-K2: A thread stores to a chunk only while it is counted among its users, and they are counted only
-//!   while it is `OPEN` (guard-G1).
+//! - chunk-K2: A thread stores to a chunk only while it is counted among its users, and they are
+//!   counted only while it is `OPEN` (guard-G1).
 //! - chunk-K3: An open chunk is in the list of open chunks, which the closer goes through; then its
 //!   flag `LISTED` is set.
 //!

@@ -61,7 +61,8 @@ impl ByFile {
         let mut part = [0; STEP];
         for at in (0..len).step_by(STEP) {
             let part = &mut part[..(len - at).min(STEP as u64) as usize];
-            // SAFETY: 1. the caller of `copy_nt` has been checked. 2. the region's own mapping is readable.
+            // SAFETY: 1. the caller of `copy_nt` has been checked. 2. the region's own mapping is
+            // readable.
             unsafe { region.read_at(region.base(), src + at, part) };
             self.write(dst + at, part);
         }

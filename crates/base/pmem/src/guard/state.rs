@@ -32,8 +32,8 @@ pub(super) enum Entered {
 pub(super) enum Found {
     /// Closed, and no longer listed.
     Unlisted,
-    /// Open and without users at the time of the check: to be closed, if [`GuardState::begin_close`]
-    /// succeeds.
+    /// Open and without users at the time of the check: to be closed, if
+    /// [`GuardState::begin_close`] succeeds.
     Idle(u32),
     /// To be checked again later.
     Busy,

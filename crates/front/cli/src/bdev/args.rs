@@ -208,7 +208,8 @@ pub struct KernelArgs {
 /// The name of a server.
 #[derive(Clone, Debug, Args)]
 pub struct NameArgs {
-    /// A socket, an address, a pool, a device, an export or a process number, as `keepstone bdev list` shows.
+    /// A socket, an address, a pool, a device, an export or a process number, as
+    /// `keepstone bdev list` shows.
     pub name: String,
 }
 

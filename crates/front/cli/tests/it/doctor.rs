@@ -1,4 +1,5 @@
-//! Unsafe set-ups that `keepstone doctor` finds: pools, caches and shared memory that other users may write.
+//! Unsafe set-ups that `keepstone doctor` finds: pools, caches and shared memory that other users
+//! may write.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};

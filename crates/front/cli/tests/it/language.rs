@@ -124,6 +124,9 @@ fn wording_is_plain() {
 fn is_current(head: &str, versions: &BTreeMap<String, u32>) -> Result<(), String> {
     let (_, formats) = head.split_once("formats: ").ok_or("no `formats:` in its first lines")?;
     for format in formats.trim_end_matches('.').split(", ").map(str::trim) {
+        if format == "none" {
+            continue;
+        }
         let (name, version) = format.split_once(' ').ok_or(format!("`{format}` has no version"))?;
         let measured: u32 = version.parse().map_err(|_| format!("`{format}` has no version"))?;
         match versions.get(name) {
@@ -171,8 +174,14 @@ fn measurements_are_of_the_present_formats() {
                 wrong.push(format!("{}: no `{what}` in its head", name_of(&path)));
             }
         }
-        if let Err(why) = is_current(&head, &versions) {
-            wrong.push(format!("{}: {why}", name_of(&path)));
+        let stem = path.file_stem().unwrap().to_string_lossy();
+        let is_known = TO_MEASURE_AGAIN.contains(&&*stem) && text.contains(IS_OLDER);
+        match is_current(&head, &versions) {
+            Ok(()) if text.contains(IS_OLDER) => {
+                wrong.push(format!("{}: it is not older", name_of(&path)));
+            }
+            Err(why) if !is_known => wrong.push(format!("{}: {why}", name_of(&path))),
+            _ => {}
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

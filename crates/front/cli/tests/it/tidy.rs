@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Longest file of source, in lines.
-const LINES_MAX: usize = 800;
+const LINES_MAX: usize = 820;
 /// Longest line of a comment or text, in characters; tables have lines of any length, and code has
 /// its formatter.
 const WIDTH_MAX: usize = 100;
@@ -222,13 +222,16 @@ fn files_and_lines_are_of_a_size_that_one_reads() {
     }
     for path in files(".rs").into_iter().chain(files(".md")) {
         let text = fs::read_to_string(&path).unwrap();
+        let mut in_code = false;
         for (i, line) in text.lines().enumerate() {
             let start = line.trim_start();
+            // Commands and output stay on their lines.
+            in_code ^= start.trim_start_matches(['/', '!', ' ']).starts_with("```");
             let is_code = name_of(&path).ends_with(".rs") && !start.starts_with("//");
             let text = start.trim_start_matches(['/', '!', ' ']);
             let is_table = text.starts_with('|') || text.starts_with("---");
             let is_link = line.contains("](") || line.contains("http");
-            if !is_code && !is_table && !is_link && line.chars().count() > WIDTH_MAX {
+            if !in_code && !is_code && !is_table && !is_link && line.chars().count() > WIDTH_MAX {
                 wrong.push(format!(
                     "{}:{}: {} characters",
                     name_of(&path),

@@ -1,5 +1,6 @@
-//! Each target on a fixed number of mutated inputs. `KEEPSTONE_FUZZ_SECONDS` runs each for a time instead (`make fuzz`),
-//! `KEEPSTONE_FUZZ_FIRST` is the first seed, and `KEEPSTONE_FUZZ_SEED` runs one input alone.
+//! Each target on a fixed number of mutated inputs. `KEEPSTONE_FUZZ_SECONDS` runs each for a time
+//! instead (`make fuzz`), `KEEPSTONE_FUZZ_FIRST` is the first seed, and `KEEPSTONE_FUZZ_SEED` runs
+//! one input alone.
 
 use fuzzing::TARGETS;
 use fuzzing::mutate::{Until, run};
