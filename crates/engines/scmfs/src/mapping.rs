@@ -1,6 +1,6 @@
 //! Direct mappings of contents: `map_range`, `sync_range`.
 //!
-//! - mapping-D1: while a process maps a file directly ([`namespace::derived::Mappings`], which is
+//! - mapping-D1: while a process maps a file directly ([`namespace::derived::MappingCount`], which is
 //!   counted under the file's exclusive lock), its blocks neither move nor become free. It grows in
 //!   place or by a table. Blocks that are cut off or punched out are zeroed in place, and stay
 //!   pre-allocated until the last mapping is gone.

@@ -33,7 +33,7 @@ pub struct InodeState {
     /// The number of times that the kernel has it open to execute it ([`mounts::MountEvents`]).
     pub executions: AtomicU32,
     /// Its mappings: the sum of the counts of all processes.
-    pub mappings: Mappings,
+    pub mappings: MappingCount,
 }
 
 /// The number of mappings of an inode: either the kernel's pages through the mount
@@ -44,7 +44,7 @@ pub struct InodeState {
 /// that only read, and mappings that store; otherwise they are the count of the kernel's.
 #[derive(Default)]
 #[repr(transparent)]
-pub struct Mappings(AtomicU32);
+pub struct MappingCount(AtomicU32);
 
 /// The kind of a mapping of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Mapper {
     }
 }
 
-impl Mappings {
+impl MappingCount {
     const DIRECT: u32 = 1 << 31;
     const WRITER: u32 = 1 << 16;
     const READERS: u32 = Self::WRITER - 1;
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_kernel_and_others_never_map_an_inode_together() {
-        let mappings = Mappings::default();
+        let mappings = MappingCount::default();
         assert!(mappings.add(Mapper::Kernel, 1) && mappings.are_kernels());
         assert!(!mappings.add(Mapper::Reader, 1) && !mappings.add(Mapper::Writer, 1));
         assert!(!mappings.take(Mapper::Reader, 1) && mappings.are_kernels());
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn more_than_can_be_counted_are_refused() {
-        let mappings = Mappings::default();
+        let mappings = MappingCount::default();
         assert!(mappings.add(Mapper::Reader, 0xffff) && mappings.add(Mapper::Writer, 0x7fff));
         assert!(!mappings.add(Mapper::Reader, 1) && !mappings.add(Mapper::Writer, 1));
         assert!(!mappings.take(Mapper::Writer, 0x7fff) && mappings.add(Mapper::Writer, 1));

@@ -20,7 +20,7 @@ mod sharing;
 mod state;
 mod unnamed;
 
-pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, Mappings, REMOVED, UNNAMED};
+pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, MappingCount, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};
 pub use sharing::{Held, SharedPool, attach, end_mappings};
