@@ -40,7 +40,7 @@ macro_rules! tests {
         fn each_target_has_a_test_and_a_program() {
             let tests = [$(stringify!($name)),+];
             assert_eq!(TARGETS.map(|target| target.name), tests);
-            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/fuzz_targets");
             for name in tests {
                 let program = std::fs::read_to_string(format!("{dir}/{name}.rs"));
                 assert!(program.is_ok_and(|text| text.contains(name)), "{name} has no program in fuzz/");
