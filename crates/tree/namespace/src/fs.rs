@@ -22,6 +22,9 @@ impl<S: Storage> Core<S> {
     pub fn change<T>(&self, inos: &[Ino], op: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let _locks = self.tables().lock_for_change(inos)?;
+        if self.is_backed() {
+            self.mark_dirty(inos);
+        }
         op().map_err(|e| report(inos[0], e))
     }
 }

@@ -10,7 +10,7 @@ use crate::fs::Core;
 use crate::index::{Found, Next};
 use crate::layout::*;
 use crate::store::Storage;
-use crate::tables::VInode;
+use crate::tables::{NAMES_ABSENT, VInode};
 use crate::xattr::Attributes;
 use arena::Ticket;
 use pmem::LINE;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::NewInode;
-use vfs::{Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result};
+use vfs::{ABSENT, Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result};
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
@@ -53,7 +53,7 @@ impl<S: Storage> Core<S> {
                 let target = match name {
                     b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
                     b".." => self.parent(dir, d),
-                    _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
+                    _ => self.find_name(dir, name).ok_or_else(|| self.missing(d))?.ino,
                 };
                 // The name, guarded by the directory's lock, keeps the inode alive until it is
                 // held.
@@ -99,7 +99,8 @@ impl<S: Storage> Core<S> {
             return Ok(None);
         }
         let Some(Found { ino, .. }) = self.find_name_before(Next::Hold, dir, name) else {
-            return Ok(d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT)));
+            let missing = self.missing(d);
+            return Ok(d.lock.end_optimistic(seen).then_some(Err(missing)));
         };
         let v = self.tables().vinode(ino)?;
         self.hold(ino, v);
@@ -123,7 +124,8 @@ impl<S: Storage> Core<S> {
         }
         self.live_dir(dir).ok()?;
         let Some(found) = self.find_name_before(Next::Look, dir, name) else {
-            return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
+            let missing = self.missing(d);
+            return d.lock.end_optimistic(seen).then_some(Err(missing));
         };
         let v = self.tables().vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
@@ -323,7 +325,9 @@ impl<S: Storage> Core<S> {
 
     /// Fails with `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
     pub(crate) fn check_empty(&self, ino: Ino) -> Result<()> {
-        match self.live_dir(ino)?.entries.load(Relaxed) {
+        let d = self.live_dir(ino)?;
+        match d.entries.load(Relaxed) {
+            0 if d.state.load(Relaxed) & NAMES_ABSENT != 0 => Err(ABSENT),
             0 => Ok(()),
             _ => Err(Errno::NOTEMPTY),
         }
@@ -338,7 +342,8 @@ impl<S: Storage> Core<S> {
         self.check_writable()?;
         loop {
             let resolved = self.resolve(dir, name)?;
-            let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
+            let missing = || self.tables().vinode(dir).map_or(Errno::STALE, |d| self.missing(d));
+            let Found { ino, pos } = resolved.found.ok_or_else(missing)?;
             // Prefetches the lines that clearing the entry and giving the blocks back will read.
             self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
@@ -432,9 +437,7 @@ impl<S: Storage> Core<S> {
     ) -> Result<()> {
         let _lock = self.tables().lock_shared(dir)?;
         let d = self.live_dir(dir)?;
-        if d.state.load(Relaxed) & REMOVED != 0 {
-            return Err(Errno::NOENT);
-        }
+        self.open_dir(dir)?;
         self.touch_accessed(d);
         let dots: [(Ino, &[u8]); 2] = [(dir, b"."), (self.parent(dir, d), b"..")];
         for (i, (ino, name)) in dots.into_iter().enumerate().skip(cookie.min(2) as usize) {

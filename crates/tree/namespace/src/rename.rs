@@ -67,7 +67,8 @@ impl<S: Storage> Core<S> {
         let _topology = (from.0 != to.0).then(|| self.tables().lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
-            let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
+            let missing = || self.tables().vinode(from.0).map_or(Errno::STALE, |d| self.missing(d));
+            let Found { ino, pos } = source.found.ok_or_else(missing)?;
             let target = self.resolve(to.0, to.1)?;
             let mut inos: SmallVec<[Ino; 5]> = SmallVec::from_slice(&[from.0, to.0, ino]);
             if let Some(target) = target.found {
@@ -106,7 +107,7 @@ impl<S: Storage> Core<S> {
         let exchange = flags == RenameFlags::EXCHANGE;
         match target {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST),
-            None if exchange => return Err(Errno::NOENT),
+            None if exchange => return Err(self.missing(td)),
             _ => {}
         }
         if from_dir != to_dir {

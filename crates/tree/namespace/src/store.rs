@@ -4,11 +4,11 @@
 use crate::derived::REMOVED;
 use crate::layout::*;
 use crate::scan::Scan;
-use crate::tables::{Tables, VInode};
+use crate::tables::{NAMES_ABSENT, Tables, VInode};
 use crate::xattr::Attributes;
 use pmem::{LINE, Medium, Pm, PmOff};
 use std::sync::atomic::Ordering::*;
-use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
+use vfs::{ABSENT, Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Times that a change of content sets.
@@ -52,6 +52,17 @@ pub trait Storage: Sized + Send + Sync {
 
     /// Returns the time.
     fn now(&self) -> Timestamp;
+
+    /// Whether the pool has a backing store ([`vfs::Backed`]).
+    #[inline]
+    fn is_backed(&self) -> bool {
+        false
+    }
+
+    /// The root word of a file of this size whose content only the backing store has.
+    fn absent_root(&self, _size: u64) -> u64 {
+        0
+    }
 
     // --- space ----------------------------------------------------------------------------------
 
@@ -251,7 +262,11 @@ pub trait Storage: Sized + Send + Sync {
     /// Returns a live directory in which names may be created.
     fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;
-        if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
+        match v.state.load(Relaxed) & (REMOVED | NAMES_ABSENT) {
+            0 => Ok(v),
+            state if state & REMOVED != 0 => Err(Errno::NOENT),
+            _ => Err(ABSENT),
+        }
     }
 
     /// Returns a word of an inode.
@@ -285,6 +300,7 @@ pub trait Storage: Sized + Send + Sync {
     fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         match v.kind() {
             FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
+            _ if self.is_backed() => self.attr_into(ino, v, attr),
             _ => attr_of::<{ LINE as usize }, Self>(self, ino, v, attr),
         }
     }
@@ -359,12 +375,21 @@ pub trait Storage: Sized + Send + Sync {
         let at = v.at();
         let bytes = record.as_bytes();
         self.medium().write(at, &bytes[..Word::Mode as usize]);
+        if self.is_backed() {
+            self.medium().write(self.word_at(v, Word::State), &bytes[Word::State as usize..]);
+        }
         for word in [Word::Mode, Word::Btime, Word::Rdev] {
             let value = &bytes[word as usize..][..8];
             let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
             self.medium().store_u64(at + word as u64, value);
         }
         self.medium().flush(at, RECORD as u64);
+    }
+
+    /// The error of a name that is not found in a directory.
+    #[inline]
+    fn missing(&self, d: &VInode) -> Errno {
+        if d.state.load(Relaxed) & NAMES_ABSENT != 0 { ABSENT } else { Errno::NOENT }
     }
 
     /// Adds a reference for the caller.
@@ -426,7 +451,7 @@ impl VInode {
             generation: record.generation.get(),
             kind: self.kind(),
             perm: record.mode.get() & 0o7777,
-            nlink: self.nlink(),
+            nlink: self.nlink() + record.absent_links.get(),
             uid: record.uid.get(),
             gid: record.gid.get(),
             rdev: record.rdev.get(),
