@@ -19,7 +19,13 @@ impl<M: Medium> Store<M> {
         if let Some(size) = size {
             // The added part of the file must read as zeros; it is invisible until the size is
             // committed.
-            let (root, root_off) = (self.root(v)?, self.word_at(v, Word::Root));
+            let root_off = self.word_at(v, Word::Root);
+            let root = match size {
+                // Nothing of an absent tree stays.
+                0 => self.root_if_present(self.load(v, Word::Root))?,
+                _ => self.root(v)?,
+            };
+            self.prepare_end(v, root, size.min(old_size))?;
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
                 let room = u64::from(height_for(size).saturating_sub(root.height()));
@@ -42,6 +48,16 @@ impl<M: Medium> Store<M> {
             self.prune(v, size.unwrap_or(old_size))?;
         }
         Ok(())
+    }
+
+    /// In a pool with a backing store: makes sure that no absent subtree reaches across the place
+    /// where a file is cut or grows, and takes the mark off the block there.
+    fn prepare_end(&self, v: &VInode, root: Root, end: u64) -> Result<()> {
+        if !self.is_backed() || end == 0 {
+            return Ok(());
+        }
+        self.find_block(root, end - 1)?;
+        if end.is_multiple_of(BLOCK) { Ok(()) } else { self.soil_block(v, root, end - 1) }
     }
 
     /// Before a file is cut inside a block, leaves that block to its readers without a copy

@@ -147,6 +147,9 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let end = range.end;
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+            if !size.is_multiple_of(BLOCK) {
+                self.soil_block(v, root, size - 1)?;
+            }
             let (new, extent) = self.fill(txn, root, size, range, content)?;
             self.date(v, MODIFIED);
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));

@@ -194,7 +194,7 @@ impl<M: Medium> Store<M> {
     /// and fences before it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
         v.cut_extent(&(size..u64::MAX));
-        let root = self.root(v)?;
+        let root = self.root_if_present(self.load(v, Word::Root))?;
         let mut blocks = Vec::new();
         let mut each = |b| blocks.push(b);
         if size == 0 {
@@ -220,8 +220,8 @@ impl<M: Medium> Store<M> {
         let pointers = self.load_pointers(node.block);
         let mut nulled: Option<Range<PmOff>> = None;
         for i in size.saturating_sub(node.base) / below..FANOUT {
-            let child = node.child(i, self.check_block(pointers[i as usize])?);
-            if child.block.is_none() {
+            let child = node.child(i, self.block_if_present(pointers[i as usize])?);
+            if pointers[i as usize].is_null() {
                 continue;
             }
             if child.base < size {
@@ -310,6 +310,9 @@ impl<M: Medium> Files<M> {
             let is_one = range == whole && whole.end - whole.start == BLOCK;
             let written = is_one.then(|| self.medium.fence());
             let _lock = self.v.lock_exclusive(&[ino])?;
+            if self.is_backed() {
+                self.mark_dirty(&[ino]);
+            }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
             let size = self.load(v, Word::Size);
             if end > size || root.height() != height {
@@ -446,6 +449,7 @@ impl<M: Medium> Files<M> {
     /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.soil_block(v, root, offset)?;
         let at = (offset % 8) as usize;
         let word = pm - at as u64;
         let mut bytes = self.medium.load_u64(word).to_le_bytes();
@@ -486,6 +490,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.soil_block(v, root, offset)?;
         let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
         redo::overwrite(
@@ -502,6 +507,7 @@ impl<M: Medium> Files<M> {
     /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.soil_block(v, root, offset)?;
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);
         let _ = self.medium.fence();

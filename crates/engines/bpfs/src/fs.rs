@@ -50,8 +50,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         let v = plan.open(memory);
         let bytes = v.blocks.len() * BLOCK;
         let medium = Pm(medium);
+        let is_backed = namespace::version(&medium) == layout::BACKED_VERSION;
+        let marks = if is_backed { layout::Pointer::CLEAN } else { 0 };
         Self(Core(Store {
-            trees: Trees { medium, bytes },
+            trees: Trees { medium, bytes, marks },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,

@@ -130,6 +130,9 @@ impl<M: Medium> Store<M> {
             walk.scan.note_stale(slot);
             return true;
         }
+        if self.block_if_present(pointer) == Ok(None) {
+            return true;
+        }
         let hole = Root::new(None, height).word();
         self.walk(walk, &Met { pointer, slot, hole, height, base: 0 }, leaf)
     }
@@ -166,7 +169,7 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
-            } else {
+            } else if self.block_if_present(pointer) != Ok(None) {
                 let child = Met { pointer, slot, hole: 0, height, base };
                 sound &= self.walk(walk, &child, leaf);
             }

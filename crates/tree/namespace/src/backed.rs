@@ -5,7 +5,6 @@
 //! - state-B2: a directory whose names are absent may have some entries: those are right. Only that a name is missing
 //!   means nothing.
 
-use crate::derived::SharedPool as _;
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
@@ -204,7 +203,7 @@ impl<S: Storage> Core<S> {
         }
         let _lock = self.tables().lock_exclusive(&[ino])?;
         let v = self.live(ino)?;
-        if !v.lock.is_next_after(version) {
+        if !v.lock.is_first_since_version(version as u32) {
             return Ok(false);
         }
         let mut bytes = [0; IDENTITY];
@@ -250,7 +249,12 @@ impl<S: Storage> Core<S> {
             let is_whole = v.kind() == FileKind::Dir && state & NAMES_ABSENT == 0;
             // Of a file with several names the others would be lost.
             let has_more = v.kind() != FileKind::Dir && v.links.load(Relaxed) != 1;
-            if state & CLEAN == 0 || is_whole || has_more || !is_idle(v) || self.has_dirty(v)? {
+            if state & CLEAN == 0
+                || is_whole
+                || has_more
+                || !is_idle(v)
+                || self.has_dirty_content(v)?
+            {
                 return Ok(false);
             }
             found.push(at);

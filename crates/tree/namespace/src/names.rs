@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::NewInode;
-use vfs::{ABSENT, Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result};
+use vfs::{
+    ABSENT, Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result,
+};
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
@@ -247,7 +249,7 @@ impl<S: Storage> Core<S> {
 
     /// Chooses a generation for the next life of an inode. It differs from the one in the record,
     /// which may belong to a creation that a crash cut off.
-    fn next_generation(&self, v: &VInode) -> u32 {
+    pub(crate) fn next_generation(&self, v: &VInode) -> u32 {
         let [first, second] = self.generations(v);
         match first.wrapping_add(1) {
             next if next == second => next.wrapping_add(1),

@@ -59,6 +59,11 @@ pub trait Storage: Sized + Send + Sync {
         false
     }
 
+    /// Returns whether a file has content that is not marked clean.
+    fn has_dirty_content(&self, _v: &VInode) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The root word of a file of this size whose content only the backing store has.
     fn absent_root(&self, _size: u64) -> u64 {
         0
