@@ -21,11 +21,14 @@ impl<M: Medium> Store<M> {
             // committed.
             let root_off = self.word_at(v, Word::Root);
             let root = match size {
-                // Nothing of an absent tree stays.
+                // No part of an absent tree stays.
                 0 => self.root_if_present(self.load(v, Word::Root))?,
                 _ => self.root(v)?,
             };
-            self.prepare_end(v, root, size.min(old_size))?;
+            let end = size.min(old_size);
+            if !end.is_multiple_of(BLOCK) {
+                self.unmark_block(v, root, end)?;
+            }
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
                 let room = u64::from(height_for(size).saturating_sub(root.height()));
@@ -48,16 +51,6 @@ impl<M: Medium> Store<M> {
             self.prune(v, size.unwrap_or(old_size))?;
         }
         Ok(())
-    }
-
-    /// In a pool with a backing store: makes sure that no absent subtree reaches across the place
-    /// where a file is cut or grows, and takes the mark off the block there.
-    fn prepare_end(&self, v: &VInode, root: Root, end: u64) -> Result<()> {
-        if !self.is_backed() || end == 0 {
-            return Ok(());
-        }
-        self.find_block(root, end - 1)?;
-        if end.is_multiple_of(BLOCK) { Ok(()) } else { self.soil_block(v, root, end - 1) }
     }
 
     /// Before a file is cut inside a block, leaves that block to its readers without a copy

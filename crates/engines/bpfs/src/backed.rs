@@ -1,11 +1,21 @@
 //! Content of files in a pool with a backing store ([`vfs::Backed`]): loaded, marked clean, and
 //! evicted.
 //!
-//! - absent-F1: an absent pointer means the same as a block of absent pointers in its place, as far
-//!   as they lie before the end of the file. So a subtree is expanded by one word, at any time.
-//! - absent-F2: behind the end of a file no pointer is absent. What makes a file shorter or longer needs
-//!   the block before that place, so no absent subtree reaches across it.
-//! - absent-F3: a block that is marked clean does not change in place: the mark goes first.
+//! - backed-F1: an absent pointer means the same as a block of absent pointers, as far as those lie
+//!   before the end of the file. So one word expands an absent subtree, or makes a subtree absent.
+//! - backed-F2: no pointer behind the end of a file is absent, and the end moves only if no absent
+//!   subtree reaches across it. Otherwise a longer file would have absent content there.
+//! - backed-F3: a block that is marked clean does not change in place: the mark goes durably before.
+//!   A new pointer has no mark.
+//! - backed-F4: a block of data is used again only after the pointer without it is durable.
+//!
+//! | call | prepared | stored | fences |
+//! |---|---|---|---:|
+//! | load | the blocks | their pointers, marked clean | 2 |
+//! | expand an absent subtree | a block of absent pointers | its pointer | 2 |
+//! | mark clean | – | the pointers | 1 |
+//! | take a mark off | – | the pointer | 1 |
+//! | evict | – | the pointers, or that of the subtree which is absent then | 1 |
 
 use crate::blocks::KEEP;
 use crate::crawler::Node;
@@ -14,47 +24,61 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use namespace::{Storage as _, VInode};
-use pmem::{LINE, Medium, PmOff};
+use pmem::{Fenced, Medium, PmOff};
 use std::ops::Range;
-use vfs::{Errno, Ino, Result};
+use vfs::{ABSENT, Errno, Ino, Result};
 use zerocopy::IntoBytes as _;
 
-/// The pointers to blocks of data that lie together: of one pointer block, or the root of a tree of height 0.
+/// Pointers to blocks of data that lie together: those of one pointer block, or the root word of a
+/// tree of height 0.
 struct Leaves {
-    /// Where the first pointer lies.
+    /// The place of the first pointer.
     slot: PmOff,
     /// The range of the file that they cover.
     range: Range<u64>,
 }
 
-/// What lies at a byte of a file.
+impl Leaves {
+    /// Returns the place of the pointer to the block with byte `at`.
+    fn slot_of(&self, at: u64) -> PmOff {
+        self.slot + (at - self.range.start) / BLOCK * 8
+    }
+
+    /// Returns the start of each block that begins in `range`, as far as there are pointers here.
+    fn blocks(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let (start, end) = (range.start.max(self.range.start), range.end.min(self.range.end));
+        (start.next_multiple_of(BLOCK)..end).step_by(BLOCK as usize)
+    }
+}
+
+/// The pointers that lead to a byte of a file, or to nothing there.
 enum Place {
     Leaves(Leaves),
-    /// An absent subtree: where its pointer lies, its height, and its range of the file.
+    /// An absent subtree, with children: the place of its pointer, its height, and its range.
     Absent(PmOff, u8, Range<u64>),
     /// A hole up to this byte.
     Hole(u64),
 }
 
 impl<M: Medium> Store<M> {
-    /// Finds what lies at byte `at` of a file, which is smaller than the size.
+    /// Finds the pointers for a byte of a file.
     fn place_of(&self, v: &VInode, at: u64) -> Result<Place> {
-        let root_off = self.word_at(v, Word::Root);
-        let (mut pointer, mut height) = split_root(self.medium.load_u64(root_off));
+        let mut slot = self.word_at(v, Word::Root);
+        let (mut pointer, mut height) = split_root(self.medium.load_u64(slot));
         if height > HEIGHT_MAX {
             return Err(Errno::UCLEAN);
         }
-        let (mut slot, mut base) = (root_off, 0);
+        let mut base = 0;
         if at >= span(height) {
             return Ok(Place::Hole(u64::MAX));
         }
         loop {
             let range = base..base + span(height);
-            if pointer == Pointer::ABSENT {
-                return Ok(Place::Absent(slot, height, range));
-            }
             if height == 0 {
                 return Ok(Place::Leaves(Leaves { slot, range }));
+            }
+            if pointer.is_absent() {
+                return Ok(Place::Absent(slot, height, range));
             }
             let Some(block) = self.check_block(pointer)? else { return Ok(Place::Hole(range.end)) };
             height -= 1;
@@ -67,7 +91,12 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// The first range of blocks at or after `from` of which the pointers are as wanted; `whole` is for absent subtrees.
+    /// Loads the pointer to a block of data, or the root word of a tree of height 0.
+    fn load_leaf(&self, slot: PmOff) -> Pointer {
+        Pointer::read(self.medium.load_u64(slot))
+    }
+
+    /// Returns the first range of blocks at or after `from` whose pointers are `wanted`.
     fn find_blocks(
         &self,
         v: &VInode,
@@ -82,9 +111,10 @@ impl<M: Medium> Store<M> {
                 Place::Absent(_, _, range) => (is_wanted(Pointer::ABSENT), range.end),
                 Place::Hole(end) => (is_wanted(Pointer::NULL), end),
                 Place::Leaves(leaves) => {
-                    let slot = leaves.slot + (at - leaves.range.start) / BLOCK * 8;
-                    let pointer = Pointer::read(self.medium.load_u64(slot) & !7);
-                    (is_wanted(pointer), at + BLOCK)
+                    let slots = leaves.blocks(&(at..size)).map(|at| leaves.slot_of(at));
+                    let is_first = is_wanted(self.load_leaf(leaves.slot_of(at)));
+                    let is_same = |slot: &PmOff| is_wanted(self.load_leaf(*slot)) == is_first;
+                    (is_first, at + slots.take_while(is_same).count() as u64 * BLOCK)
                 }
             };
             match (&mut found, is_same) {
@@ -98,14 +128,39 @@ impl<M: Medium> Store<M> {
         Ok(found.map(|range| range.start..range.end.min(size)))
     }
 
-    /// The first range at or after `from` whose blocks are in the pool and not marked clean.
+    /// Returns the first range at or after `from` whose blocks are in the pool without a mark.
     pub fn dirty_blocks(&self, v: &VInode, from: u64) -> Result<Option<Range<u64>>> {
-        let is_dirty = |p: Pointer| !p.is_null() && !p.is_absent() && !p.is_clean();
-        self.find_blocks(v, from, is_dirty)
+        self.find_blocks(v, from, Pointer::is_dirty)
     }
 
-    /// Takes the mark off the block with byte `at`, which is about to change in place (absent-F3). Durable on return.
-    pub fn soil_block(&self, v: &VInode, root: Root, at: u64) -> Result<()> {
+    /// Fails with [`ABSENT`] if `range` of a file, as far as it lies before the end, is not all in
+    /// the pool; if the range reaches across the end, also as [`check_end`](Self::check_end) does.
+    fn check_range(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
+        let size = self.load(v, Word::Size);
+        let inside = range.start..range.end.min(size);
+        if !inside.is_empty() {
+            self.visit(Node::top(self.root(v)?), &inside, &mut |_, _| Ok(true))?;
+        }
+        if range.end > size { self.check_end(v, size) } else { Ok(()) }
+    }
+
+    /// Fails with [`ABSENT`] if the end of a file may not move to `end`, or from there (backed-F2),
+    /// or if the bytes behind it in its block cannot be stored.
+    pub fn check_end(&self, v: &VInode, end: u64) -> Result<()> {
+        if end == 0 {
+            return Ok(());
+        }
+        let root = self.root(v)?;
+        match self.place_of(v, end - 1)? {
+            Place::Absent(_, _, range) if range.end > end => Err(ABSENT),
+            Place::Leaves(_) if !end.is_multiple_of(BLOCK) => self.find_block(root, end).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the mark off the block with byte `at`, which is about to change in place (backed-F3).
+    /// Durable on return.
+    pub fn unmark_block(&self, v: &VInode, root: Root, at: u64) -> Result<()> {
         if !self.is_backed() {
             return Ok(());
         }
@@ -113,12 +168,13 @@ impl<M: Medium> Store<M> {
         let Some((slot, Some(_))) = slot else { return Ok(()) };
         let word = self.medium.load_u64(slot);
         if word & Pointer::CLEAN != 0 {
-            self.commit(slot, word & !Pointer::CLEAN);
+            let ready = Fenced::not_needed("the block stays");
+            let _ = self.medium.publish(slot, word & !Pointer::CLEAN, ready);
         }
         Ok(())
     }
 
-    /// Replaces an absent subtree by a block of absent pointers (absent-F1).
+    /// Replaces an absent subtree by a block of absent pointers (backed-F1).
     fn expand(&self, v: &VInode, (slot, height, base): (PmOff, u8, u64), size: u64) -> Result<()> {
         let below = span(height - 1);
         let mut pointers = [Pointer::NULL; FANOUT as usize];
@@ -135,193 +191,212 @@ impl<M: Medium> Store<M> {
         })
     }
 
-    /// Puts data where the pointers are absent; returns the number of bytes.
+    /// Stores the content that begins at `offset` where pointers are absent; returns the number of
+    /// bytes.
     fn load_leaves(&self, v: &VInode, leaves: &Leaves, offset: u64, data: &[u8]) -> Result<u64> {
-        let start = offset.max(leaves.range.start);
-        let end = (offset + data.len() as u64).min(leaves.range.end);
-        let slot_of = |at: u64| leaves.slot + (at - leaves.range.start) / BLOCK * 8;
-        // The root of a tree has its height in the low bits: 0 here.
-        let is_absent = |at: &u64| self.medium.load_u64(slot_of(*at)) == Pointer::ABSENT.word();
-        let absent: Vec<u64> =
-            (start..end).step_by(BLOCK as usize).filter(|at| is_absent(at)).collect();
-        if absent.is_empty() {
-            return Ok(0);
-        }
+        let end = offset + data.len() as u64;
+        let is_absent = |at: &u64| self.load_leaf(leaves.slot_of(*at)).is_absent();
+        let absent: Vec<u64> = leaves.blocks(&(offset..end)).filter(is_absent).collect();
+        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return Ok(0) };
+        let slots = leaves.slot_of(*first)..leaves.slot_of(*last) + 8;
         self.v.transact(absent.len() as u64, KEEP, |txn| {
-            for (i, &at) in (0..).zip(&absent) {
-                let block = txn.take();
-                debug_assert_eq!(txn.taken(i), block);
+            for at in &absent {
                 let from = (at - offset) as usize;
                 let bytes = &data[from..data.len().min(from + BLOCK as usize)];
-                let whole = bytes.len() - bytes.len() % LINE as usize;
-                self.medium.write_nt(block.at(0), &bytes[..whole]);
-                if whole < bytes.len() {
-                    let mut last = [0; LINE as usize];
-                    last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-                    self.medium.write_nt(block.at(whole as u64), &last);
-                }
+                self.write_last(txn.take().at(0), bytes);
             }
             // crawler-T1.
             let ready = self.medium.fence();
-            for (i, &at) in (0..).zip(&absent) {
-                let (slot, pointer) = (slot_of(at), Pointer::clean(txn.taken(i)));
+            for (i, at) in (0..).zip(&absent) {
+                let pointer = Pointer::clean(txn.taken(i));
+                let slot = leaves.slot_of(*at);
                 self.medium.publish_word(slot, pointer.word(), ready.for_another());
-                self.medium.flush(slot, 8);
             }
+            self.medium.flush(slots.start, slots.end - slots.start);
             let _ = self.medium.fence();
             v.add_blocks(txn.delta());
             Ok::<(), Errno>(())
         })?;
         Ok(absent.iter().map(|at| BLOCK.min(end - at)).sum())
     }
+
+    /// Makes the blocks of a subtree absent that lie in `range` and are marked clean; durable after
+    /// the next fence. Adds the blocks that become free to `freed`. Returns whether the whole
+    /// subtree is absent then, as far as it lies before the end: so its own pointer has to be, and
+    /// no pointer in it is stored.
+    fn evict_subtree(
+        &self,
+        node: Node,
+        (range, size): (&Range<u64>, u64),
+        freed: &mut Vec<BlockNo>,
+    ) -> Result<bool> {
+        let below = span(node.height - 1);
+        let block = node.block.ok_or(Errno::UCLEAN)?;
+        let mut evicted = Vec::new();
+        let mut is_whole = true;
+        for (i, pointer) in (0..).zip(self.load_pointers(node.block)) {
+            let base = node.base + i * below;
+            if base >= size {
+                break;
+            }
+            let is_inside = base < range.end && base + below > range.start;
+            let child = self.block_if_present(pointer)?.filter(|_| is_inside);
+            let is_evicted = match child {
+                None => false,
+                // Both ends of the range are between blocks, or behind the file.
+                Some(_) if node.height == 1 => pointer.is_clean(),
+                _ => self.evict_subtree(node.child(i, child), (range, size), freed)?,
+            };
+            if is_evicted {
+                evicted.push(block.at(i * 8));
+                freed.extend(child);
+            }
+            is_whole &= is_evicted || pointer.is_absent();
+        }
+        if let (Some(first), Some(last), false) = (evicted.first(), evicted.last(), is_whole) {
+            for slot in &evicted {
+                self.medium.store_u64(*slot, Pointer::ABSENT.word());
+            }
+            self.medium.flush(*first, *last + 8 - *first);
+        }
+        Ok(is_whole)
+    }
+
+    /// As [`evict_subtree`](Self::evict_subtree), for a whole tree.
+    fn evict_tree(&self, v: &VInode, range: &Range<u64>, freed: &mut Vec<BlockNo>) -> Result<()> {
+        let (at, size) = (self.word_at(v, Word::Root), self.load(v, Word::Size));
+        let word = self.medium.load_u64(at);
+        let root = self.root_if_present(word)?;
+        let Some(top) = root.block() else { return Ok(()) };
+        let is_evicted = match root.height() {
+            0 => word & Pointer::CLEAN != 0 && range.contains(&0),
+            _ => self.evict_subtree(Node::top(root), (range, size), freed)?,
+        };
+        if is_evicted {
+            freed.push(top);
+            self.medium.store_u64(at, Pointer::ABSENT.word() | u64::from(root.height()));
+            self.medium.flush(at, 8);
+        }
+        Ok(())
+    }
 }
 
 impl<M: Medium> Files<M> {
-    /// [`vfs::Backed::absent_range`].
+    fn check_backed(&self) -> Result<()> {
+        if self.is_backed() { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// Checks the content that a change of a file needs, before the change (backed-K1); `needed`
+    /// returns the range for the file's size. Leaves other errors to the change.
+    pub fn check_present(&self, ino: Ino, needed: impl FnOnce(u64) -> Range<u64>) -> Result<()> {
+        let Ok(v) = self.live_file(ino) else { return Ok(()) };
+        self.check_range(v, &needed(self.load(v, Word::Size)))
+    }
+
+    /// Returns the part of a range that consists of whole blocks; the last block of a file is whole
+    /// if the range reaches its end.
+    fn whole_blocks(&self, v: &VInode, range: &Range<u64>) -> Range<u64> {
+        let size = self.load(v, Word::Size);
+        let end = if range.end >= size { size } else { range.end - range.end % BLOCK };
+        range.start.next_multiple_of(BLOCK)..end
+    }
+
+    /// Implements [`vfs::Backed::absent_range`].
     pub fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
         let _lock = self.v.lock_shared(ino)?;
-        let v = self.live_file(ino)?;
-        self.find_blocks(v, from, Pointer::is_absent)
+        self.find_blocks(self.live_file(ino)?, from, Pointer::is_absent)
     }
 
-    /// [`vfs::Backed::dirty_range`].
+    /// Implements [`vfs::Backed::dirty_range`].
     pub fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
         let _lock = self.v.lock_shared(ino)?;
-        let v = self.live_file(ino)?;
-        self.dirty_blocks(v, from)
+        self.dirty_blocks(self.live_file(ino)?, from)
     }
 
-    /// [`vfs::Backed::load_content`].
+    /// Implements [`vfs::Backed::load_content`].
     pub fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
+        self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.live_file(ino)?;
         let size = self.load(v, Word::Size);
-        let end = size.min(offset.saturating_add(data.len() as u64));
-        if !self.is_backed() || !offset.is_multiple_of(BLOCK) {
+        if !offset.is_multiple_of(BLOCK) {
             return Err(Errno::INVAL);
         }
-        // A part of a block that is not the last would take the rest for zeros.
-        let end = if end == size { end } else { end - end % BLOCK };
+        let end = self.whole_blocks(v, &(offset..offset.saturating_add(data.len() as u64))).end;
+        let data = &data[..end.saturating_sub(offset) as usize];
         let (mut at, mut loaded) = (offset, 0);
         while at < end {
             match self.place_of(v, at)? {
                 Place::Hole(next) => at = next,
-                Place::Absent(slot, height, range) if height > 0 => {
+                Place::Absent(slot, height, range) => {
                     self.expand(v, (slot, height, range.start), size)?;
-                }
-                Place::Absent(slot, _, range) => {
-                    // The only block of a tree of height 0: other leaves are found with their neighbours.
-                    let leaves = Leaves { slot, range };
-                    at = leaves.range.end;
-                    loaded +=
-                        self.load_leaves(v, &leaves, offset, &data[..(end - offset) as usize])?;
                 }
                 Place::Leaves(leaves) => {
                     at = leaves.range.end;
-                    loaded +=
-                        self.load_leaves(v, &leaves, offset, &data[..(end - offset) as usize])?;
+                    loaded += self.load_leaves(v, &leaves, offset, data)?;
                 }
             }
         }
         Ok(loaded)
     }
 
-    /// [`vfs::Backed::clean_content`].
-    pub fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<bool> {
+    /// Implements [`vfs::Backed::clean_content`].
+    pub fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
+        self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.live_file(ino)?;
-        if !self.is_backed() || !v.lock.is_first_since_version(version as u32) {
-            return Ok(false);
-        }
-        let is_dirty = |p: Pointer| !p.is_null() && !p.is_absent() && !p.is_clean();
-        self.each_leaf(v, &range, &mut |slot, word| {
-            if is_dirty(Pointer::read(word & !7)) {
-                self.medium.store_u64(slot, word | Pointer::CLEAN);
-                self.medium.flush(slot, 8);
-            }
-        })?;
-        let _ = self.medium.fence();
-        Ok(true)
-    }
-
-    /// Calls `each` with place and word of every pointer to a block of data in a range.
-    fn each_leaf(
-        &self,
-        v: &VInode,
-        range: &Range<u64>,
-        each: &mut dyn FnMut(PmOff, u64),
-    ) -> Result<()> {
-        let end = range.end.min(self.load(v, Word::Size));
-        let mut at = range.start - range.start % BLOCK;
-        while at < end {
+        let Some(next) = self.v.version_after(ino, version)? else { return Ok(None) };
+        let range = self.whole_blocks(v, &range);
+        let mut at = range.start;
+        while at < range.end {
             match self.place_of(v, at)? {
-                Place::Hole(next) => at = next,
+                Place::Hole(end) => at = end,
                 Place::Absent(_, _, range) => at = range.end,
                 Place::Leaves(leaves) => {
-                    let last = end.min(leaves.range.end);
-                    while at < last {
-                        let slot = leaves.slot + (at - leaves.range.start) / BLOCK * 8;
-                        each(slot, self.medium.load_u64(slot));
-                        at += BLOCK;
-                    }
+                    self.clean_leaves(&leaves, &(at..range.end));
+                    at = leaves.range.end;
                 }
             }
         }
-        Ok(())
+        let _ = self.medium.fence();
+        Ok(Some(next))
     }
 
-    /// [`vfs::Backed::evict_content`].
+    /// Marks pointers clean; durable after the next fence.
+    fn clean_leaves(&self, leaves: &Leaves, range: &Range<u64>) {
+        let mut stored: Option<Range<PmOff>> = None;
+        for slot in leaves.blocks(range).map(|at| leaves.slot_of(at)) {
+            let word = self.medium.load_u64(slot);
+            if Pointer::read(word).is_dirty() {
+                self.medium.store_u64(slot, word | Pointer::CLEAN);
+                stored = Some(stored.map_or(slot, |stored| stored.start)..slot + 8);
+            }
+        }
+        if let Some(stored) = stored {
+            self.medium.flush(stored.start, stored.end - stored.start);
+        }
+    }
+
+    /// Implements [`vfs::Backed::evict_content`].
     pub fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
+        self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.live_file(ino)?;
-        if !self.is_backed() {
-            return Err(Errno::OPNOTSUPP);
-        }
+        let range = self.whole_blocks(v, &range);
         // extent-U2.
         v.cut_extent(&range);
         let mut freed = Vec::new();
-        let mut damage = Ok(());
-        self.each_leaf(v, &range, &mut |slot, word| {
-            let pointer = Pointer::read(word & !7);
-            if !pointer.is_clean() {
-                return;
-            }
-            match self.check_block(pointer) {
-                Ok(Some(block)) => {
-                    self.medium.store_u64(slot, Pointer::ABSENT.word());
-                    self.medium.flush(slot, 8);
-                    freed.push(block);
-                }
-                Ok(None) => {}
-                Err(e) => damage = Err(e),
-            }
-        })?;
-        damage?;
+        // A damaged tree keeps its blocks.
+        self.evict_tree(v, &range, &mut freed)?;
+        // backed-F4.
         let _ = self.medium.fence();
-        self.collapse(v, &mut freed)?;
         v.add_blocks(-(freed.len() as i64));
         self.v.release(&freed);
         Ok(freed.len() as u64 * BLOCK)
-    }
-
-    /// Makes a tree absent as a whole if no block of data is left in it (absent-F1).
-    fn collapse(&self, v: &VInode, freed: &mut Vec<BlockNo>) -> Result<()> {
-        let root_off = self.word_at(v, Word::Root);
-        let word = self.medium.load_u64(root_off);
-        let root = self.root_if_present(word)?;
-        if root.height() == 0
-            || root.block().is_none()
-            || self.find_blocks(v, 0, |p| !p.is_absent())?.is_some()
-        {
-            return Ok(());
-        }
-        let mut interior = Vec::new();
-        self.visit_all(Node::top(root), &mut |block| interior.push(block))?;
-        self.commit(root_off, Pointer::ABSENT.word() | u64::from(root.height()));
-        freed.extend(interior);
-        Ok(())
     }
 }

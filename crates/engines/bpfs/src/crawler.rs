@@ -96,8 +96,8 @@ pub struct Trees<M> {
     pub medium: Pm<M>,
     /// Length of the formatted part of the region.
     pub bytes: u64,
-    /// Bits that a pointer to a block of data may have: [`Pointer::CLEAN`] in pools with a backing
-    /// store, else 0.
+    /// The bits that a pointer to a block of data may have: [`Pointer::CLEAN`] in pools with a
+    /// backing store, else 0.
     pub marks: u64,
 }
 
@@ -128,7 +128,7 @@ impl<M: Medium> Trees<M> {
         self.marks != 0
     }
 
-    /// As [`check_block`](Self::check_block); what is absent has no block.
+    /// As [`check_block`](Self::check_block); an absent subtree has no block.
     pub fn block_if_present(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
         match pointer {
             Pointer::ABSENT if self.is_backed() => Ok(None),

@@ -253,7 +253,9 @@ impl<M: Medium> Files<M> {
         if self.overwrite(ino, offset, data) {
             return Ok(());
         }
-        self.change(&[ino], || {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let is_present = || self.check_present(ino, |_| range);
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             self.write_content(ino, v, offset, data)
         })
@@ -261,7 +263,9 @@ impl<M: Medium> Files<M> {
 
     /// Implements `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        self.change(&[ino], || {
+        let len = data.len() as u64;
+        let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
             check(offset)?;
@@ -272,7 +276,9 @@ impl<M: Medium> Files<M> {
 
     /// Implements `Files::update`.
     pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        self.change(&[ino], || {
+        let range = offset..offset.saturating_add(len as u64);
+        let is_present = || self.check_present(ino, |_| range);
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let mut line = [0; LINE as usize];
             let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
@@ -311,6 +317,7 @@ impl<M: Medium> Files<M> {
             let written = is_one.then(|| self.medium.fence());
             let _lock = self.v.lock_exclusive(&[ino])?;
             if self.is_backed() {
+                self.check_present(ino, |_| range.clone())?;
                 self.mark_dirty(&[ino]);
             }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
@@ -449,7 +456,7 @@ impl<M: Medium> Files<M> {
     /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        self.soil_block(v, root, offset)?;
+        self.unmark_block(v, root, offset)?;
         let at = (offset % 8) as usize;
         let word = pm - at as u64;
         let mut bytes = self.medium.load_u64(word).to_le_bytes();
@@ -490,7 +497,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        self.soil_block(v, root, offset)?;
+        self.unmark_block(v, root, offset)?;
         let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
         redo::overwrite(
@@ -507,7 +514,7 @@ impl<M: Medium> Files<M> {
     /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
-        self.soil_block(v, root, offset)?;
+        self.unmark_block(v, root, offset)?;
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);
         let _ = self.medium.fence();
@@ -553,7 +560,13 @@ impl<M: Medium> Files<M> {
         let mut inos = [src, dst];
         inos.sort_unstable();
         let inos = if src == dst { &inos[..1] } else { &inos[..] };
-        self.change(inos, || {
+        let is_present = || {
+            self.check_present(src, |_| src_off..src_off.saturating_add(len))?;
+            let size = self.live_file(src).map_or(0, |s| self.load(s, Word::Size));
+            let have = size.saturating_sub(src_off).min(len);
+            self.check_present(dst, |_| dst_off..dst_off.saturating_add(have))
+        };
+        self.change_if(inos, is_present, || {
             let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
             let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
             if have == 0 {

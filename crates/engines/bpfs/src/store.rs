@@ -228,6 +228,10 @@ impl<M: Medium> Storage for Store<M> {
         }
     }
 
+    fn check_resize(&self, v: &VInode, size: u64) -> Result<()> {
+        self.check_end(v, size.min(self.load(v, Word::Size)))
+    }
+
     fn has_dirty_content(&self, v: &VInode) -> Result<bool> {
         Ok(v.kind() == FileKind::File && self.dirty_blocks(v, 0)?.is_some())
     }

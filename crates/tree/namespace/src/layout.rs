@@ -103,11 +103,14 @@ pub struct InodeRecord {
     pub rdev: U32,
     /// The generation again.
     pub generation_again: U32,
-    /// [`STATE_CLEAN`], [`STATE_NAMES_ABSENT`]: only in pools with a backing store, as what follows.
+    /// [`STATE_CLEAN`] and [`STATE_NAMES_ABSENT`]. This field and those that follow are zero in
+    /// pools without a backing store.
     pub state: U32,
-    /// Names that only the backing store has.
+    /// The number of names of a file that only the backing store has; the number of subdirectories
+    /// of a directory whose names are absent.
     pub absent_links: U32,
-    /// Length and bytes of its identity in the backing store; the length is 0 if there is no object yet.
+    /// The length and the bytes of its identity in the backing store; the length is 0 if there is
+    /// no object yet.
     pub identity: [u8; IDENTITY],
 }
 
@@ -116,9 +119,9 @@ const _: () = {
     assert!(offset_of!(InodeRecord, btime) == 64, "all else but devices have is in the first line");
 };
 
-/// Of the state of an inode: the backing store has the same.
+/// The bit of an inode's state that marks it clean: the backing store has the same (backed-K2).
 pub const STATE_CLEAN: u32 = 1;
-/// Of the state of a directory: its entries are not all in the pool.
+/// The bit of a directory's state if its entries are not all in the pool.
 pub const STATE_NAMES_ABSENT: u32 = 2;
 /// Bytes of an identity with its length.
 pub const IDENTITY: usize = vfs::IDENTITY_MAX + 1;
@@ -161,7 +164,7 @@ pub enum Word {
     Btime = 64,
     /// Device number (low half) and generation.
     Rdev = 72,
-    /// State towards the backing store (low half) and absent links.
+    /// State (low half) and absent links.
     State = 80,
     /// Length and first bytes of the identity.
     Identity = 88,

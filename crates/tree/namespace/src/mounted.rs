@@ -170,7 +170,7 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     }
 
     /// Implements [`vfs::Backed::clean_content`].
-    fn clean_content(&self, _ino: Ino, _range: Range<u64>, _version: u64) -> Result<bool> {
+    fn clean_content(&self, _ino: Ino, _range: Range<u64>, _version: u64) -> Result<Option<u64>> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -576,6 +576,9 @@ impl<F: Files> Backed for Pool<F> {
     fn finish_names(&self, dir: Ino) -> Result<()> {
         self.files.op(|core| core.finish_names(dir))
     }
+    fn finish_links(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.finish_links(ino))
+    }
     fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.absent_range(ino, from))
     }
@@ -585,10 +588,10 @@ impl<F: Files> Backed for Pool<F> {
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.dirty_range(ino, from))
     }
-    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<bool> {
+    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
         self.files.op(|_| self.files.clean_content(ino, range.clone(), version))
     }
-    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<bool> {
+    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>> {
         self.files.op(|core| core.clean_inode(ino, identity, version))
     }
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {

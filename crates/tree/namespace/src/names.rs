@@ -10,7 +10,7 @@ use crate::fs::Core;
 use crate::index::{Found, Next};
 use crate::layout::*;
 use crate::store::Storage;
-use crate::tables::{NAMES_ABSENT, VInode};
+use crate::tables::VInode;
 use crate::xattr::Attributes;
 use arena::Ticket;
 use pmem::LINE;
@@ -18,9 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vfs::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use vfs::rules::NewInode;
-use vfs::{
-    ABSENT, Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result,
-};
+use vfs::{Attr, Caller, DirEntry, Entry, Errno, FileKind, Ino, NewKind, NewNode, ROOT, Result};
 
 /// Where listings continue after `.` and `..`; an entry's cookie adds its offset in units.
 const COOKIE_ENTRIES: u64 = 2;
@@ -151,7 +149,8 @@ impl<S: Storage> Core<S> {
         let ino = self.new_inode()?;
         self.prefetch_inode(Next::Hold, ino);
         let kind = node.kind.file_kind();
-        let made = self.change(&[dir, ino], || {
+        let is_present = || self.check_names(&[dir]);
+        let made = self.change_if(&[dir, ino], is_present, || {
             let d = self.live_dir(dir)?;
             S::LIMITS.check_name(name)?;
             if let NewKind::Symlink(target) = node.kind {
@@ -278,7 +277,8 @@ impl<S: Storage> Core<S> {
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let inos = [ino, dir];
         let inos = if ino == dir { &inos[..1] } else { &inos[..] };
-        self.change(inos, || {
+        let is_present = || self.check_names(&[dir]);
+        self.change_if(inos, is_present, || {
             let v = self.live(ino)?;
             let d = self.live_dir(dir)?;
             if v.kind() == FileKind::Dir {
@@ -327,9 +327,7 @@ impl<S: Storage> Core<S> {
 
     /// Fails with `ENOTDIR` or `ENOTEMPTY` unless `ino` is an empty directory.
     pub(crate) fn check_empty(&self, ino: Ino) -> Result<()> {
-        let d = self.live_dir(ino)?;
-        match d.entries.load(Relaxed) {
-            0 if d.state.load(Relaxed) & NAMES_ABSENT != 0 => Err(ABSENT),
+        match self.live_dir(ino)?.entries.load(Relaxed) {
             0 => Ok(()),
             _ => Err(Errno::NOTEMPTY),
         }
@@ -349,7 +347,11 @@ impl<S: Storage> Core<S> {
             // Prefetches the lines that clearing the entry and giving the blocks back will read.
             self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
-            let removed = self.change(&[dir, ino], || {
+            let is_present = || {
+                self.check_names(&[dir])?;
+                self.check_removable(ino)
+            };
+            let removed = self.change_if(&[dir, ino], is_present, || {
                 let d = self.live_dir(dir)?;
                 let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {
                     return Ok(false);

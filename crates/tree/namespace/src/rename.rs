@@ -77,7 +77,17 @@ impl<S: Storage> Core<S> {
             if let Some(whiteout) = &whiteout {
                 inos.push(whiteout.ino);
             }
-            let done = self.change(&inos, || {
+            let is_present = || {
+                self.check_names(&[from.0, to.0])?;
+                let replaced = target.found.filter(|target| target.ino != ino);
+                match replaced {
+                    Some(target) if !flags.contains(RenameFlags::EXCHANGE) => {
+                        self.check_removable(target.ino)
+                    }
+                    _ => Ok(()),
+                }
+            };
+            let done = self.change_if(&inos, is_present, || {
                 let now = self.resolve_again(from.0, from.1, &source)?.flatten();
                 let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
                 else {
@@ -107,7 +117,7 @@ impl<S: Storage> Core<S> {
         let exchange = flags == RenameFlags::EXCHANGE;
         match target {
             Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EXIST),
-            None if exchange => return Err(self.missing(td)),
+            None if exchange => return Err(Errno::NOENT),
             _ => {}
         }
         if from_dir != to_dir {

@@ -53,7 +53,7 @@ pub trait Storage: Sized + Send + Sync {
     /// Returns the time.
     fn now(&self) -> Timestamp;
 
-    /// Whether the pool has a backing store ([`vfs::Backed`]).
+    /// Returns whether the pool has a backing store ([`vfs::Backed`]).
     #[inline]
     fn is_backed(&self) -> bool {
         false
@@ -64,9 +64,14 @@ pub trait Storage: Sized + Send + Sync {
         Ok(false)
     }
 
-    /// The root word of a file of this size whose content only the backing store has.
+    /// Returns the root word of a file of this size whose content only the backing store has.
     fn absent_root(&self, _size: u64) -> u64 {
         0
+    }
+
+    /// Fails with [`ABSENT`] if a file needs absent content in order to get this size.
+    fn check_resize(&self, _v: &VInode, _size: u64) -> Result<()> {
+        Ok(())
     }
 
     // --- space ----------------------------------------------------------------------------------
@@ -297,6 +302,10 @@ pub trait Storage: Sized + Send + Sync {
     #[inline]
     fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         attr_of::<RECORD, Self>(self, ino, v, attr);
+        if self.is_backed() {
+            let absent = (self.load(v, Word::State) >> 32) as u32;
+            attr.nlink = v.nlink_with(absent);
+        }
     }
 
     /// As [`attr_into`](Self::attr_into), without `btime`: all other attributes of files are in the
@@ -447,6 +456,15 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 }
 
 impl VInode {
+    /// Returns the number of links that `stat` reports if this many are absent. Of a directory
+    /// whose names are absent, those are all of its subdirectories.
+    fn nlink_with(&self, absent: u32) -> u32 {
+        match self.state.load(Relaxed) & (NAMES_ABSENT | REMOVED) {
+            NAMES_ABSENT => absent.saturating_add(2),
+            _ => self.nlink().saturating_add(absent),
+        }
+    }
+
     /// Returns the attributes of an inode with this record in PM.
     #[inline(always)]
     pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {
@@ -456,7 +474,7 @@ impl VInode {
             generation: record.generation.get(),
             kind: self.kind(),
             perm: record.mode.get() & 0o7777,
-            nlink: self.nlink() + record.absent_links.get(),
+            nlink: self.nlink(),
             uid: record.uid.get(),
             gid: record.gid.get(),
             rdev: record.rdev.get(),

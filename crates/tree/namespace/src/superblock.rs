@@ -1,7 +1,7 @@
 //! The superblock, the first block of every pool: a description of the pool, and the place of its
 //! inodes.
 
-use crate::layout::{BLOCK, BlockNo, InodeRecord};
+use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
@@ -209,6 +209,9 @@ impl Format {
         root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
         root.uid.set(options.owner.0);
         root.gid.set(options.owner.1);
+        if options.is_backed {
+            root.state.set(STATE_NAMES_ABSENT);
+        }
         medium.zero_nt(0, inodes.at(BLOCK).get());
         // The following stores go to the same lines through the cache.
         let _ = medium.fence();

@@ -15,7 +15,7 @@ pub struct FormatOptions {
     pub label: String,
     /// User and group that the root directory belongs to.
     pub owner: (u32, u32),
-    /// Whether the pool gets a backing store: only a program that knows such pools can open it.
+    /// Whether the pool gets a backing store. Only a program that knows such pools can open it.
     pub is_backed: bool,
 }
 
