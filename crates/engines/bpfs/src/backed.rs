@@ -357,7 +357,9 @@ impl<M: Medium> Files<M> {
                 Place::Hole(end) => at = end,
                 Place::Absent(_, _, range) => at = range.end,
                 Place::Leaves(leaves) => {
-                    self.clean_leaves(&leaves, &(at..range.end));
+                    let mark =
+                        |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
+                    self.change_leaves(&leaves, &(at..range.end), mark);
                     at = leaves.range.end;
                 }
             }
@@ -366,13 +368,48 @@ impl<M: Medium> Files<M> {
         Ok(Some(next))
     }
 
-    /// Marks pointers clean; durable after the next fence.
-    fn clean_leaves(&self, leaves: &Leaves, range: &Range<u64>) {
+    /// Implements [`vfs::Backed::load_hole`].
+    pub fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live_file(ino)?;
+        let (size, range) = (self.load(v, Word::Size), self.whole_blocks(v, &range));
+        let root_at = self.word_at(v, Word::Root);
+        let mut at = range.start;
+        while at < range.end {
+            match self.place_of(v, at)? {
+                Place::Hole(end) => at = end,
+                // No order: the backing store has a hole there.
+                Place::Absent(slot, height, absent)
+                    if range.start <= absent.start && absent.end.min(size) <= range.end =>
+                {
+                    let tag = if slot == root_at { u64::from(height) } else { 0 };
+                    self.medium.store_u64(slot, Pointer::NULL.word() | tag);
+                    self.medium.flush(slot, 8);
+                    at = absent.end;
+                }
+                Place::Absent(slot, height, absent) => {
+                    self.expand(v, (slot, height, absent.start), size)?;
+                }
+                Place::Leaves(leaves) => {
+                    let hole = |word| Pointer::read(word).is_absent().then_some(0);
+                    self.change_leaves(&leaves, &(at..range.end), hole);
+                    at = leaves.range.end;
+                }
+            }
+        }
+        let _ = self.medium.fence();
+        Ok(())
+    }
+
+    /// Stores the pointers that `new` returns for those that lie in `range`; durable after the next
+    /// fence.
+    fn change_leaves(&self, leaves: &Leaves, range: &Range<u64>, new: impl Fn(u64) -> Option<u64>) {
         let mut stored: Option<Range<PmOff>> = None;
         for slot in leaves.blocks(range).map(|at| leaves.slot_of(at)) {
-            let word = self.medium.load_u64(slot);
-            if Pointer::read(word).is_dirty() {
-                self.medium.store_u64(slot, word | Pointer::CLEAN);
+            if let Some(word) = new(self.medium.load_u64(slot)) {
+                self.medium.store_u64(slot, word);
                 stored = Some(stored.map_or(slot, |stored| stored.start)..slot + 8);
             }
         }

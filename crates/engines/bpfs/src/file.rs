@@ -561,6 +561,7 @@ impl<M: Medium> Files<M> {
         inos.sort_unstable();
         let inos = if src == dst { &inos[..1] } else { &inos[..] };
         let is_present = || {
+            let len = len.min(AT_ONCE);
             self.check_present(src, |_| src_off..src_off.saturating_add(len))?;
             let size = self.live_file(src).map_or(0, |s| self.load(s, Word::Size));
             let have = size.saturating_sub(src_off).min(len);

@@ -124,6 +124,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::load_content(self, ino, offset, data)
     }
 
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        Self::load_hole(self, ino, range)
+    }
+
     fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
         Self::clean_content(self, ino, range, version)
     }

@@ -169,6 +169,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Implements [`vfs::Backed::load_hole`].
+    fn load_hole(&self, _ino: Ino, _range: Range<u64>) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Implements [`vfs::Backed::clean_content`].
     fn clean_content(&self, _ino: Ino, _range: Range<u64>, _version: u64) -> Result<Option<u64>> {
         Err(Errno::OPNOTSUPP)
@@ -584,6 +589,9 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
         self.files.op(|_| self.files.load_content(ino, offset, data))
+    }
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.files.op(|_| self.files.load_hole(ino, range.clone()))
     }
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.dirty_range(ino, from))

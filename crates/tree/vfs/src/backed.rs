@@ -79,6 +79,10 @@ pub trait Backed: FileSystem {
     /// is the end, unless it is the end of the file. Returns the number of bytes that were absent.
     fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64>;
 
+    /// Makes absent blocks in `range` holes, which the backing store has there. A block that lies
+    /// only in part in the range stays absent, unless the rest of it is behind the file.
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()>;
+
     /// Returns the first range at or after `from` whose blocks are in the pool and not marked
     /// clean. A hole is not such a block.
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;

@@ -2,6 +2,7 @@
 
 use bpfs::{Bpfs, CheckOptions, FormatOptions, MountOptions};
 use pmem::{Medium as _, Region};
+use std::iter::once;
 use std::ops::Range;
 use suite::{DIR, FILE, content, resize};
 use vfs::{
@@ -200,13 +201,48 @@ fn reads_cross_what_is_loaded_and_holes() {
     assert_eq!(content(&fs, f), want);
 }
 
+#[test]
+fn holes_are_loaded_without_blocks() {
+    for (size, holes) in [
+        (5 * MIB, once(0..5 * MIB).collect()),
+        (5 * MIB, vec![0..2 * MIB, 3 * MIB..5 * MIB]),
+        (5 * MIB - 9, vec![BLOCK..2 * MIB + BLOCK, 4 * MIB..5 * MIB - 9]),
+        (100, once(0..100).collect()),
+        (1 << 40, vec![0..1 << 39, (1 << 39) + BLOCK..1 << 40]),
+    ] as [(u64, Vec<Range<u64>>); 5]
+    {
+        let (fs, f) = with_file(16 << 20, size);
+        for hole in &holes {
+            fs.load_hole(f, hole.clone()).unwrap();
+            assert_eq!(read(&fs, f, hole.start..hole.start + 8).unwrap(), [0; 8]);
+        }
+        let fs = remount(fs);
+        let (mut at, mut between) = (0, vec![]);
+        for hole in holes.iter().chain(once(&(size..size))) {
+            between.extend((at < hole.start).then_some(at..hole.start));
+            at = hole.end;
+        }
+        assert_eq!(absent(&fs, f), between);
+        assert!(is_clean(&fs, f) && dirty(&fs, f).is_empty());
+        for range in between.into_iter().filter(|range| range.end - range.start < 8 * MIB) {
+            load_range(&fs, f, range.clone());
+            assert_eq!(read(&fs, f, range.clone()).unwrap(), below(range));
+        }
+        assert_eq!(absent(&fs, f), []);
+        fs.load_hole(f, 0..size).unwrap();
+        assert_eq!(read(&fs, f, size - 1..size + 1).unwrap(), [0; 1]);
+        let fs = remount(fs);
+        assert!(fs.getattr(f).unwrap().blocks < 2000 * 8);
+    }
+}
+
 /// A call that needs absent content changes nothing, and afterwards what it should.
 #[test]
 fn changes_need_their_content_and_take_marks_off() {
     type Change = fn(&Pool, Ino) -> vfs::Result<()>;
     let size = 8 * BLOCK + 100;
     let at = 2 * BLOCK;
-    // What each needs, and what is dirty after it.
+    // Each with the range that it needs, and the range that is dirty after it.
     let changes: [(&str, Change, Range<u64>, Range<u64>); 16] = [
         ("word", |fs, f| fs.write(f, 2 * BLOCK + 8, &[0xee; 8]), at..at + BLOCK, at..at + BLOCK),
         ("byte", |fs, f| fs.write(f, 2 * BLOCK + 9, &[0xee]), at..at + BLOCK, at..at + BLOCK),
@@ -320,7 +356,7 @@ fn changes_need_their_content_and_take_marks_off() {
             load_range(&fs, f, range);
         }
         assert_eq!(content(&fs, f), content(&fs, plain), "{name}");
-        // What is dirty stays.
+        // Dirty blocks stay.
         fs.evict_content(f, 0..u64::MAX).unwrap();
         assert_eq!(dirty(&fs, f), found, "{name}");
         clean(&fs, f);
@@ -691,7 +727,7 @@ fn new_inodes_and_changed_ones_are_dirty() {
         },
         |fs, f| fs.setxattr(f, b"user.a", b"b", SetXattr::Any).unwrap(),
         |fs, f| fs.removexattr(f, b"user.a").unwrap(),
-        |fs, f| drop(fs.link(f, ROOT, b"g").unwrap()),
+        |fs, f| fs.forget(fs.link(f, ROOT, b"g").unwrap().ino, 1),
         |fs, _| fs.unlink(ROOT, b"g").unwrap(),
     ];
     for change in changes {
@@ -709,7 +745,7 @@ fn new_inodes_and_changed_ones_are_dirty() {
 }
 
 /// Returns the bytes by non-temporal stores, the flushed lines, and the fences of a call.
-fn cost(fs: &Pool, call: impl FnOnce()) -> (u64, u64, u64) {
+fn cost<T>(fs: &Pool, call: impl FnOnce() -> T) -> (u64, u64, u64) {
     let before = fs.medium().counters().snapshot();
     call();
     let d = fs.medium().counters().snapshot() - before;
@@ -730,9 +766,9 @@ fn costs() {
     let link = || fs.load_link(ROOT, b"link", f).unwrap();
     assert_eq!(cost(&fs, link), (0, 2, 2), "a link");
     assert_eq!(cost(&fs, || fs.finish_names(ROOT).unwrap()), (0, 1, 1), "the end of names");
-    let block = || drop(load_range(&fs, f, 0..BLOCK));
+    let block = || load_range(&fs, f, 0..BLOCK);
     assert_eq!(cost(&fs, block), (2 * BLOCK, 2, 4), "a block, and the pointer block");
-    let many = || drop(load_range(&fs, f, 64 * BLOCK..128 * BLOCK));
+    let many = || load_range(&fs, f, 64 * BLOCK..128 * BLOCK);
     assert_eq!(cost(&fs, many), (64 * BLOCK, 8, 2), "64 blocks");
     let overwrite = || fs.write(f, 8, &[1; 8]).unwrap();
     assert_eq!(cost(&fs, overwrite), (0, 4, 3), "the first store to an inode that is clean");
@@ -742,12 +778,12 @@ fn costs() {
     let overwrite = || fs.write(f, 65 * BLOCK, &[1; 4096]).unwrap();
     assert_eq!(cost(&fs, overwrite), (4096, 1, 2), "a block that is clean, by copy-on-write");
     let version = fs.version(f).unwrap();
-    let mark = || drop(fs.clean_content(f, 0..2 * MIB, version).unwrap().unwrap());
+    let mark = || fs.clean_content(f, 0..2 * MIB, version).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 9, 1), "marking content clean");
     let version = fs.version(f).unwrap();
-    let mark = || drop(fs.clean_inode(f, b"some object", version).unwrap().unwrap());
+    let mark = || fs.clean_inode(f, b"some object", version).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 1, 1), "marking an inode clean");
-    let evict = |range| cost(&fs, || drop(fs.evict_content(f, range).unwrap()));
+    let evict = |range| cost(&fs, || fs.evict_content(f, range).unwrap());
     assert_eq!(evict(64 * BLOCK..96 * BLOCK), (0, 4, 1), "eviction of 32 blocks");
     assert_eq!(evict(0..2 * MIB), (0, 1, 1), "eviction of the rest");
 }
