@@ -94,6 +94,13 @@ impl RwLock {
         self.version.load(Relaxed) == ticket.0.wrapping_add(1)
     }
 
+    /// Returns whether the caller, which holds the lock exclusively, is the first writer since the
+    /// lock had this [version](Ticket::version).
+    #[inline]
+    pub fn is_first_since_version(&self, version: u32) -> bool {
+        self.is_first_since(Ticket(version))
+    }
+
     /// Takes the lock if that is possible without waiting. Returns whether it did.
     #[inline]
     pub fn try_lock(&self, mode: LockMode) -> bool {

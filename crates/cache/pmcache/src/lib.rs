@@ -45,6 +45,7 @@ mod counters;
 mod delegate;
 mod drain;
 mod fs;
+mod loading;
 mod node;
 mod openers;
 mod options;
@@ -60,6 +61,7 @@ mod table;
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};
+pub use loading::Loading;
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
 

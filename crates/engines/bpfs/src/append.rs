@@ -211,7 +211,7 @@ impl<M: Medium> Trees<M> {
     /// Writes the end of a file: the last line whole, if it begins in `data`. Its bytes beyond the
     /// end of the file do not count. To write only a part of the line would mean waiting for the
     /// rest to come into the cache.
-    fn write_last(&self, at: PmOff, data: &[u8]) {
+    pub fn write_last(&self, at: PmOff, data: &[u8]) {
         let behind = (at.get() as usize + data.len()) % LINE as usize;
         let Some(whole) = data.len().checked_sub(behind).filter(|_| behind > 0) else {
             return self.medium.write_nt(at, data);

@@ -19,7 +19,16 @@ impl<M: Medium> Store<M> {
         if let Some(size) = size {
             // The added part of the file must read as zeros; it is invisible until the size is
             // committed.
-            let (root, root_off) = (self.root(v)?, self.word_at(v, Word::Root));
+            let root_off = self.word_at(v, Word::Root);
+            let root = match size {
+                // No part of an absent tree stays.
+                0 => self.root_if_present(self.load(v, Word::Root))?,
+                _ => self.root(v)?,
+            };
+            let end = size.min(old_size);
+            if !end.is_multiple_of(BLOCK) {
+                self.unmark_block(v, root, end)?;
+            }
             if size > old_size {
                 self.zero_tail(root, old_size, size)?;
                 let room = u64::from(height_for(size).saturating_sub(root.height()));

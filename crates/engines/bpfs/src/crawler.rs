@@ -15,7 +15,7 @@ use crate::layout::*;
 use pmem::{Medium, Pm, PmOff};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
-use vfs::{Errno, Result};
+use vfs::{ABSENT, Errno, Result};
 use zerocopy::IntoBytes;
 
 /// The places at which a change to a subtree may be committed.
@@ -97,18 +97,54 @@ pub struct Trees<M> {
     pub medium: Pm<M>,
     /// Length of the formatted part of the region.
     pub bytes: u64,
+    /// The bits that a pointer to a block of data may have: [`Pointer::CLEAN`] in pools with a
+    /// backing store, else 0.
+    pub marks: u64,
 }
 
 impl<M: Medium> Trees<M> {
     /// Returns the block that a pointer leads to, if it is valid; `None` for a hole (crawler-T4).
     #[inline]
     pub fn check_block(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
-        let offset = pointer.word();
+        let offset = pointer.word() & !self.marks;
         if offset >= self.bytes || !offset.is_multiple_of(BLOCK) {
-            return Err(Errno::UCLEAN);
+            return Err(self.no_block(pointer));
         }
         // Only null has no block number.
         Ok(BlockNo::new(offset / BLOCK))
+    }
+
+    /// The error of a pointer that leads to no block of the pool.
+    #[cold]
+    fn no_block(&self, pointer: Pointer) -> Errno {
+        match pointer {
+            Pointer::ABSENT if self.is_backed() => ABSENT,
+            _ => Errno::UCLEAN,
+        }
+    }
+
+    /// Returns whether the pool has a backing store.
+    #[inline]
+    pub fn is_backed(&self) -> bool {
+        self.marks != 0
+    }
+
+    /// As [`check_block`](Self::check_block); an absent subtree has no block.
+    pub fn block_if_present(&self, pointer: Pointer) -> Result<Option<BlockNo>> {
+        match pointer {
+            Pointer::ABSENT if self.is_backed() => Ok(None),
+            _ => self.check_block(pointer),
+        }
+    }
+
+    /// As [`check_root`](Self::check_root); an absent tree has no block.
+    pub fn root_if_present(&self, word: u64) -> Result<Root> {
+        match split_root(word) {
+            (Pointer::ABSENT, height) if self.is_backed() && height <= HEIGHT_MAX => {
+                Ok(Root::new(None, height))
+            }
+            _ => self.check_root(word),
+        }
     }
 
     /// Returns the block that the pointer at `slot` leads to.
@@ -183,6 +219,9 @@ impl<M: Medium> Trees<M> {
             Some((_, block)) if root.height() == 0 => pointers[0] = Pointer::to(block),
             Some((slot, _)) => self.medium.read(slot, pointers.as_mut_bytes()),
         }
+        if self.is_backed() {
+            pointers.iter_mut().for_each(|pointer| *pointer = pointer.without_marks());
+        }
         Ok(pointers)
     }
 
@@ -238,7 +277,7 @@ impl<M: Medium> Trees<M> {
                 self.medium.read(block.at(first * 8), line.as_mut_bytes());
                 for (i, &pointer) in (first..).zip(&line) {
                     if !pointer.is_null() {
-                        let child = node.child(i, self.check_block(pointer)?);
+                        let child = node.child(i, self.block_if_present(pointer)?);
                         self.visit_most(child, most, each)?;
                     }
                 }

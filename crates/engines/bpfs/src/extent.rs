@@ -147,8 +147,14 @@ impl<M: Medium> Store<M> {
     ) -> Result<()> {
         let end = range.end;
         self.v.transact(blocks_to_append(root, &range), KEEP, |txn| {
+            if !size.is_multiple_of(BLOCK) {
+                self.unmark_block(v, root, size)?;
+            }
             let (new, extent) = self.fill(txn, root, size, range, content)?;
-            self.date(v, MODIFIED);
+            // A directory also grows while its names are loaded, which is no change.
+            if v.kind() == FileKind::File {
+                self.date(v, MODIFIED);
+            }
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));
             v.append_to_extent(extent);

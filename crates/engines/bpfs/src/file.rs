@@ -194,7 +194,7 @@ impl<M: Medium> Store<M> {
     /// and fences before it gives the lock back, so that no other thread grows the file over them.
     pub fn prune(&self, v: &VInode, size: u64) -> Result<()> {
         v.cut_extent(&(size..u64::MAX));
-        let root = self.root(v)?;
+        let root = self.root_if_present(self.load(v, Word::Root))?;
         let mut blocks = Vec::new();
         let mut each = |b| blocks.push(b);
         if size == 0 {
@@ -220,8 +220,8 @@ impl<M: Medium> Store<M> {
         let pointers = self.load_pointers(node.block);
         let mut nulled: Option<Range<PmOff>> = None;
         for i in size.saturating_sub(node.base) / below..FANOUT {
-            let child = node.child(i, self.check_block(pointers[i as usize])?);
-            if child.block.is_none() {
+            let child = node.child(i, self.block_if_present(pointers[i as usize])?);
+            if pointers[i as usize].is_null() {
                 continue;
             }
             if child.base < size {
@@ -253,7 +253,9 @@ impl<M: Medium> Files<M> {
         if self.overwrite(ino, offset, data) {
             return Ok(());
         }
-        self.change(&[ino], || {
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let is_present = || self.check_present(ino, |_| range);
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             self.write_content(ino, v, offset, data)
         })
@@ -261,7 +263,9 @@ impl<M: Medium> Files<M> {
 
     /// Implements `Files::append`.
     pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        self.change(&[ino], || {
+        let len = data.len() as u64;
+        let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
             check(offset)?;
@@ -272,7 +276,9 @@ impl<M: Medium> Files<M> {
 
     /// Implements `Files::update`.
     pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        self.change(&[ino], || {
+        let range = offset..offset.saturating_add(len as u64);
+        let is_present = || self.check_present(ino, |_| range);
+        self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let mut line = [0; LINE as usize];
             let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
@@ -310,6 +316,10 @@ impl<M: Medium> Files<M> {
             let is_one = range == whole && whole.end - whole.start == BLOCK;
             let written = is_one.then(|| self.medium.fence());
             let _lock = self.v.lock_exclusive(&[ino])?;
+            if self.is_backed() {
+                self.check_present(ino, |_| range.clone())?;
+                self.mark_dirty(&[ino]);
+            }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
             let size = self.load(v, Word::Size);
             if end > size || root.height() != height {
@@ -446,6 +456,7 @@ impl<M: Medium> Files<M> {
     /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.unmark_block(v, root, offset)?;
         let at = (offset % 8) as usize;
         let word = pm - at as u64;
         let mut bytes = self.medium.load_u64(word).to_le_bytes();
@@ -486,6 +497,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.unmark_block(v, root, offset)?;
         let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
         redo::overwrite(
@@ -502,6 +514,7 @@ impl<M: Medium> Files<M> {
     /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.unmark_block(v, root, offset)?;
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);
         let _ = self.medium.fence();
@@ -547,7 +560,14 @@ impl<M: Medium> Files<M> {
         let mut inos = [src, dst];
         inos.sort_unstable();
         let inos = if src == dst { &inos[..1] } else { &inos[..] };
-        self.change(inos, || {
+        let is_present = || {
+            let len = len.min(AT_ONCE);
+            self.check_present(src, |_| src_off..src_off.saturating_add(len))?;
+            let size = self.live_file(src).map_or(0, |s| self.load(s, Word::Size));
+            let have = size.saturating_sub(src_off).min(len);
+            self.check_present(dst, |_| dst_off..dst_off.saturating_add(have))
+        };
+        self.change_if(inos, is_present, || {
             let (s, d) = (self.live_file(src)?, self.live_file(dst)?);
             let have = self.load(s, Word::Size).saturating_sub(src_off).min(len);
             if have == 0 {

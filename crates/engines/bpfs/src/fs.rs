@@ -10,7 +10,7 @@ use arena::Layout;
 use namespace::{Core, Format, Memory};
 use pmem::{Medium, Pm, PmOff};
 use pool::{Error, MountOptions};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
@@ -30,7 +30,8 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// Each operation calls the one of the same name in `file`, `space` and `pin`.
+/// Each operation calls the one of the same name in `file`, `space`, `backed` and
+/// `pin`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 
@@ -50,8 +51,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         let v = plan.open(memory);
         let bytes = v.blocks.len() * BLOCK;
         let medium = Pm(medium);
+        let is_backed = namespace::version(&medium) == layout::BACKED_VERSION;
+        let marks = if is_backed { layout::Pointer::CLEAN } else { 0 };
         Self(Core(Store {
-            trees: Trees { medium, bytes },
+            trees: Trees { medium, bytes, marks },
             v,
             read_only: AtomicBool::new(o.read_only),
             clock: o.clock,
@@ -107,6 +110,30 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         Self::copy_range(self, from, to, len)
+    }
+
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        Self::absent_range(self, ino, from)
+    }
+
+    fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        Self::dirty_range(self, ino, from)
+    }
+
+    fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
+        Self::load_content(self, ino, offset, data)
+    }
+
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        Self::load_hole(self, ino, range)
+    }
+
+    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
+        Self::clean_content(self, ino, range, version)
+    }
+
+    fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
+        Self::evict_content(self, ino, range)
     }
 
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {

@@ -27,6 +27,9 @@ pub const INODES_PER_BLOCK: u64 = BLOCK / INODE;
 pub const MAGIC: [u8; 8] = *b"KSTNBPFS";
 /// Version of this format.
 pub const VERSION: u32 = 4;
+/// Version of a pool with a backing store: pointers may be absent or marked clean, and inodes have
+/// a state and an identity.
+pub const BACKED_VERSION: u32 = 5;
 /// Smallest region that can be formatted: superblock, inode file, root directory and some data.
 pub const POOL_MIN: u64 = 64 * BLOCK;
 /// Largest region: block numbers are 32 bits in volatile tables.
@@ -41,6 +44,7 @@ pub const FORMAT: Format = Format {
     magic: MAGIC,
     version: VERSION,
     oldest: VERSION,
+    backed: Some(BACKED_VERSION),
     usage_since: None,
     bytes: (POOL_MIN, POOL_MAX),
 };
@@ -93,6 +97,37 @@ impl Pointer {
     #[inline]
     pub fn to(block: impl Into<Option<BlockNo>>) -> Self {
         Self(block.into().map_or(0, |block| block.at(0).get()))
+    }
+
+    /// The pointer to content that only the backing store has, at any height.
+    pub const ABSENT: Self = Self(8);
+
+    /// The bit that marks a pointer to a block of data clean: the block equals the backing store's.
+    pub const CLEAN: u64 = 16;
+
+    /// Makes a pointer to a block of data that is marked clean.
+    pub fn clean(block: BlockNo) -> Self {
+        Self(Self::to(block).0 | Self::CLEAN)
+    }
+
+    /// Returns the pointer without [`CLEAN`](Self::CLEAN).
+    pub const fn without_marks(self) -> Self {
+        Self(self.0 & !Self::CLEAN)
+    }
+
+    /// Returns whether only the backing store has the content.
+    pub const fn is_absent(self) -> bool {
+        self.0 == Self::ABSENT.0
+    }
+
+    /// Returns whether it leads to a block of data that is neither marked clean nor absent.
+    pub const fn is_dirty(self) -> bool {
+        !self.is_null() && !self.is_absent() && !self.is_clean()
+    }
+
+    /// Returns whether it is marked clean.
+    pub const fn is_clean(self) -> bool {
+        self.0 & Self::CLEAN != 0
     }
 
     /// Returns whether it leads to a hole.

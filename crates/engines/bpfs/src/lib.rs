@@ -30,6 +30,7 @@
 
 mod append;
 mod attr;
+mod backed;
 mod blocks;
 mod crawler;
 mod extent;

@@ -25,6 +25,9 @@ struct ScanWalk<'a> {
     size: u64,
     /// Whether a bad pointer may become a hole.
     holes: bool,
+    /// Whether pointers may be absent or marked clean: those of a file's content, in a pool with a
+    /// backing store.
+    is_backed: bool,
     blocks: u64,
 }
 
@@ -56,7 +59,8 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk = ScanWalk { scan, object: &object, size, holes: false, blocks: 0 };
+        let mut walk =
+            ScanWalk { scan, object: &object, size, holes: false, is_backed: false, blocks: 0 };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -80,7 +84,8 @@ impl<M: Medium> Store<M> {
         size: u64,
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
-        let mut walk = ScanWalk { scan, object, size, holes: true, blocks: 0 };
+        let is_backed = self.trees.is_backed() && v.kind() == FileKind::File;
+        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -99,7 +104,8 @@ impl<M: Medium> Store<M> {
 
     /// Walks the tree of an inode's attributes.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
-        let mut walk = ScanWalk { scan, object, size: u64::MAX, holes: true, blocks: 0 };
+        let (size, is_backed) = (u64::MAX, false);
+        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
@@ -130,6 +136,9 @@ impl<M: Medium> Store<M> {
             walk.scan.note_stale(slot);
             return true;
         }
+        if walk.is_backed && pointer.is_absent() {
+            return true;
+        }
         let hole = Root::new(None, height).word();
         self.walk(walk, &Met { pointer, slot, hole, height, base: 0 }, leaf)
     }
@@ -142,10 +151,13 @@ impl<M: Medium> Store<M> {
             false
         };
         // The pointer is valid (scan-S2).
+        let (slot, word) = (met.slot, met.pointer.word());
         let Ok(Some(block)) = self.check_block(met.pointer) else {
-            let (slot, word) = (met.slot, met.pointer.word());
             return bad(format!("the pointer at {slot:#x} leads to {word:#x}, out of the pool"));
         };
+        if met.pointer.is_clean() && (met.height > 0 || !walk.is_backed) {
+            return bad(format!("the pointer at {slot:#x} to {word:#x} cannot be marked clean"));
+        }
         // No other block claims it (scan-S1).
         if !self.v.blocks.set(&self.v.arena, block.get()) {
             let (slot, at) = (met.slot, block.at(0));
@@ -166,7 +178,7 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
-            } else {
+            } else if !(walk.is_backed && pointer.is_absent()) {
                 let child = Met { pointer, slot, hole: 0, height, base };
                 sound &= self.walk(walk, &child, leaf);
             }

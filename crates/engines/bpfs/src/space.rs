@@ -112,7 +112,15 @@ impl<M: Medium> Edit for AllocateEdit<'_, M> {
 impl<M: Medium> Files<M> {
     /// Implements `FileSystem::fallocate`.
     pub fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        self.change(&[ino], || {
+        let needed = |size| match mode {
+            Fallocate::Collapse | Fallocate::Insert => 0..size,
+            Fallocate::PunchHole => offset..offset.saturating_add(len).min(size),
+            Fallocate::Allocate { keep_size } | Fallocate::ZeroRange { keep_size } => {
+                offset..offset.saturating_add(len).min(if keep_size { size } else { u64::MAX })
+            }
+        };
+        let is_present = || self.check_present(ino, needed);
+        self.change_if(&[ino], is_present, || {
             let v = self.live(ino)?;
             let size = self.load(v, Word::Size);
             let range = LIMITS.check_fallocate((v.kind(), size), mode, offset, len)?;

@@ -105,7 +105,7 @@ impl<M: Medium> Store<M> {
         let mut blocks: SmallVec<[BlockNo; 16]> = SmallVec::new();
         let mut left = v.block_count();
         for word in [Word::Xattr, Word::Root] {
-            let root = self.check_root(self.load(v, word));
+            let root = self.root_if_present(self.load(v, word));
             // A damaged tree keeps its blocks: losing them until a repair is better than freeing
             // blocks that are referenced.
             if let Ok(root) = root {
@@ -216,6 +216,26 @@ impl<M: Medium> Storage for Store<M> {
     #[inline]
     fn now(&self) -> Timestamp {
         (self.clock)()
+    }
+
+    #[inline]
+    fn is_backed(&self) -> bool {
+        self.trees.is_backed()
+    }
+
+    fn absent_root(&self, size: u64) -> u64 {
+        match size {
+            0 => 0,
+            _ => Pointer::ABSENT.word() | u64::from(height_for(size)),
+        }
+    }
+
+    fn check_resize(&self, v: &VInode, size: u64) -> Result<()> {
+        self.check_end(v, size.min(self.load(v, Word::Size)))
+    }
+
+    fn has_dirty_content(&self, v: &VInode) -> Result<bool> {
+        Ok(v.kind() == FileKind::File && self.dirty_blocks(v, 0)?.is_some())
     }
 
     fn grow_inodes(&self) -> Result<()> {

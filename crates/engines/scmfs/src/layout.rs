@@ -38,6 +38,7 @@ pub const FORMAT: Format = Format {
     magic: MAGIC,
     version: VERSION,
     oldest: 1,
+    backed: None,
     usage_since: Some(2),
     bytes: (POOL_MIN, POOL_MAX),
 };

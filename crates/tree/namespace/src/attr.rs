@@ -34,7 +34,11 @@ impl<S: Storage> Core<S> {
 
     /// Implements `FileSystem::setattr`.
     pub fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.change(&[ino], || {
+        let is_present = || match (set.size, self.live_file(ino)) {
+            (Some(size), Ok(v)) => self.check_resize(v, size),
+            _ => Ok(()),
+        };
+        self.change_if(&[ino], is_present, || {
             let v = self.live(ino)?;
             self.check_size(v, set)?;
             if set.size.is_some() {

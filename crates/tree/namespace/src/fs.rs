@@ -20,8 +20,23 @@ impl<S> Deref for Core<S> {
 impl<S: Storage> Core<S> {
     /// Runs a change under exclusive locks on `inos`.
     pub fn change<T>(&self, inos: &[Ino], op: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.change_if(inos, || Ok(()), op)
+    }
+
+    /// As [`change`](Self::change). In a pool with a backing store, fails before anything changes
+    /// if `is_present` does: it checks that the change needs nothing that is absent (backed-K1).
+    pub fn change_if<T>(
+        &self,
+        inos: &[Ino],
+        is_present: impl FnOnce() -> Result<()>,
+        op: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         self.check_writable()?;
         let _locks = self.tables().lock_for_change(inos)?;
+        if self.is_backed() {
+            is_present()?;
+            self.mark_dirty(inos);
+        }
         op().map_err(|e| report(inos[0], e))
     }
 }

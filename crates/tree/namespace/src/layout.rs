@@ -103,13 +103,28 @@ pub struct InodeRecord {
     pub rdev: U32,
     /// The generation again.
     pub generation_again: U32,
-    reserved: [u8; 48],
+    /// [`STATE_CLEAN`] and [`STATE_NAMES_ABSENT`]. This field and those that follow are zero in
+    /// pools without a backing store.
+    pub state: U32,
+    /// The number of names of a file that only the backing store has; the number of subdirectories
+    /// of a directory whose names are absent.
+    pub absent_links: U32,
+    /// The length and the bytes of its identity in the backing store; the length is 0 if there is
+    /// no object yet.
+    pub identity: [u8; IDENTITY],
 }
 
 const _: () = {
     assert!(size_of::<InodeRecord>() == 128);
     assert!(offset_of!(InodeRecord, btime) == 64, "all else but devices have is in the first line");
 };
+
+/// The bit of an inode's state that marks it clean: the backing store has the same (backed-K2).
+pub const STATE_CLEAN: u32 = 1;
+/// The bit of a directory's state if its entries are not all in the pool.
+pub const STATE_NAMES_ABSENT: u32 = 2;
+/// Bytes of an identity with its length.
+pub const IDENTITY: usize = vfs::IDENTITY_MAX + 1;
 
 impl InodeRecord {
     /// Makes an inode with these times and nothing else.
@@ -149,6 +164,10 @@ pub enum Word {
     Btime = 64,
     /// Device number (low half) and generation.
     Rdev = 72,
+    /// State (low half) and absent links.
+    State = 80,
+    /// Length and first bytes of the identity.
+    Identity = 88,
 }
 
 const _: () = {
@@ -161,6 +180,8 @@ const _: () = {
     assert!(offset_of!(InodeRecord, uid) == Word::Owner as usize);
     assert!(offset_of!(InodeRecord, xattr) == Word::Xattr as usize);
     assert!(offset_of!(InodeRecord, rdev) == Word::Rdev as usize);
+    assert!(offset_of!(InodeRecord, state) == Word::State as usize);
+    assert!(offset_of!(InodeRecord, identity) == Word::Identity as usize);
 };
 
 /// The first word of a directory entry: an inode and its generation; zero: the entry is free.

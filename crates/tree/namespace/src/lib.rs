@@ -23,6 +23,7 @@
 //! descriptors (front ends).
 
 mod attr;
+mod backed;
 mod check;
 pub mod derived;
 mod dir;
@@ -55,7 +56,7 @@ pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
 pub use tables::{
-    DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, Plan, RecordLocks, Tables,
-    VInode,
+    CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, NAMES_ABSENT, Plan,
+    RecordLocks, Tables, VInode,
 };
 pub use xattr::Attributes;

@@ -17,9 +17,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent, Fallocate,
-    FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result,
-    Seek, SetAttr, SetXattr, StatFs,
+    Attr, Backed, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent,
+    Fallocate, FileSystem, Ino, KernelCache, Limits, LoadedObject, Mappings, NewNode, Openings,
+    ROOT, RenameFlags, Residence, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -153,6 +153,36 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`FileSystem::copy_range`].
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64>;
+
+    /// Implements [`vfs::Backed::absent_range`].
+    fn absent_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::dirty_range`].
+    fn dirty_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::load_content`].
+    fn load_content(&self, _ino: Ino, _offset: u64, _data: &[u8]) -> Result<u64> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::load_hole`].
+    fn load_hole(&self, _ino: Ino, _range: Range<u64>) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::clean_content`].
+    fn clean_content(&self, _ino: Ino, _range: Range<u64>, _version: u64) -> Result<Option<u64>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::evict_content`].
+    fn evict_content(&self, _ino: Ino, _range: Range<u64>) -> Result<u64> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Implements [`Mappings::map_range`].
     fn map_range(&self, _ino: Ino, _range: Range<u64>, _stores: bool) -> Result<Vec<Extent>> {
@@ -535,6 +565,48 @@ impl<F: Files> FileSystem for Pool<F> {
     }
     fn statfs(&self) -> StatFs {
         self.files.statfs()
+    }
+}
+
+impl<F: Files> Backed for Pool<F> {
+    fn residence(&self, ino: Ino) -> Result<Residence> {
+        self.files.op(|core| core.residence(ino))
+    }
+    fn load_name(&self, dir: Ino, name: &[u8], object: &LoadedObject<'_>) -> Result<Ino> {
+        self.files.op(|core| core.load_name(dir, name, object))
+    }
+    fn load_link(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        self.files.op(|core| core.load_link(dir, name, ino))
+    }
+    fn finish_names(&self, dir: Ino) -> Result<()> {
+        self.files.op(|core| core.finish_names(dir))
+    }
+    fn finish_links(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.finish_links(ino))
+    }
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.files.op(|_| self.files.absent_range(ino, from))
+    }
+    fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
+        self.files.op(|_| self.files.load_content(ino, offset, data))
+    }
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.files.op(|_| self.files.load_hole(ino, range.clone()))
+    }
+    fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.files.op(|_| self.files.dirty_range(ino, from))
+    }
+    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
+        self.files.op(|_| self.files.clean_content(ino, range.clone(), version))
+    }
+    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>> {
+        self.files.op(|core| core.clean_inode(ino, identity, version))
+    }
+    fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
+        self.files.op(|_| self.files.evict_content(ino, range.clone()))
+    }
+    fn evict_names(&self, dir: Ino) -> Result<bool> {
+        self.files.op(|core| core.evict_names(dir))
     }
 }
 

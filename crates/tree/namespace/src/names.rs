@@ -53,7 +53,7 @@ impl<S: Storage> Core<S> {
                 let target = match name {
                     b".." if d.state.load(Relaxed) & REMOVED != 0 => return Err(Errno::NOENT),
                     b".." => self.parent(dir, d),
-                    _ => self.find_name(dir, name).ok_or(Errno::NOENT)?.ino,
+                    _ => self.find_name(dir, name).ok_or_else(|| self.missing(d))?.ino,
                 };
                 // The name, guarded by the directory's lock, keeps the inode alive until it is
                 // held.
@@ -99,7 +99,8 @@ impl<S: Storage> Core<S> {
             return Ok(None);
         }
         let Some(Found { ino, .. }) = self.find_name_before(Next::Hold, dir, name) else {
-            return Ok(d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT)));
+            let missing = self.missing(d);
+            return Ok(d.lock.end_optimistic(seen).then_some(Err(missing)));
         };
         let v = self.tables().vinode(ino)?;
         self.hold(ino, v);
@@ -123,7 +124,8 @@ impl<S: Storage> Core<S> {
         }
         self.live_dir(dir).ok()?;
         let Some(found) = self.find_name_before(Next::Look, dir, name) else {
-            return d.lock.end_optimistic(seen).then_some(Err(Errno::NOENT));
+            let missing = self.missing(d);
+            return d.lock.end_optimistic(seen).then_some(Err(missing));
         };
         let v = self.tables().vinode(found.ino).ok()?;
         let seen_inode = v.lock.begin_optimistic()?;
@@ -147,7 +149,8 @@ impl<S: Storage> Core<S> {
         let ino = self.new_inode()?;
         self.prefetch_inode(Next::Hold, ino);
         let kind = node.kind.file_kind();
-        let made = self.change(&[dir, ino], || {
+        let is_present = || self.check_names(&[dir]);
+        let made = self.change_if(&[dir, ino], is_present, || {
             let d = self.live_dir(dir)?;
             S::LIMITS.check_name(name)?;
             if let NewKind::Symlink(target) = node.kind {
@@ -245,7 +248,7 @@ impl<S: Storage> Core<S> {
 
     /// Chooses a generation for the next life of an inode. It differs from the one in the record,
     /// which may belong to a creation that a crash cut off.
-    fn next_generation(&self, v: &VInode) -> u32 {
+    pub(crate) fn next_generation(&self, v: &VInode) -> u32 {
         let [first, second] = self.generations(v);
         match first.wrapping_add(1) {
             next if next == second => next.wrapping_add(1),
@@ -274,7 +277,8 @@ impl<S: Storage> Core<S> {
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let inos = [ino, dir];
         let inos = if ino == dir { &inos[..1] } else { &inos[..] };
-        self.change(inos, || {
+        let is_present = || self.check_names(&[dir]);
+        self.change_if(inos, is_present, || {
             let v = self.live(ino)?;
             let d = self.live_dir(dir)?;
             if v.kind() == FileKind::Dir {
@@ -338,11 +342,16 @@ impl<S: Storage> Core<S> {
         self.check_writable()?;
         loop {
             let resolved = self.resolve(dir, name)?;
-            let Found { ino, pos } = resolved.found.ok_or(Errno::NOENT)?;
+            let missing = || self.tables().vinode(dir).map_or(Errno::STALE, |d| self.missing(d));
+            let Found { ino, pos } = resolved.found.ok_or_else(missing)?;
             // Prefetches the lines that clearing the entry and giving the blocks back will read.
             self.medium().prefetch(self.tables().entry_at(pos), (BLOCK - pos.off()).min(2 * LINE));
             self.prefetch_reap(self.tables().vinode(ino)?);
-            let removed = self.change(&[dir, ino], || {
+            let is_present = || {
+                self.check_names(&[dir])?;
+                self.check_removable(ino)
+            };
+            let removed = self.change_if(&[dir, ino], is_present, || {
                 let d = self.live_dir(dir)?;
                 let Some(found) = self.resolve_again(dir, name, &resolved)?.flatten() else {
                     return Ok(false);
@@ -432,9 +441,7 @@ impl<S: Storage> Core<S> {
     ) -> Result<()> {
         let _lock = self.tables().lock_shared(dir)?;
         let d = self.live_dir(dir)?;
-        if d.state.load(Relaxed) & REMOVED != 0 {
-            return Err(Errno::NOENT);
-        }
+        self.open_dir(dir)?;
         self.touch_accessed(d);
         let dots: [(Ino, &[u8]); 2] = [(dir, b"."), (self.parent(dir, d), b"..")];
         for (i, (ino, name)) in dots.into_iter().enumerate().skip(cookie.min(2) as usize) {

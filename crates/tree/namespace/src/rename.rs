@@ -67,7 +67,8 @@ impl<S: Storage> Core<S> {
         let _topology = (from.0 != to.0).then(|| self.tables().lock_topology()).transpose()?;
         loop {
             let source = self.resolve(from.0, from.1)?;
-            let Found { ino, pos } = source.found.ok_or(Errno::NOENT)?;
+            let missing = || self.tables().vinode(from.0).map_or(Errno::STALE, |d| self.missing(d));
+            let Found { ino, pos } = source.found.ok_or_else(missing)?;
             let target = self.resolve(to.0, to.1)?;
             let mut inos: SmallVec<[Ino; 5]> = SmallVec::from_slice(&[from.0, to.0, ino]);
             if let Some(target) = target.found {
@@ -76,7 +77,17 @@ impl<S: Storage> Core<S> {
             if let Some(whiteout) = &whiteout {
                 inos.push(whiteout.ino);
             }
-            let done = self.change(&inos, || {
+            let is_present = || {
+                self.check_names(&[from.0, to.0])?;
+                let replaced = target.found.filter(|target| target.ino != ino);
+                match replaced {
+                    Some(target) if !flags.contains(RenameFlags::EXCHANGE) => {
+                        self.check_removable(target.ino)
+                    }
+                    _ => Ok(()),
+                }
+            };
+            let done = self.change_if(&inos, is_present, || {
                 let now = self.resolve_again(from.0, from.1, &source)?.flatten();
                 let (Some(source), Some(target)) = (now, self.resolve_again(to.0, to.1, &target)?)
                 else {

@@ -236,7 +236,7 @@ impl<S: Storage> Core<S> {
         let mode = self.load(v, Word::Mode) as u32;
         let kind = FileKind::from_mode(mode).expect("the caller checked the mode");
         let may_be_capable = if self.load(v, Word::Xattr) == 0 { 0 } else { MAY_BE_CAPABLE };
-        v.begin(kind, flags | may_be_capable);
+        v.begin(kind, flags | may_be_capable | self.residence_flags(v, kind));
         let size = self.load(v, Word::Size);
         if size > S::LIMITS.file_size || kind == FileKind::Dir && !size.is_multiple_of(BLOCK) {
             scan.problem(object, format!("its size {size} is impossible"), None);

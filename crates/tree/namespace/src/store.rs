@@ -4,11 +4,11 @@
 use crate::derived::REMOVED;
 use crate::layout::*;
 use crate::scan::Scan;
-use crate::tables::{Tables, VInode};
+use crate::tables::{NAMES_ABSENT, Tables, VInode};
 use crate::xattr::Attributes;
 use pmem::{LINE, Medium, Pm, PmOff};
 use std::sync::atomic::Ordering::*;
-use vfs::{Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
+use vfs::{ABSENT, Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Times that a change of content sets.
@@ -52,6 +52,27 @@ pub trait Storage: Sized + Send + Sync {
 
     /// Returns the time.
     fn now(&self) -> Timestamp;
+
+    /// Returns whether the pool has a backing store ([`vfs::Backed`]).
+    #[inline]
+    fn is_backed(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a file has content that is not marked clean.
+    fn has_dirty_content(&self, _v: &VInode) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns the root word of a file of this size whose content only the backing store has.
+    fn absent_root(&self, _size: u64) -> u64 {
+        0
+    }
+
+    /// Fails with [`ABSENT`] if a file needs absent content in order to get this size.
+    fn check_resize(&self, _v: &VInode, _size: u64) -> Result<()> {
+        Ok(())
+    }
 
     // --- space ----------------------------------------------------------------------------------
 
@@ -251,7 +272,11 @@ pub trait Storage: Sized + Send + Sync {
     /// Returns a live directory in which names may be created.
     fn open_dir(&self, ino: Ino) -> Result<&VInode> {
         let v = self.live_dir(ino)?;
-        if v.state.load(Relaxed) & REMOVED != 0 { Err(Errno::NOENT) } else { Ok(v) }
+        match v.state.load(Relaxed) & (REMOVED | NAMES_ABSENT) {
+            0 => Ok(v),
+            state if state & REMOVED != 0 => Err(Errno::NOENT),
+            _ => Err(ABSENT),
+        }
     }
 
     /// Returns a word of an inode.
@@ -277,6 +302,10 @@ pub trait Storage: Sized + Send + Sync {
     #[inline]
     fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         attr_of::<RECORD, Self>(self, ino, v, attr);
+        if self.is_backed() {
+            let absent = (self.load(v, Word::State) >> 32) as u32;
+            attr.nlink = v.nlink_with(absent);
+        }
     }
 
     /// As [`attr_into`](Self::attr_into), without `btime`: all other attributes of files are in the
@@ -285,6 +314,7 @@ pub trait Storage: Sized + Send + Sync {
     fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         match v.kind() {
             FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
+            _ if self.is_backed() => self.attr_into(ino, v, attr),
             _ => attr_of::<{ LINE as usize }, Self>(self, ino, v, attr),
         }
     }
@@ -359,12 +389,21 @@ pub trait Storage: Sized + Send + Sync {
         let at = v.at();
         let bytes = record.as_bytes();
         self.medium().write(at, &bytes[..Word::Mode as usize]);
+        if self.is_backed() {
+            self.medium().write(self.word_at(v, Word::State), &bytes[Word::State as usize..]);
+        }
         for word in [Word::Mode, Word::Btime, Word::Rdev] {
             let value = &bytes[word as usize..][..8];
             let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
             self.medium().store_u64(at + word as u64, value);
         }
         self.medium().flush(at, RECORD as u64);
+    }
+
+    /// The error of a name that is not found in a directory.
+    #[inline]
+    fn missing(&self, d: &VInode) -> Errno {
+        if d.state.load(Relaxed) & NAMES_ABSENT != 0 { ABSENT } else { Errno::NOENT }
     }
 
     /// Adds a reference for the caller.
@@ -417,6 +456,15 @@ pub fn report(ino: Ino, e: Errno) -> Errno {
 }
 
 impl VInode {
+    /// Returns the number of links that `stat` reports if this many are absent. Of a directory
+    /// whose names are absent, those are all of its subdirectories.
+    fn nlink_with(&self, absent: u32) -> u32 {
+        match self.state.load(Relaxed) & (NAMES_ABSENT | REMOVED) {
+            NAMES_ABSENT => absent.saturating_add(2),
+            _ => self.nlink().saturating_add(absent),
+        }
+    }
+
     /// Returns the attributes of an inode with this record in PM.
     #[inline(always)]
     pub fn attr(&self, ino: Ino, record: &InodeRecord) -> Attr {

@@ -1,7 +1,7 @@
 //! The superblock, the first block of every pool: a description of the pool, and the place of its
 //! inodes.
 
-use crate::layout::{BLOCK, BlockNo, InodeRecord};
+use crate::layout::{BLOCK, BlockNo, InodeRecord, STATE_NAMES_ABSENT};
 use pmem::{Fenced, Medium, Pm, PmOff};
 use pool::{Error, FormatOptions, LABEL_MAX, PoolInfo};
 use std::mem::offset_of;
@@ -69,6 +69,8 @@ pub struct Format {
     pub version: u32,
     /// The oldest version that can be opened.
     pub oldest: u32,
+    /// The version of pools with a backing store, if the engine has those.
+    pub backed: Option<u32>,
     /// The first version whose superblocks have the word at [`POOL_USAGE`].
     pub usage_since: Option<u32>,
     /// Smallest and largest region, in bytes.
@@ -124,7 +126,9 @@ impl Format {
         if sb.magic != self.magic {
             return none(&format!("it does not start with {}", self.magic.escape_ascii()));
         }
-        let is_known = (self.oldest..=self.version).contains(&sb.version.get());
+        let version = sb.version.get();
+        let is_known =
+            (self.oldest..=self.version).contains(&version) || self.backed == Some(version);
         if !is_known || u64::from(sb.block_bytes.get()) != BLOCK {
             return unusable(&format!(
                 "its format has version {} and blocks of {} bytes, this program knows version {} and {BLOCK}; copy \
@@ -190,6 +194,14 @@ impl Format {
         if options.label.len() > LABEL_MAX {
             return Err(Error::Unformattable(format!("a label has at most {LABEL_MAX} bytes")));
         }
+        let version = match (options.is_backed, self.backed) {
+            (false, _) => self.version,
+            (true, Some(backed)) => backed,
+            (true, None) => {
+                let what = format!("a pool of {} has no backing store", self.layout);
+                return Err(Error::Unformattable(what));
+            }
+        };
         let _ = medium.publish(0, 0, Fenced::not_needed("without a magic there is no pool"));
 
         let now = Timestamp::now().0;
@@ -197,6 +209,9 @@ impl Format {
         root.mode.set(vfs::FileKind::Dir.mode_bits() | 0o755);
         root.uid.set(options.owner.0);
         root.gid.set(options.owner.1);
+        if options.is_backed {
+            root.state.set(STATE_NAMES_ABSENT);
+        }
         medium.zero_nt(0, inodes.at(BLOCK).get());
         // The following stores go to the same lines through the cache.
         let _ = medium.fence();
@@ -205,7 +220,7 @@ impl Format {
         medium.flush(root_at, size_of::<InodeRecord>() as u64);
 
         let mut sb = Superblock::new_zeroed();
-        sb.version.set(self.version);
+        sb.version.set(version);
         sb.block_bytes.set(BLOCK as u32);
         sb.blocks.set(blocks);
         sb.created_ns.set(now as u64);

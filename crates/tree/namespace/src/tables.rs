@@ -37,6 +37,11 @@ const _: () = assert!(size_of::<VInode>() == 64, "one line an inode");
 /// State bit of an inode: it may have `security.capability`, so that changes of content have to
 /// check.
 pub const MAY_BE_CAPABLE: u32 = crate::derived::ENGINE_BITS;
+/// State bit of an inode: it is marked clean ([`crate::layout::STATE_CLEAN`]).
+pub const CLEAN: u32 = 1 << 16;
+/// State bit of a directory: its entries are not all in the pool
+/// ([`crate::layout::STATE_NAMES_ABSENT`]).
+pub const NAMES_ABSENT: u32 = 1 << 17;
 
 impl Deref for VInode {
     type Target = InodeState;

@@ -15,6 +15,8 @@ pub struct FormatOptions {
     pub label: String,
     /// User and group that the root directory belongs to.
     pub owner: (u32, u32),
+    /// Whether the pool gets a backing store. Only a program that knows such pools can open it.
+    pub is_backed: bool,
 }
 
 /// Options of a mount.

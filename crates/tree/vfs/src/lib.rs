@@ -32,6 +32,7 @@
 
 pub mod access;
 pub mod acl;
+mod backed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod delegations;
@@ -47,6 +48,7 @@ pub mod script;
 pub mod tree;
 mod types;
 
+pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence};
 pub use delegations::Delegations;
 pub use limits::{Limits, XATTR_NAME_MAX};
 pub use mappings::Mappings;

@@ -9,4 +9,5 @@ mod crash;
 mod delegate;
 mod faults;
 mod full;
+mod loading;
 mod recovery;

@@ -1,5 +1,6 @@
 //! The integration tests of `bpfs`, in one binary: nextest runs each test in a process of its own.
 
+mod backed;
 mod common;
 mod cost;
 mod example;

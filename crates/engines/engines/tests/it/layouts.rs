@@ -20,7 +20,7 @@ fn a_pool_is_opened_by_the_engine_that_it_is_laid_out_for() {
         assert_eq!(Layout::named(layout.name()), Some(layout));
         let path = dir.path().join(layout.name());
         let region = Region::create(&path, BYTES).unwrap();
-        let options = FormatOptions { label: "one".into(), owner: (7, 8) };
+        let options = FormatOptions { label: "one".into(), owner: (7, 8), ..Default::default() };
         let made = layout.format(&region, &options).unwrap();
         assert_eq!((made.layout, &*made.label), (layout.name(), "one"));
         assert_eq!(Layout::of(&region), Some(layout));

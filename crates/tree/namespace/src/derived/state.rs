@@ -252,6 +252,15 @@ impl<V: Inode> State<V> {
         Some(self.kept(Kept::Derivations).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
+    /// Returns the [version](Self::version) that an inode will have when the caller, which holds its
+    /// lock exclusively, gives the lock back; `None` if another writer had the lock since `version`.
+    pub fn version_after(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
+        let (derivations, of_lock) = (version >> 32, version as u32);
+        let is_first = self.vinode(ino)?.lock.is_first_since_version(of_lock)
+            && derivations == self.kept(Kept::Derivations).load(Relaxed) & u64::from(u32::MAX);
+        Ok(is_first.then(|| derivations << 32 | u64::from(of_lock.wrapping_add(2))))
+    }
+
     /// Returns the number of changes of the mount.
     #[inline]
     pub(crate) fn mount_changes(&self) -> &AtomicU64 {

@@ -1,0 +1,439 @@
+//! Content of files in a pool with a backing store ([`vfs::Backed`]): loaded, marked clean, and
+//! evicted.
+//!
+//! - backed-F1: an absent pointer means the same as a block of absent pointers, as far as those lie
+//!   before the end of the file. So one word expands an absent subtree, or makes a subtree absent.
+//! - backed-F2: no pointer behind the end of a file is absent, and the end moves only if no absent
+//!   subtree reaches across it. Otherwise a longer file would have absent content there.
+//! - backed-F3: a block that is marked clean does not change in place: the mark goes durably before.
+//!   A new pointer has no mark.
+//! - backed-F4: a block of data is used again only after the pointer without it is durable.
+//!
+//! | call | prepared | stored | fences |
+//! |---|---|---|---:|
+//! | load | the blocks | their pointers, marked clean | 2 |
+//! | expand an absent subtree | a block of absent pointers | its pointer | 2 |
+//! | mark clean | – | the pointers | 1 |
+//! | take a mark off | – | the pointer | 1 |
+//! | evict | – | the pointers, or that of the subtree which is absent then | 1 |
+
+use crate::blocks::KEEP;
+use crate::crawler::Node;
+use crate::extent::FileExtent as _;
+use crate::fs::Files;
+use crate::layout::*;
+use crate::store::Store;
+use namespace::{Storage as _, VInode};
+use pmem::{Fenced, Medium, PmOff};
+use std::ops::Range;
+use vfs::{ABSENT, Errno, Ino, Result};
+use zerocopy::IntoBytes as _;
+
+/// Pointers to blocks of data that lie together: those of one pointer block, or the root word of a
+/// tree of height 0.
+struct Leaves {
+    /// The place of the first pointer.
+    slot: PmOff,
+    /// The range of the file that they cover.
+    range: Range<u64>,
+}
+
+impl Leaves {
+    /// Returns the place of the pointer to the block with byte `at`.
+    fn slot_of(&self, at: u64) -> PmOff {
+        self.slot + (at - self.range.start) / BLOCK * 8
+    }
+
+    /// Returns the start of each block that begins in `range`, as far as there are pointers here.
+    fn blocks(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + use<> {
+        let (start, end) = (range.start.max(self.range.start), range.end.min(self.range.end));
+        (start.next_multiple_of(BLOCK)..end).step_by(BLOCK as usize)
+    }
+}
+
+/// The pointers that lead to a byte of a file, or to nothing there.
+enum Place {
+    Leaves(Leaves),
+    /// An absent subtree, with children: the place of its pointer, its height, and its range.
+    Absent(PmOff, u8, Range<u64>),
+    /// A hole up to this byte.
+    Hole(u64),
+}
+
+impl<M: Medium> Store<M> {
+    /// Finds the pointers for a byte of a file.
+    fn place_of(&self, v: &VInode, at: u64) -> Result<Place> {
+        let mut slot = self.word_at(v, Word::Root);
+        let (mut pointer, mut height) = split_root(self.medium.load_u64(slot));
+        if height > HEIGHT_MAX {
+            return Err(Errno::UCLEAN);
+        }
+        let mut base = 0;
+        if at >= span(height) {
+            return Ok(Place::Hole(u64::MAX));
+        }
+        loop {
+            let range = base..base + span(height);
+            if height == 0 {
+                return Ok(Place::Leaves(Leaves { slot, range }));
+            }
+            if pointer.is_absent() {
+                return Ok(Place::Absent(slot, height, range));
+            }
+            let Some(block) = self.check_block(pointer)? else { return Ok(Place::Hole(range.end)) };
+            height -= 1;
+            if height == 0 {
+                return Ok(Place::Leaves(Leaves { slot: block.at(0), range }));
+            }
+            let i = at / span(height) % FANOUT;
+            (slot, base) = (block.at(i * 8), base + i * span(height));
+            pointer = Pointer::read(self.medium.load_u64(slot));
+        }
+    }
+
+    /// Loads the pointer to a block of data, or the root word of a tree of height 0.
+    fn load_leaf(&self, slot: PmOff) -> Pointer {
+        Pointer::read(self.medium.load_u64(slot))
+    }
+
+    /// Returns the first range of blocks at or after `from` whose pointers are `wanted`.
+    fn find_blocks(
+        &self,
+        v: &VInode,
+        from: u64,
+        is_wanted: impl Fn(Pointer) -> bool,
+    ) -> Result<Option<Range<u64>>> {
+        let size = self.load(v, Word::Size);
+        let mut at = from - from % BLOCK;
+        let mut found: Option<Range<u64>> = None;
+        while at < size {
+            let (is_same, end) = match self.place_of(v, at)? {
+                Place::Absent(_, _, range) => (is_wanted(Pointer::ABSENT), range.end),
+                Place::Hole(end) => (is_wanted(Pointer::NULL), end),
+                Place::Leaves(leaves) => {
+                    let slots = leaves.blocks(&(at..size)).map(|at| leaves.slot_of(at));
+                    let is_first = is_wanted(self.load_leaf(leaves.slot_of(at)));
+                    let is_same = |slot: &PmOff| is_wanted(self.load_leaf(*slot)) == is_first;
+                    (is_first, at + slots.take_while(is_same).count() as u64 * BLOCK)
+                }
+            };
+            match (&mut found, is_same) {
+                (Some(range), true) => range.end = end,
+                (Some(_), false) => break,
+                (None, true) => found = Some(at..end),
+                (None, false) => {}
+            }
+            at = end;
+        }
+        Ok(found.map(|range| range.start..range.end.min(size)))
+    }
+
+    /// Returns the first range at or after `from` whose blocks are in the pool without a mark.
+    pub fn dirty_blocks(&self, v: &VInode, from: u64) -> Result<Option<Range<u64>>> {
+        self.find_blocks(v, from, Pointer::is_dirty)
+    }
+
+    /// Fails with [`ABSENT`] if `range` of a file, as far as it lies before the end, is not all in
+    /// the pool; if the range reaches across the end, also as [`check_end`](Self::check_end) does.
+    fn check_range(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
+        let size = self.load(v, Word::Size);
+        let inside = range.start..range.end.min(size);
+        if !inside.is_empty() {
+            self.visit(Node::top(self.root(v)?), &inside, &mut |_, _| Ok(true))?;
+        }
+        if range.end > size { self.check_end(v, size) } else { Ok(()) }
+    }
+
+    /// Fails with [`ABSENT`] if the end of a file may not move to `end`, or from there (backed-F2),
+    /// or if the bytes behind it in its block cannot be stored.
+    pub fn check_end(&self, v: &VInode, end: u64) -> Result<()> {
+        if end == 0 {
+            return Ok(());
+        }
+        let root = self.root(v)?;
+        match self.place_of(v, end - 1)? {
+            Place::Absent(_, _, range) if range.end > end => Err(ABSENT),
+            Place::Leaves(_) if !end.is_multiple_of(BLOCK) => self.find_block(root, end).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the mark off the block with byte `at`, which is about to change in place (backed-F3).
+    /// Durable on return.
+    pub fn unmark_block(&self, v: &VInode, root: Root, at: u64) -> Result<()> {
+        if !self.is_backed() {
+            return Ok(());
+        }
+        let slot = self.find_slot(root, self.word_at(v, Word::Root), at)?;
+        let Some((slot, Some(_))) = slot else { return Ok(()) };
+        let word = self.medium.load_u64(slot);
+        if word & Pointer::CLEAN != 0 {
+            let ready = Fenced::not_needed("the block stays");
+            let _ = self.medium.publish(slot, word & !Pointer::CLEAN, ready);
+        }
+        Ok(())
+    }
+
+    /// Replaces an absent subtree by a block of absent pointers (backed-F1).
+    fn expand(&self, v: &VInode, (slot, height, base): (PmOff, u8, u64), size: u64) -> Result<()> {
+        let below = span(height - 1);
+        let mut pointers = [Pointer::NULL; FANOUT as usize];
+        let count = (size - base).div_ceil(below).min(FANOUT);
+        pointers[..count as usize].fill(Pointer::ABSENT);
+        self.v.transact(1, KEEP, |txn| {
+            let block = txn.take_pointers();
+            self.medium.write_nt(block.at(0), pointers.as_bytes());
+            let is_root = slot == self.word_at(v, Word::Root);
+            let tag = if is_root { u64::from(height) } else { 0 };
+            self.commit(slot, Pointer::to(block).word() | tag);
+            v.add_blocks(1);
+            Ok::<(), Errno>(())
+        })
+    }
+
+    /// Stores the content that begins at `offset` where pointers are absent; returns the number of
+    /// bytes.
+    fn load_leaves(&self, v: &VInode, leaves: &Leaves, offset: u64, data: &[u8]) -> Result<u64> {
+        let end = offset + data.len() as u64;
+        let is_absent = |at: &u64| self.load_leaf(leaves.slot_of(*at)).is_absent();
+        let absent: Vec<u64> = leaves.blocks(&(offset..end)).filter(is_absent).collect();
+        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return Ok(0) };
+        let slots = leaves.slot_of(*first)..leaves.slot_of(*last) + 8;
+        self.v.transact(absent.len() as u64, KEEP, |txn| {
+            for at in &absent {
+                let from = (at - offset) as usize;
+                let bytes = &data[from..data.len().min(from + BLOCK as usize)];
+                self.write_last(txn.take().at(0), bytes);
+            }
+            // crawler-T1.
+            let ready = self.medium.fence();
+            for (i, at) in (0..).zip(&absent) {
+                let pointer = Pointer::clean(txn.taken(i));
+                let slot = leaves.slot_of(*at);
+                self.medium.publish_word(slot, pointer.word(), ready.for_another());
+            }
+            self.medium.flush(slots.start, slots.end - slots.start);
+            let _ = self.medium.fence();
+            v.add_blocks(txn.delta());
+            Ok::<(), Errno>(())
+        })?;
+        Ok(absent.iter().map(|at| BLOCK.min(end - at)).sum())
+    }
+
+    /// Makes the blocks of a subtree absent that lie in `range` and are marked clean; durable after
+    /// the next fence. Adds the blocks that become free to `freed`. Returns whether the whole
+    /// subtree is absent then, as far as it lies before the end: so its own pointer has to be, and
+    /// no pointer in it is stored.
+    fn evict_subtree(
+        &self,
+        node: Node,
+        (range, size): (&Range<u64>, u64),
+        freed: &mut Vec<BlockNo>,
+    ) -> Result<bool> {
+        let below = span(node.height - 1);
+        let block = node.block.ok_or(Errno::UCLEAN)?;
+        let mut evicted = Vec::new();
+        let mut is_whole = true;
+        for (i, pointer) in (0..).zip(self.load_pointers(node.block)) {
+            let base = node.base + i * below;
+            if base >= size {
+                break;
+            }
+            let is_inside = base < range.end && base + below > range.start;
+            let child = self.block_if_present(pointer)?.filter(|_| is_inside);
+            let is_evicted = match child {
+                None => false,
+                // Both ends of the range are between blocks, or behind the file.
+                Some(_) if node.height == 1 => pointer.is_clean(),
+                _ => self.evict_subtree(node.child(i, child), (range, size), freed)?,
+            };
+            if is_evicted {
+                evicted.push(block.at(i * 8));
+                freed.extend(child);
+            }
+            is_whole &= is_evicted || pointer.is_absent();
+        }
+        if let (Some(first), Some(last), false) = (evicted.first(), evicted.last(), is_whole) {
+            for slot in &evicted {
+                self.medium.store_u64(*slot, Pointer::ABSENT.word());
+            }
+            self.medium.flush(*first, *last + 8 - *first);
+        }
+        Ok(is_whole)
+    }
+
+    /// As [`evict_subtree`](Self::evict_subtree), for a whole tree.
+    fn evict_tree(&self, v: &VInode, range: &Range<u64>, freed: &mut Vec<BlockNo>) -> Result<()> {
+        let (at, size) = (self.word_at(v, Word::Root), self.load(v, Word::Size));
+        let word = self.medium.load_u64(at);
+        let root = self.root_if_present(word)?;
+        let Some(top) = root.block() else { return Ok(()) };
+        let is_evicted = match root.height() {
+            0 => word & Pointer::CLEAN != 0 && range.contains(&0),
+            _ => self.evict_subtree(Node::top(root), (range, size), freed)?,
+        };
+        if is_evicted {
+            freed.push(top);
+            self.medium.store_u64(at, Pointer::ABSENT.word() | u64::from(root.height()));
+            self.medium.flush(at, 8);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Medium> Files<M> {
+    fn check_backed(&self) -> Result<()> {
+        if self.is_backed() { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// Checks the content that a change of a file needs, before the change (backed-K1); `needed`
+    /// returns the range for the file's size. Leaves other errors to the change.
+    pub fn check_present(&self, ino: Ino, needed: impl FnOnce(u64) -> Range<u64>) -> Result<()> {
+        let Ok(v) = self.live_file(ino) else { return Ok(()) };
+        self.check_range(v, &needed(self.load(v, Word::Size)))
+    }
+
+    /// Returns the part of a range that consists of whole blocks; the last block of a file is whole
+    /// if the range reaches its end.
+    fn whole_blocks(&self, v: &VInode, range: &Range<u64>) -> Range<u64> {
+        let size = self.load(v, Word::Size);
+        let end = if range.end >= size { size } else { range.end - range.end % BLOCK };
+        range.start.next_multiple_of(BLOCK)..end
+    }
+
+    /// Implements [`vfs::Backed::absent_range`].
+    pub fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
+        let _lock = self.v.lock_shared(ino)?;
+        self.find_blocks(self.live_file(ino)?, from, Pointer::is_absent)
+    }
+
+    /// Implements [`vfs::Backed::dirty_range`].
+    pub fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
+        let _lock = self.v.lock_shared(ino)?;
+        self.dirty_blocks(self.live_file(ino)?, from)
+    }
+
+    /// Implements [`vfs::Backed::load_content`].
+    pub fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live_file(ino)?;
+        let size = self.load(v, Word::Size);
+        if !offset.is_multiple_of(BLOCK) {
+            return Err(Errno::INVAL);
+        }
+        let end = self.whole_blocks(v, &(offset..offset.saturating_add(data.len() as u64))).end;
+        let data = &data[..end.saturating_sub(offset) as usize];
+        let (mut at, mut loaded) = (offset, 0);
+        while at < end {
+            match self.place_of(v, at)? {
+                Place::Hole(next) => at = next,
+                Place::Absent(slot, height, range) => {
+                    self.expand(v, (slot, height, range.start), size)?;
+                }
+                Place::Leaves(leaves) => {
+                    at = leaves.range.end;
+                    loaded += self.load_leaves(v, &leaves, offset, data)?;
+                }
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Implements [`vfs::Backed::clean_content`].
+    pub fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live_file(ino)?;
+        let Some(next) = self.v.version_after(ino, version)? else { return Ok(None) };
+        let range = self.whole_blocks(v, &range);
+        let mut at = range.start;
+        while at < range.end {
+            match self.place_of(v, at)? {
+                Place::Hole(end) => at = end,
+                Place::Absent(_, _, range) => at = range.end,
+                Place::Leaves(leaves) => {
+                    let mark =
+                        |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
+                    self.change_leaves(&leaves, &(at..range.end), mark);
+                    at = leaves.range.end;
+                }
+            }
+        }
+        let _ = self.medium.fence();
+        Ok(Some(next))
+    }
+
+    /// Implements [`vfs::Backed::load_hole`].
+    pub fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live_file(ino)?;
+        let (size, range) = (self.load(v, Word::Size), self.whole_blocks(v, &range));
+        let root_at = self.word_at(v, Word::Root);
+        let mut at = range.start;
+        while at < range.end {
+            match self.place_of(v, at)? {
+                Place::Hole(end) => at = end,
+                // No order: the backing store has a hole there.
+                Place::Absent(slot, height, absent)
+                    if range.start <= absent.start && absent.end.min(size) <= range.end =>
+                {
+                    let tag = if slot == root_at { u64::from(height) } else { 0 };
+                    self.medium.store_u64(slot, Pointer::NULL.word() | tag);
+                    self.medium.flush(slot, 8);
+                    at = absent.end;
+                }
+                Place::Absent(slot, height, absent) => {
+                    self.expand(v, (slot, height, absent.start), size)?;
+                }
+                Place::Leaves(leaves) => {
+                    let hole = |word| Pointer::read(word).is_absent().then_some(0);
+                    self.change_leaves(&leaves, &(at..range.end), hole);
+                    at = leaves.range.end;
+                }
+            }
+        }
+        let _ = self.medium.fence();
+        Ok(())
+    }
+
+    /// Stores the pointers that `new` returns for those that lie in `range`; durable after the next
+    /// fence.
+    fn change_leaves(&self, leaves: &Leaves, range: &Range<u64>, new: impl Fn(u64) -> Option<u64>) {
+        let mut stored: Option<Range<PmOff>> = None;
+        for slot in leaves.blocks(range).map(|at| leaves.slot_of(at)) {
+            if let Some(word) = new(self.medium.load_u64(slot)) {
+                self.medium.store_u64(slot, word);
+                stored = Some(stored.map_or(slot, |stored| stored.start)..slot + 8);
+            }
+        }
+        if let Some(stored) = stored {
+            self.medium.flush(stored.start, stored.end - stored.start);
+        }
+    }
+
+    /// Implements [`vfs::Backed::evict_content`].
+    pub fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live_file(ino)?;
+        let range = self.whole_blocks(v, &range);
+        // extent-U2.
+        v.cut_extent(&range);
+        let mut freed = Vec::new();
+        // A damaged tree keeps its blocks.
+        self.evict_tree(v, &range, &mut freed)?;
+        // backed-F4.
+        let _ = self.medium.fence();
+        v.add_blocks(-(freed.len() as i64));
+        self.v.release(&freed);
+        Ok(freed.len() as u64 * BLOCK)
+    }
+}

@@ -1,0 +1,329 @@
+//! Names and inodes of a pool with a backing store ([`vfs::Backed`]): loaded, marked clean, and
+//! evicted.
+//!
+//! - backed-B1: a record is marked clean in PM only while the derived state has [`CLEAN`]. The mark
+//!   goes durably before an inode changes, and comes last.
+//! - backed-B2: the entries of a directory whose names are absent are right, but others may be
+//!   missing. So every call that changes names, or lists them, needs all of them.
+//! - backed-B3: the identity in a record is whole, or its length is 0: it changes within one line,
+//!   where stores persist in program order.
+//! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
+//!   the file would go, and its content would be missing under those names.
+
+use crate::fs::Core;
+use crate::index::Found;
+use crate::layout::*;
+use crate::store::Storage;
+use crate::tables::{CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
+use crate::xattr::Attributes;
+use pmem::Fenced;
+use std::sync::atomic::Ordering::Relaxed;
+use vfs::{ABSENT, Attr, Errno, FileKind, IDENTITY_MAX, Ino, LoadedObject, Residence, Result};
+
+/// The shift of the absent links in the word of the state.
+const LINKS_SHIFT: u32 = 32;
+
+impl<S: Storage> Core<S> {
+    /// Takes the marks off clean inodes before they change. The caller holds their locks
+    /// exclusively (backed-B1).
+    pub fn mark_dirty(&self, inos: &[Ino]) {
+        let mut has_marks = false;
+        for v in inos.iter().filter_map(|ino| self.live(*ino).ok()) {
+            if v.state.load(Relaxed) & CLEAN != 0 {
+                self.store_state(v, CLEAN, 0, self.absent_links(v));
+                has_marks = true;
+            }
+        }
+        if has_marks {
+            let _ = self.medium().fence();
+        }
+    }
+
+    /// Fails with [`ABSENT`] if one of these directories has absent names (backed-B2).
+    pub(crate) fn check_names(&self, dirs: &[Ino]) -> Result<()> {
+        let is_absent = |dir: &Ino| {
+            self.live_dir(*dir).is_ok_and(|d| d.state.load(Relaxed) & NAMES_ABSENT != 0)
+        };
+        if dirs.iter().any(is_absent) { Err(ABSENT) } else { Ok(()) }
+    }
+
+    /// Fails with [`ABSENT`] if a name of this inode cannot be removed before more is loaded: the
+    /// names in a directory that seems empty, or the other names of a file (backed-B4).
+    pub(crate) fn check_removable(&self, ino: Ino) -> Result<()> {
+        let Ok(v) = self.live(ino) else { return Ok(()) };
+        match v.kind() {
+            FileKind::Dir if v.entries.load(Relaxed) == 0 => self.check_names(&[ino]),
+            FileKind::Dir => Ok(()),
+            _ if v.links.load(Relaxed) == 1 && self.absent_links(v) > 0 => Err(ABSENT),
+            _ => Ok(()),
+        }
+    }
+
+    fn absent_links(&self, v: &VInode) -> u32 {
+        (self.load(v, Word::State) >> LINKS_SHIFT) as u32
+    }
+
+    /// Stores the state of an inode, in PM and derived; durable after the next fence.
+    fn store_state(&self, v: &VInode, off: u32, on: u32, links: u32) {
+        let now = v.state.load(Relaxed) & !off | on;
+        let bit = |flag: u32, stored: u32| if now & flag != 0 { u64::from(stored) } else { 0 };
+        let at = self.word_at(v, Word::State);
+        let state = bit(CLEAN, STATE_CLEAN) | bit(NAMES_ABSENT, STATE_NAMES_ABSENT);
+        let word = u64::from(links) << LINKS_SHIFT | state;
+        self.medium().publish_word(at, word, Fenced::not_needed("the caller fences"));
+        self.medium().flush(at, 8);
+        v.state.fetch_and(!off, Relaxed);
+        v.state.fetch_or(on, Relaxed);
+    }
+
+    /// Returns the flags of an inode that its record contains.
+    pub(crate) fn residence_flags(&self, v: &VInode, kind: FileKind) -> u32 {
+        if !self.is_backed() {
+            return 0;
+        }
+        let state = self.load(v, Word::State) as u32;
+        let clean = if state & STATE_CLEAN != 0 { CLEAN } else { 0 };
+        let is_absent = kind == FileKind::Dir && state & STATE_NAMES_ABSENT != 0;
+        clean | if is_absent { NAMES_ABSENT } else { 0 }
+    }
+
+    fn check_backed(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.is_backed() { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// Implements [`vfs::Backed::residence`].
+    pub fn residence(&self, ino: Ino) -> Result<Residence> {
+        if !self.is_backed() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let _lock = self.tables().lock_shared(ino)?;
+        let v = self.live(ino)?;
+        let mut bytes = [0; IDENTITY];
+        self.medium().read(self.word_at(v, Word::Identity), &mut bytes);
+        let identity = bytes.get(1..=usize::from(bytes[0])).ok_or(Errno::UCLEAN)?;
+        let state = v.state.load(Relaxed);
+        Ok(Residence {
+            is_clean: state & CLEAN != 0,
+            are_names_absent: state & NAMES_ABSENT != 0,
+            absent_links: if v.kind() == FileKind::Dir { 0 } else { self.absent_links(v) },
+            identity: identity.to_vec(),
+        })
+    }
+
+    /// Returns a directory whose names are absent, and which has no such name yet.
+    fn dir_to_load(&self, dir: Ino, name: &[u8]) -> Result<&VInode> {
+        let d = self.live_dir(dir)?;
+        S::LIMITS.check_name(name)?;
+        if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
+            return Err(Errno::INVAL);
+        }
+        if self.find_name(dir, name).is_some() { Err(Errno::EXIST) } else { Ok(d) }
+    }
+
+    /// Implements [`vfs::Backed::load_name`].
+    pub fn load_name(&self, dir: Ino, name: &[u8], object: &LoadedObject<'_>) -> Result<Ino> {
+        self.check_backed()?;
+        if !(1..=IDENTITY_MAX).contains(&object.identity.len()) {
+            return Err(Errno::INVAL);
+        }
+        let ino = self.new_inode()?;
+        let load = || {
+            let _locks = self.tables().lock_for_change(&[dir, ino])?;
+            let d = self.dir_to_load(dir, name)?;
+            let v = self.tables().vinode(ino)?;
+            let kind = object.attr.kind;
+            let mut xattrs = Attributes::default();
+            object.xattrs.iter().for_each(|(name, value)| xattrs.set(name, value.clone()));
+            let may_be_capable = if xattrs.is_empty() { 0 } else { MAY_BE_CAPABLE };
+            let absent = if kind == FileKind::Dir { NAMES_ABSENT } else { 0 };
+            v.begin(kind, CLEAN | absent | may_be_capable);
+            let record = self.loaded_record(v, object);
+            let prepare = || self.make_slot((dir, d), name, (ino, v));
+            let written = self.write_new_inode(v, record, object.target, &xattrs, prepare);
+            let (record, slot) = written.inspect_err(|_| v.end())?;
+            let is_ready = object.target.is_empty() && xattrs.is_empty();
+            let life = Life { ino, generation: record.generation.get() };
+            self.commit_slot(&slot, life, is_ready);
+            self.update_index_after_add(d, &slot)?;
+            if kind == FileKind::Dir {
+                v.parent.store(dir.0 as u32, Relaxed);
+                d.add_links(1);
+            } else {
+                v.links.store(1, Relaxed);
+            }
+            Ok(ino)
+        };
+        load().inspect_err(|_| self.tables().release_inode(ino))
+    }
+
+    /// Returns the record of an inode for an object.
+    fn loaded_record(&self, v: &VInode, object: &LoadedObject<'_>) -> InodeRecord {
+        let Attr { kind, perm, nlink, uid, gid, rdev, size, .. } = object.attr;
+        let mut record = InodeRecord::born(0);
+        record.mtime = (object.attr.mtime.0 as u64).into();
+        record.ctime = (object.attr.ctime.0 as u64).into();
+        record.atime = (object.attr.atime.0 as u64).into();
+        record.btime = (object.attr.btime.0 as u64).into();
+        record.mode = (kind.mode_bits() | perm).into();
+        record.set_generation(self.next_generation(v));
+        (record.uid, record.gid, record.rdev) = (uid.into(), gid.into(), rdev.into());
+        (record.state, record.absent_links) = (STATE_CLEAN.into(), nlink.saturating_sub(1).into());
+        match kind {
+            FileKind::File => {
+                record.size = size.into();
+                record.root = self.absent_root(size).into();
+            }
+            FileKind::Symlink => record.size = (object.target.len() as u64).into(),
+            FileKind::Dir => {
+                record.state = (STATE_CLEAN | STATE_NAMES_ABSENT).into();
+                record.absent_links = nlink.saturating_sub(2).into();
+            }
+            _ => {}
+        }
+        record.identity = stored(object.identity);
+        record
+    }
+
+    /// Implements [`vfs::Backed::load_link`].
+    pub fn load_link(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
+        self.check_backed()?;
+        let _locks = self.tables().lock_for_change(&[ino, dir])?;
+        let v = self.live(ino)?;
+        let d = self.dir_to_load(dir, name)?;
+        if v.kind() == FileKind::Dir {
+            return Err(Errno::PERM);
+        }
+        let life = self.life(ino, v);
+        let slot = self.make_slot((dir, d), name, (ino, v))?;
+        self.commit_slot(&slot, life, true);
+        // A crash before this is durable leaves one absent link too many. `finish_links` corrects
+        // that. One too few would violate backed-B4.
+        self.store_state(v, 0, 0, self.absent_links(v).saturating_sub(1));
+        let _ = self.medium().fence();
+        self.update_index_after_add(d, &slot)?;
+        v.add_links(1);
+        // The reference of `make_slot`.
+        self.tables().drop_refs(self.tables().arena.process()?, ino, v, 1);
+        Ok(())
+    }
+
+    /// Implements [`vfs::Backed::finish_names`].
+    pub fn finish_names(&self, dir: Ino) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[dir])?;
+        let d = self.live_dir(dir)?;
+        if d.state.load(Relaxed) & NAMES_ABSENT != 0 {
+            // Each entry was committed durably before (backed-B2).
+            self.store_state(d, NAMES_ABSENT, 0, 0);
+            let _ = self.medium().fence();
+        }
+        Ok(())
+    }
+
+    /// Implements [`vfs::Backed::finish_links`].
+    pub fn finish_links(&self, ino: Ino) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        if v.kind() != FileKind::Dir && self.absent_links(v) > 0 {
+            self.store_state(v, 0, 0, 0);
+            let _ = self.medium().fence();
+        }
+        Ok(())
+    }
+
+    /// Implements [`vfs::Backed::clean_inode`].
+    pub fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>> {
+        self.check_backed()?;
+        if !(1..=IDENTITY_MAX).contains(&identity.len()) {
+            return Err(Errno::INVAL);
+        }
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        let Some(next) = self.tables().version_after(ino, version)? else { return Ok(None) };
+        let at = self.word_at(v, Word::Identity);
+        let (mut old, new) = ([0; IDENTITY], stored(identity));
+        self.medium().read(at, &mut old);
+        if old != new {
+            self.store_state(v, CLEAN, 0, self.absent_links(v));
+            // backed-B3: the word with the length goes first, and comes last.
+            self.medium().store_u64(at, 0);
+            let word = |i: usize| new[i..i + 8].try_into().map_or(0, u64::from_le_bytes);
+            for i in (0..IDENTITY).step_by(8).rev() {
+                self.medium().store_u64(at + i as u64, word(i));
+            }
+        }
+        // The line of the state is the line of the identity.
+        self.store_state(v, 0, CLEAN, self.absent_links(v));
+        let _ = self.medium().fence();
+        Ok(Some(next))
+    }
+
+    /// Implements [`vfs::Backed::evict_names`].
+    pub fn evict_names(&self, dir: Ino) -> Result<bool> {
+        self.check_backed()?;
+        let mut children = Vec::new();
+        {
+            let _lock = self.tables().lock_shared(dir)?;
+            self.list(self.live_dir(dir)?, 0, &mut |e| {
+                children.push((e.ino, e.name.to_vec()));
+                true
+            })?;
+        }
+        // The list may be out of date under the locks, so everything is checked again.
+        let inos: Vec<Ino> = children.iter().map(|(ino, _)| *ino).chain([dir]).collect();
+        let _locks = self.tables().lock_for_change(&inos)?;
+        let d = self.live_dir(dir)?;
+        let state = d.state.load(Relaxed) & (CLEAN | NAMES_ABSENT);
+        let is_done = state & NAMES_ABSENT != 0 && children.is_empty();
+        let is_listed = d.entries.load(Relaxed) as usize == children.len();
+        if state & CLEAN == 0 || is_done || !is_listed {
+            return Ok(false);
+        }
+        let mut found = Vec::with_capacity(children.len());
+        for (ino, name) in &children {
+            match self.find_name(dir, name).filter(|found| found.ino == *ino) {
+                Some(at) if self.is_evictable(self.live(*ino)?)? => found.push(at),
+                _ => return Ok(false),
+            }
+        }
+        // backed-B2: the flag is durable before an entry goes. A crash before the last one goes
+        // leaves entries, which are right; another call goes on.
+        if state & NAMES_ABSENT == 0 {
+            self.store_state(d, 0, NAMES_ABSENT, d.links.load(Relaxed));
+            let _ = self.medium().fence();
+        }
+        for ((_, name), Found { pos, .. }) in children.iter().zip(found) {
+            self.unindex_name(dir, name, pos);
+            let cleared = self.clear_entry(pos);
+            self.update_index_after_clear(d, pos.block(), cleared)?;
+        }
+        // No inode, and no block, is used again before the entries are durably gone.
+        let _ = self.medium().fence();
+        for (ino, _) in &children {
+            self.drop_name(d, *ino, self.live(*ino)?);
+        }
+        Ok(true)
+    }
+
+    /// Returns whether the backing store has all of an inode that no process uses, and whether it
+    /// can go together with one name (backed-K3).
+    fn is_evictable(&self, v: &VInode) -> Result<bool> {
+        let state = v.state.load(Relaxed);
+        let goes_with_name = match v.kind() {
+            FileKind::Dir => state & NAMES_ABSENT != 0 && v.entries.load(Relaxed) == 0,
+            _ => v.links.load(Relaxed) == 1,
+        };
+        let is_unused = v.refs.load(Relaxed) == 0;
+        Ok(state & CLEAN != 0 && goes_with_name && is_unused && !self.has_dirty_content(v)?)
+    }
+}
+
+/// Returns an identity of at most [`IDENTITY_MAX`] bytes as a record contains it.
+fn stored(identity: &[u8]) -> [u8; IDENTITY] {
+    let mut bytes = [0; IDENTITY];
+    bytes[0] = identity.len() as u8;
+    bytes[1..=identity.len()].copy_from_slice(identity);
+    bytes
+}

@@ -1,0 +1,107 @@
+//! File systems with a backing store: part of the tree lies only there, and is loaded when a call
+//! needs it.
+//!
+//! - backed-K1: a call that needs what is absent fails with [`ABSENT`] and changes nothing. Its
+//!   caller loads what the call covers and repeats the call.
+//! - backed-K2: an inode or block that is marked clean equals that of the backing store. The mark
+//!   goes durably before the first change, or with it.
+//! - backed-K3: only what is marked clean becomes absent.
+//!
+//! The time of the last access is not part of what a mark covers.
+
+use crate::{Attr, Errno, FileSystem, Ino, Result};
+use std::ops::Range;
+
+/// The error of a call that needs what only the backing store has. Front ends never pass it on.
+pub const ABSENT: Errno = Errno::REMOTE;
+
+/// Longest identity of an object in the backing store, in bytes.
+pub const IDENTITY_MAX: usize = 39;
+
+/// The parts of an inode that a pool has, and its object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Residence {
+    /// Whether names, attributes and size equal those of the backing object.
+    pub is_clean: bool,
+    /// Whether the entries of this directory are not all in the pool.
+    pub are_names_absent: bool,
+    /// The number of names of this file that only the backing store has.
+    pub absent_links: u32,
+    /// The identity of its backing object; empty if it has no object yet.
+    pub identity: Vec<u8>,
+}
+
+/// An object of the backing store that gets an inode.
+#[derive(Clone, Debug)]
+pub struct LoadedObject<'a> {
+    /// Its attributes; `ino`, `generation` and `blocks` do not count.
+    pub attr: Attr,
+    /// Its identity, of 1 to [`IDENTITY_MAX`] bytes.
+    pub identity: &'a [u8],
+    /// The target of a symbolic link; else empty.
+    pub target: &'a [u8],
+    /// Its extended attributes, access control lists included.
+    pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+/// A file system whose pool has a backing store. One process loads, cleans and evicts: the server.
+///
+/// These calls fail with `EOPNOTSUPP` if the pool has no backing store. A call that changes
+/// something fails with `EROFS` on a read-only mount.
+pub trait Backed: FileSystem {
+    /// Returns which parts of an inode the pool has.
+    fn residence(&self, ino: Ino) -> Result<Residence>;
+
+    /// Adds a name to a directory whose names are absent, and a clean inode for it. The content of
+    /// a file and the names of a directory are absent. Adds a reference.
+    ///
+    /// # Errors
+    /// `EINVAL` if the names are there, or if the identity is too long; `EEXIST`; `ENOSPC`.
+    fn load_name(&self, dir: Ino, name: &[u8], object: &LoadedObject<'_>) -> Result<Ino>;
+
+    /// Adds another name for a file to a directory whose names are absent: one of its absent links.
+    ///
+    /// # Errors
+    /// As [`load_name`](Self::load_name), and `EPERM` for a directory.
+    fn load_link(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<()>;
+
+    /// Ends the loading of a directory: all of its names are in the pool from now on.
+    fn finish_names(&self, dir: Ino) -> Result<()>;
+
+    /// Ends the search for the absent links of a file: it has no others in this tree.
+    fn finish_links(&self, ino: Ino) -> Result<()>;
+
+    /// Returns the first absent range of a file's content at or after `from`: whole blocks, up to
+    /// the end of the file.
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
+
+    /// Stores content where it is absent; other content stays. `offset` is a multiple of 4096. So
+    /// is the end, unless it is the end of the file. Returns the number of bytes that were absent.
+    fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64>;
+
+    /// Makes absent blocks in `range` holes, which the backing store has there. A block that lies
+    /// only in part in the range stays absent, unless the rest of it is behind the file.
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()>;
+
+    /// Returns the first range at or after `from` whose blocks are in the pool and not marked
+    /// clean. A hole is not such a block.
+    fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
+
+    /// Marks the blocks of a file that lie in `range` clean, if the file has not changed since it
+    /// had this [version](FileSystem::version). Then returns the version that this call leaves:
+    /// further calls of this kind may name that one. Otherwise returns `None`.
+    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>>;
+
+    /// Marks an inode clean, and records its object, if it has not changed since `version`. The
+    /// result is that of [`clean_content`](Self::clean_content).
+    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>>;
+
+    /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
+    /// became free.
+    fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64>;
+
+    /// Makes the names of a directory absent, if the directory is clean, and everything that it
+    /// names is clean and unused. A directory in it must have absent names itself, and a file no
+    /// other loaded name. Returns whether it did so.
+    fn evict_names(&self, dir: Ino) -> Result<bool>;
+}
