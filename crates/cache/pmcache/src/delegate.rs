@@ -1,9 +1,9 @@
 //! Delegation: programs read and write files in the pool themselves, without a request to the
-//! server of the cache ([`FileSystem::delegate`]).
+//! server of the cache ([`vfs::Delegations::delegate`]).
 //!
 //! A program requests a delegation by the attribute [`DELEGATION`], which returns the number of the
-//! delegation. It announces the blocks that it is going to write ([`FileSystem::announce`]). So its
-//! calls cost as much as calls on files of a pool, and every write is accounted for.
+//! delegation. It announces the blocks that it is going to write ([`vfs::Delegations::announce`]).
+//! So its calls cost as much as calls on files of a pool, and every write is accounted for.
 //!
 //! - **delegate-G1** While a file is delegated, the shadow has every block of the backing file, as
 //!   eviction skips the file. The front end has cached neither content nor attributes of the file.
@@ -20,7 +20,7 @@
 //!   the backing file has, or has space for, so that nothing except the mark precedes a write to
 //!   them. It may mark only as many as were counted as not written back when it got the credit.
 //!   While there is credit, the bitmap in the pool is authoritative, and only
-//!   [`FileSystem::set_bits_delegated`] changes it; a recall reads it. While a file is being
+//!   [`vfs::Delegations::set_bits_delegated`] changes it; a recall reads it. While a file is being
 //!   written back there is no credit, as the cache has to know the blocks that are marked
 //!   meanwhile.
 //! - **delegate-G6** If other processes may have mapped the file through the kernel, a program that
@@ -153,7 +153,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     /// Prepares these blocks for writes by a delegation (delegate-G2).
     ///
     /// # Errors
-    /// As [`FileSystem::announce`]; `ENOSPC` if there is no space for them in the backing store.
+    /// As [`vfs::Delegations::announce`]; `ENOSPC` if there is no space for them in the backing
+    /// store.
     pub(crate) fn mark_delegated(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
         let Announcement { by, blocks } = announced;
         if !(1..=MARKED_MAX).contains(&blocks.end.saturating_sub(blocks.start)) {

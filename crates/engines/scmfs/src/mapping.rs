@@ -1,8 +1,8 @@
 //! Direct mappings of contents: `map_range`, `sync_range`.
 //!
-//! - mapping-D1: while a process maps a file directly ([`namespace::derived::MappingCount`], which is
-//!   counted under the file's exclusive lock), its blocks neither move nor become free. It grows in
-//!   place or by a table. Blocks that are cut off or punched out are zeroed in place, and stay
+//! - mapping-D1: while a process maps a file directly ([`namespace::derived::MappingCount`], which
+//!   is counted under the file's exclusive lock), its blocks neither move nor become free. It grows
+//!   in place or by a table. Blocks that are cut off or punched out are zeroed in place, and stay
 //!   pre-allocated until the last mapping is gone.
 //! - mapping-D2: mapped blocks exist, and show only bytes of the file itself. When a mapping is
 //!   counted, all blocks of its range are allocated. The file's blocks beyond its size contain
@@ -32,7 +32,7 @@ const FILL_MAX: u64 = (64 << 20) / BLOCK;
 const EXTENTS_MAX: usize = 1024;
 
 impl<M: Medium> ScmfsFiles<M> {
-    /// Implements `FileSystem::map_range`.
+    /// Implements `vfs::Mappings::map_range`.
     pub fn map_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<Vec<Extent>> {
         if !range.start.is_multiple_of(BLOCK) || range.is_empty() {
             return Err(Errno::INVAL);
@@ -104,7 +104,7 @@ impl<M: Medium> ScmfsFiles<M> {
         if is_worth_it { Ok(extents) } else { Err(Errno::OPNOTSUPP) }
     }
 
-    /// Implements `FileSystem::sync_range`.
+    /// Implements `vfs::Mappings::sync_range`.
     pub fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {
         let lock = self.v.lock_shared(ino)?;
         let v = self.live_file(ino)?;

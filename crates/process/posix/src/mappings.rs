@@ -1,5 +1,5 @@
 //! Mappings of files in place: the program maps the memory of the pool itself
-//! ([`FileSystem::map_range`]).
+//! ([`vfs::Mappings::map_range`]).
 //!
 //! - mappings-P1: an entry stands for one mapping that the engine counts, and for one reference to
 //!   the inode. It exists before the program has the address, and is removed after the kernel has

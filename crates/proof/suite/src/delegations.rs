@@ -1,4 +1,5 @@
-//! Tests files that other processes read and write by a delegation ([`vfs::FileSystem::delegate`]).
+//! Tests files that other processes read and write by a delegation
+//! ([`vfs::Delegations::delegate`]).
 
 use crate::{Engine, PoolFile, attach};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};

@@ -23,7 +23,7 @@ pub struct Found {
 pub enum Next {
     /// The first line of its record is read.
     Look,
-    /// All of the [`InodeRecord`](crate::layout::InodeRecord) is read.
+    /// All of the [`InodeRecord`] is read.
     Scan,
     /// It gets a reference, and its record is read or written.
     Hold,

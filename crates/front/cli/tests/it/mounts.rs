@@ -461,7 +461,7 @@ fn flags_are_kept_to() {
     s.servers.push(s.stats()["pid"].as_i64().unwrap() as i32);
     let refused = mount("remount,rw");
     assert!(!refused.status.success());
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("for reading only"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is open read-only"), "{refused:?}");
     assert!(mount_line(&s.dir).unwrap().contains("fuse.keepstone ro,"));
     tool("umount", &[s.dir_str()]);
     s.server_ends();

@@ -411,5 +411,5 @@ fn drained_without_a_mount_and_refused_with_a_reason() {
     assert!(refused.contains("a power of two bytes"), "{refused}");
     let pool = fresh.pool();
     let output = fresh.run(&["attach", pool.to_str().unwrap(), URL]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("name a mount point behind it"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("name a mount point after it"));
 }

@@ -1,7 +1,7 @@
 //! SCMFS with stores to files through mappings. An overwrite of a file stores to the places that
-//! [`map_range`](FileSystem::map_range) returns. Half of the files are synced by
-//! [`sync_range`](FileSystem::sync_range); the mappings of the other half reach beyond the end of
-//! the file. Mappings stay while the file grows and is truncated.
+//! [`map_range`](vfs::Mappings::map_range) returns. Half of the files are synced by
+//! [`sync_range`](vfs::Mappings::sync_range); the mappings of the other half reach beyond the end
+//! of the file. Mappings stay while the file grows and is truncated.
 //!
 //! To the explorer these are ordinary writes and syncs. After each change, and before a name is
 //! removed, also after a crash, the target compares the mappings with the files (mapping-D1 and
