@@ -218,6 +218,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
             let mut has_loaded = false;
             for need in needs {
+                // loading-A3.
                 has_loaded |= self.load(*need)?;
             }
             idle = if has_loaded { 0 } else { idle + 1 };
@@ -415,9 +416,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(has_loaded)
     }
 
-    /// Loads a hole, or a piece of data, that begins at `start`: at least one block, up to `wanted`,
-    /// and by read-ahead up to `end`, where the content is present or the file ends. Returns the end
-    /// of the piece.
+    /// Loads a hole, or a piece of data, that begins at `start`: at least one block, up to
+    /// `wanted`, and by read-ahead up to `end`, where the content is present or the file ends.
+    /// Returns the end of the piece.
     fn load_piece(&self, ino: Ino, below: Ino, start: u64, wanted: u64, end: u64) -> Result<u64> {
         let data = match self.backing.seek(below, start, Seek::Data) {
             Ok(data) => (data - data % BLOCK).min(end),

@@ -2,6 +2,7 @@
 //! crashtest`, the cheapest first, and ends at the first violation. Time limits count processor
 //! time, so that the load of the machine does not matter.
 
+use crate::backed;
 use crate::blocks;
 use crate::bpfs::Bpfs;
 use crate::lent::{LentBpfs, LentScmfs};
@@ -173,10 +174,14 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
     }
 }
 
-/// The families of BPFS: notifications to servers, the engine as it is, and the engine with readers
-/// that read without a copy.
+/// The families of BPFS: notifications to servers, pools with a backing store, the engine as it is,
+/// and the engine with readers that read without a copy.
 fn bpfs() -> Result<Vec<Hunt>, String> {
     let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
+    hunts.push(whole("backed".to_owned(), |distinct| match backed::explore(distinct) {
+        Ok(stats) => Ok(Report { stats, ..Report::default() }),
+        Err(what) => Ok(report_of(Err(what))),
+    }));
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_readers(LentBpfs)?);
     Ok(hunts)

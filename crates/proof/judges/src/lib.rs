@@ -5,6 +5,7 @@
 //!   with the workloads of file systems that suit it;
 //! - [`lent`]: the same engines, with readers that read file contents without a copy while
 //!   operations change them;
+//! - [`backed`]: pools of BPFS with a backing store, with loads, marks and evictions;
 //! - [`blocks`]: block devices, with simpler requests and an oracle of their own;
 //! - [`servers`]: notifications to the servers of mounts, under many schedules;
 //! - [`catalogue`]: bugs planted in the engines' source; [`judge`] tests whether the explorer finds
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backed;
 pub mod blocks;
 pub mod bpfs;
 pub mod catalogue;

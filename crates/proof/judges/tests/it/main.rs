@@ -1,6 +1,7 @@
 //! The integration tests of `judges`, in one binary: nextest runs each test in a process of its
 //! own.
 
+mod backed;
 mod blocks;
 mod bpfs;
 mod careless;

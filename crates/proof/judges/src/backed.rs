@@ -1,0 +1,393 @@
+//! Crashes of a BPFS pool with a backing store ([`vfs::Backed`]): in loads, in changes of what is
+//! loaded, in marks, and in evictions.
+//!
+//! The backing store is a table of objects that outlives each crash. After every crash the pool is
+//! sound. Its tree, completed from the backing store where it is absent, is that before or after
+//! the operation in flight (backed-K1). Whatever is marked clean equals the backing store
+//! (backed-K2).
+
+use crate::{mounted, text};
+use crashsim::explore::Budget;
+use crashsim::image::CrashImage;
+use crashsim::persist::Semantics;
+use crashsim::program::{Moment, find_bugs};
+use crashsim::recorder::Recorder;
+use crashsim::sited::Sited;
+use crashsim::stats::{Distinct, Stats};
+use crashsim::workload::POOL_BYTES;
+use namespace::Pool;
+use pmem::Medium;
+use pool::FormatOptions;
+use std::collections::BTreeMap;
+use vfs::{
+    ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, LoadedObject, NewKind, NewNode,
+    ROOT, RenameFlags, Result, SetAttr, Timestamp,
+};
+
+const BLOCK: u64 = 4096;
+
+/// A file or directory, as the backing store has it, or as the pool has it together with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Object {
+    kind: FileKind,
+    perm: u32,
+    content: Vec<u8>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Objects by path; the start of a path is also the identity of the object.
+type Tree = BTreeMap<String, Object>;
+
+/// The part of a path that a pool has.
+#[derive(Clone, Debug)]
+struct Seen {
+    object: Object,
+    identity: String,
+    is_clean: bool,
+    are_names_absent: bool,
+    /// For each block of content: whether it is in the pool and, if so, marked clean.
+    blocks: Vec<Option<bool>>,
+}
+
+/// One operation, and whether the backing store has all of the tree just before.
+struct Step(bool, fn(&dyn Backed, &Tree) -> Result<()>);
+
+fn bytes(seed: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|i| (i / 8 * 13 + i % 8 + seed) as u8 | 1).collect()
+}
+
+fn file(seed: u64, len: u64) -> Object {
+    Object { kind: FileKind::File, perm: 0o640, content: bytes(seed, len), xattrs: vec![] }
+}
+
+/// Returns what the backing store has at first.
+fn below() -> Tree {
+    let dir = Object { kind: FileKind::Dir, perm: 0o750, content: vec![], xattrs: vec![] };
+    let named = Object { xattrs: vec![(b"user.x".to_vec(), b"value".to_vec())], ..file(5, 300) };
+    [
+        ("f", file(1, 4 * BLOCK + 100)),
+        ("g", file(2, 2 * BLOCK)),
+        ("d", dir.clone()),
+        ("d/a", Object { xattrs: named.xattrs.clone(), ..file(3, 5000) }),
+        ("d/long name of a file that takes more than the line of its header", named),
+        ("d/sub", dir),
+    ]
+    .map(|(path, object)| (path.to_owned(), object))
+    .into()
+}
+
+fn identity_of(path: &str) -> &[u8] {
+    &path.as_bytes()[..path.len().min(vfs::IDENTITY_MAX)]
+}
+
+fn find(fs: &dyn Backed, path: &str) -> Result<Ino> {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.into_iter().try_fold(ROOT, |at, name| Ok(fs.peek(at, name.as_bytes())?.ino))
+}
+
+fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let object = tree.get(path).ok_or(Errno::NOENT)?;
+    let (size, time) = (object.content.len() as u64, Timestamp(5));
+    let times = Attr { atime: time, mtime: time, ctime: time, btime: time, ..Attr::NONE };
+    let nlink = if object.kind == FileKind::Dir { 2 } else { 1 };
+    let attr = Attr { kind: object.kind, perm: object.perm, size, nlink, ..times };
+    let (identity, xattrs) = (identity_of(path), &object.xattrs[..]);
+    let loaded = LoadedObject { attr, identity, target: b"", xattrs };
+    match fs.load_name(find(fs, dir)?, name.as_bytes(), &loaded) {
+        Ok(ino) => fs.forget(ino, 1),
+        Err(Errno::EXIST) => {}
+        Err(e) => return Err(e),
+    }
+    Ok(())
+}
+
+fn load_content(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
+    let object = tree.get(path).ok_or(Errno::NOENT)?;
+    fs.load_content(find(fs, path)?, 0, &object.content).map(drop)
+}
+
+fn clean(fs: &dyn Backed, path: &str, is_inode: bool) -> Result<()> {
+    let ino = find(fs, path)?;
+    let version = fs.version(ino).ok_or(Errno::IO)?;
+    let done = match is_inode {
+        true => fs.clean_inode(ino, identity_of(path), version)?,
+        false => fs.clean_content(ino, 0..u64::MAX, version)?,
+    };
+    done.map(drop).ok_or(Errno::AGAIN)
+}
+
+fn resize(fs: &dyn Backed, path: &str, size: u64) -> Result<()> {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(&Caller::ROOT, find(fs, path)?, &set).map(drop)
+}
+
+fn create(fs: &dyn Backed, path: &str) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let node = NewNode { kind: NewKind::File, mode: 0o600, umask: 0 };
+    let made = fs.create(&Caller::ROOT, find(fs, dir)?, name.as_bytes(), &node)?;
+    fs.forget(made.ino, 1);
+    Ok(())
+}
+
+/// Content: loads, changes in place and by copies, marks, evictions, and space that is used again.
+const CONTENT: &[Step] = &[
+    Step(false, |fs, tree| load(fs, tree, "f")),
+    Step(false, |fs, tree| load(fs, tree, "g")),
+    Step(false, |fs, _| fs.finish_names(ROOT)),
+    Step(false, |fs, tree| load_content(fs, tree, "f")),
+    Step(false, |fs, tree| load_content(fs, tree, "g")),
+    Step(false, |fs, _| fs.evict_content(find(fs, "g")?, 0..u64::MAX).map(drop)),
+    Step(false, |fs, _| create(fs, "h")),
+    Step(false, |fs, _| fs.write(find(fs, "h")?, 0, &bytes(9, 3 * BLOCK))),
+    Step(false, |fs, _| fs.write(find(fs, "f")?, 8, &[0xee; 8])),
+    Step(false, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
+    Step(false, |fs, _| fs.write(find(fs, "f")?, 2 * BLOCK, &bytes(8, BLOCK))),
+    Step(false, |fs, _| fs.append(find(fs, "f")?, &[0xec; 50]).map(drop)),
+    Step(true, |fs, _| clean(fs, "f", false)),
+    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| fs.write(find(fs, "f")?, 3 * BLOCK + 1, &[0xeb; 3])),
+    Step(true, |fs, _| clean(fs, "f", false)),
+    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| fs.evict_content(find(fs, "f")?, BLOCK..3 * BLOCK).map(drop)),
+    Step(false, |fs, _| fs.append(find(fs, "h")?, &bytes(7, 2 * BLOCK)).map(drop)),
+    Step(false, |fs, _| resize(fs, "f", 3 * BLOCK + 50)),
+    Step(false, |fs, _| resize(fs, "f", 6 * BLOCK)),
+    Step(false, |fs, tree| load_content(fs, tree, "f")),
+    Step(false, |fs, _| fs.fallocate(find(fs, "f")?, Fallocate::PunchHole, BLOCK, BLOCK)),
+    Step(true, |fs, _| clean(fs, "f", false)),
+    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| fs.evict_content(find(fs, "f")?, 0..u64::MAX).map(drop)),
+    Step(false, |fs, _| fs.load_hole(find(fs, "f")?, 4 * BLOCK..6 * BLOCK)),
+    Step(false, |fs, _| create(fs, "i")),
+    Step(false, |fs, _| fs.write(find(fs, "i")?, 0, &bytes(6, 6 * BLOCK))),
+    Step(false, |fs, _| resize(fs, "f", 0)),
+];
+
+/// Names: loads, marks, evictions, and inodes that are used again.
+const NAMES: &[Step] = &[
+    Step(false, |fs, tree| load(fs, tree, "d")),
+    Step(false, |fs, tree| load(fs, tree, "f")),
+    Step(false, |fs, tree| load(fs, tree, "g")),
+    Step(false, |fs, _| fs.finish_names(ROOT)),
+    Step(false, |fs, tree| load(fs, tree, "d/a")),
+    Step(false, |fs, tree| {
+        load(fs, tree, "d/long name of a file that takes more than the line of its header")
+    }),
+    Step(false, |fs, tree| load(fs, tree, "d/sub")),
+    Step(false, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(false, |fs, tree| load_content(fs, tree, "d/a")),
+    Step(false, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
+    Step(false, |fs, _| create(fs, "n")),
+    Step(false, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(9, 3 * BLOCK))),
+    Step(false, |fs, tree| {
+        let names = tree.keys().filter(|path| path.starts_with("d/"));
+        names.into_iter().try_for_each(|path| load(fs, tree, path))
+    }),
+    Step(false, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(false, |fs, _| fs.finish_names(find(fs, "d/sub")?)),
+    Step(false, |fs, _| create(fs, "d/new")),
+    Step(false, |fs, _| {
+        let set = SetAttr { perm: Some(0o604), ..SetAttr::default() };
+        fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
+    }),
+    Step(false, |fs, _| {
+        let d = find(fs, "d")?;
+        fs.rename((d, b"new"), (find(fs, "d/sub")?, b"moved"), RenameFlags::empty())
+    }),
+    Step(true, |fs, _| clean(fs, "d/sub/moved", false)),
+    Step(false, |fs, _| clean(fs, "d/sub/moved", true)),
+    Step(false, |fs, _| clean(fs, "d/a", true)),
+    Step(false, |fs, _| clean(fs, "d/sub", true)),
+    Step(false, |fs, _| clean(fs, "d", true)),
+    Step(false, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
+    Step(false, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
+    Step(false, |fs, _| create(fs, "o")),
+];
+
+/// Reads all that a pool has. In a directory whose names are absent, looks for those that the
+/// backing store has.
+fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
+    let mut all = BTreeMap::new();
+    let mut pending = vec![(String::new(), ROOT)];
+    while let Some((path, ino)) = pending.pop() {
+        let (attr, residence) = (fs.getattr(ino)?, fs.residence(ino)?);
+        let mut names = Vec::new();
+        if residence.are_names_absent {
+            for name in children(below, &path) {
+                match fs.peek(ino, name.as_bytes()) {
+                    Ok(attr) => names.push((name.as_bytes().to_vec(), attr.ino)),
+                    Err(ABSENT) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        } else if attr.kind == FileKind::Dir {
+            fs.readdir(ino, 0, &mut |e| {
+                if !matches!(e.name, b"." | b"..") {
+                    names.push((e.name.to_vec(), e.ino));
+                }
+                true
+            })?;
+        }
+        let is_file = attr.kind == FileKind::File;
+        let (mut content, mut blocks) =
+            (vec![0; if is_file { attr.size } else { 0 } as usize], vec![]);
+        if is_file {
+            for (i, block) in (0..).zip(content.chunks_mut(BLOCK as usize)) {
+                let at = i * BLOCK;
+                let is_dirty = fs.dirty_range(ino, at)?.is_some_and(|range| range.start == at);
+                blocks.push(match fs.read(ino, at, block) {
+                    Ok(_) => Some(!is_dirty),
+                    Err(ABSENT) => None,
+                    Err(e) => return Err(e),
+                });
+            }
+        }
+        let name_of = |name: Vec<u8>| fs.getxattr(ino, &name).map(|value| (name, value));
+        let xattrs = fs.listxattr(ino)?.into_iter().map(name_of).collect::<Result<Vec<_>>>()?;
+        let object = Object { kind: attr.kind, perm: attr.perm, content, xattrs };
+        let seen = Seen {
+            object,
+            identity: String::from_utf8_lossy(&residence.identity).into_owned(),
+            is_clean: residence.is_clean,
+            are_names_absent: residence.are_names_absent,
+            blocks,
+        };
+        for (name, ino) in names {
+            let slash = if path.is_empty() { "" } else { "/" };
+            pending.push((format!("{path}{slash}{}", String::from_utf8_lossy(&name)), ino));
+        }
+        all.insert(path, seen);
+    }
+    Ok(all)
+}
+
+/// Returns the names in a directory of the backing store.
+fn children<'t>(below: &'t Tree, dir: &str) -> Vec<&'t str> {
+    let name = |path: &'t String| match dir {
+        "" => Some(path.as_str()),
+        _ => path.strip_prefix(dir)?.strip_prefix('/'),
+    };
+    below.keys().filter_map(name).filter(|name| !name.contains('/') && !name.is_empty()).collect()
+}
+
+/// Completes what a pool has from the backing store, and compares what is marked clean.
+fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<Tree, String> {
+    let mut tree = Tree::new();
+    for (path, seen) in seen {
+        let mut object = seen.object.clone();
+        let is_same = |path: &&String| identity_of(path) == seen.identity.as_bytes();
+        let same = below.keys().find(is_same).map(|path| &below[path]);
+        for (i, block) in (0..).zip(&seen.blocks) {
+            let range = i * BLOCK as usize..object.content.len().min((i + 1) * BLOCK as usize);
+            let wanted = same.and_then(|same| same.content.get(range.clone()));
+            match (block, wanted) {
+                (Some(false), _) => {}
+                // A hole counts as clean, whatever the backing store has there.
+                (Some(true), _) if object.content[range.clone()].iter().all(|b| *b == 0) => {}
+                (Some(true), Some(wanted)) if *wanted == object.content[range.clone()] => {}
+                (None, Some(wanted)) => object.content[range].copy_from_slice(wanted),
+                _ => return Err(format!("{path}: block {i} is clean or absent, but not below")),
+            }
+        }
+        let is_same = same.is_some_and(|same| {
+            let size = |object: &Object| object.content.len();
+            let what = |object: &Object| (object.kind, object.perm, object.xattrs.clone());
+            what(same) == what(&object) && size(same) == size(&object)
+        });
+        if seen.is_clean && !is_same {
+            return Err(format!("{path} is marked clean, and differs from {:?}", seen.identity));
+        }
+        tree.insert(path.clone(), object);
+    }
+    // Directories whose names are absent have those of the backing store, and so on.
+    for (path, seen) in seen.iter().filter(|(_, seen)| seen.are_names_absent) {
+        let from = if path.is_empty() { "" } else { seen.identity.as_str() };
+        for (found, object) in below {
+            let inside = if from.is_empty() {
+                Some(found.as_str())
+            } else {
+                found.strip_prefix(from).and_then(|rest| rest.strip_prefix('/'))
+            };
+            let Some(inside) = inside.filter(|inside| !inside.is_empty()) else { continue };
+            let to = if path.is_empty() { inside.to_owned() } else { format!("{path}/{inside}") };
+            // A directory in it that is in the pool is completed on its own.
+            let parts = to.match_indices('/').map(|(at, _)| &to[..at]);
+            let is_whole = |dir: &str| dir.len() > path.len() && tree.contains_key(dir);
+            if !parts.into_iter().any(is_whole) {
+                tree.entry(to).or_insert_with(|| object.clone());
+            }
+        }
+    }
+    Ok(tree)
+}
+
+type Engine<'m, M> = Pool<bpfs::Files<Sited<&'m M>>>;
+
+fn mount<M: Medium>(medium: &M) -> std::result::Result<Engine<'_, M>, String> {
+    let pool = Engine::mount(Sited(medium), &mounted::mount_options()).map_err(text)?;
+    pool.record_access(false, false, false);
+    Ok(pool)
+}
+
+/// Explores all crashes; the error is the first that violates a promise.
+pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
+    let mut stats = Stats::default();
+    for (steps, semantics) in
+        [(CONTENT, Semantics::Adr), (NAMES, Semantics::Adr), (CONTENT, Semantics::AdrWords)]
+    {
+        stats.add(&explore_steps(steps, semantics, distinct)?);
+    }
+    Ok(stats)
+}
+
+fn explore_steps(
+    steps: &[Step],
+    semantics: Semantics,
+    distinct: &Distinct,
+) -> std::result::Result<Stats, String> {
+    let image = CrashImage::new(POOL_BYTES);
+    let options = FormatOptions { is_backed: true, ..FormatOptions::default() };
+    bpfs::format(&Sited(&image), &options).map_err(text)?;
+    let initial = image.bytes();
+    let recorder = Recorder::new(CrashImage::under(semantics, initial.clone()));
+    // The backing store when a number of steps have begun, and the tree after a number of steps.
+    let (mut belows, mut trees) = (vec![below()], Vec::new());
+    {
+        let fs = mount(&recorder)?;
+        trees.push(complete(&see(&fs, &belows[0]).map_err(text)?, &belows[0])?);
+        for (i, Step(is_written_back, run)) in steps.iter().enumerate() {
+            let mut below = belows[i].clone();
+            if *is_written_back {
+                below.extend(trees[i].clone());
+            }
+            recorder.begin(i as u32);
+            run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;
+            recorder.end(i as u32);
+            trees.push(complete(&see(&fs, &below).map_err(text)?, &below)?);
+            belows.push(below);
+        }
+    }
+    let trace = recorder.into_trace();
+    let all: Tree = belows.iter().flatten().map(|(p, o)| (p.clone(), o.clone())).collect();
+    let recover = |image: &CrashImage| {
+        let report = bpfs::check(&Sited(image), &mounted::options(false), &|_, _| {});
+        match report.map_err(text)?.problems.first() {
+            Some(problem) => Err(problem.to_string()),
+            None => see(&mount(image)?, &all).map_err(text),
+        }
+    };
+    let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
+        let found = complete(seen, &belows[now.begun as usize])?;
+        match trees[now.returned as usize..=now.begun as usize].contains(&found) {
+            true => Ok(()),
+            false => Err(format!("the tree is that of no moment: {:?}", found.keys())),
+        }
+    };
+    let budget = Budget { states: 1 << 8, samples: 16, ..Budget::default() };
+    let (stats, bugs) = find_bugs(&trace, &initial, semantics, budget, distinct, &recover, &judge);
+    match bugs.first() {
+        Some(bug) => Err(format!("{} of {}: {bug}", semantics.name(), bugs.len())),
+        None => Ok(stats),
+    }
+}
