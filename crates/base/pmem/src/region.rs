@@ -21,6 +21,7 @@ use crate::counters::Counters;
 use crate::domain::Domain;
 use crate::emulation::{Direction, Emulation, Emulator, Moved};
 use crate::error::Error;
+use crate::file_id::FileId;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
 use crate::holes;
 use crate::host::FsType;
@@ -80,21 +81,6 @@ pub struct Region {
     grain: u64,
     /// Holds the lock.
     file: Option<OwnedFd>,
-}
-
-/// The identity and owner of the file or device of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    /// Device that holds the file; of a devdax device, its own number.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
-    /// Owner.
-    pub owner: u32,
-    /// Group.
-    pub group: u32,
-    /// Permission bits.
-    pub mode: u32,
 }
 
 // SAFETY: `base` points into `mapping`, which is Send; everything else is Send.

@@ -3,8 +3,8 @@
 //! A call that has an exported function of the same meaning goes to that function. For other calls,
 //! their descriptors first become the kernel's.
 //!
-//! `syscall` is one flat `match`, and the longest function of this crate: a table from numbers to
-//! functions, of which a reader looks up one line.
+//! The longest function of this crate, `syscall`, consists of a single flat `match`: a table from
+//! numbers to functions, of which a reader looks up one line.
 
 #![allow(unsafe_code)]
 

@@ -387,9 +387,8 @@ impl Direct {
         file.entry(index)
     }
 
-    /// Returns a descriptor by which to map a file that the program can only write to. It stays
-    /// open until the program closes its own: closing any descriptor ends the process's record
-    /// locks.
+    /// Returns a descriptor that maps a file which the program can only write to. It stays open as
+    /// long as the program's own: closing any descriptor ends the process's record locks.
     fn mapper(&self, _held: &Held<'_>, fd: i32, file: &File) -> Result<i32, Errno> {
         let known = file.mapper.load(Relaxed) - 1;
         if known >= 0 && self.is_ours(known, file) {

@@ -17,8 +17,8 @@ struct World {
     dir: Vec<u8>,
     slots: [c_int; SLOTS as usize],
     buf: Vec<u8>,
-    /// Whether another process changes the files, too. What it cuts off or punches is a hole that
-    /// we do not know: where it is read, it may become data, so that then nobody seeks holes.
+    /// Whether another process changes the files, too. It cuts files and makes holes of which this
+    /// process does not know. A read may turn such a hole into data, so no call seeks holes then.
     others: bool,
 }
 
@@ -309,8 +309,8 @@ impl World {
                     })
                 }
                 94 => {
-                    // A buffer that is good up to a point. What is behind it stays taken, or the
-                    // library might map something of its own there.
+                    // The first page of this buffer is accessible. The second page stays mapped
+                    // without access, so that the library maps nothing of its own there.
                     let page = libc::mmap(
                         std::ptr::null_mut(),
                         8192,
