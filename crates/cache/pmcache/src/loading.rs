@@ -154,8 +154,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         };
         self.pool.setattr(&Caller::ROOT, ROOT, &set)?;
         // Other processes do not use the pool yet.
+        self.pool.set_identity(ROOT, &identity.0)?;
         let version = self.pool.version(ROOT).ok_or(Errno::IO)?;
-        self.pool.clean_inode(ROOT, &identity.0, version)?.ok_or(Errno::IO)?;
+        self.pool.clean_inode(ROOT, version)?.ok_or(Errno::IO)?;
         self.load_names(ROOT).map(drop)
     }
 

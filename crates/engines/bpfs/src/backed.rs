@@ -8,10 +8,12 @@
 //! - backed-F3: a block that is marked clean does not change in place: the mark goes durably before.
 //!   A new pointer has no mark.
 //! - backed-F4: a block of data is used again only after the pointer without it is durable.
+//! - backed-F5: a load needs no durability. As long as its pointers, or nulls, are not durable, the
+//!   content is absent after a crash, and that is the same.
 //!
 //! | call | prepared | stored | fences |
 //! |---|---|---|---:|
-//! | load | the blocks | their pointers, marked clean | 2 |
+//! | load | the blocks | their pointers, marked clean | 1 |
 //! | expand an absent subtree | a block of absent pointers | its pointer | 2 |
 //! | mark clean | – | the pointers | 1 |
 //! | take a mark off | – | the pointer | 1 |
@@ -133,6 +135,12 @@ impl<M: Medium> Store<M> {
         self.find_blocks(v, from, Pointer::is_dirty)
     }
 
+    /// Whether a file has content that is absent or marked clean.
+    pub fn has_marked_blocks(&self, v: &VInode) -> Result<bool> {
+        let is_marked = |p: Pointer| p.is_absent() || p.is_clean();
+        Ok(self.find_blocks(v, 0, is_marked)?.is_some())
+    }
+
     /// Fails with [`ABSENT`] if `range` of a file, as far as it lies before the end, is not all in
     /// the pool; if the range reaches across the end, also as [`check_end`](Self::check_end) does.
     fn check_range(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
@@ -197,8 +205,9 @@ impl<M: Medium> Store<M> {
         let end = offset + data.len() as u64;
         let is_absent = |at: &u64| self.load_leaf(leaves.slot_of(*at)).is_absent();
         let absent: Vec<u64> = leaves.blocks(&(offset..end)).filter(is_absent).collect();
-        let (Some(first), Some(last)) = (absent.first(), absent.last()) else { return Ok(0) };
-        let slots = leaves.slot_of(*first)..leaves.slot_of(*last) + 8;
+        if absent.is_empty() {
+            return Ok(0);
+        }
         self.v.transact(absent.len() as u64, KEEP, |txn| {
             for at in &absent {
                 let from = (at - offset) as usize;
@@ -210,10 +219,9 @@ impl<M: Medium> Store<M> {
             for (i, at) in (0..).zip(&absent) {
                 let pointer = Pointer::clean(txn.taken(i));
                 let slot = leaves.slot_of(*at);
+                // backed-F5.
                 self.medium.publish_word(slot, pointer.word(), ready.for_another());
             }
-            self.medium.flush(slots.start, slots.end - slots.start);
-            let _ = self.medium.fence();
             v.add_blocks(txn.delta());
             Ok::<(), Errno>(())
         })?;
@@ -349,6 +357,9 @@ impl<M: Medium> Files<M> {
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.live_file(ino)?;
+        if !self.has_identity(v) {
+            return Err(Errno::INVAL);
+        }
         let Some(next) = self.v.version_after(ino, version)? else { return Ok(None) };
         let range = self.whole_blocks(v, &range);
         let mut at = range.start;
@@ -359,7 +370,9 @@ impl<M: Medium> Files<M> {
                 Place::Leaves(leaves) => {
                     let mark =
                         |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
-                    self.change_leaves(&leaves, &(at..range.end), mark);
+                    if let Some(slots) = self.change_leaves(&leaves, &(at..range.end), mark) {
+                        self.medium.flush(slots.start, slots.end - slots.start);
+                    }
                     at = leaves.range.end;
                 }
             }
@@ -380,13 +393,12 @@ impl<M: Medium> Files<M> {
         while at < range.end {
             match self.place_of(v, at)? {
                 Place::Hole(end) => at = end,
-                // No order: the backing store has a hole there.
+                // backed-F5: the backing store has a hole there.
                 Place::Absent(slot, height, absent)
                     if range.start <= absent.start && absent.end.min(size) <= range.end =>
                 {
                     let tag = if slot == root_at { u64::from(height) } else { 0 };
                     self.medium.store_u64(slot, Pointer::NULL.word() | tag);
-                    self.medium.flush(slot, 8);
                     at = absent.end;
                 }
                 Place::Absent(slot, height, absent) => {
@@ -399,13 +411,16 @@ impl<M: Medium> Files<M> {
                 }
             }
         }
-        let _ = self.medium.fence();
         Ok(())
     }
 
-    /// Stores the pointers that `new` returns for those that lie in `range`; durable after the next
-    /// fence.
-    fn change_leaves(&self, leaves: &Leaves, range: &Range<u64>, new: impl Fn(u64) -> Option<u64>) {
+    /// Stores the pointers that `new` returns for those that lie in `range`. Returns their places.
+    fn change_leaves(
+        &self,
+        leaves: &Leaves,
+        range: &Range<u64>,
+        new: impl Fn(u64) -> Option<u64>,
+    ) -> Option<Range<PmOff>> {
         let mut stored: Option<Range<PmOff>> = None;
         for slot in leaves.blocks(range).map(|at| leaves.slot_of(at)) {
             if let Some(word) = new(self.medium.load_u64(slot)) {
@@ -413,9 +428,7 @@ impl<M: Medium> Files<M> {
                 stored = Some(stored.map_or(slot, |stored| stored.start)..slot + 8);
             }
         }
-        if let Some(stored) = stored {
-            self.medium.flush(stored.start, stored.end - stored.start);
-        }
+        stored
     }
 
     /// Implements [`vfs::Backed::evict_content`].

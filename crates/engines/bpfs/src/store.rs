@@ -238,6 +238,10 @@ impl<M: Medium> Storage for Store<M> {
         Ok(v.kind() == FileKind::File && self.dirty_blocks(v, 0)?.is_some())
     }
 
+    fn has_marks(&self, v: &VInode) -> Result<bool> {
+        Ok(v.kind() == FileKind::File && self.has_marked_blocks(v)?)
+    }
+
     fn grow_inodes(&self) -> Result<()> {
         self.grow_inode_file()
     }

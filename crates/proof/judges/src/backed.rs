@@ -4,16 +4,19 @@
 //! The backing store is a table of objects that outlives each crash. After every crash the pool is
 //! sound. Its tree, completed from the backing store where it is absent, is that before or after
 //! the operation in flight (backed-K1). Whatever is marked clean equals the backing store
-//! (backed-K2).
+//! (backed-K2). Between operations, a crash makes nothing dirty that was marked clean.
 
 use crate::{mounted, text};
 use crashsim::explore::Budget;
 use crashsim::image::CrashImage;
+use crashsim::mutate::{Mutant, mutants, mutate};
 use crashsim::persist::Semantics;
-use crashsim::program::{Moment, find_bugs};
+use crashsim::program::{Bug, Moment, find_bugs};
 use crashsim::recorder::Recorder;
+use crashsim::score::Fate;
 use crashsim::sited::Sited;
 use crashsim::stats::{Distinct, Stats};
+use crashsim::trace::Trace;
 use crashsim::workload::POOL_BYTES;
 use namespace::Pool;
 use pmem::Medium;
@@ -21,18 +24,29 @@ use pool::FormatOptions;
 use std::collections::BTreeMap;
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, LoadedObject, NewKind, NewNode,
-    ROOT, RenameFlags, Result, SetAttr, Timestamp,
+    ROOT, RenameFlags, Result, SetAttr, SetTime, Timestamp,
 };
 
 const BLOCK: u64 = 4096;
+/// The times of what the backing store has at first.
+const LOADED: Timestamp = Timestamp(5);
 
 /// A file or directory, as the backing store has it, or as the pool has it together with that.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Object {
     kind: FileKind,
     perm: u32,
     content: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    mtime: Timestamp,
+}
+
+/// Times are not atomic with what they date.
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { kind, perm, content, xattrs, mtime: _ } = self;
+        (kind, perm, content, xattrs) == (&other.kind, &other.perm, &other.content, &other.xattrs)
+    }
 }
 
 /// Objects by path; the start of a path is also the identity of the object.
@@ -42,6 +56,7 @@ type Tree = BTreeMap<String, Object>;
 #[derive(Clone, Debug)]
 struct Seen {
     object: Object,
+    links: u32,
     identity: String,
     is_clean: bool,
     are_names_absent: bool,
@@ -57,16 +72,19 @@ fn bytes(seed: u64, len: u64) -> Vec<u8> {
 }
 
 fn file(seed: u64, len: u64) -> Object {
-    Object { kind: FileKind::File, perm: 0o640, content: bytes(seed, len), xattrs: vec![] }
+    let content = bytes(seed, len);
+    Object { kind: FileKind::File, perm: 0o640, content, xattrs: vec![], mtime: LOADED }
 }
 
 /// Returns what the backing store has at first.
 fn below() -> Tree {
-    let dir = Object { kind: FileKind::Dir, perm: 0o750, content: vec![], xattrs: vec![] };
+    let dir = Object { kind: FileKind::Dir, perm: 0o750, content: vec![], ..file(0, 0) };
     let named = Object { xattrs: vec![(b"user.x".to_vec(), b"value".to_vec())], ..file(5, 300) };
     [
         ("f", file(1, 4 * BLOCK + 100)),
         ("g", file(2, 2 * BLOCK)),
+        ("l", file(4, 1000)),
+        ("l2", file(4, 1000)),
         ("d", dir.clone()),
         ("d/a", Object { xattrs: named.xattrs.clone(), ..file(3, 5000) }),
         ("d/long name of a file that takes more than the line of its header", named),
@@ -76,8 +94,22 @@ fn below() -> Tree {
     .into()
 }
 
+/// Returns the identity of an object. The file `l` has two names, and a third one elsewhere.
 fn identity_of(path: &str) -> &[u8] {
+    let path = if path == "l2" { "l" } else { path };
     &path.as_bytes()[..path.len().min(vfs::IDENTITY_MAX)]
+}
+
+fn links_of(tree: &Tree, path: &str) -> u32 {
+    match tree[path].kind {
+        FileKind::Dir => {
+            let is_dir = |path: &&String| tree[*path].kind == FileKind::Dir;
+            let inside = |dir: &&String| dir.rsplit_once('/').is_some_and(|(dir, _)| dir == path);
+            2 + tree.keys().filter(inside).filter(is_dir).count() as u32
+        }
+        _ if identity_of(path) == b"l" => 3,
+        _ => 1,
+    }
 }
 
 fn find(fs: &dyn Backed, path: &str) -> Result<Ino> {
@@ -88,9 +120,9 @@ fn find(fs: &dyn Backed, path: &str) -> Result<Ino> {
 fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let object = tree.get(path).ok_or(Errno::NOENT)?;
-    let (size, time) = (object.content.len() as u64, Timestamp(5));
+    let (size, time) = (object.content.len() as u64, object.mtime);
     let times = Attr { atime: time, mtime: time, ctime: time, btime: time, ..Attr::NONE };
-    let nlink = if object.kind == FileKind::Dir { 2 } else { 1 };
+    let nlink = links_of(tree, path);
     let attr = Attr { kind: object.kind, perm: object.perm, size, nlink, ..times };
     let (identity, xattrs) = (identity_of(path), &object.xattrs[..]);
     let loaded = LoadedObject { attr, identity, target: b"", xattrs };
@@ -102,6 +134,10 @@ fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     Ok(())
 }
 
+fn load_link(fs: &dyn Backed, path: &str, of: &str) -> Result<()> {
+    fs.load_link(ROOT, path.as_bytes(), find(fs, of)?)
+}
+
 fn load_content(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     let object = tree.get(path).ok_or(Errno::NOENT)?;
     fs.load_content(find(fs, path)?, 0, &object.content).map(drop)
@@ -111,10 +147,14 @@ fn clean(fs: &dyn Backed, path: &str, is_inode: bool) -> Result<()> {
     let ino = find(fs, path)?;
     let version = fs.version(ino).ok_or(Errno::IO)?;
     let done = match is_inode {
-        true => fs.clean_inode(ino, identity_of(path), version)?,
+        true => fs.clean_inode(ino, version)?,
         false => fs.clean_content(ino, 0..u64::MAX, version)?,
     };
     done.map(drop).ok_or(Errno::AGAIN)
+}
+
+fn set_identity(fs: &dyn Backed, path: &str) -> Result<()> {
+    fs.set_identity(find(fs, path)?, identity_of(path))
 }
 
 fn resize(fs: &dyn Backed, path: &str, size: u64) -> Result<()> {
@@ -137,8 +177,8 @@ const CONTENT: &[Step] = &[
     Step(false, |fs, _| fs.finish_names(ROOT)),
     Step(false, |fs, tree| load_content(fs, tree, "f")),
     Step(false, |fs, tree| load_content(fs, tree, "g")),
-    Step(false, |fs, _| fs.evict_content(find(fs, "g")?, 0..u64::MAX).map(drop)),
     Step(false, |fs, _| create(fs, "h")),
+    Step(false, |fs, _| fs.evict_content(find(fs, "g")?, 0..u64::MAX).map(drop)),
     Step(false, |fs, _| fs.write(find(fs, "h")?, 0, &bytes(9, 3 * BLOCK))),
     Step(false, |fs, _| fs.write(find(fs, "f")?, 8, &[0xee; 8])),
     Step(false, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
@@ -169,7 +209,11 @@ const NAMES: &[Step] = &[
     Step(false, |fs, tree| load(fs, tree, "d")),
     Step(false, |fs, tree| load(fs, tree, "f")),
     Step(false, |fs, tree| load(fs, tree, "g")),
+    Step(false, |fs, tree| load(fs, tree, "l")),
+    Step(false, |fs, _| load_link(fs, "l2", "l")),
     Step(false, |fs, _| fs.finish_names(ROOT)),
+    Step(false, |fs, _| fs.finish_links(find(fs, "l")?)),
+    Step(false, |fs, _| fs.unlink(ROOT, b"l")),
     Step(false, |fs, tree| load(fs, tree, "d/a")),
     Step(false, |fs, tree| {
         load(fs, tree, "d/long name of a file that takes more than the line of its header")
@@ -187,6 +231,7 @@ const NAMES: &[Step] = &[
     Step(false, |fs, _| fs.finish_names(find(fs, "d")?)),
     Step(false, |fs, _| fs.finish_names(find(fs, "d/sub")?)),
     Step(false, |fs, _| create(fs, "d/new")),
+    Step(false, |fs, _| fs.write(find(fs, "d/new")?, 0, &bytes(3, BLOCK + 9))),
     Step(false, |fs, _| {
         let set = SetAttr { perm: Some(0o604), ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
@@ -195,9 +240,25 @@ const NAMES: &[Step] = &[
         let d = find(fs, "d")?;
         fs.rename((d, b"new"), (find(fs, "d/sub")?, b"moved"), RenameFlags::empty())
     }),
-    Step(true, |fs, _| clean(fs, "d/sub/moved", false)),
+    Step(true, |fs, _| set_identity(fs, "d/sub/moved")),
+    Step(false, |fs, _| clean(fs, "d/sub/moved", false)),
     Step(false, |fs, _| clean(fs, "d/sub/moved", true)),
     Step(false, |fs, _| clean(fs, "d/a", true)),
+    // The object of a file is replaced.
+    Step(false, |fs, _| {
+        let sub = find(fs, "d/sub")?;
+        fs.rename((sub, b"moved"), (sub, b"other"), RenameFlags::empty())
+    }),
+    Step(false, |fs, _| fs.write(find(fs, "d/sub/other")?, 0, &bytes(4, BLOCK + 9))),
+    Step(true, |fs, _| set_identity(fs, "d/sub/other")),
+    Step(false, |fs, _| clean(fs, "d/sub/other", false)),
+    Step(false, |fs, _| clean(fs, "d/sub/other", true)),
+    Step(false, |fs, _| {
+        let mtime = Some(SetTime::At(Timestamp(1 << 40)));
+        let set = SetAttr { mtime, ..SetAttr::default() };
+        fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
+    }),
+    Step(true, |fs, _| clean(fs, "d/a", true)),
     Step(false, |fs, _| clean(fs, "d/sub", true)),
     Step(false, |fs, _| clean(fs, "d", true)),
     Step(false, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
@@ -245,9 +306,10 @@ fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
         }
         let name_of = |name: Vec<u8>| fs.getxattr(ino, &name).map(|value| (name, value));
         let xattrs = fs.listxattr(ino)?.into_iter().map(name_of).collect::<Result<Vec<_>>>()?;
-        let object = Object { kind: attr.kind, perm: attr.perm, content, xattrs };
+        let Attr { kind, perm, mtime, nlink, .. } = attr;
         let seen = Seen {
-            object,
+            object: Object { kind, perm, content, xattrs, mtime },
+            links: nlink,
             identity: String::from_utf8_lossy(&residence.identity).into_owned(),
             is_clean: residence.is_clean,
             are_names_absent: residence.are_names_absent,
@@ -278,6 +340,9 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
         let mut object = seen.object.clone();
         let is_same = |path: &&String| identity_of(path) == seen.identity.as_bytes();
         let same = below.keys().find(is_same).map(|path| &below[path]);
+        if !seen.identity.is_empty() && same.is_none() {
+            return Err(format!("{path} has the identity of no object, {:?}", seen.identity));
+        }
         for (i, block) in (0..).zip(&seen.blocks) {
             let range = i * BLOCK as usize..object.content.len().min((i + 1) * BLOCK as usize);
             let wanted = same.and_then(|same| same.content.get(range.clone()));
@@ -292,7 +357,8 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
         }
         let is_same = same.is_some_and(|same| {
             let size = |object: &Object| object.content.len();
-            let what = |object: &Object| (object.kind, object.perm, object.xattrs.clone());
+            let what =
+                |object: &Object| (object.kind, object.perm, object.xattrs.clone(), object.mtime);
             what(same) == what(&object) && size(same) == size(&object)
         });
         if seen.is_clean && !is_same {
@@ -319,7 +385,29 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
             }
         }
     }
+    for (path, seen) in seen.iter().filter(|(path, _)| !path.is_empty()) {
+        let links = links_of(&tree, path);
+        if seen.object.kind == FileKind::Dir && seen.links != links {
+            return Err(format!("{path} has {} links, and should have {links}", seen.links));
+        }
+    }
     Ok(tree)
+}
+
+/// Returns an error if something is dirty that is marked clean in `before`.
+fn check_marks(
+    before: &BTreeMap<String, Seen>,
+    seen: &BTreeMap<String, Seen>,
+) -> std::result::Result<(), String> {
+    for (path, before) in before {
+        let Some(seen) = seen.get(path) else { continue };
+        let is_dirty = |(before, seen)| before == &Some(true) && seen == &Some(false);
+        let is_any_dirty = before.blocks.iter().zip(&seen.blocks).any(is_dirty);
+        if is_any_dirty || before.is_clean && !seen.is_clean {
+            return Err(format!("{path} was marked clean, and is dirty"));
+        }
+    }
+    Ok(())
 }
 
 type Engine<'m, M> = Pool<bpfs::Files<Sited<&'m M>>>;
@@ -332,62 +420,109 @@ fn mount<M: Medium>(medium: &M) -> std::result::Result<Engine<'_, M>, String> {
 
 /// Explores all crashes; the error is the first that violates a promise.
 pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
+    let budget = Budget { states: 1 << 8, samples: 16, ..Budget::default() };
     let mut stats = Stats::default();
     for (steps, semantics) in
         [(CONTENT, Semantics::Adr), (NAMES, Semantics::Adr), (CONTENT, Semantics::AdrWords)]
     {
-        stats.add(&explore_steps(steps, semantics, distinct)?);
+        let run = Run::record(steps, semantics)?;
+        let (explored, bugs) = run.find_bugs(&run.trace, budget, distinct);
+        if let Some(bug) = bugs.first() {
+            return Err(format!("{} of {}: {bug}", semantics.name(), bugs.len()));
+        }
+        stats.add(&explored);
     }
     Ok(stats)
 }
 
-fn explore_steps(
-    steps: &[Step],
-    semantics: Semantics,
-    distinct: &Distinct,
-) -> std::result::Result<Stats, String> {
-    let image = CrashImage::new(POOL_BYTES);
-    let options = FormatOptions { is_backed: true, ..FormatOptions::default() };
-    bpfs::format(&Sited(&image), &options).map_err(text)?;
-    let initial = image.bytes();
-    let recorder = Recorder::new(CrashImage::under(semantics, initial.clone()));
-    // The backing store when a number of steps have begun, and the tree after a number of steps.
-    let (mut belows, mut trees) = (vec![below()], Vec::new());
-    {
-        let fs = mount(&recorder)?;
-        trees.push(complete(&see(&fs, &belows[0]).map_err(text)?, &belows[0])?);
-        for (i, Step(is_written_back, run)) in steps.iter().enumerate() {
-            let mut below = belows[i].clone();
-            if *is_written_back {
-                below.extend(trees[i].clone());
-            }
-            recorder.begin(i as u32);
-            run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;
-            recorder.end(i as u32);
-            trees.push(complete(&see(&fs, &below).map_err(text)?, &below)?);
-            belows.push(below);
+/// Tries these mutants of the steps.
+pub fn score(only: &dyn Fn(&Mutant) -> bool) -> std::result::Result<Fates, String> {
+    let budget = Budget { states: 16, runs: 64, samples: 0, ..Budget::default() };
+    let mut fates = Fates::new();
+    for steps in [CONTENT, NAMES] {
+        let run = Run::record(steps, Semantics::Adr)?;
+        for mutant in mutants(&run.trace, 0).into_iter().filter(|mutant| only(mutant)) {
+            let mutated = mutate(&run.trace, &run.initial, &mutant);
+            let fate = fates.entry(mutant).or_insert(Fate::Moot);
+            let (Some(trace), false) = (mutated, matches!(fate, Fate::Killed { .. })) else {
+                continue;
+            };
+            let (_, bugs) = run.find_bugs(&trace, budget, &Distinct::default());
+            *fate = match bugs.into_iter().next() {
+                Some(bug) => Fate::Killed { by: "a backed pool".into(), what: bug.what },
+                None => Fate::Survived,
+            };
         }
     }
-    let trace = recorder.into_trace();
-    let all: Tree = belows.iter().flatten().map(|(p, o)| (p.clone(), o.clone())).collect();
-    let recover = |image: &CrashImage| {
-        let report = bpfs::check(&Sited(image), &mounted::options(false), &|_, _| {});
-        match report.map_err(text)?.problems.first() {
-            Some(problem) => Err(problem.to_string()),
-            None => see(&mount(image)?, &all).map_err(text),
+    Ok(fates)
+}
+
+/// The fates of mutants.
+pub type Fates = BTreeMap<Mutant, Fate>;
+
+/// Steps that have run.
+struct Run {
+    semantics: Semantics,
+    initial: Vec<u8>,
+    trace: Trace,
+    /// The backing store when a number of steps have begun.
+    belows: Vec<Tree>,
+    /// All objects that it has had.
+    all: Tree,
+    /// The tree after a number of steps, and the part that the pool has.
+    trees: Vec<Tree>,
+    parts: Vec<BTreeMap<String, Seen>>,
+}
+
+impl Run {
+    fn record(steps: &[Step], semantics: Semantics) -> std::result::Result<Self, String> {
+        let image = CrashImage::new(POOL_BYTES);
+        let options = FormatOptions { is_backed: true, ..FormatOptions::default() };
+        bpfs::format(&Sited(&image), &options).map_err(text)?;
+        let initial = image.bytes();
+        let recorder = Recorder::new(CrashImage::under(semantics, initial.clone()));
+        let (mut belows, mut trees, mut parts) = (vec![below()], Vec::new(), Vec::new());
+        {
+            let fs = mount(&recorder)?;
+            parts.push(see(&fs, &belows[0]).map_err(text)?);
+            trees.push(complete(&parts[0], &belows[0])?);
+            for (i, Step(is_written_back, run)) in steps.iter().enumerate() {
+                let mut below = belows[i].clone();
+                if *is_written_back {
+                    below.extend(trees[i].clone());
+                }
+                recorder.begin(i as u32);
+                run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;
+                recorder.end(i as u32);
+                parts.push(see(&fs, &below).map_err(text)?);
+                trees.push(complete(&parts[i + 1], &below)?);
+                belows.push(below);
+            }
         }
-    };
-    let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
-        let found = complete(seen, &belows[now.begun as usize])?;
-        match trees[now.returned as usize..=now.begun as usize].contains(&found) {
-            true => Ok(()),
-            false => Err(format!("the tree is that of no moment: {:?}", found.keys())),
-        }
-    };
-    let budget = Budget { states: 1 << 8, samples: 16, ..Budget::default() };
-    let (stats, bugs) = find_bugs(&trace, &initial, semantics, budget, distinct, &recover, &judge);
-    match bugs.first() {
-        Some(bug) => Err(format!("{} of {}: {bug}", semantics.name(), bugs.len())),
-        None => Ok(stats),
+        let all = belows.iter().flatten().map(|(p, o)| (p.clone(), o.clone())).collect();
+        let trace = recorder.into_trace();
+        Ok(Self { semantics, initial, trace, belows, all, trees, parts })
+    }
+
+    /// Explores the crashes of this trace, or of one with a planted bug.
+    fn find_bugs(&self, trace: &Trace, budget: Budget, distinct: &Distinct) -> (Stats, Vec<Bug>) {
+        let recover = |image: &CrashImage| {
+            let report = bpfs::check(&Sited(image), &mounted::options(false), &|_, _| {});
+            match report.map_err(text)?.problems.first() {
+                Some(problem) => Err(problem.to_string()),
+                None => see(&mount(image)?, &self.all).map_err(text),
+            }
+        };
+        let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
+            let found = complete(seen, &self.belows[now.begun as usize])?;
+            if now.returned == now.begun {
+                check_marks(&self.parts[now.begun as usize], seen)?;
+            }
+            match self.trees[now.returned as usize..=now.begun as usize].contains(&found) {
+                true => Ok(()),
+                false => Err(format!("the tree is that of no moment: {:?}", found.keys())),
+            }
+        };
+        find_bugs(trace, &self.initial, self.semantics, budget, distinct, &recover, &judge)
     }
 }

@@ -6,7 +6,8 @@
 //! - backed-B2: the entries of a directory whose names are absent are right, but others may be
 //!   missing. So every call that changes names, or lists them, needs all of them.
 //! - backed-B3: the identity in a record is whole, or its length is 0: it changes within one line,
-//!   where stores persist in program order.
+//!   where stores persist in program order. Marks, and what is absent, belong to the object that it
+//!   names: so it changes only while there are none.
 //! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
 //!   the file would go, and its content would be missing under those names.
 
@@ -200,7 +201,6 @@ impl<S: Storage> Core<S> {
         // A crash before this is durable leaves one absent link too many. `finish_links` corrects
         // that. One too few would violate backed-B4.
         self.store_state(v, 0, 0, self.absent_links(v).saturating_sub(1));
-        let _ = self.medium().fence();
         self.update_index_after_add(d, &slot)?;
         v.add_links(1);
         // The reference of `make_slot`.
@@ -227,37 +227,74 @@ impl<S: Storage> Core<S> {
         let _lock = self.tables().lock_exclusive(&[ino])?;
         let v = self.live(ino)?;
         if v.kind() != FileKind::Dir && self.absent_links(v) > 0 {
+            // A crash before this is durable costs another search.
             self.store_state(v, 0, 0, 0);
-            let _ = self.medium().fence();
         }
         Ok(())
     }
 
-    /// Implements [`vfs::Backed::clean_inode`].
-    pub fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>> {
+    /// Implements [`vfs::Backed::set_identity`].
+    pub fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()> {
         self.check_backed()?;
         if !(1..=IDENTITY_MAX).contains(&identity.len()) {
             return Err(Errno::INVAL);
         }
         let _lock = self.tables().lock_exclusive(&[ino])?;
         let v = self.live(ino)?;
-        let Some(next) = self.tables().version_after(ino, version)? else { return Ok(None) };
         let at = self.word_at(v, Word::Identity);
         let (mut old, new) = ([0; IDENTITY], stored(identity));
         self.medium().read(at, &mut old);
-        if old != new {
-            self.store_state(v, CLEAN, 0, self.absent_links(v));
-            // backed-B3: the word with the length goes first, and comes last.
-            self.medium().store_u64(at, 0);
-            let word = |i: usize| new[i..i + 8].try_into().map_or(0, u64::from_le_bytes);
-            for i in (0..IDENTITY).step_by(8).rev() {
-                self.medium().store_u64(at + i as u64, word(i));
-            }
+        if old == new {
+            return Ok(());
         }
-        // The line of the state is the line of the identity.
+        let state = v.state.load(Relaxed);
+        // mkfs makes the names of the root absent before it has an object.
+        let has_absent_names = state & NAMES_ABSENT != 0 && self.has_identity(v);
+        if state & CLEAN != 0 || has_absent_names || self.has_marks(v)? {
+            return Err(Errno::BUSY);
+        }
+        // backed-B3: the word with the length goes first, and comes last.
+        self.medium().store_u64(at, 0);
+        let word = |i: usize| new[i..i + 8].try_into().map_or(0, u64::from_le_bytes);
+        for i in (0..IDENTITY).step_by(8).rev() {
+            self.medium().store_u64(at + i as u64, word(i));
+        }
+        self.medium().flush(at, IDENTITY as u64);
+        let _ = self.medium().fence();
+        Ok(())
+    }
+
+    /// Whether an inode has an object in the backing store.
+    pub fn has_identity(&self, v: &VInode) -> bool {
+        self.load(v, Word::Identity) as u8 != 0
+    }
+
+    /// Implements [`vfs::Backed::clean_inode`].
+    pub fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        if !self.has_identity(v) {
+            return Err(Errno::INVAL);
+        }
+        let Some(next) = self.tables().version_after(ino, version)? else { return Ok(None) };
         self.store_state(v, 0, CLEAN, self.absent_links(v));
         let _ = self.medium().fence();
         Ok(Some(next))
+    }
+
+    /// Implements [`vfs::Backed::each_inode`].
+    pub fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
+        for (ino, v) in (0..).map(Ino).zip(self.tables().inodes()) {
+            if v.is_live() {
+                match self.residence(ino) {
+                    Ok(residence) => each(ino, &residence.identity),
+                    Err(Errno::STALE) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Implements [`vfs::Backed::evict_names`].

@@ -599,8 +599,14 @@ impl<F: Files> Backed for Pool<F> {
     fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
         self.files.op(|_| self.files.clean_content(ino, range.clone(), version))
     }
-    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>> {
-        self.files.op(|core| core.clean_inode(ino, identity, version))
+    fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()> {
+        self.files.op(|core| core.set_identity(ino, identity))
+    }
+    fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
+        self.files.op(|core| core.clean_inode(ino, version))
+    }
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
+        self.files.op(|core| core.each_inode(each))
     }
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
         self.files.op(|_| self.files.evict_content(ino, range.clone()))

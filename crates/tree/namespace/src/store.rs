@@ -64,6 +64,11 @@ pub trait Storage: Sized + Send + Sync {
         Ok(false)
     }
 
+    /// Whether content of a file is absent or marked clean.
+    fn has_marks(&self, _v: &VInode) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Returns the root word of a file of this size whose content only the backing store has.
     fn absent_root(&self, _size: u64) -> u64 {
         0

@@ -68,7 +68,9 @@ pub trait Backed: FileSystem {
     /// Ends the loading of a directory: all of its names are in the pool from now on.
     fn finish_names(&self, dir: Ino) -> Result<()>;
 
-    /// Ends the search for the absent links of a file: it has no others in this tree.
+    /// Ends the search for the absent links of a file: it has no others in this tree. A crash may
+    /// bring back absent links that [`load_link`](Self::load_link) or this call has taken away; they
+    /// cost another search.
     fn finish_links(&self, ino: Ino) -> Result<()>;
 
     /// Returns the first absent range of a file's content at or after `from`: whole blocks, up to
@@ -77,6 +79,7 @@ pub trait Backed: FileSystem {
 
     /// Stores content where it is absent; other content stays. `offset` is a multiple of 4096. So
     /// is the end, unless it is the end of the file. Returns the number of bytes that were absent.
+    /// After a crash of the machine, they may be absent again.
     fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64>;
 
     /// Makes absent blocks in `range` holes, which the backing store has there. A block that lies
@@ -89,12 +92,26 @@ pub trait Backed: FileSystem {
 
     /// Marks the blocks of a file that lie in `range` clean, if the file has not changed since it
     /// had this [version](FileSystem::version). Then returns the version that this call leaves:
-    /// further calls of this kind may name that one. Otherwise returns `None`.
+    /// further calls of this kind may name that one. Otherwise returns `None`. Durable on return.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file has no object.
     fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>>;
 
-    /// Marks an inode clean, and records its object, if it has not changed since `version`. The
-    /// result is that of [`clean_content`](Self::clean_content).
-    fn clean_inode(&self, ino: Ino, identity: &[u8], version: u64) -> Result<Option<u64>>;
+    /// Records the backing object of an inode, durably.
+    ///
+    /// # Errors
+    /// `EINVAL` if the identity is too long. `EBUSY` if a part of the inode is absent or marked
+    /// clean: that belongs to the object that it had.
+    fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()>;
+
+    /// Marks an inode clean, if it has not changed since `version`. The result and the errors are
+    /// those of [`clean_content`](Self::clean_content).
+    fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>>;
+
+    /// Calls `each` with every inode that is in use, whether it has a name or not, and its
+    /// identity if it has one.
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()>;
 
     /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
     /// became free.

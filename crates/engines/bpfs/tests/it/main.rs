@@ -1,9 +1,11 @@
 //! The integration tests of `bpfs`, in one binary: nextest runs each test in a process of its own.
 
 mod backed;
+mod backed_costs;
 mod common;
 mod cost;
 mod example;
+mod identities;
 mod suite;
 mod waits;
 mod zeroed;

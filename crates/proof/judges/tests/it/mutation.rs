@@ -9,6 +9,7 @@ use crashsim::persist::Semantics;
 use crashsim::run::Base;
 use crashsim::score::{Fate, label, score, table};
 use crashsim::workload;
+use judges::backed;
 use judges::bpfs::Bpfs;
 use judges::catalogue::sources;
 use std::collections::BTreeSet;
@@ -45,6 +46,19 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("superblock.rs write: medium.zero_nt", &[DropStore, ShortStore], TIDINESS),
     ("superblock.rs write: let _ = medium.fence()", &[DropFence], FENCED_AGAIN),
     ("superblock.rs write: medium.flush(root_at", &[ShortFlush], TIMES),
+    ("backed.rs unmark_block: let _ = self.medium.publish", &[EarlyStore], UNMARKED),
+    ("backed.rs expand: self.medium.write_nt", &[ShortStore], BEYOND),
+    ("backed.rs expand: self.medium.write_nt", &[InPlace], NEW),
+    ("backed.rs load_leaves: self.medium.publish_word", &[DropStore, DelayStore, SwapStores], LOAD),
+    ("backed.rs evict_subtree: self.medium.store_u64", &[DelayStore], ALONE),
+    ("backed.rs evict_subtree: self.medium.store_u64", &[EarlyStore, SwapStores], EVICTED),
+    ("backed.rs evict_tree: self.medium.store_u64", &[DelayStore], ALONE),
+    ("backed.rs evict_tree: self.medium.store_u64", &[EarlyStore], EVICTED),
+    ("backed.rs change_leaves: self.medium.store_u64", &[DelayStore], ALONE),
+    ("backed.rs change_leaves: self.medium.store_u64", &[EarlyStore, SwapStores], WRITTEN),
+    ("backed.rs set_identity: self.medium().store_u64(at, 0)", &[EarlyStore, TearStore], NO_MARKS),
+    ("backed.rs set_identity: self.medium().store_u64(at + i", &[DelayStore], ALONE),
+    ("backed.rs store_state: self.medium().publish_word", &[EarlyStore], WRITTEN),
 ];
 
 const STORE: &[Bug] = &[DropStore, DelayStore, EarlyStore, TearStore, SwapStores];
@@ -67,6 +81,12 @@ const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";
 const ALONE: &str =
     "it is all that the operation commits: nothing follows, and what it names was fenced before";
+const UNMARKED: &str = "a mark that goes too early costs a write-back";
+const NEW: &str = "nothing leads to the block yet";
+const LOAD: &str = "content that is not loaded after a crash is absent, which is the same (backed-F5)";
+const EVICTED: &str = "what is marked clean may be absent at any time";
+const WRITTEN: &str = "the backing store has all that the mark covers before the call";
+const NO_MARKS: &str = "an inode without marks may lose its identity: it gets another object";
 
 fn explanation(m: &Mutant, site: &str) -> Option<&'static str> {
     let is = |(prefix, bugs, _): &&(&str, &[Bug], &str)| {
@@ -102,6 +122,8 @@ fn planted_bugs_are_found() {
     let more = score(&Bpfs, &sequences, 0, &open).unwrap();
     fates.extend(more);
     fates.extend(formatting_mutants(&bases[0]));
+    // These two files are about pools with a backing store.
+    fates.extend(backed::score(&|m| m.site.contains("src/backed.rs:")).unwrap());
 
     let mut unexplained = 0;
     for (m, fate) in &fates {

@@ -1,0 +1,50 @@
+//! Costs of loads, marks and evictions in a pool with a backing store.
+
+use crate::backed::{BLOCK, MIB, Pool, attr, load, load_dir, load_range};
+use bpfs::{Bpfs, FormatOptions, MountOptions};
+use pmem::Medium as _;
+use vfs::{Backed as _, FileKind, FileSystem as _, ROOT, Timestamp};
+
+/// Returns the bytes by non-temporal stores, the flushed lines, and the fences of a call.
+fn cost<T>(fs: &Pool, call: impl FnOnce() -> T) -> (u64, u64, u64) {
+    let before = fs.medium().counters().snapshot();
+    call();
+    let d = fs.medium().counters().snapshot() - before;
+    (d.nt_bytes, d.lines_flushed, d.fences)
+}
+
+#[test]
+fn costs() {
+    let region = suite::flushed(true).anonymous(16 << 20).unwrap();
+    bpfs::format(&region, &FormatOptions { is_backed: true, ..FormatOptions::default() }).unwrap();
+    let clock = || Timestamp(1);
+    let fs = Bpfs::mount(region, &MountOptions { clock, ..MountOptions::default() }).unwrap();
+    load_dir(&fs, ROOT, "first");
+    let mut loaded = None;
+    let file = attr(FileKind::File, 2 * MIB);
+    assert_eq!(cost(&fs, || loaded = Some(load(&fs, ROOT, "f", file))), (0, 3, 1), "a name");
+    let f = loaded.unwrap();
+    let link = || fs.load_link(ROOT, b"link", f).unwrap();
+    assert_eq!(cost(&fs, link), (0, 2, 1), "a link");
+    assert_eq!(cost(&fs, || fs.finish_names(ROOT).unwrap()), (0, 1, 1), "the end of names");
+    let block = || load_range(&fs, f, 0..BLOCK);
+    assert_eq!(cost(&fs, block), (2 * BLOCK, 1, 3), "a block, and the pointer block");
+    let many = || load_range(&fs, f, 64 * BLOCK..128 * BLOCK);
+    assert_eq!(cost(&fs, many), (64 * BLOCK, 0, 1), "64 blocks");
+    let overwrite = || fs.write(f, 8, &[1; 8]).unwrap();
+    assert_eq!(cost(&fs, overwrite), (0, 4, 3), "the first store to an inode that is clean");
+    assert_eq!(cost(&fs, overwrite), (0, 1, 1), "as in a pool without a backing store");
+    let overwrite = || fs.write(f, 64 * BLOCK, &[1; 8]).unwrap();
+    assert_eq!(cost(&fs, overwrite), (0, 2, 2), "the first store to a block that is clean");
+    let overwrite = || fs.write(f, 65 * BLOCK, &[1; 4096]).unwrap();
+    assert_eq!(cost(&fs, overwrite), (4096, 1, 2), "a block that is clean, by copy-on-write");
+    let version = fs.version(f).unwrap();
+    let mark = || fs.clean_content(f, 0..2 * MIB, version).unwrap().unwrap();
+    assert_eq!(cost(&fs, mark), (0, 9, 1), "marking content clean");
+    let version = fs.version(f).unwrap();
+    let mark = || fs.clean_inode(f, version).unwrap().unwrap();
+    assert_eq!(cost(&fs, mark), (0, 1, 1), "marking an inode clean");
+    let evict = |range| cost(&fs, || fs.evict_content(f, range).unwrap());
+    assert_eq!(evict(64 * BLOCK..96 * BLOCK), (0, 4, 1), "eviction of 32 blocks");
+    assert_eq!(evict(0..2 * MIB), (0, 1, 1), "eviction of the rest");
+}
