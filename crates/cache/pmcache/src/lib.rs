@@ -57,11 +57,13 @@ mod recover;
 mod removed;
 mod space;
 mod table;
+mod writeback;
 
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};
 pub use loading::Loading;
+pub use writeback::{PRIVATE, Written};
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
 

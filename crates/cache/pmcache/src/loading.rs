@@ -11,14 +11,15 @@
 //!   of [`Links`] has each loaded file that may have other names.
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
-//! This module writes nothing back, and it does not compare what is loaded with the backing store
-//! again. Nothing is evicted except by a caller.
+//! [`write_back`](Loading::write_back) brings changes below. What is loaded is not compared with the
+//! backing store again. Nothing is evicted except by a caller.
 
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileKind,
     FileSystem, IDENTITY_MAX, Ino, LoadedObject, Mappings, NewNode, Openings, ROOT, RenameFlags,
@@ -68,6 +69,10 @@ pub struct Loading<P, B> {
     is_free: Condvar,
     /// The ends of the last loads of files, for read-ahead.
     streams: Mutex<HashMap<Ino, u64>>,
+    /// One thread at a time writes back.
+    writing: Mutex<()>,
+    /// The number of the next private name.
+    next_private: AtomicU64,
 }
 
 /// The right to load names or content of an inode.
@@ -81,7 +86,7 @@ impl<P: Backed, B: Backing> Drop for Turn<'_, P, B> {
 }
 
 /// An inode of the backing store, with a reference.
-struct Below<'a, B: Backing>(&'a B, Entry);
+pub(crate) struct Below<'a, B: Backing>(pub &'a B, pub Entry);
 
 impl<B: Backing> Drop for Below<'_, B> {
     fn drop(&mut self) {
@@ -98,7 +103,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     pub fn attach(pool: P, backing: B) -> Result<Self> {
         let (links, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
         let is_free = Condvar::new();
-        let loading = Self { pool, backing, links, busy, is_free, streams };
+        let (writing, next_private) = (Mutex::default(), AtomicU64::default());
+        let loading = Self { pool, backing, links, busy, is_free, streams, writing, next_private };
         loading.adopt_root()?;
         loading.find_links()?;
         Ok(loading)
@@ -112,6 +118,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns the backing store.
     pub fn backing(&self) -> &B {
         &self.backing
+    }
+
+    /// Waits until no other thread writes back.
+    pub(crate) fn write_back_turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.writing)
+    }
+
+    /// Returns the counter of private names.
+    pub(crate) fn next_private(&self) -> &AtomicU64 {
+        &self.next_private
     }
 
     /// Returns the pool again.
@@ -464,7 +480,7 @@ fn existing(loaded: Result<()>) -> Result<()> {
 }
 
 /// Returns all extended attributes of an inode.
-fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = fs.listxattr(ino)?.into_iter();
     let value = |name: Vec<u8>| Ok((name.clone(), fs.getxattr(ino, &name)?));
     names.map(value).collect()

@@ -323,6 +323,13 @@ impl<M: Medium> Files<M> {
         self.dirty_blocks(self.live_file(ino)?, from)
     }
 
+    /// Implements [`vfs::Backed::hole_range`].
+    pub fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
+        let _lock = self.v.lock_shared(ino)?;
+        self.find_blocks(self.live_file(ino)?, from, Pointer::is_null)
+    }
+
     /// Implements [`vfs::Backed::load_content`].
     pub fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
         self.check_backed()?;

@@ -120,6 +120,10 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::dirty_range(self, ino, from)
     }
 
+    fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        Self::hole_range(self, ino, from)
+    }
+
     fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
         Self::load_content(self, ino, offset, data)
     }

@@ -164,6 +164,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Implements [`vfs::Backed::hole_range`].
+    fn hole_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Implements [`vfs::Backed::load_content`].
     fn load_content(&self, _ino: Ino, _offset: u64, _data: &[u8]) -> Result<u64> {
         Err(Errno::OPNOTSUPP)
@@ -595,6 +600,9 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.dirty_range(ino, from))
+    }
+    fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.files.op(|_| self.files.hole_range(ino, from))
     }
     fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
         self.files.op(|_| self.files.clean_content(ino, range.clone(), version))

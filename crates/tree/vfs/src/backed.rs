@@ -90,6 +90,9 @@ pub trait Backed: FileSystem {
     /// clean. A hole is not such a block.
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
 
+    /// Returns the first range at or after `from` that is a hole in the pool, in whole blocks.
+    fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
+
     /// Marks the blocks of a file that lie in `range` clean, if the file has not changed since it
     /// had this [version](FileSystem::version). Then returns the version that this call leaves:
     /// further calls of this kind may name that one. Otherwise returns `None`. Durable on return.

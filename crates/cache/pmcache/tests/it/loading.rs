@@ -17,28 +17,28 @@ use vfs::{
     Timestamp,
 };
 
-type Tested = Loading<Bpfs<Region>, Below>;
+pub type Tested = Loading<Bpfs<Region>, Below>;
 
-const BLOCK: u64 = 4096;
+pub const BLOCK: u64 = 4096;
 
-fn region(bytes: u64) -> Region {
+pub fn region(bytes: u64) -> Region {
     let region = Region::anonymous(bytes).unwrap();
     let options = FormatOptions { is_backed: true, ..FormatOptions::default() };
     bpfs::format(&region, &options).unwrap();
     region
 }
 
-fn mount(region: Region) -> Bpfs<Region> {
+pub fn mount(region: Region) -> Bpfs<Region> {
     let options = MountOptions { seed: Some(1), threads: Some(1), ..MountOptions::default() };
     Bpfs::mount(region, &options).unwrap()
 }
 
-fn fresh(below: &Below) -> Tested {
+pub fn fresh(below: &Below) -> Tested {
     Loading::attach(mount(region(64 << 20)), below.clone()).unwrap()
 }
 
 /// Mounts the pool again, after a check.
-fn again(fs: Tested) -> Tested {
+pub fn again(fs: Tested) -> Tested {
     let below = fs.backing().clone();
     let region = fs.into_pool().into_medium();
     let report = bpfs::check(&region, &CheckOptions::default(), &|_, _| {}).unwrap();
@@ -46,18 +46,18 @@ fn again(fs: Tested) -> Tested {
     Loading::attach(mount(region), below).unwrap()
 }
 
-fn empty() -> Below {
+pub fn empty() -> Below {
     Below(Arc::new(ModelBacking::new()))
 }
 
-fn make(fs: &dyn FileSystem, dir: Ino, name: &str, kind: NewKind<'_>) -> Ino {
+pub fn make(fs: &dyn FileSystem, dir: Ino, name: &str, kind: NewKind<'_>) -> Ino {
     let node = NewNode { kind, mode: 0o755, umask: 0 };
     let ino = fs.create(&Caller::ROOT, dir, name.as_bytes(), &node).unwrap().ino;
     fs.forget(ino, 1);
     ino
 }
 
-fn find(fs: &dyn FileSystem, path: &str) -> Ino {
+pub fn find(fs: &dyn FileSystem, path: &str) -> Ino {
     let names = path.split('/').filter(|name| !name.is_empty());
     names.fold(ROOT, |at, name| fs.peek(at, name.as_bytes()).unwrap().ino)
 }
@@ -84,7 +84,7 @@ fn present(fs: &Tested) -> (Vec<Ino>, Vec<Ino>) {
 
 /// Evicts ranges of files, and directories from below, as chance decides. Returns the number of
 /// bytes and of directories.
-fn evict(fs: &Tested, rng: &mut Rng, percent: u64) -> (u64, u64) {
+pub fn evict(fs: &Tested, rng: &mut Rng, percent: u64) -> (u64, u64) {
     let mut evicted = (0, 0);
     let (dirs, files) = present(fs);
     for file in files {
@@ -102,7 +102,7 @@ fn evict(fs: &Tested, rng: &mut Rng, percent: u64) -> (u64, u64) {
     evicted
 }
 
-fn compare(fs: &Tested, model: &Model, what: &str) {
+pub fn compare(fs: &Tested, model: &Model, what: &str) {
     let (got, want) = (tree(fs).unwrap(), tree(model).unwrap());
     let diff = diff(&got, &want).unwrap_or_default();
     assert!(diff.is_empty(), "{what}: the trees differ (left: loaded, right: model)\n{diff}");

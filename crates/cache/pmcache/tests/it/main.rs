@@ -11,3 +11,4 @@ mod faults;
 mod full;
 mod loading;
 mod recovery;
+mod writeback;

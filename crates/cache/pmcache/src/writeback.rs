@@ -1,0 +1,724 @@
+//! Write-back by comparing: makes the backing store equal to a pool that holds the tree.
+//!
+//! A pass walks the names that are in the pool, and compares every inode that is not marked clean
+//! with its object. What differs is changed there, in this order: contents and attributes of files;
+//! their sync; names; names that are not wanted any more; attributes of directories; their sync.
+//! Marks follow. A pass that was interrupted is repeated: what is equal needs no change.
+//!
+//! - writeback-W1: content goes below before the name that shows it. A new object gets a private
+//!   name in its directory, and is renamed when all of it is durable. A name that the pool has, and
+//!   that had a file before, has a file at every moment.
+//! - writeback-W2: the identity of a new object is durable in the pool before the object gets its
+//!   name. So a crash leaves no second object.
+//! - writeback-W3: a mark covers only what was durable below before, and only if the inode has not
+//!   changed since it was compared.
+//! - writeback-W4: an object loses its last name only if no inode of the pool has its identity, with
+//!   a name or without.
+//!
+//! Changes that others make below are not looked for: names that the pool does not have go.
+
+use crate::BLOCK;
+use crate::loading::{Below, Loading, xattrs};
+use backing::{Backing, Identity};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::{
+    ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
+    RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr,
+};
+
+/// Bytes of content that one call copies.
+const PIECE: u64 = 256 << 10;
+
+/// The start of the private names of objects that are not complete.
+pub const PRIVATE: &[u8] = b".keepstone-";
+
+/// Attempts to find a private name that is free.
+const NAMES_MAX: u32 = 1000;
+
+/// What a pass has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Inodes that were compared.
+    pub inodes: u64,
+    /// Bytes of content that were written.
+    pub bytes: u64,
+    /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
+    pub left: u64,
+    /// Inodes with errors, and their first errors.
+    pub errors: Vec<(Ino, Errno)>,
+}
+
+/// An inode that is compared.
+struct Dirty {
+    ino: Ino,
+    kind: FileKind,
+    /// Its version before it was compared.
+    version: u64,
+    /// Whether a later pass has to go on.
+    must_wait: bool,
+}
+
+/// A directory whose names are compared.
+struct Dir {
+    ino: Ino,
+    names: BTreeMap<Vec<u8>, (Ino, FileKind)>,
+}
+
+/// A name below: its directory and itself.
+type Place = (Ino, Vec<u8>);
+
+/// A name below that the pool does not have.
+struct Extra {
+    place: Place,
+    identity: Identity,
+    kind: FileKind,
+}
+
+/// A referenced inode of the pool.
+struct Held<'a, P: Backed>(&'a P, Ino);
+
+impl<P: Backed> Drop for Held<'_, P> {
+    fn drop(&mut self) {
+        self.0.forget(self.1, 1);
+    }
+}
+
+/// One pass.
+struct Pass<'a, P: Backed, B: Backing> {
+    pool: &'a P,
+    backing: &'a B,
+    next_private: &'a AtomicU64,
+    /// The inodes to compare, directories before what they contain.
+    dirty: Vec<Dirty>,
+    dirs: Vec<Dir>,
+    /// The objects of inodes that are compared, and of directories that contain them.
+    objects: HashMap<Ino, Below<'a, B>>,
+    /// References, so that no inode number gets another life meanwhile: above, and below.
+    held: Vec<Held<'a, P>>,
+    held_below: Vec<Below<'a, B>>,
+    /// Inodes that were compared before, and those that have got their objects in this pass.
+    seen: HashSet<Ino>,
+    created: HashSet<Ino>,
+    /// The names below of directories whose names are compared.
+    below: HashMap<Ino, BTreeMap<Vec<u8>, (Identity, FileKind)>>,
+    extras: Vec<Extra>,
+    failed: HashSet<Ino>,
+    written: Written,
+}
+
+impl<P: Backed, B: Backing> Loading<P, B> {
+    /// Writes back everything that is dirty. Errors of single inodes are in the result; the others
+    /// are written back.
+    ///
+    /// # Errors
+    /// Those of the pool, and of syncs of the whole backing store.
+    pub fn write_back(&self) -> Result<Written> {
+        let _turn = self.write_back_turn();
+        let mut pass = Pass {
+            pool: self.pool(),
+            backing: self.backing(),
+            next_private: self.next_private(),
+            dirty: Vec::new(),
+            dirs: Vec::new(),
+            objects: HashMap::new(),
+            held: Vec::new(),
+            held_below: Vec::new(),
+            seen: HashSet::new(),
+            created: HashSet::new(),
+            below: HashMap::new(),
+            extras: Vec::new(),
+            failed: HashSet::new(),
+            written: Written::default(),
+        };
+        pass.run()?;
+        Ok(pass.written)
+    }
+}
+
+impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
+    fn run(&mut self) -> Result<()> {
+        self.walk()?;
+        self.written.inodes = self.dirty.len() as u64;
+        if self.dirty.is_empty() {
+            return Ok(());
+        }
+        self.each_dirty(|pass, ino, kind| match kind {
+            FileKind::Dir => pass.write_attributes(ino),
+            _ => pass.write_file(ino, kind),
+        });
+        self.sync(|kind| kind != FileKind::Dir);
+        let dirs = std::mem::take(&mut self.dirs);
+        for dir in &dirs {
+            let listed = self.list_below(dir);
+            self.note(dir.ino, listed);
+        }
+        // writeback-W1: a new directory appears with what is in it. If something cannot be moved
+        // into it yet, that follows.
+        for dir in
+            dirs.iter().rev().filter(|dir| self.created.contains(&dir.ino)).collect::<Vec<_>>()
+        {
+            for (name, (ino, kind)) in &dir.names {
+                let _ = self.place((dir.ino, name), *ino, *kind);
+            }
+        }
+        for dir in &dirs {
+            for (name, (ino, kind)) in &dir.names {
+                let placed = self.place((dir.ino, name), *ino, *kind);
+                self.note(dir.ino, placed);
+            }
+        }
+        self.remove_extras()?;
+        // Changes of names changed the times of directories.
+        self.each_dirty(|pass, ino, kind| match kind {
+            FileKind::Dir => pass.write_times(ino),
+            _ => Ok(()),
+        });
+        self.sync(|_| true);
+        self.mark()
+    }
+
+    /// Calls `step` for each inode without an error so far.
+    fn each_dirty(&mut self, step: impl Fn(&mut Self, Ino, FileKind) -> Result<()>) {
+        for i in 0..self.dirty.len() {
+            let Dirty { ino, kind, .. } = self.dirty[i];
+            if !self.failed.contains(&ino) {
+                let done = step(self, ino, kind);
+                self.note(ino, done);
+            }
+        }
+    }
+
+    /// Notes the error of an inode, which stays dirty.
+    fn note(&mut self, ino: Ino, done: Result<()>) {
+        match done {
+            Err(e) if self.failed.insert(ino) => {
+                tracing::warn!(ino = ino.0, error = %e, "cannot write back");
+                self.written.errors.push((ino, e));
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a later pass has to go on with a directory.
+    fn wait(&mut self, ino: Ino) {
+        let dirty = self.dirty.iter_mut().find(|dirty| dirty.ino == ino);
+        if let Some(dirty) = dirty {
+            dirty.must_wait = true;
+        }
+    }
+
+    // --- finding what is dirty ------------------------------------------------------------------
+
+    /// Finds the dirty inodes among those whose names are in the pool. Gives objects to those that
+    /// have none.
+    fn walk(&mut self) -> Result<()> {
+        let mut pending = vec![(ROOT, None)];
+        while let Some((ino, parent)) = pending.pop() {
+            let Some(kind) = self.add(ino, parent)? else { continue };
+            if kind != FileKind::Dir {
+                continue;
+            }
+            let mut names = BTreeMap::new();
+            let listed = self.pool.readdir(ino, 0, &mut |e| {
+                if !matches!(e.name, b"." | b"..") {
+                    names.insert(e.name.to_vec(), (e.ino, e.kind));
+                }
+                true
+            });
+            match listed {
+                Err(ABSENT | Errno::STALE | Errno::NOENT) => continue,
+                listed => listed?,
+            }
+            let is_dirty = self.dirty.last().is_some_and(|dirty| dirty.ino == ino);
+            for (name, (child, kind)) in &names {
+                let is_clean = |child| self.pool.residence(child).is_ok_and(|r| r.is_clean);
+                if *kind != FileKind::Dir && is_clean(*child) {
+                    continue;
+                }
+                // The name may have another inode by now, which the next pass finds.
+                if let Ok(found) = self.pool.lookup(ino, name) {
+                    self.held.push(Held(self.pool, found.ino));
+                    if found.ino == *child {
+                        pending.push((*child, Some(ino)));
+                    }
+                }
+            }
+            if is_dirty {
+                self.dirs.push(Dir { ino, names });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an inode if it is dirty. Returns its kind, unless it was added before.
+    fn add(&mut self, ino: Ino, parent: Option<Ino>) -> Result<Option<FileKind>> {
+        let (Ok(attr), Ok(residence)) = (self.pool.getattr(ino), self.pool.residence(ino)) else {
+            return Ok(None);
+        };
+        if !self.seen.insert(ino) {
+            return Ok(None);
+        }
+        if residence.is_clean {
+            return Ok(Some(attr.kind));
+        }
+        let found = self.find_object(ino, attr.kind, Identity(residence.identity), parent);
+        if let Err(e) = found {
+            self.note(ino, Err(e));
+        }
+        let version = self.pool.version(ino).ok_or(Errno::OPNOTSUPP)?;
+        self.dirty.push(Dirty { ino, kind: attr.kind, version, must_wait: false });
+        Ok(Some(attr.kind))
+    }
+
+    /// Finds the object of an inode, or makes one.
+    fn find_object(
+        &mut self,
+        ino: Ino,
+        kind: FileKind,
+        identity: Identity,
+        parent: Option<Ino>,
+    ) -> Result<()> {
+        if !identity.0.is_empty() {
+            match self.backing.find(&identity, b"") {
+                Ok(entry) => {
+                    self.objects.insert(ino, Below(self.backing, entry));
+                    return Ok(());
+                }
+                // The backing store has lost it in a crash, before it had a name.
+                Err(Errno::STALE) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let dir = self.object(parent.ok_or(Errno::STALE)?)?;
+        let target = match kind {
+            FileKind::Symlink => self.pool.readlink(ino)?,
+            _ => Vec::new(),
+        };
+        let rdev = self.pool.getattr(ino)?.rdev;
+        let kind = match kind {
+            FileKind::File => NewKind::File,
+            FileKind::Dir => NewKind::Dir,
+            FileKind::Symlink => NewKind::Symlink(&target),
+            FileKind::Fifo => NewKind::Fifo,
+            FileKind::Socket => NewKind::Socket,
+            FileKind::Char => NewKind::Char(rdev),
+            FileKind::Block => NewKind::Block(rdev),
+        };
+        // Others may use it when it has its attributes.
+        let mode = if kind == NewKind::Dir { 0o700 } else { 0o600 };
+        let node = NewNode { kind, mode, umask: 0 };
+        let backing = self.backing;
+        let create = |name: &[u8]| backing.create(&Caller::ROOT, dir, name, &node);
+        let (name, entry) = self.with_private_name(create)?;
+        let object = Below(backing, entry);
+        // writeback-W2.
+        let identity = backing.identity(entry.ino);
+        if let Err(e) = identity.and_then(|identity| self.pool.set_identity(ino, &identity.0)) {
+            // This is tidiness: the next pass removes what is left.
+            let _ = match entry.kind {
+                FileKind::Dir => backing.rmdir(dir, &name),
+                _ => backing.unlink(dir, &name),
+            };
+            // Parts of the inode are only in an object that is gone.
+            return Err(if e == Errno::BUSY { Errno::STALE } else { e });
+        }
+        self.objects.insert(ino, object);
+        self.created.insert(ino);
+        Ok(())
+    }
+
+    /// Returns the object of an inode.
+    fn object(&mut self, ino: Ino) -> Result<Ino> {
+        if let Some(Below(_, entry)) = self.objects.get(&ino) {
+            return Ok(entry.ino);
+        }
+        let identity = self.pool.residence(ino)?.identity;
+        if identity.is_empty() {
+            return Err(Errno::STALE);
+        }
+        let object = Below(self.backing, self.backing.find(&Identity(identity), b"")?);
+        let found = object.1.ino;
+        self.objects.insert(ino, object);
+        Ok(found)
+    }
+
+    /// Makes something with a private name that is free. Returns the name, too.
+    fn with_private_name<T>(&self, make: impl Fn(&[u8]) -> Result<T>) -> Result<(Vec<u8>, T)> {
+        for _ in 0..NAMES_MAX {
+            let number = self.next_private.fetch_add(1, Relaxed);
+            let name = [PRIVATE, format!("{number:x}").as_bytes()].concat();
+            match make(&name) {
+                Err(Errno::EXIST) => {}
+                made => return Ok((name, made?)),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    // --- content and attributes -----------------------------------------------------------------
+
+    /// Writes content and attributes of something that is no directory.
+    fn write_file(&mut self, ino: Ino, kind: FileKind) -> Result<()> {
+        if kind == FileKind::File {
+            self.write_content(ino)?;
+        }
+        self.write_attributes(ino)?;
+        self.write_times(ino)
+    }
+
+    fn write_content(&mut self, ino: Ino) -> Result<()> {
+        let object = self.object(ino)?;
+        let size = self.pool.getattr(ino)?.size;
+        let set_size = || {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            self.backing.setattr(&Caller::ROOT, object, &set).map(drop)
+        };
+        if self.backing.getattr(object)?.size > size {
+            set_size()?;
+        }
+        let mut at = 0;
+        while let Some(dirty) = self.pool.dirty_range(ino, at)? {
+            self.copy(ino, object, dirty.clone())?;
+            at = dirty.end.next_multiple_of(BLOCK);
+        }
+        if self.backing.getattr(object)?.size < size {
+            set_size()?;
+        }
+        self.punch_holes(ino, object)
+    }
+
+    /// Copies a range of a file, which is in the pool.
+    fn copy(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
+        let mut bytes = vec![0; PIECE.min(range.end - range.start) as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let wanted = PIECE.min(range.end - at) as usize;
+            let n = match self.pool.read(ino, at, &mut bytes[..wanted]) {
+                // The file became shorter.
+                Ok(0) => return Ok(()),
+                // Its content was replaced. The next pass compares again.
+                Err(ABSENT) => return Err(Errno::AGAIN),
+                read => read?,
+            };
+            self.backing.write(object, at, &bytes[..n])?;
+            self.written.bytes += n as u64;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Punches holes where the pool has them and the object has data.
+    fn punch_holes(&self, ino: Ino, object: Ino) -> Result<()> {
+        let mut at = 0;
+        while let Some(hole) = self.pool.hole_range(ino, at)? {
+            at = hole.end.next_multiple_of(BLOCK);
+            match self.backing.seek(object, hole.start, Seek::Data) {
+                Ok(data) if data < hole.end => {
+                    let (mode, len) = (Fallocate::PunchHole, hole.end - hole.start);
+                    self.backing.fallocate(object, mode, hole.start, len)?;
+                }
+                Ok(_) | Err(Errno::NXIO) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what `chown`, `chmod` and `setxattr` change.
+    fn write_attributes(&mut self, ino: Ino) -> Result<()> {
+        let object = self.object(ino)?;
+        let wanted = self.pool.getattr(ino)?;
+        let found = self.backing.getattr(object)?;
+        if (wanted.uid, wanted.gid) != (found.uid, found.gid) {
+            let owner =
+                SetAttr { uid: Some(wanted.uid), gid: Some(wanted.gid), ..SetAttr::default() };
+            self.backing.setattr(&Caller::ROOT, object, &owner)?;
+        }
+        // A new owner, and new content, took the capability away.
+        let (xattrs_wanted, xattrs_found) =
+            (xattrs(self.pool, ino)?, xattrs(self.backing, object)?);
+        for (name, _) in &xattrs_found {
+            if !xattrs_wanted.iter().any(|(wanted, _)| wanted == name) {
+                self.backing.removexattr(object, name)?;
+            }
+        }
+        for xattr in &xattrs_wanted {
+            if !xattrs_found.contains(xattr) {
+                self.backing.setxattr(object, &xattr.0, &xattr.1, SetXattr::Any)?;
+            }
+        }
+        let is_link = wanted.kind == FileKind::Symlink;
+        if !is_link && self.backing.getattr(object)?.perm != wanted.perm {
+            let perm = SetAttr { perm: Some(wanted.perm), ..SetAttr::default() };
+            self.backing.setattr(&Caller::ROOT, object, &perm)?;
+        }
+        Ok(())
+    }
+
+    fn write_times(&mut self, ino: Ino) -> Result<()> {
+        let object = self.object(ino)?;
+        let Attr { atime, mtime, .. } = self.pool.getattr(ino)?;
+        let found = self.backing.getattr(object)?;
+        if (atime, mtime) != (found.atime, found.mtime) {
+            let set = SetAttr {
+                atime: Some(SetTime::At(atime)),
+                mtime: Some(SetTime::At(mtime)),
+                ..SetAttr::default()
+            };
+            self.backing.setattr(&Caller::ROOT, object, &set)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the objects of dirty inodes durable.
+    fn sync(&mut self, is_wanted: impl Fn(FileKind) -> bool) {
+        let backing = self.backing;
+        self.each_dirty(|pass, ino, kind| {
+            if !is_wanted(kind) {
+                return Ok(());
+            }
+            let object = pass.object(ino)?;
+            if matches!(kind, FileKind::File | FileKind::Dir) {
+                backing.fsync(object)?;
+            }
+            backing.sync_metadata(object)
+        });
+    }
+
+    // --- names ----------------------------------------------------------------------------------
+
+    /// Lists the object of a directory, and all directories in it that the pool does not have.
+    fn list_below(&mut self, dir: &Dir) -> Result<()> {
+        let object = self.object(dir.ino)?;
+        let listed = self.list(object)?;
+        let mut pending = Vec::new();
+        for (name, (identity, kind)) in &listed {
+            if !dir.names.contains_key(name) {
+                let (identity, kind) = (identity.clone(), *kind);
+                pending.push(Extra { place: (object, name.clone()), identity, kind });
+            }
+        }
+        self.below.insert(object, listed);
+        let known: HashSet<Vec<u8>> = match pending.iter().any(|e| e.kind == FileKind::Dir) {
+            true => self.identities()?,
+            false => HashSet::new(),
+        };
+        while let Some(extra) = pending.pop() {
+            if extra.kind == FileKind::Dir && !known.contains(&extra.identity.0) {
+                let inside = Below(self.backing, self.backing.find(&extra.identity, b"")?);
+                for (name, (identity, kind)) in self.list(inside.1.ino)? {
+                    pending.push(Extra { place: (inside.1.ino, name), identity, kind });
+                }
+                self.held_below.push(inside);
+            }
+            self.extras.push(extra);
+        }
+        Ok(())
+    }
+
+    /// Lists a directory below.
+    fn list(&self, dir: Ino) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
+        let mut names = Vec::new();
+        self.backing.readdir(dir, 0, &mut |e| {
+            if !matches!(e.name, b"." | b"..") {
+                names.push(e.name.to_vec());
+            }
+            true
+        })?;
+        let mut listed = BTreeMap::new();
+        for name in names {
+            match self.backing.lookup(dir, &name) {
+                Ok(entry) => {
+                    let entry = Below(self.backing, entry);
+                    listed.insert(name, (self.backing.identity(entry.1.ino)?, entry.1.kind));
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Returns the identities of all inodes of the pool.
+    fn identities(&self) -> Result<HashSet<Vec<u8>>> {
+        let mut all = HashSet::new();
+        self.pool.each_inode(&mut |_, identity| {
+            if !identity.is_empty() {
+                all.insert(identity.to_vec());
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// Gives an object one of its names, if another object or none has it.
+    fn place(&mut self, (dir_ino, name): (Ino, &[u8]), ino: Ino, kind: FileKind) -> Result<()> {
+        let identity = Identity(match self.pool.residence(ino) {
+            Ok(residence) => residence.identity,
+            // It is gone: a later pass removes the name.
+            Err(Errno::STALE) => return Ok(self.wait(dir_ino)),
+            Err(e) => return Err(e),
+        });
+        let dir = self.object(dir_ino)?;
+        let found = self.below.get(&dir).and_then(|names| names.get(name)).cloned();
+        if found.as_ref().is_some_and(|(found, _)| *found == identity) {
+            return Ok(());
+        }
+        if identity.0.is_empty() || self.failed.contains(&ino) {
+            return Ok(self.wait(dir_ino));
+        }
+        let mut is_free = found.is_none();
+        if let Some((found, found_kind)) = found {
+            is_free = found_kind == FileKind::Dir || kind == FileKind::Dir;
+            self.move_aside((dir, name), found, found_kind, is_free)?;
+        }
+        let extra = self.extras.iter().position(|extra| extra.identity == identity);
+        match extra {
+            Some(extra) => {
+                let from = self.extras.remove(extra).place;
+                let renamed = self.rename(&from, (dir, name));
+                if renamed.is_err() {
+                    self.extras.push(Extra { place: from, identity: identity.clone(), kind });
+                }
+                renamed?;
+            }
+            // It lies where another directory has to be.
+            None if kind == FileKind::Dir => {
+                let Some(from) = self.find_below(&identity) else { return Ok(self.wait(dir_ino)) };
+                self.rename(&from, (dir, name))?;
+                self.below.entry(from.0).or_default().remove(&from.1);
+            }
+            None => {
+                let object = self.object(ino)?;
+                let backing = self.backing;
+                let link = |name: &[u8]| {
+                    backing.link(object, dir, name).map(|entry| backing.forget(entry.ino, 1))
+                };
+                if is_free {
+                    link(name)?;
+                } else {
+                    let (private, ()) = self.with_private_name(link)?;
+                    self.rename(&(dir, private), (dir, name))?;
+                }
+            }
+        }
+        self.below.entry(dir).or_default().insert(name.to_vec(), (identity, kind));
+        Ok(())
+    }
+
+    fn rename(&self, from: &Place, to: (Ino, &[u8])) -> Result<()> {
+        self.backing.rename((from.0, &from.1), to, RenameFlags::empty())
+    }
+
+    /// Keeps an object whose name another one gets: under a private name as well, if the pool has
+    /// the object; by a rename, if the other cannot replace it.
+    fn move_aside(
+        &mut self,
+        (dir, name): (Ino, &[u8]),
+        identity: Identity,
+        kind: FileKind,
+        must_go: bool,
+    ) -> Result<()> {
+        let backing = self.backing;
+        let private = if must_go {
+            let rename = |private: &[u8]| {
+                backing.rename((dir, name), (dir, private), RenameFlags::NOREPLACE)
+            };
+            self.with_private_name(rename)?.0
+        } else if self.identities()?.contains(&identity.0) {
+            let object = Below(backing, backing.find(&identity, b"")?);
+            let link = |private: &[u8]| {
+                backing.link(object.1.ino, dir, private).map(|entry| backing.forget(entry.ino, 1))
+            };
+            self.with_private_name(link)?.0
+        } else {
+            return Ok(());
+        };
+        self.extras.push(Extra { place: (dir, private), identity, kind });
+        Ok(())
+    }
+
+    /// Returns a name below of an object.
+    fn find_below(&self, identity: &Identity) -> Option<Place> {
+        self.below.iter().find_map(|(dir, names)| {
+            let found = names.iter().find(|(_, (found, _))| found == identity);
+            found.map(|(name, _)| (*dir, name.clone()))
+        })
+    }
+
+    /// Removes names below that the pool does not have (writeback-W4).
+    fn remove_extras(&mut self) -> Result<()> {
+        let extras = std::mem::take(&mut self.extras);
+        if extras.is_empty() {
+            return Ok(());
+        }
+        let known = self.identities()?;
+        // What lies in a directory came after it.
+        for extra in extras.into_iter().rev() {
+            let Extra { place: (dir, name), identity, kind } = extra;
+            let is_known = known.contains(&identity.0);
+            let removed = match kind {
+                FileKind::Dir if is_known => Err(Errno::BUSY),
+                FileKind::Dir => self.backing.rmdir(dir, &name),
+                _ if is_known && self.links(&identity)? < 2 => Err(Errno::BUSY),
+                _ => self.backing.unlink(dir, &name),
+            };
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {}
+                // Directories with such names are compared again.
+                Err(Errno::BUSY | Errno::NOTEMPTY) => self.wait_for_extras(),
+                Err(e) => {
+                    self.wait_for_extras();
+                    self.written.errors.push((ROOT, e));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a later pass has to compare the names of all directories of this one.
+    fn wait_for_extras(&mut self) {
+        for dirty in &mut self.dirty {
+            dirty.must_wait |= dirty.kind == FileKind::Dir;
+        }
+    }
+
+    fn links(&self, identity: &Identity) -> Result<u32> {
+        match self.backing.find(identity, b"") {
+            Ok(entry) => Ok(Below(self.backing, entry).1.nlink),
+            Err(Errno::STALE) => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+
+    // --- marks ----------------------------------------------------------------------------------
+
+    /// Marks what is equal now (writeback-W3).
+    fn mark(&mut self) -> Result<()> {
+        for i in 0..self.dirty.len() {
+            let Dirty { ino, kind, version, must_wait } = self.dirty[i];
+            let is_done = !must_wait && !self.failed.contains(&ino);
+            if !is_done || !self.mark_one(ino, kind, version)? {
+                self.written.left += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn mark_one(&self, ino: Ino, kind: FileKind, version: u64) -> Result<bool> {
+        let mut version = version;
+        if kind == FileKind::File {
+            match self.pool.clean_content(ino, 0..u64::MAX, version) {
+                Ok(Some(next)) => version = next,
+                Ok(None) | Err(Errno::STALE) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        match self.pool.clean_inode(ino, version) {
+            Ok(marked) => Ok(marked.is_some()),
+            Err(Errno::STALE) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
