@@ -23,7 +23,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileKind,
     FileSystem, IDENTITY_MAX, Ino, LoadedObject, Mappings, NewNode, Openings, ROOT, RenameFlags,
-    Result, Seek, SetAttr, SetTime, SetXattr,
+    Residence, Result, Seek, SetAttr, SetTime, SetXattr,
 };
 
 /// Most bytes of one read of the backing store.
@@ -156,24 +156,34 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             return Err(Errno::XDEV);
         }
         let attr = self.backing.getattr(root)?;
-        for (name, value) in xattrs(&self.backing, root)? {
-            self.pool.setxattr(ROOT, &name, &value, SetXattr::Any)?;
-        }
-        let set = SetAttr {
-            perm: Some(attr.perm),
-            uid: Some(attr.uid),
-            gid: Some(attr.gid),
-            atime: Some(SetTime::At(attr.atime)),
-            mtime: Some(SetTime::At(attr.mtime)),
-            ctime: Some(attr.ctime),
-            ..SetAttr::default()
-        };
-        self.pool.setattr(&Caller::ROOT, ROOT, &set)?;
         // Other processes do not use the pool yet.
         self.pool.set_identity(ROOT, &identity.0)?;
-        let version = self.pool.version(ROOT).ok_or(Errno::IO)?;
-        self.pool.clean_inode(ROOT, version)?.ok_or(Errno::IO)?;
+        self.adopt(ROOT, &attr)?;
         self.load_names(ROOT).map(drop)
+    }
+
+    /// Gives an inode the attributes of its object, and marks it clean.
+    fn adopt(&self, ino: Ino, object: &Attr) -> Result<()> {
+        let (old, new) = (xattrs(&self.pool, ino)?, xattrs(&self.backing, object.ino)?);
+        for (name, _) in old.iter().filter(|(old, _)| !new.iter().any(|(new, _)| new == old)) {
+            self.pool.removexattr(ino, name)?;
+        }
+        for (name, value) in new.iter().filter(|xattr| !old.contains(xattr)) {
+            self.pool.setxattr(ino, name, value, SetXattr::Any)?;
+        }
+        let set = SetAttr {
+            perm: Some(object.perm),
+            uid: Some(object.uid),
+            gid: Some(object.gid),
+            atime: Some(SetTime::At(object.atime)),
+            mtime: Some(SetTime::At(object.mtime)),
+            ctime: Some(object.ctime),
+            ..SetAttr::default()
+        };
+        self.pool.setattr(&Caller::ROOT, ino, &set)?;
+        let version = self.pool.version(ino).ok_or(Errno::IO)?;
+        // A change meanwhile keeps it dirty.
+        self.pool.clean_inode(ino, version, stamp(object)).map(drop)
     }
 
     /// Finds the loaded files that may have other names, after a mount.
@@ -290,9 +300,24 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Turn(self, ino)
     }
 
-    /// Finds the backing object of an inode.
+    /// Finds the backing object of an inode, to load parts of it.
+    ///
+    /// # Errors
+    /// `EIO` if it is gone, or has changed behind the cache: what is in the pool does not belong to
+    /// what would be loaded.
     fn object_of(&self, ino: Ino) -> Result<Below<'_, B>> {
-        let identity = self.pool.residence(ino)?.identity;
+        let (residence, object) = self.any_object_of(ino)?;
+        if has_changed(&residence, &object.1) {
+            tracing::warn!(ino = ino.0, "its object has changed behind the cache");
+            return Err(Errno::IO);
+        }
+        Ok(object)
+    }
+
+    /// As [`object_of`](Self::object_of), whether it has changed or not.
+    fn any_object_of(&self, ino: Ino) -> Result<(Residence, Below<'_, B>)> {
+        let residence = self.pool.residence(ino)?;
+        let identity = residence.identity.clone();
         if identity.is_empty() {
             // Only objects of the backing store have absent parts.
             return Err(Errno::UCLEAN);
@@ -300,7 +325,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let found = self.backing.find(&Identity(identity), b"");
         // The object is gone, but its name is loaded: the backing store changed behind the cache.
         let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
-        Ok(Below(&self.backing, found))
+        Ok((residence, Below(&self.backing, found)))
     }
 
     /// Loads the names of a directory if they are absent; returns whether they were.
@@ -318,7 +343,14 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if !is_absent()? {
             return Ok(false);
         }
-        let below = self.object_of(dir)?;
+        let (residence, below) = self.any_object_of(dir)?;
+        if has_changed(&residence, &below.1) {
+            if !residence.is_clean {
+                tracing::warn!(ino = dir.0, "the directory has changed behind the cache");
+                return Err(Errno::IO);
+            }
+            self.adopt(dir, &below.1)?;
+        }
         let mut names = Vec::new();
         self.backing.readdir(below.1.ino, 0, &mut |e| {
             if !matches!(e.name, b"." | b"..") {
@@ -356,8 +388,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             _ => Vec::new(),
         };
         let xattrs = xattrs(*backing, attr.ino)?;
+        let (stamp, target) = (stamp(attr), &target[..]);
         let loaded =
-            LoadedObject { attr: *attr, identity: &identity, target: &target, xattrs: &xattrs };
+            LoadedObject { attr: *attr, identity: &identity, stamp, target, xattrs: &xattrs };
         match self.pool.load_name(dir, name, &loaded) {
             Ok(ino) => {
                 let noted = links.map_or(Ok(()), |mut links| self.note_link(&mut links, ino));
@@ -469,6 +502,20 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 /// Makes a call once.
 fn once<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     call()
+}
+
+/// Returns a value that is another one when an object has changed, and is not 0.
+pub(crate) fn stamp(object: &Attr) -> u32 {
+    let size = if object.kind == FileKind::File { object.size } else { 0 };
+    let changed = object.ctime.0 as u64;
+    // The high bits of a product depend on all bits of its factors.
+    let mixed = (changed ^ size.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 32) as u32).max(1)
+}
+
+/// Whether others have changed an object since it equalled its inode.
+pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
+    !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
 }
 
 /// Treats a name that exists as loaded.

@@ -15,17 +15,21 @@
 //! - writeback-W4: an object loses its last name only if no inode of the pool has its identity, with
 //!   a name or without.
 //!
-//! Changes that others make below are not looked for: names that the pool does not have go.
+//! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
+//!   inode stays dirty, and the pass names it.
+//!
+//! The stamp of a directory shows names that others made. So a name below that the pool does not
+//! have was removed in the pool.
 
 use crate::BLOCK;
-use crate::loading::{Below, Loading, xattrs};
+use crate::loading::{Below, Loading, has_changed, stamp, xattrs};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
-    RenameFlags, Result, Seek, SetAttr, SetTime, SetXattr,
+    RenameFlags, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
 };
 
 /// Bytes of content that one call copies.
@@ -48,6 +52,8 @@ pub struct Written {
     pub left: u64,
     /// Inodes with errors, and their first errors.
     pub errors: Vec<(Ino, Errno)>,
+    /// Inodes that are dirty and whose objects others have changed (writeback-W5).
+    pub conflicts: Vec<Ino>,
 }
 
 /// An inode that is compared.
@@ -149,7 +155,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             _ => pass.write_file(ino, kind),
         });
         self.sync(|kind| kind != FileKind::Dir);
-        let dirs = std::mem::take(&mut self.dirs);
+        let mut dirs = std::mem::take(&mut self.dirs);
+        dirs.retain(|dir| !self.failed.contains(&dir.ino));
         for dir in &dirs {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
@@ -263,13 +270,35 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if residence.is_clean {
             return Ok(Some(attr.kind));
         }
-        let found = self.find_object(ino, attr.kind, Identity(residence.identity), parent);
-        if let Err(e) = found {
-            self.note(ino, Err(e));
+        if parent.is_some_and(|parent| self.failed.contains(&parent)) {
+            // A later pass can place it.
+            self.failed.insert(ino);
+        } else {
+            let begun = self.begin(ino, attr.kind, &residence, parent);
+            self.note(ino, begun);
         }
         let version = self.pool.version(ino).ok_or(Errno::OPNOTSUPP)?;
         self.dirty.push(Dirty { ino, kind: attr.kind, version, must_wait: false });
         Ok(Some(attr.kind))
+    }
+
+    /// Finds the object of an inode, or makes one, and notes that it changes.
+    fn begin(
+        &mut self,
+        ino: Ino,
+        kind: FileKind,
+        residence: &Residence,
+        parent: Option<Ino>,
+    ) -> Result<()> {
+        self.find_object(ino, kind, Identity(residence.identity.clone()), parent)?;
+        let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
+        if !self.created.contains(&ino) && has_changed(residence, object) {
+            tracing::warn!(ino = ino.0, "its object has changed behind the cache");
+            self.written.conflicts.push(ino);
+            self.failed.insert(ino);
+            return Ok(());
+        }
+        self.pool.begin_write_back(ino)
     }
 
     /// Finds the object of an inode, or makes one.
@@ -283,8 +312,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if !identity.0.is_empty() {
             match self.backing.find(&identity, b"") {
                 Ok(entry) => {
-                    self.objects.insert(ino, Below(self.backing, entry));
-                    return Ok(());
+                    let object = Below(self.backing, entry);
+                    if entry.kind == kind {
+                        self.objects.insert(ino, object);
+                        return Ok(());
+                    }
                 }
                 // The backing store has lost it in a crash, before it had a name.
                 Err(Errno::STALE) => {}
@@ -572,6 +604,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if let Some((found, found_kind)) = found {
             is_free = found_kind == FileKind::Dir || kind == FileKind::Dir;
             self.move_aside((dir, name), found, found_kind, is_free)?;
+            if is_free {
+                self.below.entry(dir).or_default().remove(name);
+            }
         }
         let extra = self.extras.iter().position(|extra| extra.identity == identity);
         match extra {
@@ -598,8 +633,13 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 if is_free {
                     link(name)?;
                 } else {
-                    let (private, ()) = self.with_private_name(link)?;
-                    self.rename(&(dir, private), (dir, name))?;
+                    let private = (dir, self.with_private_name(link)?.0);
+                    let renamed = self.rename(&private, (dir, name));
+                    if renamed.is_err() {
+                        let identity = identity.clone();
+                        self.extras.push(Extra { place: private, identity, kind });
+                    }
+                    renamed?;
                 }
             }
         }
@@ -699,15 +739,26 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         for i in 0..self.dirty.len() {
             let Dirty { ino, kind, version, must_wait } = self.dirty[i];
             let is_done = !must_wait && !self.failed.contains(&ino);
-            if !is_done || !self.mark_one(ino, kind, version)? {
+            if !is_done {
                 self.written.left += 1;
+                continue;
+            }
+            match self.mark_one(ino, kind, version) {
+                Ok(true) => {}
+                Ok(false) => self.written.left += 1,
+                Err(e) => {
+                    self.written.left += 1;
+                    self.note(ino, Err(e));
+                }
             }
         }
         Ok(())
     }
 
-    fn mark_one(&self, ino: Ino, kind: FileKind, version: u64) -> Result<bool> {
+    fn mark_one(&mut self, ino: Ino, kind: FileKind, version: u64) -> Result<bool> {
         let mut version = version;
+        let object = self.object(ino)?;
+        let stamp = stamp(&self.backing.getattr(object)?);
         if kind == FileKind::File {
             match self.pool.clean_content(ino, 0..u64::MAX, version) {
                 Ok(Some(next)) => version = next,
@@ -715,7 +766,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 Err(e) => return Err(e),
             }
         }
-        match self.pool.clean_inode(ino, version) {
+        match self.pool.clean_inode(ino, version, stamp) {
             Ok(marked) => Ok(marked.is_some()),
             Err(Errno::STALE) => Ok(false),
             Err(e) => Err(e),

@@ -125,7 +125,7 @@ fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     let nlink = links_of(tree, path);
     let attr = Attr { kind: object.kind, perm: object.perm, size, nlink, ..times };
     let (identity, xattrs) = (identity_of(path), &object.xattrs[..]);
-    let loaded = LoadedObject { attr, identity, target: b"", xattrs };
+    let loaded = LoadedObject { attr, identity, stamp: 1, target: b"", xattrs };
     match fs.load_name(find(fs, dir)?, name.as_bytes(), &loaded) {
         Ok(ino) => fs.forget(ino, 1),
         Err(Errno::EXIST) => {}
@@ -147,7 +147,7 @@ fn clean(fs: &dyn Backed, path: &str, is_inode: bool) -> Result<()> {
     let ino = find(fs, path)?;
     let version = fs.version(ino).ok_or(Errno::IO)?;
     let done = match is_inode {
-        true => fs.clean_inode(ino, version)?,
+        true => fs.clean_inode(ino, version, 1)?,
         false => fs.clean_content(ino, 0..u64::MAX, version)?,
     };
     done.map(drop).ok_or(Errno::AGAIN)

@@ -8,6 +8,8 @@
 //! - backed-B3: the identity in a record is whole, or its length is 0: it changes within one line,
 //!   where stores persist in program order. Marks, and what is absent, belong to the object that it
 //!   names: so it changes only while there are none.
+//! - backed-B5: a record is busy, durably, before write-back changes its object, until the stamp of
+//!   the changed object is recorded. So a stamp that differs tells of a change by others.
 //! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
 //!   the file would go, and its content would be missing under those names.
 
@@ -15,7 +17,7 @@ use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
 use crate::store::Storage;
-use crate::tables::{CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
+use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
 use crate::xattr::Attributes;
 use pmem::Fenced;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,7 +71,8 @@ impl<S: Storage> Core<S> {
         let now = v.state.load(Relaxed) & !off | on;
         let bit = |flag: u32, stored: u32| if now & flag != 0 { u64::from(stored) } else { 0 };
         let at = self.word_at(v, Word::State);
-        let state = bit(CLEAN, STATE_CLEAN) | bit(NAMES_ABSENT, STATE_NAMES_ABSENT);
+        let state =
+            bit(CLEAN, STATE_CLEAN) | bit(NAMES_ABSENT, STATE_NAMES_ABSENT) | bit(BUSY, STATE_BUSY);
         let word = u64::from(links) << LINKS_SHIFT | state;
         self.medium().publish_word(at, word, Fenced::not_needed("the caller fences"));
         self.medium().flush(at, 8);
@@ -85,7 +88,8 @@ impl<S: Storage> Core<S> {
         let state = self.load(v, Word::State) as u32;
         let clean = if state & STATE_CLEAN != 0 { CLEAN } else { 0 };
         let is_absent = kind == FileKind::Dir && state & STATE_NAMES_ABSENT != 0;
-        clean | if is_absent { NAMES_ABSENT } else { 0 }
+        let busy = if state & STATE_BUSY != 0 { BUSY } else { 0 };
+        clean | busy | if is_absent { NAMES_ABSENT } else { 0 }
     }
 
     fn check_backed(&self) -> Result<()> {
@@ -107,6 +111,8 @@ impl<S: Storage> Core<S> {
         Ok(Residence {
             is_clean: state & CLEAN != 0,
             are_names_absent: state & NAMES_ABSENT != 0,
+            is_busy: state & BUSY != 0,
+            stamp: if has_device(v.kind()) { 0 } else { self.load(v, Word::Rdev) as u32 },
             absent_links: if v.kind() == FileKind::Dir { 0 } else { self.absent_links(v) },
             identity: identity.to_vec(),
         })
@@ -168,6 +174,7 @@ impl<S: Storage> Core<S> {
         record.btime = (object.attr.btime.0 as u64).into();
         record.mode = (kind.mode_bits() | perm).into();
         record.set_generation(self.next_generation(v));
+        let rdev = if has_device(kind) { rdev } else { object.stamp };
         (record.uid, record.gid, record.rdev) = (uid.into(), gid.into(), rdev.into());
         (record.state, record.absent_links) = (STATE_CLEAN.into(), nlink.saturating_sub(1).into());
         match kind {
@@ -255,6 +262,12 @@ impl<S: Storage> Core<S> {
         }
         // backed-B3: the word with the length goes first, and comes last.
         self.medium().store_u64(at, 0);
+        if !has_device(v.kind()) {
+            // The new object has no stamp yet. It is in the same line.
+            let word = self.load(v, Word::Rdev) >> 32 << 32;
+            let ready = Fenced::not_needed("the identity follows in its line");
+            self.medium().publish_word(self.word_at(v, Word::Rdev), word, ready);
+        }
         let word = |i: usize| new[i..i + 8].try_into().map_or(0, u64::from_le_bytes);
         for i in (0..IDENTITY).step_by(8).rev() {
             self.medium().store_u64(at + i as u64, word(i));
@@ -269,8 +282,20 @@ impl<S: Storage> Core<S> {
         self.load(v, Word::Identity) as u8 != 0
     }
 
+    /// Implements [`vfs::Backed::begin_write_back`].
+    pub fn begin_write_back(&self, ino: Ino) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        if v.state.load(Relaxed) & BUSY == 0 {
+            self.store_state(v, CLEAN, BUSY, self.absent_links(v));
+            let _ = self.medium().fence();
+        }
+        Ok(())
+    }
+
     /// Implements [`vfs::Backed::clean_inode`].
-    pub fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
+    pub fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
         let v = self.live(ino)?;
@@ -278,7 +303,13 @@ impl<S: Storage> Core<S> {
             return Err(Errno::INVAL);
         }
         let Some(next) = self.tables().version_after(ino, version)? else { return Ok(None) };
-        self.store_state(v, 0, CLEAN, self.absent_links(v));
+        if !has_device(v.kind()) {
+            // The line of the state, so before it (backed-B5).
+            let word = self.load(v, Word::Rdev) >> 32 << 32 | u64::from(stamp);
+            let ready = Fenced::not_needed("the state follows in its line");
+            self.medium().publish_word(self.word_at(v, Word::Rdev), word, ready);
+        }
+        self.store_state(v, BUSY, CLEAN, self.absent_links(v));
         let _ = self.medium().fence();
         Ok(Some(next))
     }
@@ -355,6 +386,11 @@ impl<S: Storage> Core<S> {
         let is_unused = v.refs.load(Relaxed) == 0;
         Ok(state & CLEAN != 0 && goes_with_name && is_unused && !self.has_dirty_content(v)?)
     }
+}
+
+/// Whether an inode of this kind has a device number, and no stamp.
+pub(crate) fn has_device(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Char | FileKind::Block)
 }
 
 /// Returns an identity of at most [`IDENTITY_MAX`] bytes as a record contains it.

@@ -99,12 +99,12 @@ pub struct InodeRecord {
     pub generation: U32,
     /// Creation.
     pub btime: U64,
-    /// Device number of a device file.
+    /// Device number of a device file. In pools with a backing store, the stamp of other files.
     pub rdev: U32,
     /// The generation again.
     pub generation_again: U32,
-    /// [`STATE_CLEAN`] and [`STATE_NAMES_ABSENT`]. This field and those that follow are zero in
-    /// pools without a backing store.
+    /// [`STATE_CLEAN`], [`STATE_NAMES_ABSENT`] and [`STATE_BUSY`]. This field and those that follow
+    /// are zero in pools without a backing store.
     pub state: U32,
     /// The number of names of a file that only the backing store has; the number of subdirectories
     /// of a directory whose names are absent.
@@ -123,6 +123,9 @@ const _: () = {
 pub const STATE_CLEAN: u32 = 1;
 /// The bit of a directory's state if its entries are not all in the pool.
 pub const STATE_NAMES_ABSENT: u32 = 2;
+/// The bit of an inode's state while its object changes by write-back, so that the stamp does not
+/// count.
+pub const STATE_BUSY: u32 = 4;
 /// Bytes of an identity with its length.
 pub const IDENTITY: usize = vfs::IDENTITY_MAX + 1;
 
@@ -162,7 +165,7 @@ pub enum Word {
     Mode = 56,
     /// Birth.
     Btime = 64,
-    /// Device number (low half) and generation.
+    /// Device number or stamp (low half) and generation.
     Rdev = 72,
     /// State (low half) and absent links.
     State = 80,

@@ -610,8 +610,11 @@ impl<F: Files> Backed for Pool<F> {
     fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()> {
         self.files.op(|core| core.set_identity(ino, identity))
     }
-    fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
-        self.files.op(|core| core.clean_inode(ino, version))
+    fn begin_write_back(&self, ino: Ino) -> Result<()> {
+        self.files.op(|core| core.begin_write_back(ino))
+    }
+    fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
+        self.files.op(|core| core.clean_inode(ino, version, stamp))
     }
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
         self.files.op(|core| core.each_inode(each))

@@ -1,6 +1,7 @@
 //! Inodes of a mounted pool: the functions that all operations share, and the trait that engines
 //! implement.
 
+use crate::backed::has_device;
 use crate::derived::REMOVED;
 use crate::layout::*;
 use crate::scan::Scan;
@@ -310,6 +311,9 @@ pub trait Storage: Sized + Send + Sync {
         if self.is_backed() {
             let absent = (self.load(v, Word::State) >> 32) as u32;
             attr.nlink = v.nlink_with(absent);
+            if !has_device(v.kind()) {
+                attr.rdev = 0;
+            }
         }
     }
 

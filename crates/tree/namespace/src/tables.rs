@@ -42,6 +42,8 @@ pub const CLEAN: u32 = 1 << 16;
 /// State bit of a directory: its entries are not all in the pool
 /// ([`crate::layout::STATE_NAMES_ABSENT`]).
 pub const NAMES_ABSENT: u32 = 1 << 17;
+/// State bit of an inode: its object changes by write-back ([`crate::layout::STATE_BUSY`]).
+pub const BUSY: u32 = 1 << 18;
 
 impl Deref for VInode {
     type Target = InodeState;

@@ -25,6 +25,10 @@ pub struct Residence {
     pub is_clean: bool,
     /// Whether the entries of this directory are not all in the pool.
     pub are_names_absent: bool,
+    /// Whether write-back may have changed its object since the stamp.
+    pub is_busy: bool,
+    /// The stamp of its object, when they were equal the last time; 0 if there is none.
+    pub stamp: u32,
     /// The number of names of this file that only the backing store has.
     pub absent_links: u32,
     /// The identity of its backing object; empty if it has no object yet.
@@ -38,6 +42,9 @@ pub struct LoadedObject<'a> {
     pub attr: Attr,
     /// Its identity, of 1 to [`IDENTITY_MAX`] bytes.
     pub identity: &'a [u8],
+    /// A value that is another one when the object has changed; 0 if there is none. Devices have
+    /// none.
+    pub stamp: u32,
     /// The target of a symbolic link; else empty.
     pub target: &'a [u8],
     /// Its extended attributes, access control lists included.
@@ -108,9 +115,13 @@ pub trait Backed: FileSystem {
     /// clean: that belongs to the object that it had.
     fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()>;
 
-    /// Marks an inode clean, if it has not changed since `version`. The result and the errors are
-    /// those of [`clean_content`](Self::clean_content).
-    fn clean_inode(&self, ino: Ino, version: u64) -> Result<Option<u64>>;
+    /// Notes that the object of an inode is about to change by write-back: the inode is busy until
+    /// it is clean. Durable on return.
+    fn begin_write_back(&self, ino: Ino) -> Result<()>;
+
+    /// Marks an inode clean, and records the stamp of its object, if the inode has not changed since
+    /// `version`. The result and the errors are those of [`clean_content`](Self::clean_content).
+    fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>>;
 
     /// Calls `each` with every inode that is in use, whether it has a name or not, and its
     /// identity if it has one.

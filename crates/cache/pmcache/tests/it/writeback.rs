@@ -22,7 +22,7 @@ const PASSES: usize = 6;
 fn write_back(fs: &Tested, what: &str) {
     for _ in 0..PASSES {
         let written = fs.write_back().unwrap();
-        assert_eq!(written.errors, [], "{what}");
+        assert_eq!((&written.errors[..], &written.conflicts[..]), (&[][..], &[][..]), "{what}");
         if written.left == 0 {
             return;
         }
@@ -83,7 +83,8 @@ fn run(seed: u64, count: usize) -> (u64, u64, u64) {
         match rng.below(100) {
             0..5 => {
                 let written = fs.write_back().unwrap();
-                assert_eq!(written.errors, [], "{what}");
+                assert!(written.errors.is_empty(), "{what}: {written:?}");
+                assert!(written.conflicts.is_empty(), "{what}: {written:?}");
                 let (bytes, dirs) = evict(&fs, &mut rng, 50);
                 done = (done.0 + written.bytes, done.1 + bytes, done.2 + dirs);
             }
@@ -352,4 +353,49 @@ fn private_names_that_a_crash_leaves_are_removed() {
     write_back(&fs, "the rest");
     assert_eq!(private(), 0);
     compare_below(&fs, "the rest");
+}
+
+#[test]
+fn what_others_change_below_is_not_overwritten() {
+    let below = empty();
+    let dir = make(&below, ROOT, "dir", NewKind::Dir);
+    let other = file(&below, ROOT, "file", b"first");
+    file(&below, ROOT, "same", b"first");
+    let fs = fresh(&below);
+    for name in ["file", "same"] {
+        fs.write(find(&fs, name), 0, b"ours").unwrap();
+    }
+    fs.write(file(&fs, find(&fs, "dir"), "ours", b"it"), 0, b"it").unwrap();
+    // Others, while nobody looks.
+    below.write(other, 0, b"theirs").unwrap();
+    file(&below, dir, "theirs", b"it");
+    let fs = again(fs);
+    let written = fs.write_back().unwrap();
+    let of = |path| find(&fs, path);
+    assert_eq!(written.errors, []);
+    let conflicts: BTreeSet<Ino> = written.conflicts.iter().copied().collect();
+    assert_eq!(conflicts, BTreeSet::from([of("dir"), of("file")]));
+    let content = |path| {
+        let mut bytes = vec![0; 100];
+        let n = below.read(find(&below, path), 0, &mut bytes).unwrap();
+        String::from_utf8(bytes[..n].to_vec()).unwrap()
+    };
+    assert_eq!((content("file"), content("same")), ("theirs".into(), "ourst".into()));
+    assert_eq!(content("dir/theirs"), "it");
+    assert!(below.peek(dir, b"ours").is_err());
+    // Content that belongs to another state of the file is not loaded.
+    let big = file(&below, ROOT, "big", &[1; 100_000]);
+    let fs = fresh(&below);
+    let b = find(&fs, "big");
+    fs.write(b, 0, b"ours").unwrap();
+    below.write(big, 50_000, b"theirs").unwrap();
+    assert_eq!(fs.read(b, 50_000, &mut [0; 10]), Err(Errno::IO));
+    // Names that are absent are those that there are when they are loaded.
+    file(&below, find(&below, "dir"), "another", b"it");
+    let set = SetAttr { perm: Some(0o711), ..SetAttr::default() };
+    below.setattr(&Caller::ROOT, find(&below, "dir"), &set).unwrap();
+    assert!(fs.pool().residence(find(&fs, "dir")).unwrap().are_names_absent);
+    find(&fs, "dir/another");
+    assert_eq!(fs.getattr(find(&fs, "dir")).unwrap().perm, 0o711);
+    assert!(fs.pool().residence(find(&fs, "dir")).unwrap().is_clean);
 }

@@ -52,7 +52,7 @@ pub fn attr(kind: FileKind, size: u64) -> Attr {
 }
 
 fn object(attr: Attr) -> LoadedObject<'static> {
-    LoadedObject { attr, identity: b"some object", target: b"", xattrs: &[] }
+    LoadedObject { attr, identity: b"some object", stamp: 5, target: b"", xattrs: &[] }
 }
 
 /// Loads a name, and gives back its reference.
@@ -112,14 +112,14 @@ fn ranges(find: impl Fn(u64) -> vfs::Result<Option<Range<u64>>>) -> Vec<Range<u6
 fn clean(fs: &Pool, f: Ino) {
     let version = fs.version(f).unwrap();
     let version = fs.clean_content(f, 0..u64::MAX, version).unwrap().expect("it did not change");
-    fs.clean_inode(f, version).unwrap().expect("it did not change");
+    fs.clean_inode(f, version, 9).unwrap().expect("it did not change");
     assert_eq!(fs.version(f), Some(version + 2));
 }
 
 fn clean_root(fs: &Pool) {
     fs.set_identity(ROOT, b"the root").unwrap();
     let version = fs.version(ROOT).unwrap();
-    fs.clean_inode(ROOT, version).unwrap().unwrap();
+    fs.clean_inode(ROOT, version, 9).unwrap().unwrap();
 }
 
 fn is_clean(fs: &Pool, ino: Ino) -> bool {
@@ -462,7 +462,7 @@ fn a_change_since_the_version_prevents_a_mark() {
     let version = fs.version(f).unwrap();
     fs.write(f, BLOCK, b"two").unwrap();
     assert_eq!(fs.clean_content(f, 0..2 * BLOCK, version), Ok(None));
-    assert_eq!(fs.clean_inode(f, version), Ok(None));
+    assert_eq!(fs.clean_inode(f, version, 9), Ok(None));
     assert_eq!(dirty(&fs, f), std::slice::from_ref(&(0..2 * BLOCK)));
     let version = fs.version(f).unwrap();
     // Blocks that are not all in the range stay dirty.
@@ -473,7 +473,7 @@ fn a_change_since_the_version_prevents_a_mark() {
     assert_eq!(fs.clean_content(f, 0..BLOCK, next), Ok(None), "the attempt counts as a change");
     let next = fs.version(f).unwrap();
     assert_eq!(dirty(&fs, f), std::slice::from_ref(&(0..BLOCK)));
-    fs.clean_inode(f, next).unwrap().unwrap();
+    fs.clean_inode(f, next, 9).unwrap().unwrap();
     let residence = fs.residence(f).unwrap();
     assert!(residence.is_clean);
     let fs = remount(fs);
@@ -500,7 +500,7 @@ fn objects_are_loaded_with_all_that_they_have() {
     for (i, (attr, target)) in all.iter().enumerate() {
         for (suffix, xattrs) in [("", &[][..]), ("x", &xattrs[..])] {
             let name = format!("{i}{suffix}");
-            let object = LoadedObject { attr: *attr, identity: &long, target, xattrs };
+            let object = LoadedObject { attr: *attr, identity: &long, stamp: 5, target, xattrs };
             fs.load_name(ROOT, name.as_bytes(), &object).unwrap();
             assert_eq!(fs.load_name(ROOT, name.as_bytes(), &object), Err(Errno::EXIST));
         }
@@ -659,7 +659,7 @@ fn load_dir_in_new(fs: &Pool) -> Ino {
     fn clean(fs: &Pool, name: &[u8]) {
         let dir = fs.peek(ROOT, name).unwrap().ino;
         let version = fs.version(dir).unwrap();
-        fs.clean_inode(dir, version).unwrap().unwrap();
+        fs.clean_inode(dir, version, 9).unwrap().unwrap();
     }
 }
 
@@ -693,7 +693,7 @@ fn names_are_evicted_from_below() {
     fs.write(f7, 1, b"x").unwrap();
     assert!(!fs.evict_names(dir).unwrap(), "a file is dirty");
     let version = fs.version(f7).unwrap();
-    fs.clean_inode(f7, version).unwrap().unwrap();
+    fs.clean_inode(f7, version, 9).unwrap().unwrap();
     assert!(!fs.evict_names(dir).unwrap(), "its content is dirty");
     clean(&fs, f7);
     let (attr_before, fs) = (fs.getattr(dir).unwrap(), remount(fs));

@@ -42,7 +42,7 @@ fn costs() {
     let mark = || fs.clean_content(f, 0..2 * MIB, version).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 9, 1), "marking content clean");
     let version = fs.version(f).unwrap();
-    let mark = || fs.clean_inode(f, version).unwrap().unwrap();
+    let mark = || fs.clean_inode(f, version, 9).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 1, 1), "marking an inode clean");
     let evict = |range| cost(&fs, || fs.evict_content(f, range).unwrap());
     assert_eq!(evict(64 * BLOCK..96 * BLOCK), (0, 4, 1), "eviction of 32 blocks");

@@ -20,6 +20,8 @@ mod names;
 mod saved;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
@@ -57,9 +59,14 @@ impl Model {
 
     /// Makes an empty file system that loses unsynced changes in a crash ([`Durability::OnSync`]).
     /// It tests that front ends sync as such engines require (vfs-C6). One `fsync` makes everything
-    /// durable.
+    /// durable. No time repeats, so that birth times tell lives of one inode number apart.
     pub fn durable_on_sync() -> Self {
-        let model = Self::new();
+        let last = AtomicI64::new(0);
+        let model = Self::with_clock(move || {
+            let now = Timestamp::now().0;
+            let last = last.fetch_update(Relaxed, Relaxed, |last| Some(now.max(last + 1)));
+            Timestamp(now.max(last.unwrap_or(now) + 1))
+        });
         let durable = Some(Mutex::new(model.state().clone()));
         Self { durable, ..model }
     }
