@@ -4,7 +4,8 @@
 //! The backing store is a table of objects that outlives each crash. After every crash the pool is
 //! sound. Its tree, completed from the backing store where it is absent, is that before or after
 //! the operation in flight (backed-K1). Whatever is marked clean equals the backing store
-//! (backed-K2). Between operations, a crash makes nothing dirty that was marked clean.
+//! (backed-K2), and so does each stamp that counts (backed-B5). Between operations, a crash makes
+//! nothing dirty that was marked clean.
 
 use crate::{mounted, text};
 use crashsim::explore::Budget;
@@ -39,12 +40,14 @@ struct Object {
     content: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     mtime: Timestamp,
+    /// Another one after each change below.
+    stamp: u32,
 }
 
-/// Times are not atomic with what they date.
+/// Times are not atomic with what they date, and a pool has no other stamps.
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        let Self { kind, perm, content, xattrs, mtime: _ } = self;
+        let Self { kind, perm, content, xattrs, .. } = self;
         (kind, perm, content, xattrs) == (&other.kind, &other.perm, &other.content, &other.xattrs)
     }
 }
@@ -59,6 +62,8 @@ struct Seen {
     links: u32,
     identity: String,
     is_clean: bool,
+    /// The stamp, if it counts.
+    stamp: Option<u32>,
     are_names_absent: bool,
     /// For each block of content: whether it is in the pool and, if so, marked clean.
     blocks: Vec<Option<bool>>,
@@ -73,7 +78,7 @@ fn bytes(seed: u64, len: u64) -> Vec<u8> {
 
 fn file(seed: u64, len: u64) -> Object {
     let content = bytes(seed, len);
-    Object { kind: FileKind::File, perm: 0o640, content, xattrs: vec![], mtime: LOADED }
+    Object { kind: FileKind::File, perm: 0o640, content, xattrs: vec![], mtime: LOADED, stamp: 1 }
 }
 
 /// Returns what the backing store has at first.
@@ -125,7 +130,7 @@ fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     let nlink = links_of(tree, path);
     let attr = Attr { kind: object.kind, perm: object.perm, size, nlink, ..times };
     let (identity, xattrs) = (identity_of(path), &object.xattrs[..]);
-    let loaded = LoadedObject { attr, identity, stamp: 1, target: b"", xattrs };
+    let loaded = LoadedObject { attr, identity, stamp: object.stamp, target: b"", xattrs };
     match fs.load_name(find(fs, dir)?, name.as_bytes(), &loaded) {
         Ok(ino) => fs.forget(ino, 1),
         Err(Errno::EXIST) => {}
@@ -143,11 +148,19 @@ fn load_content(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
     fs.load_content(find(fs, path)?, 0, &object.content).map(drop)
 }
 
-fn clean(fs: &dyn Backed, path: &str, is_inode: bool) -> Result<()> {
+/// Notes that the objects of all dirty inodes change.
+fn begin(fs: &dyn Backed) -> Result<()> {
+    let mut inos = Vec::new();
+    fs.each_inode(&mut |ino, identity| inos.extend((!identity.is_empty()).then_some(ino)))?;
+    inos.retain(|ino| fs.residence(*ino).is_ok_and(|residence| !residence.is_clean));
+    inos.into_iter().try_for_each(|ino| fs.begin_write_back(ino))
+}
+
+fn clean(fs: &dyn Backed, below: &Tree, path: &str, is_inode: bool) -> Result<()> {
     let ino = find(fs, path)?;
     let version = fs.version(ino).ok_or(Errno::IO)?;
     let done = match is_inode {
-        true => fs.clean_inode(ino, version, 1)?,
+        true => fs.clean_inode(ino, version, below[path].stamp)?,
         false => fs.clean_content(ino, 0..u64::MAX, version)?,
     };
     done.map(drop).ok_or(Errno::AGAIN)
@@ -184,19 +197,22 @@ const CONTENT: &[Step] = &[
     Step(false, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
     Step(false, |fs, _| fs.write(find(fs, "f")?, 2 * BLOCK, &bytes(8, BLOCK))),
     Step(false, |fs, _| fs.append(find(fs, "f")?, &[0xec; 50]).map(drop)),
-    Step(true, |fs, _| clean(fs, "f", false)),
-    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| begin(fs)),
+    Step(true, |fs, below| clean(fs, below, "f", false)),
+    Step(false, |fs, below| clean(fs, below, "f", true)),
     Step(false, |fs, _| fs.write(find(fs, "f")?, 3 * BLOCK + 1, &[0xeb; 3])),
-    Step(true, |fs, _| clean(fs, "f", false)),
-    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| begin(fs)),
+    Step(true, |fs, below| clean(fs, below, "f", false)),
+    Step(false, |fs, below| clean(fs, below, "f", true)),
     Step(false, |fs, _| fs.evict_content(find(fs, "f")?, BLOCK..3 * BLOCK).map(drop)),
     Step(false, |fs, _| fs.append(find(fs, "h")?, &bytes(7, 2 * BLOCK)).map(drop)),
     Step(false, |fs, _| resize(fs, "f", 3 * BLOCK + 50)),
     Step(false, |fs, _| resize(fs, "f", 6 * BLOCK)),
     Step(false, |fs, tree| load_content(fs, tree, "f")),
     Step(false, |fs, _| fs.fallocate(find(fs, "f")?, Fallocate::PunchHole, BLOCK, BLOCK)),
-    Step(true, |fs, _| clean(fs, "f", false)),
-    Step(false, |fs, _| clean(fs, "f", true)),
+    Step(false, |fs, _| begin(fs)),
+    Step(true, |fs, below| clean(fs, below, "f", false)),
+    Step(false, |fs, below| clean(fs, below, "f", true)),
     Step(false, |fs, _| fs.evict_content(find(fs, "f")?, 0..u64::MAX).map(drop)),
     Step(false, |fs, _| fs.load_hole(find(fs, "f")?, 4 * BLOCK..6 * BLOCK)),
     Step(false, |fs, _| create(fs, "i")),
@@ -240,27 +256,30 @@ const NAMES: &[Step] = &[
         let d = find(fs, "d")?;
         fs.rename((d, b"new"), (find(fs, "d/sub")?, b"moved"), RenameFlags::empty())
     }),
+    Step(false, |fs, _| begin(fs)),
     Step(true, |fs, _| set_identity(fs, "d/sub/moved")),
-    Step(false, |fs, _| clean(fs, "d/sub/moved", false)),
-    Step(false, |fs, _| clean(fs, "d/sub/moved", true)),
-    Step(false, |fs, _| clean(fs, "d/a", true)),
+    Step(false, |fs, below| clean(fs, below, "d/sub/moved", false)),
+    Step(false, |fs, below| clean(fs, below, "d/sub/moved", true)),
+    Step(false, |fs, below| clean(fs, below, "d/a", true)),
     // The object of a file is replaced.
     Step(false, |fs, _| {
         let sub = find(fs, "d/sub")?;
         fs.rename((sub, b"moved"), (sub, b"other"), RenameFlags::empty())
     }),
     Step(false, |fs, _| fs.write(find(fs, "d/sub/other")?, 0, &bytes(4, BLOCK + 9))),
+    Step(false, |fs, _| begin(fs)),
     Step(true, |fs, _| set_identity(fs, "d/sub/other")),
-    Step(false, |fs, _| clean(fs, "d/sub/other", false)),
-    Step(false, |fs, _| clean(fs, "d/sub/other", true)),
+    Step(false, |fs, below| clean(fs, below, "d/sub/other", false)),
+    Step(false, |fs, below| clean(fs, below, "d/sub/other", true)),
     Step(false, |fs, _| {
         let mtime = Some(SetTime::At(Timestamp(1 << 40)));
         let set = SetAttr { mtime, ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
     }),
-    Step(true, |fs, _| clean(fs, "d/a", true)),
-    Step(false, |fs, _| clean(fs, "d/sub", true)),
-    Step(false, |fs, _| clean(fs, "d", true)),
+    Step(false, |fs, _| begin(fs)),
+    Step(true, |fs, below| clean(fs, below, "d/a", true)),
+    Step(false, |fs, below| clean(fs, below, "d/sub", true)),
+    Step(false, |fs, below| clean(fs, below, "d", true)),
     Step(false, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
     Step(false, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
     Step(false, |fs, _| create(fs, "o")),
@@ -308,10 +327,11 @@ fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
         let xattrs = fs.listxattr(ino)?.into_iter().map(name_of).collect::<Result<Vec<_>>>()?;
         let Attr { kind, perm, mtime, nlink, .. } = attr;
         let seen = Seen {
-            object: Object { kind, perm, content, xattrs, mtime },
+            object: Object { kind, perm, content, xattrs, mtime, stamp: 0 },
             links: nlink,
             identity: String::from_utf8_lossy(&residence.identity).into_owned(),
             is_clean: residence.is_clean,
+            stamp: (!residence.is_busy && residence.stamp != 0).then_some(residence.stamp),
             are_names_absent: residence.are_names_absent,
             blocks,
         };
@@ -342,6 +362,11 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
         let same = below.keys().find(is_same).map(|path| &below[path]);
         if !seen.identity.is_empty() && same.is_none() {
             return Err(format!("{path} has the identity of no object, {:?}", seen.identity));
+        }
+        if let (Some(stamp), Some(same)) = (seen.stamp, same)
+            && stamp != same.stamp
+        {
+            return Err(format!("{path} has stamp {stamp}, and its object {}", same.stamp));
         }
         for (i, block) in (0..).zip(&seen.blocks) {
             let range = i * BLOCK as usize..object.content.len().min((i + 1) * BLOCK as usize);
@@ -392,6 +417,16 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
         }
     }
     Ok(tree)
+}
+
+/// Makes the backing store equal to a tree.
+fn write_back(below: &mut Tree, tree: &Tree, stamp: u32) {
+    for (path, object) in tree {
+        let is_same = |old: &Object| old == object && old.mtime == object.mtime;
+        if !below.get(path).is_some_and(is_same) {
+            below.insert(path.clone(), Object { stamp, ..object.clone() });
+        }
+    }
 }
 
 /// Returns an error if something is dirty that is marked clean in `before`.
@@ -489,7 +524,7 @@ impl Run {
             for (i, Step(is_written_back, run)) in steps.iter().enumerate() {
                 let mut below = belows[i].clone();
                 if *is_written_back {
-                    below.extend(trees[i].clone());
+                    write_back(&mut below, &trees[i], i as u32 + 2);
                 }
                 recorder.begin(i as u32);
                 run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;

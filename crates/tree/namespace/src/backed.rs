@@ -260,14 +260,10 @@ impl<S: Storage> Core<S> {
         if state & CLEAN != 0 || has_absent_names || self.has_marks(v)? {
             return Err(Errno::BUSY);
         }
+        // The stamp is not that of the new object. This is in the same line.
+        self.store_state(v, 0, BUSY, self.absent_links(v));
         // backed-B3: the word with the length goes first, and comes last.
         self.medium().store_u64(at, 0);
-        if !has_device(v.kind()) {
-            // The new object has no stamp yet. It is in the same line.
-            let word = self.load(v, Word::Rdev) >> 32 << 32;
-            let ready = Fenced::not_needed("the identity follows in its line");
-            self.medium().publish_word(self.word_at(v, Word::Rdev), word, ready);
-        }
         let word = |i: usize| new[i..i + 8].try_into().map_or(0, u64::from_le_bytes);
         for i in (0..IDENTITY).step_by(8).rev() {
             self.medium().store_u64(at + i as u64, word(i));

@@ -108,7 +108,7 @@ pub trait Backed: FileSystem {
     /// `EINVAL` if the file has no object.
     fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>>;
 
-    /// Records the backing object of an inode, durably.
+    /// Records the backing object of an inode, durably. The inode is busy from now on.
     ///
     /// # Errors
     /// `EINVAL` if the identity is too long. `EBUSY` if a part of the inode is absent or marked

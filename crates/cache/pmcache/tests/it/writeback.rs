@@ -384,12 +384,12 @@ fn what_others_change_below_is_not_overwritten() {
     assert_eq!(content("dir/theirs"), "it");
     assert!(below.peek(dir, b"ours").is_err());
     // Content that belongs to another state of the file is not loaded.
-    let big = file(&below, ROOT, "big", &[1; 100_000]);
+    let big = file(&below, ROOT, "big", &[1; 1_000_000]);
     let fs = fresh(&below);
     let b = find(&fs, "big");
     fs.write(b, 0, b"ours").unwrap();
-    below.write(big, 50_000, b"theirs").unwrap();
-    assert_eq!(fs.read(b, 50_000, &mut [0; 10]), Err(Errno::IO));
+    below.write(big, 900_000, b"theirs").unwrap();
+    assert_eq!(fs.read(b, 900_000, &mut [0; 10]), Err(Errno::IO));
     // Names that are absent are those that there are when they are loaded.
     file(&below, find(&below, "dir"), "another", b"it");
     let set = SetAttr { perm: Some(0o711), ..SetAttr::default() };

@@ -3,7 +3,8 @@
 use crate::backed::{BLOCK, MIB, Pool, attr, load, load_dir, load_range};
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::Medium as _;
-use vfs::{Backed as _, FileKind, FileSystem as _, ROOT, Timestamp};
+use suite::FILE;
+use vfs::{Backed as _, Caller, FileKind, FileSystem as _, ROOT, Timestamp};
 
 /// Returns the bytes by non-temporal stores, the flushed lines, and the fences of a call.
 fn cost<T>(fs: &Pool, call: impl FnOnce() -> T) -> (u64, u64, u64) {
@@ -41,6 +42,10 @@ fn costs() {
     let version = fs.version(f).unwrap();
     let mark = || fs.clean_content(f, 0..2 * MIB, version).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 9, 1), "marking content clean");
+    assert_eq!(cost(&fs, || fs.begin_write_back(f).unwrap()), (0, 1, 1), "before a write-back");
+    let new = fs.create(&Caller::ROOT, ROOT, b"new", &FILE).unwrap().ino;
+    let identity = || fs.set_identity(new, b"another object").unwrap();
+    assert_eq!(cost(&fs, identity), (0, 2, 1), "an identity");
     let version = fs.version(f).unwrap();
     let mark = || fs.clean_inode(f, version, 9).unwrap().unwrap();
     assert_eq!(cost(&fs, mark), (0, 1, 1), "marking an inode clean");

@@ -58,6 +58,7 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("backed.rs change_leaves: self.medium.store_u64", &[EarlyStore, SwapStores], WRITTEN),
     ("backed.rs set_identity: self.medium().store_u64(at, 0)", &[EarlyStore, TearStore], NO_MARKS),
     ("backed.rs set_identity: self.medium().store_u64(at + i", &[DelayStore], ALONE),
+    ("backed.rs clean_inode: self.medium().publish_word", &[EarlyStore], BUSY),
     ("backed.rs store_state: self.medium().publish_word", &[EarlyStore], WRITTEN),
 ];
 
@@ -81,6 +82,7 @@ const ROOM: &str =
     "free entries are the same apart and as one, and so is a name with room behind it";
 const ALONE: &str =
     "it is all that the operation commits: nothing follows, and what it names was fenced before";
+const BUSY: &str = "an inode that is busy has no stamp that counts";
 const UNMARKED: &str = "a mark that goes too early costs a write-back";
 const NEW: &str = "nothing leads to the block yet";
 const LOAD: &str = "content that is not loaded after a crash is absent, which is the same (backed-F5)";
