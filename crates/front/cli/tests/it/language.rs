@@ -117,26 +117,6 @@ fn wording_is_plain() {
     assert!(count <= PLACES_MAX, "{count} places, {PLACES_MAX} may stay: {places:#?}");
 }
 
-/// Documents that were measured on an older format, and state it; the list only shrinks.
-const TO_MEASURE_AGAIN: [&str; 14] = [
-    "aging",
-    "cache",
-    "components",
-    "direct",
-    "engine",
-    "fuse",
-    "iozone",
-    "misses",
-    "mount",
-    "postmark",
-    "requests",
-    "scaling",
-    "start",
-    "traffic",
-];
-/// The statement in such a document.
-const IS_OLDER: &str = "This was measured on an older format and is to be measured again.";
-
 /// Checks that the first lines of a generated document state the formats on which it was measured,
 /// and that all have these versions.
 fn is_current(head: &str, versions: &BTreeMap<String, u32>) -> Result<(), String> {
@@ -187,21 +167,15 @@ fn measurements_are_of_the_present_formats() {
         if heads.is_empty() {
             wrong.push(format!("{}: no paragraph begins with `Measured: `", name_of(&path)));
         }
-        for (head, what) in
-            heads.iter().flat_map(|head| ["commit ", "machine: ", "command: "].map(|w| (head, w)))
-        {
-            if !head.contains(what) {
-                wrong.push(format!("{}: no `{what}` in `{head}`", name_of(&path)));
+        for head in &heads {
+            for what in ["commit ", "machine: ", "command: "] {
+                if !head.contains(what) {
+                    wrong.push(format!("{}: no `{what}` in `{head}`", name_of(&path)));
+                }
             }
-        }
-        let stem = path.file_stem().unwrap().to_string_lossy();
-        let is_known = TO_MEASURE_AGAIN.contains(&&*stem) && text.contains(IS_OLDER);
-        match heads.iter().try_for_each(|head| is_current(head, &versions)) {
-            Ok(()) if text.contains(IS_OLDER) => {
-                wrong.push(format!("{}: it is not older", name_of(&path)));
+            if let Err(why) = is_current(head, &versions) {
+                wrong.push(format!("{}: {why}", name_of(&path)));
             }
-            Err(why) if !is_known => wrong.push(format!("{}: {why}", name_of(&path))),
-            _ => {}
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
