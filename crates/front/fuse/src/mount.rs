@@ -172,8 +172,9 @@ impl Mounted {
     }
 }
 
-/// Answers requests until the connection ends. If it is cut ([`MountPoint::end`]), a thread that is
-/// about to wait for a request gets an error of its own.
+/// Answers requests until the connection ends, then releases all threads. A connection that was cut
+/// ([`MountPoint::end`]) counts as success; reading the next request then fails with
+/// `ECONNABORTED`.
 fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Result<()> {
     let result = std::thread::scope(|scope| {
         scope.spawn(|| workers.monitor());
@@ -204,9 +205,12 @@ impl MountPoint {
         self.device
     }
 
-    /// Unmounts, waiting up to `grace` for programs to close their files. After that it cuts the
-    /// connection: open files give `ECONNABORTED` from then on. Stores of programs through mappings
-    /// are written back first.
+    /// Unmounts, waiting up to `grace` for programs to close their files. Then it writes back what
+    /// programs stored through mappings, and cuts the connection. Requests under way fail with
+    /// `ECONNABORTED`, later calls on open files with `ENOTCONN`.
+    ///
+    /// # Errors
+    /// As `umount(2)`, except `EBUSY`. If another process has unmounted it, that is success.
     pub fn end(&self, grace: Duration) -> io::Result<()> {
         let deadline = Instant::now() + grace;
         loop {

@@ -463,10 +463,13 @@ impl Server {
         STORABLE
     }
 
-    /// Counts that the kernel may map the opened file. It must not while programs map the file
-    /// directly from the pool. If they may store to it, opening it to be read and written, as
-    /// mapping for stores requires, is refused. Otherwise the server refuses pages when the kernel
-    /// asks for them.
+    /// Counts that the kernel may map the opened file; returns the handle's bit, [`MAPPED`]. While
+    /// programs map the file directly from the pool, nothing is counted and the bit is
+    /// [`UNMAPPED`]: [`check_page`](Self::check_page) then refuses pages.
+    ///
+    /// # Errors
+    /// `EBUSY` if these mappings may store and the file is opened for reading and writing, as the
+    /// kernel's own mappings for stores require.
     fn begin_mapping(events: &dyn MountEvents, ino: Ino, flags: i32) -> vfs::Result<u64> {
         match events.begin_mapping(ino) {
             Ok(()) => Ok(MAPPED),
