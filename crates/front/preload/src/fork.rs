@@ -21,8 +21,7 @@ use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves,
 use crate::{cwd, guard, real, stats};
 
 thread_local! {
-    /// Whether the thread is in a function of this module that reports the result of a fork to the
-    /// process layer.
+    /// Whether the thread is in [`fork_by`], which reports the child to the process layer.
     static TELLS: Cell<bool> = const { Cell::new(false) };
     /// Whether the thread is ending the process.
     static ENDS: Cell<bool> = const { Cell::new(false) };
@@ -83,6 +82,8 @@ extern "C" fn in_parent() {
     }
 }
 
+/// Ends a fork in the parent: releases what [`before`] has locked. The process layer waits until
+/// the child has its copies. `child` is its process ID, -1 if the fork failed, 0 if it is unknown.
 fn tell(child: pid_t) {
     if let Some(direct) = direct::made() {
         guard::run(|| direct.after_fork_parent());

@@ -1,4 +1,8 @@
-//! libc's own functions, which the exported ones call.
+//! The functions of libc and liburing that this library replaces under their names. The exported
+//! functions call them for what the kernel does.
+//!
+//! [`start`] finds them by the dynamic linker's rules (`RTLD_NEXT`). A function that is not there
+//! returns -1 with `ENOSYS`.
 
 #![allow(unsafe_code)]
 
