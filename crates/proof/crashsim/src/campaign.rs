@@ -599,7 +599,9 @@ impl<T: Target> Job<'_, T> {
         self.report.lock().expect("no worker panics").violations > 0
     }
 
-    /// Adds the results of a workload.
+    /// Adds a workload's results to the family's report, under its lock. `out` has what the trace
+    /// shows without a crash. An error in `explored` counts as a violation. Violations that lose
+    /// the same words are one finding.
     fn report(&self, out: Report, base: &Base, work: Work, explored: Result<Explored, String>) {
         let explored = explored.unwrap_or_else(|what| Explored {
             violations: vec![Violation::new(CrashAt { op: 0, nth: 0 }, what)],

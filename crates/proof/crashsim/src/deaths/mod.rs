@@ -111,6 +111,7 @@ impl fmt::Display for Death {
     }
 }
 
+/// Parses the form in replay lines.
 impl FromStr for Death {
     type Err = String;
 
