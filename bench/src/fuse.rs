@@ -188,6 +188,8 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// Starts libfuse's example `passthrough_ll` over an empty directory. `cache` is its option of
+    /// that name.
     fn passthrough_ll(&self, name: &str, cache: &str) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let source = home.path().join("source");
@@ -204,6 +206,7 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// Starts libfuse's example `passthrough_hp` over an empty directory.
     fn passthrough_hp(&self, name: &str) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let source = home.path().join("source");
