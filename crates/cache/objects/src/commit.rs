@@ -337,7 +337,8 @@ impl Core {
         }
     }
 
-    /// Deletes garbage of earlier holders of the tree (commit-C1). Returns the number of objects.
+    /// Deletes objects of earlier holders that the tree did not need when it was opened
+    /// (commit-C1). Returns their number. After one success there are no more: it returns 0.
     ///
     /// # Errors
     /// `EIO`. It may be called again.

@@ -377,7 +377,8 @@ impl FileSystem for ObjectFs {
         Ok(())
     }
 
-    /// Records the rename and the creation of the whiteout together, so one commit has both.
+    /// Renames, and creates a whiteout at the old name (`RENAME_WHITEOUT`). Records both under one
+    /// hold of the journal, so one commit has both.
     fn rename_whiteout(
         &self,
         caller: &Caller,
