@@ -135,8 +135,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(cnode)
     }
 
-    /// Admits a shadow to the cache: counts its data to be written back, and adds it to the
-    /// eviction policy.
+    /// Admits a shadow that was just loaded or made: counts its data to be written back and its
+    /// pin, and adds it to the eviction policy.
     pub(crate) fn admit(&self, ino: Ino, cnode: &mut Cnode) {
         if let Some(dirty) = &cnode.dirty {
             self.backlog.grow(dirty.blocks.count() * BLOCK);

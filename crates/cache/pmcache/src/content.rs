@@ -309,6 +309,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- writing --------------------------------------------------------------------------------
 
+    /// Writes to the shadow, and returns the offset of the write. If the write does not fit into an
+    /// empty cache, or the file is append-only, writes to the backing file and syncs that. With
+    /// `write_through`, also writes the file back.
     pub(crate) fn write_file(&self, ino: Ino, offset: WriteOffset, data: &[u8]) -> Result<u64> {
         let node = self.file(ino, Errno::INVAL)?;
         if data.is_empty() {

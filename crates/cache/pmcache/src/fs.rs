@@ -190,6 +190,8 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         self.copy(from, to, len)
     }
 
+    /// Makes content, name and attributes durable in the pool, or the name in the backing store.
+    /// Does not write back. Returns an earlier error of writing back, once.
     fn fsync(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return self.fsync_other(ino) };
         let mut state = write(&node.state);
