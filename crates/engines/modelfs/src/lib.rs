@@ -256,6 +256,11 @@ impl<M: Medium> HasMountEvents for ModelFs<M> {
     }
 }
 
+/// Loads the superblock and checks it.
+///
+/// # Errors
+/// [`Error::NotAPool`] without the magic; [`Error::Unusable`] for another version or an impossible
+/// size.
 fn load_superblock(medium: &impl Medium) -> std::result::Result<ModelSuperblock, Error> {
     let unusable = |why: String| Err(Error::Unusable(why));
     if medium.len() < POOL_MIN {
@@ -318,6 +323,7 @@ fn store(medium: &impl Medium, size: u64, number: u64, bytes: &[u8]) -> Fenced {
     medium.publish(SAVED, number, ready)
 }
 
+/// Makes the report of a mount from a model and its saved bytes.
 fn report(model: &Model, saved: &[u8]) -> MountReport {
     let of_model = model.statfs();
     MountReport {

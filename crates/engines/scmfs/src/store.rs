@@ -361,8 +361,8 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Zeroes bytes of a file in place, durably: those behind its end, whose blocks are mapped and
-    /// so stay.
+    /// Zeroes the mapped bytes of `range` in place, durably. Callers use it for bytes behind the
+    /// end of a file whose blocks programs have mapped, so that they stay.
     pub fn clear(&self, v: &VInode, range: Range<u64>) -> Result<()> {
         self.mapped(self.map(v)?, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
         let _ = self.medium.fence();
