@@ -254,7 +254,8 @@ impl Direct {
         }
     }
 
-    /// Transfers at the description's offset, and moves it (direct-O2).
+    /// Writes (`W`) or reads. With `MOVES`, uses the offset of the description and moves it
+    /// (direct-O2); otherwise uses `at`. Makes `call` in the kernel if it cannot copy.
     #[inline]
     fn transfer<const W: bool, const MOVES: bool>(
         &self,

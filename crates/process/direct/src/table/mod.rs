@@ -259,7 +259,8 @@ impl Direct {
         self.chains.at((file::hash(dev, ino) % CHAINS) as u32 + 1)
     }
 
-    /// Returns the index of a file that has been looked at.
+    /// Returns the index of a file in the table, by its device and inode number. `None` if no
+    /// descriptor of it has been looked at.
     pub(super) fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
         let mut at = self.chain(dev, ino).load(Relaxed);
         while at != 0 && !self.files.at(at).is(dev, ino) {
@@ -268,6 +269,8 @@ impl Direct {
         (at != 0).then_some(at)
     }
 
+    /// Returns the index of a file, which it adds to the table if it is new. `None` if the table is
+    /// full.
     fn find_file(
         &self,
         held: &Held<'_>,
