@@ -240,7 +240,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         None
     }
 
-    /// Calls `fill` with an empty entry of the bucket of `hash`. `false` if there is no room.
+    /// Locks the bucket of `hash` and calls `fill` with an empty entry of it. Returns false if no
+    /// further bucket is left, or if the chain is damaged (doubt-W1).
     pub fn insert(&self, arena: &Arena, hash: u64, fill: impl FnOnce(&T)) -> bool {
         let _locked = self.lock(arena, hash);
         let first = self.bucket(arena, hash);
@@ -269,7 +270,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         true
     }
 
-    /// Removes the first entry for which `matches` returns true. Returns whether it found one.
+    /// Locks the bucket of `hash` and removes its first entry for which `matches` returns true.
+    /// Returns whether it found one.
     pub fn remove(&self, arena: &Arena, hash: u64, mut matches: impl FnMut(&T) -> bool) -> bool {
         let _locked = self.lock(arena, hash);
         let mut before: Option<&Bucket<T>> = None;
