@@ -38,7 +38,8 @@ struct Leaf {
 }
 
 impl Features {
-    /// `clflush` is bit 19 of EDX of CPUID.1; the others are bits of EBX or ECX of CPUID.(7,0).
+    /// Decodes the results of CPUID: EDX of leaf 1 (`clflush` is bit 19), and leaf 7. `avx2`
+    /// and `avx512f` are passed in, because the kernel has to enable these registers, too.
     fn new(leaf1_edx: u32, leaf7: CpuidResult, avx2: bool, avx512f: bool) -> Self {
         Self {
             clflush: leaf1_edx & (1 << 19) != 0,
