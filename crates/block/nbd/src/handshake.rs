@@ -119,7 +119,11 @@ impl<'a> Handshake<'a> {
         error(out, code, reply::ERR_TOO_BIG, "the option is too long");
     }
 
-    /// Answers an option. Adds the reply to `out`.
+    /// Answers an option: appends the reply to `out`, and returns the step that follows. An option
+    /// that is refused also gets a reply.
+    ///
+    /// # Errors
+    /// [`Broken`]: the server must close the connection.
     pub fn option(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Broken> {
         if code == option::EXPORT_NAME {
             return self.export_name(data, out).map(Step::Transmit);
@@ -283,7 +287,8 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Splits off a string with its length in front. Returns it and the rest.
+/// Splits off a string with its length (32 bits, big-endian) in front. Returns it and the rest.
+/// `None` if it is incomplete or longer than [`STRING_BYTES_MAX`].
 fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = data.split_first_chunk()?;
     let len = u32::from_be_bytes(*len) as usize;

@@ -227,7 +227,8 @@ impl Shared {
         }
     }
 
-    /// Runs a syncer.
+    /// Runs the syncer of buffer `n`, until `stopping`. When the buffer is full to the high
+    /// watermark, writes its oldest pages to the device, down to the low one.
     fn sync(&self, n: usize) {
         let buffer = &self.buffers[n];
         let share = |percent: u8| buffer.places * usize::from(percent) / 100;
