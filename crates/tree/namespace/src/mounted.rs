@@ -187,8 +187,8 @@ fn set_bits(words: &mut [u8], bits: &Range<u64>) {
     }
 }
 
-/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
-/// another pool.
+/// Returns the name and access rights of the shared state of the pool in `region`
+/// ([`pool::place`]).
 ///
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.

@@ -276,7 +276,7 @@ impl<S: Storage> Core<S> {
         Some((place, line))
     }
 
-    /// Makes an entry name another inode.
+    /// Adds to `words` the words to commit so that the entry at `pos` names the inode `ino`.
     fn name_inode(&self, words: &mut Words, pos: EntryPos, ino: Ino, v: &VInode) {
         let at = self.tables().entry_at(pos);
         words.push((at, self.life(ino, v).pack()));
@@ -408,7 +408,8 @@ impl Renamed<'_> {
         self.slot.is_some_and(|slot| slot.pos == self.source().pos)
     }
 
-    /// Records the times of the change, as by [`Storage::touch`].
+    /// Updates `mtime` and `ctime` of the directories and `ctime` of the inodes
+    /// ([`Storage::touch`]). The times are durable after the next fence.
     fn touch(&self, storage: &impl Storage) {
         let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (self.from, self.to, self.nodes);
         storage.touch_modified(fd);

@@ -41,12 +41,15 @@ struct Queue {
 }
 
 impl Queue {
+    /// Adds a directory to scan.
     fn push(&self, ino: Ino) {
         self.state.lock().expect("no worker panics").0.push(ino);
         self.more.notify_one();
     }
 
-    /// Takes the next directory; `None` when none is left and no worker is scanning one.
+    /// Takes the next directory. If the queue is empty, waits for workers that may find more;
+    /// returns `None` when all are idle. `finished`: the caller has scanned the directory that it
+    /// took before.
     fn take(&self, finished: bool) -> Option<Ino> {
         let mut s = self.state.lock().expect("no worker panics");
         s.1 -= usize::from(finished);

@@ -90,7 +90,8 @@ impl Unnamed {
         self.server.load(Relaxed) != 0 && self.notified.load(Acquire) != self.told.load(Acquire)
     }
 
-    /// Begins to notify another server, or stops; returns whether the server was `from`.
+    /// Changes [`server`](Self#structfield.server) from `from` to `to` (0: no server). Returns
+    /// whether it was `from`.
     fn change_server(&self, from: u32, to: u32) -> bool {
         self.server.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
@@ -134,7 +135,11 @@ fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
-/// Returns the notifications for this process.
+/// Returns the notifications for this process; claims them for it at the first call. Only servers
+/// call this.
+///
+/// # Errors
+/// `EUSERS` if the pool has [`SERVERS`] servers already.
 pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();
