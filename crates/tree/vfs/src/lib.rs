@@ -81,8 +81,8 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// Returns the inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// Returns the time at which the work of a call survives a crash (vfs-C6). It stays the same
-    /// while the file system lives.
+    /// Returns the call after which a change is durable (vfs-C6): the call itself, or `fsync`. It
+    /// stays the same while the file system is mounted.
     fn durability(&self) -> Durability;
 
     /// Returns the data of this file system that the kernel may cache.
