@@ -185,6 +185,7 @@ impl Server {
         })
     }
 
+    /// Calls `f`, and answers with the entry, which counts as a lookup of `name` in `parent`.
     pub(crate) fn entry(
         &self,
         op: CountedOp,
@@ -264,6 +265,7 @@ impl Server {
         }
     }
 
+    /// Calls `f`, and answers with the attributes.
     pub(crate) fn attr(
         &self,
         op: CountedOp,
@@ -284,6 +286,7 @@ impl Server {
         }
     }
 
+    /// Calls `f`, and answers without data.
     pub(crate) fn empty(
         &self,
         op: CountedOp,
@@ -343,6 +346,8 @@ impl Server {
         reply.error(fuser::Errno::ENOSYS);
     }
 
+    /// Answers a request to sync. If operations are durable on return, the answer is `ENOSYS`, and
+    /// the kernel sends no more such requests.
     pub(crate) fn sync(&self, op: CountedOp, ino: INodeNo, reply: ReplyEmpty) {
         if self.fs.durability() == Durability::OnReturn {
             self.never_again(op, reply);
