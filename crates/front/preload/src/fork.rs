@@ -49,6 +49,7 @@ pub fn attached() {
     }
 }
 
+/// Prepares the process layer and direct access for a fork; takes their locks.
 extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
@@ -58,6 +59,8 @@ extern "C" fn before() {
     }
 }
 
+/// Runs in the child before the engine's handler. If no pool is attached, the engine has none, and
+/// [`in_child`] runs at once.
 extern "C" fn in_child_first() {
     forget_table();
     if let Some(direct) = direct::made() {
@@ -68,6 +71,7 @@ extern "C" fn in_child_first() {
     }
 }
 
+/// Takes over descriptors in the child, after the engine's handler.
 extern "C" fn in_child() {
     if let Some(process) = process() {
         guard::run(|| process.after_fork_child());
@@ -75,6 +79,7 @@ extern "C" fn in_child() {
     stats::forked(process());
 }
 
+/// Ends a fork in the parent if another function than [`fork_by`] has forked.
 extern "C" fn in_parent() {
     if !TELLS.get() {
         // Only the code that forked knows the child; 0 stands for no child.
@@ -263,6 +268,7 @@ struct Start {
     flags: c_int,
 }
 
+/// Runs the program's function in the child of a `clone`, which is not served.
 unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
     // SAFETY: `clone` passes the address of its own `Start`.
     let Start { function, argument, flags } = unsafe { start.read() };

@@ -37,6 +37,7 @@ fn in_liburing(name: &CStr) -> *mut c_void {
         .unwrap_or(std::ptr::null_mut())
 }
 
+/// Looks a function up, and remembers its address; [`missing`] if it is not there.
 #[cold]
 fn resolve(index: usize) -> *mut c_void {
     // SAFETY: the name is a string; `RTLD_NEXT` means the objects loaded after this library.
