@@ -119,6 +119,7 @@ impl Family {
         }
     }
 
+    /// Returns the number of workloads, for this number of bases.
     fn count(&self, bases: usize) -> u64 {
         match self {
             Self::Exhaustive { length, bases: n } => {
@@ -411,6 +412,7 @@ struct Job<'a, T> {
 }
 
 impl<T: Target> Job<'_, T> {
+    /// Runs workload number `i` of the family and adds its results to the report.
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
         let mut rng = Rng::new(self.options.seed ^ rng::hash(i));
@@ -485,6 +487,8 @@ impl<T: Target> Job<'_, T> {
         self.all_bases.iter().find(|base| base.name == name).unwrap_or(&self.bases[0])
     }
 
+    /// Makes a sequence for [`Family::Fuzz`]: random, or from two sequences that reached new
+    /// behaviour.
     fn evolve(&self, rng: &mut Rng) -> Vec<Op> {
         let corpus = self.corpus.lock().expect("no worker panics");
         if corpus.kept.is_empty() || rng.below(8) == 0 {

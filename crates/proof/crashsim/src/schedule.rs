@@ -259,6 +259,7 @@ impl ScheduledThread {
         }
     }
 
+    /// Waits in the thread at a step, until the scheduler chooses it.
     fn wait_for_turn(&self) {
         self.tell(WAITS);
         while self.status.load(Acquire) == WAITS {
@@ -266,11 +267,13 @@ impl ScheduledThread {
         }
     }
 
+    /// Reports the thread's status to the scheduler.
     fn tell(&self, status: u8) {
         self.status.store(status, Release);
         self.scheduler.unpark();
     }
 
+    /// Lets the thread run to its next step.
     fn go_on(&self) {
         self.status.store(RUNS, Release);
         self.thread.get().expect("a thread that waits has started").unpark();
@@ -319,6 +322,8 @@ pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str)
     })
 }
 
+/// Lets one thread at a time run, to its next step, until all are done. Returns the order that was
+/// taken.
 fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> Interleaving {
     let mut taken = Interleaving::default();
     let mut last: Option<usize> = None;
