@@ -139,8 +139,8 @@ pub fn control(bytes: &[u8]) {
 }
 
 /// Announces writes to delegated files. A choice byte and the argument of the `ioctl` (32 bytes)
-/// come from the input; the choice can replace the argument's delegation with the file's current
-/// one. After an announcement, the server may write the file or sync it.
+/// come from the input. By the choice, the delegation in the argument is replaced by the file's
+/// current one. After an announcement, the server may write the file or sync it.
 pub fn announcements(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (below, _) = below();

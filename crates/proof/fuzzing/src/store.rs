@@ -58,9 +58,9 @@ pub fn objects(bytes: &[u8]) {
 /// The payload of the snapshot of an empty tree.
 static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(|| payload("snapshot/"));
 
-/// Opens a tree in a store whose objects the input chooses: the payloads of a snapshot and a log,
-/// which a sound manifest names, then names with contents. The tree is refused, or it is read,
-/// written and collected.
+/// Opens a tree in a store whose objects the input chooses. First come the payloads of a snapshot
+/// and a log, which a sound manifest names, then names with contents. The tree is refused, or it is
+/// read, written and collected.
 pub fn tree(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte();
