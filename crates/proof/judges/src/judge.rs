@@ -354,6 +354,7 @@ fn block_devices() -> Vec<Hunt> {
     hunts
 }
 
+/// Crashes the formatting of atomic devices of two sizes, also after a killed formatting.
 fn format_devices() -> Result<Report, String> {
     let mut all = Report::default();
     for blocks in [blocks::BLOCKS, blocks::BLOCKS / 2] {

@@ -65,6 +65,7 @@ fn byte(op: usize, at: u64) -> u8 {
     0x80 | (op as u8).wrapping_mul(31).wrapping_add(at as u8)
 }
 
+/// Makes a request as call number `op`, with content that shows that number ([`word`], [`byte`]).
 fn serve(
     kind: Kind,
     device: &dyn BlockDevice,
