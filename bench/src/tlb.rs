@@ -174,6 +174,7 @@ impl Model {
         self.scattered.access(scattered(offset));
     }
 
+    /// Returns the misses per MiB, of `mib` that were read.
     fn row(&self, subject: &str, requests: &str, mib: f64) -> Row {
         let per_mib = |tlb: &Tlb| tlb.misses as f64 / mib;
         Row {

@@ -217,6 +217,7 @@ impl<'s, S: Store> Bed<'s, S> {
         })
     }
 
+    /// Creates, closes and unlinks a file `ops` times.
     fn come_and_go(&self, dir: &S::Dir, name: &CStr, ops: u64) -> Result<()> {
         for _ in 0..ops {
             self.store.close(self.store.create(dir, name)?);
