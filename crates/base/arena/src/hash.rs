@@ -158,6 +158,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         Handle::from_link(bucket.next.load(Relaxed)).map(|h| (h, self.more.get(arena, h)))
     }
 
+    /// Locks the bucket of `hash` until the result is dropped. A bucket of a dead process is taken
+    /// over.
     #[inline]
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
         let word = &self.bucket(arena, hash).word;
@@ -166,6 +168,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         locked.unwrap_or_else(|| Self::wait_for(word, arena))
     }
 
+    /// Waits for the lock. If the owner seems to be alive for too long, takes the lock all the same
+    /// and marks the arena as in doubt (doubt-W1).
     #[cold]
     fn wait_for<'a>(word: &'a AtomicU64, arena: &Arena) -> Locked<'a> {
         let (mut spins, mut doubts) = (0u32, 0u32);

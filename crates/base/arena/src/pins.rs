@@ -127,6 +127,7 @@ impl Pins {
         true
     }
 
+    /// Marks the blocks as deferred, then counts them (pins-N4).
     #[cold]
     fn defer_slow<B: Copy + Into<u64>>(&self, arena: &Arena, blocks: &[B]) {
         for b in blocks {

@@ -142,6 +142,8 @@ impl SlotIndex {
         self.0 >= OWN_SLOTS as u32
     }
 
+    /// Adds `n` to a word of the slot: atomically in a shared slot, otherwise by a load and a store
+    /// (counters-N1).
     #[inline]
     fn add(self, to: &AtomicU64, n: u64) {
         if self.is_shared() {

@@ -52,6 +52,7 @@ impl Features {
         }
     }
 
+    /// Asks glibc for the features. `None` if it cannot tell.
     fn from_libc() -> Option<Self> {
         const LEAF_1: u32 = 0;
         const LEAF_7: u32 = 1;
@@ -77,6 +78,7 @@ impl Features {
         (leaf1.there[3] != 0).then(|| Self::new(leaf1.there[3], leaf7, usable(5), usable(16)))
     }
 
+    /// Executes CPUID.
     fn from_cpu() -> Self {
         let none = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
         let leaf7 = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0) } else { none };
