@@ -199,6 +199,7 @@ impl<'d> Outbox<'d> {
         }
     }
 
+    /// Adds bytes of heads.
     fn push(&mut self, bytes: &[u8]) {
         let start = self.own.len();
         self.own.extend_from_slice(bytes);

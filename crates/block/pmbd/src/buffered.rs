@@ -145,6 +145,7 @@ impl Buffered {
         Ok(Self { shared, syncers, counting: Counting::default() })
     }
 
+    /// Fails if the range reaches beyond the end of the device.
     fn check(&self, off: u64, len: u64) -> Result<(), Error> {
         let size = self.shared.device.size();
         match off.checked_add(len) {
