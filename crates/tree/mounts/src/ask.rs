@@ -131,6 +131,8 @@ unsafe fn ask(
 struct MountAnswer(Box<[u64; ANSWER.div_ceil(8)]>);
 
 impl MountAnswer {
+    /// Asks the kernel for the fields `what` (`STATMOUNT_*`) of a mount. `None` if it lacks one of
+    /// them.
     fn about(mount: u64, what: u32) -> Option<Self> {
         let mut answer = Self(Box::new([0; ANSWER.div_ceil(8)]));
         let to = answer.0.as_mut_ptr().expose_provenance();

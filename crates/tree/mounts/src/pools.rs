@@ -111,6 +111,7 @@ fn covers(dir: &[u8], path: &[u8]) -> bool {
 /// `ST_NOSYMFOLLOW` of Linux 5.10, which libc does not define.
 pub const ST_NOSYMFOLLOW: u64 = 0x2000;
 
+/// Converts mount options to the flags of `statvfs`. Ignores other options.
 fn flags(options: &[u8]) -> u64 {
     let options = options.split(|&byte| byte == b',');
     options.fold(0, |flags, option| {

@@ -48,6 +48,8 @@ impl<S: Storage> Core<S> {
         done
     }
 
+    /// Renames; if there is a `whiteout`, leaves it under the old name. Finds the names without
+    /// locks, then locks all inodes and checks the names again.
     fn rename_leaving(
         &self,
         from: (Ino, &[u8]),
@@ -95,6 +97,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Checks and commits a rename. The caller has locked all inodes that it names, and the
+    /// topology if the directories differ.
     fn rename_locked(
         &self,
         ((from_dir, from_name), source): ((Ino, &[u8]), Found),

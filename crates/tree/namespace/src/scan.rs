@@ -257,6 +257,7 @@ impl<S: Storage> Core<S> {
         v.blocks.fetch_add(blocks as i64, Relaxed);
     }
 
+    /// Scans the entries of a directory that the caller has taken from the queue.
     fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
         let Ok(v) = self.tables().vinode(dir) else { return };
         let object = || directory(dir);
@@ -329,6 +330,8 @@ impl<S: Storage> Core<S> {
         scan.problem(|| directory(dir), what, Some(fix));
     }
 
+    /// Checks an entry and adds it to the derived state, with its inode if that has no other name so
+    /// far. Reports what is wrong with it.
     #[allow(clippy::too_many_arguments)]
     fn scan_entry(
         &self,

@@ -235,6 +235,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Removes the capability of an inode that may have it, then clears the flag.
     #[cold]
     fn look_for_capability(&self, v: &VInode) -> Result<()> {
         self.drop_capability(v)?;

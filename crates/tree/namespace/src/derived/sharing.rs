@@ -306,6 +306,8 @@ pub fn recover<P: SharedPool>(pool: &P) -> Result<()> {
     }
 }
 
+/// Derives the state again while all other threads are outside, and adds what living processes
+/// hold. `EIO` if memory of the arena cannot be cleared.
 fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     let state = pool.state();
     let arena = &state.arena;

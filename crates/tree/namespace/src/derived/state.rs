@@ -465,6 +465,7 @@ impl<V: Inode> State<V> {
         if lock.try_lock(mode) { Ok(()) } else { self.wait_long_for(lock, mode) }
     }
 
+    /// Sleeps until it has the lock. `ERESTART` as for [`wait_for`](Self::wait_for).
     #[cold]
     fn wait_long_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         let mut wait = None;
@@ -488,6 +489,7 @@ impl<V: Inode> State<V> {
         self.lock(LockMode::Exclusive, inos)
     }
 
+    /// Locks inodes, in this order. After an error no lock is held.
     #[inline]
     fn lock(&self, mode: LockMode, inos: &[Ino]) -> Result<Locks<'_>> {
         let mut locks = Locks { held: SmallVec::new(), mode };

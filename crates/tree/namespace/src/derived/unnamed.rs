@@ -77,6 +77,8 @@ impl Unnamed {
         }
     }
 
+    /// Records an inode that has lost its last name, and counts the notification (unnamed-U1,
+    /// unnamed-U2).
     fn notify(&self, ino: Ino) {
         let before = self.inos[ino.0 as usize % WORDS].swap(ino.0 as u32, AcqRel);
         if before != 0 && before != ino.0 as u32 {
