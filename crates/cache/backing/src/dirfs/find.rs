@@ -31,6 +31,8 @@ impl DirFs {
         Ok(entry)
     }
 
+    /// Enters the inode that a handle opened as `fd`. `ESTALE` if it has another identity, no name,
+    /// or lies outside the directory.
     fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>, hint: &[u8]) -> Result<Entry> {
         let found = self.found(fd)?;
         if found.identity != *identity {
