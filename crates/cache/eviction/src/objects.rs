@@ -256,6 +256,7 @@ impl Objects {
         self.index[gap] = NONE;
     }
 
+    /// Grows the index by a quarter, and enters all objects again.
     fn grow_index(&mut self) {
         let larger = vec![NONE; self.index.len() + self.index.len() / 4 + 8];
         let smaller = std::mem::replace(&mut self.index, larger);
