@@ -252,6 +252,7 @@ impl Drop for ObjectFs {
     }
 }
 
+/// Returns `EISDIR` for a directory, `EINVAL` for anything else except a regular file.
 fn check_file(attr: &Attr) -> Result<()> {
     match attr.kind {
         FileKind::File => Ok(()),
