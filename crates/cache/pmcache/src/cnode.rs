@@ -97,6 +97,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
+    /// Finds the shadow of a file in the pool, or creates one without data. After a failure removes
+    /// the new one again.
     fn load_or_make(&self, node: &CacheNode) -> Result<Cnode> {
         let attr = self.backing.getattr(node.ino)?;
         let identity = self.backing.identity(node.ino)?.0;
@@ -228,6 +230,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Loads the bitmap of a shadow, and takes a reference to it. `None` if it has no bitmap.
     fn find_dirty(&self, name: &[u8]) -> Result<Option<Dirty>> {
         let bitmap = match self.pool.lookup(self.dirty, name) {
             Ok(bitmap) => bitmap,

@@ -148,6 +148,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- reading --------------------------------------------------------------------------------
 
+    /// Reads through the cache, and returns the number of bytes. Tries again if another process
+    /// truncates the backing file meanwhile; `EAGAIN` if that goes on.
     pub(crate) fn read_file(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let node = self.file(ino, Errno::INVAL)?;
         for _ in 1..TRIES {
@@ -523,6 +525,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- sizes and ranges -----------------------------------------------------------------------
 
+    /// Truncates or extends a file in the pool. Writing it back resizes the backing file.
     pub(crate) fn resize(&self, node: &CacheNode, size: u64) -> Result<()> {
         self.change(node, 2, |state, io| {
             self.cnode_to_change(node, state)?;
@@ -552,6 +555,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_words(dirty, &words)
     }
 
+    /// Implements `FileSystem::fallocate`.
     pub(crate) fn allocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         let attr = self.getattr(ino)?;
         let range = self.limits().check_fallocate((attr.kind, attr.size), mode, offset, len)?;
@@ -578,6 +582,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Allocates space in the backing file, whose size stays. Changes the times of the file.
     fn allocate_below(&self, node: &CacheNode, range: &Range<u64>) -> Result<()> {
         self.change(node, 2, |state, _| {
             self.cnode_to_change(node, state)?;
@@ -610,6 +615,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
+    /// Implements `FileSystem::seek`: data in the pool or in the backing file counts as data.
     pub(crate) fn seek_file(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let node = self.file(ino, Errno::INVAL)?;
         let mut state = write(&node.state);

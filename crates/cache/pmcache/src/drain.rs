@@ -370,8 +370,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         files.filter(may).take(most).collect()
     }
 
-    /// Writes back data before a write of `bytes` bytes that would exceed the limit. The writer
-    /// does it itself, and so is slowed down to the speed of the backing store.
+    /// Writes back data, the oldest first, until a write of `bytes` bytes keeps within the limit.
+    /// The writer does it itself, and so is slowed down to the speed of the backing store.
+    ///
+    /// # Errors
+    /// The error of a waiting file, or `ENOSPC`, if all files wait after failures.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<()> {
         let is_over = || {
             let backlog = self.backlog.bytes();
