@@ -345,6 +345,8 @@ impl<M: Medium> Trees<M> {
         Ok(self.shadow_pointers(txn, node.block, &all))
     }
 
+    /// As [`edit`](Self::edit), for a child. Frees it as a whole if `edit` prunes and its ranges
+    /// cover it.
     fn edit_child(
         &self,
         txn: &mut Txn<'_>,
@@ -364,6 +366,8 @@ impl<M: Medium> Trees<M> {
         self.edit(txn, child, mode, edit)
     }
 
+    /// Frees the old pointer block, and writes the pointers to a new one; without any pointer,
+    /// makes a hole. Not durable yet.
     fn shadow_pointers(
         &self,
         txn: &mut Txn<'_>,

@@ -156,8 +156,8 @@ pub fn check(
     }
 }
 
-/// Opens the pool in `region` for this process alone. The caller has opened the region
-/// with a lock that excludes other writers ([`pmem::Lock`]).
+/// Opens the pool in `region` for this process alone. The caller has opened the region with a lock
+/// that excludes other writers ([`pmem::Lock`]).
 ///
 /// # Errors
 /// [`Error::NotAPool`] or [`Error::Unusable`] if the region holds no usable pool, or its layout

@@ -103,7 +103,8 @@ impl<M: Medium> ModelFs<M> {
         Ok(changed)
     }
 
-    /// Saves all completed calls (modelfs-S1).
+    /// Saves all calls that have returned (modelfs-S1), unless nothing has changed or the pool is
+    /// read-only. `EIO` if the medium has lost data.
     fn save(&self) -> Result<()> {
         let mut last = lock(&self.last);
         // After the lock was taken, so that the save includes every call that had returned before.

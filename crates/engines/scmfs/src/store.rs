@@ -678,6 +678,7 @@ impl<M: Medium> Storage for Store<M> {
         self.trim(v, self.load(v, Word::Size))
     }
 
+    /// Appends a block to a directory of `size` bytes, durably. Returns its place.
     fn append_dir_block(
         &self,
         d: &VInode,
@@ -725,6 +726,8 @@ impl<M: Medium> Storage for Store<M> {
         self.scan_inode_table(scan)
     }
 
+    /// Claims the blocks of the content of an inode, and calls `each` for them. Reports a size
+    /// beyond them. Returns their number.
     fn scan_content(
         &self,
         scan: &Scan,
