@@ -413,6 +413,7 @@ fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Mounts by `mount(2)`; returns the device that serves it.
 fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = open_device()?;
     let mut data = format!(
@@ -472,6 +473,8 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
+/// Unmounts through `fusermount3`, whose message is the error; its kind is `ResourceBusy` if the
+/// mount is in use.
 fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);

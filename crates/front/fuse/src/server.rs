@@ -458,8 +458,8 @@ impl Server {
         Ok(FileHandle(uses | self.begin_stores(ino, flags)))
     }
 
-    /// Counts a handle by which programs may map the file for stores by the kernel. Returns a bit
-    /// of the handle.
+    /// Counts a handle by which programs may map the file through the mount for stores: one opened
+    /// for reading and writing. Returns [`STORABLE`] for it, else 0.
     pub(crate) fn begin_stores(&self, ino: INodeNo, flags: i32) -> u64 {
         if flags & libc::O_ACCMODE != libc::O_RDWR {
             return 0;
