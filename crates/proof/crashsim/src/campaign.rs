@@ -274,7 +274,7 @@ pub struct Report {
     pub family: String,
     /// Workloads run.
     pub workloads: u64,
-    /// Workloads left out by a limit.
+    /// Workloads left out: by a limit, a violation (`stop_early`), or as other parts run them.
     pub workloads_skipped: u64,
     /// Counts.
     pub stats: Stats,

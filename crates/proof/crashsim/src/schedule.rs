@@ -377,7 +377,8 @@ fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
 /// lock. They count its own run time, which does not depend on other load.
 const SPINNING_TICKS: u64 = 2;
 
-/// Returns whether the kernel has a thread asleep, and its run time, in clock ticks.
+/// Returns whether the kernel has a thread asleep, and its run time, in clock ticks. Returns `None`
+/// if the thread has not started or has ended.
 fn look(tid: i32) -> Option<(bool, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
     // The name of the command, in parentheses, may contain anything.
