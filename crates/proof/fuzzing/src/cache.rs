@@ -190,6 +190,7 @@ pub fn announcement_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Returns a sound record of the first file.
 fn record() -> Record {
     let (_, identities) = below();
     Record {
@@ -201,6 +202,7 @@ fn record() -> Record {
     }
 }
 
+/// Returns a sound birth.
 fn birth() -> Birth {
     let (below, identities) = below();
     let parent = below.identity(ROOT).expect("the root has one").0;
