@@ -60,8 +60,8 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, bound: bool) -> Result<
     Ok(outcomes)
 }
 
-/// passthrough_ll keeps a descriptor for each inode that the kernel knows; servers inherit the
-/// limit.
+/// Raises this process's limit of descriptors, which servers inherit. `passthrough_ll` keeps one
+/// for each inode that the kernel knows.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };

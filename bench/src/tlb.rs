@@ -109,7 +109,7 @@ impl Scale {
     pub const TINY: Self = Self { file: 4 << 20, traced: 4 << 20 };
 }
 
-/// Traces requests on new pools, made in `dir`.
+/// Reads files in new pools, made in `dir`, and counts the misses of each CPU and mapping.
 pub fn run(subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for subject in subjects {
