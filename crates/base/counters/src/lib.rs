@@ -328,7 +328,7 @@ impl SlotIndex {
         self.0 + 1
     }
 
-    /// Converts such a number back; `None` for 0.
+    /// Converts the number of [`to_word`](Self::to_word) back; `None` for 0.
     #[inline]
     pub const fn from_word(word: u32) -> Option<Self> {
         match word {

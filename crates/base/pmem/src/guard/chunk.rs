@@ -158,8 +158,8 @@ impl ChunkTable {
         self.alone(chunk, start, (start + self.chunk_bytes).min(self.len), put);
     }
 
-    /// Makes `start..end` writable for `put`, and read-only again. Before that, waits until the chunk
-    /// is closed and no other thread changes it (chunk-K1).
+    /// Makes `start..end` writable for `put`, and read-only again. Before that, waits until the
+    /// chunk is closed and no other thread changes it (chunk-K1).
     fn alone(&self, chunk: usize, start: u64, end: u64, put: impl FnOnce()) {
         let mut waiting = Waiting::default();
         while !self.chunks[chunk].state.begin_change() {
@@ -300,7 +300,8 @@ impl ChunkTable {
         }
     }
 
-    /// Whether a store to the chunk should do without a window.
+    /// Returns whether a store to the chunk should do without a window: it is closed, and such
+    /// stores have not yet cost as much as a window in this era.
     pub(super) fn is_cold(&self, chunk: usize) -> bool {
         let chunk = &self.chunks[chunk];
         if chunk.state.is_open() {
