@@ -81,13 +81,15 @@ pub trait MountEvents: Send + Sync {
     /// the last second, or if it was answered before.
     fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening>;
 
-    /// Ends an opening of this process. Returns whether it was answered.
+    /// Ends an opening of this process. Returns whether the server had taken its announcement
+    /// ([`answer_opening`](Self::answer_opening)).
     fn end_opening(&self, ticket: Ticket) -> bool;
 
-    /// Waits until current openings of the inode have ended. Waits for all, or only for those that
-    /// the server has answered: the server itself must not wait for the others, which may be
-    /// waiting for it. Does not wait for long, because an opening process may have been killed.
-    /// Returns whether there were any.
+    /// Waits until current openings of the inode have ended, but not for long: an opening process
+    /// may have been killed. Returns whether there were any.
+    ///
+    /// `only_answered`: waits only for those whose announcement the server has taken. The server
+    /// must set it, as the other openings may be waiting for the server.
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool;
 
     /// Waits until inodes that the server holds have lost their last names by direct access. Calls

@@ -306,7 +306,7 @@ impl<F: Files> Pool<F> {
         self.files.tables().arena.recoveries()
     }
 
-    /// Recovers as after such a death, though no process has died, for tests of what follows.
+    /// For tests: derives the state again, as after a process has died inside an operation.
     pub fn rehearse_recovery(&self) -> vfs::Result<()> {
         self.files.rehearse_recovery()
     }

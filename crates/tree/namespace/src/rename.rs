@@ -301,7 +301,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Updates the other names in the index.
+    /// Updates the names in the index, except the one that [`index_new_name`](Self::index_new_name)
+    /// adds.
     fn index_rename(&self, r: &Renamed<'_>) {
         let (from_dir, _, from_name, source) = r.from;
         let (to_dir, _, to_name, target) = r.to;

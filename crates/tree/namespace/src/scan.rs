@@ -330,8 +330,8 @@ impl<S: Storage> Core<S> {
         scan.problem(|| directory(dir), what, Some(fix));
     }
 
-    /// Checks an entry and adds it to the derived state, with its inode if that has no other name so
-    /// far. Reports what is wrong with it.
+    /// Checks an entry and adds it to the derived state, with its inode if that has no other name
+    /// so far. Reports what is wrong with it.
     #[allow(clippy::too_many_arguments)]
     fn scan_entry(
         &self,

@@ -241,12 +241,12 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// engine does not know that it is durable.
     fn fsync(&self, ino: Ino) -> Result<()>;
 
-    /// Makes everything completed durable (`syncfs`). `EIO` as above.
+    /// Makes everything completed durable (`syncfs`). `EIO` as [`fsync`](Self::fsync).
     fn sync(&self) -> Result<()>;
 
     /// Makes everything durable. It is the last call that changes anything, and no other call runs
     /// at the same time. The engine may record in the storage that the file system was closed, for
-    /// its next user. `EIO` as above.
+    /// its next user. `EIO` as [`fsync`](Self::fsync).
     fn close(&self) -> Result<()> {
         self.sync()
     }

@@ -53,7 +53,7 @@ pub trait SharedPool: Sized + Sync {
     }
 
     /// Reacts to the end of a file's last direct mapping, unless there are new ones: blocks that
-    /// were kept for it can be given back. Called as above.
+    /// were kept for it can be given back. Called inside an operation, perhaps more than once.
     fn all_unmapped(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
         Ok(())
     }

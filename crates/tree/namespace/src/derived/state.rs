@@ -395,8 +395,8 @@ impl<V: Inode> State<V> {
         counts.iter().try_for_each(|counts| counts.clear(&self.arena, process))
     }
 
-    /// Counts that this process may map an inode. `EBUSY` if there are mappings of the other kind,
-    /// `EMFILE` if there are too many.
+    /// Counts that this process may map an inode. `EBUSY` if the inode has mappings of the other
+    /// kind (by the kernel, or direct), `EMFILE` if there are too many.
     pub fn add_mapping(&self, ino: Ino, v: &V, mapper: Mapper) -> Result<()> {
         let process = self.arena.process()?;
         if !v.mappings.add(mapper, 1) {

@@ -474,7 +474,7 @@ impl<'f> Driver<'f> {
         op.content_of().is_some_and(|place| get(place).is_ok())
     }
 
-    /// Does only that first step of such an operation.
+    /// Removes the capability of the file that `op` would change, and does not execute `op`.
     ///
     /// # Errors
     /// As [`FileSystem::removexattr`].
