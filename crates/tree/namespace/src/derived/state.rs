@@ -204,7 +204,8 @@ impl<V: Inode> State<V> {
         self.kept(Kept::AccessTimes).load(Relaxed) & STRICT != 0
     }
 
-    /// Sets which accesses change times, for all users of the pool.
+    /// Sets which accesses update access times, for all processes that use the pool (as
+    /// `pool::Engine::record_access`).
     pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
         let bits = [(!files, NO_FILE_TIMES), (!dirs, NO_DIR_TIMES), (strictly, STRICT)];
         let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
@@ -317,8 +318,9 @@ impl<V: Inode> State<V> {
         fresh
     }
 
-    /// Claims a free inode number below `slots`, the number of inodes that the engine has room for.
-    /// The search starts at `hint`.
+    /// Claims a free inode number: one below `slots`, for which the engine has room, or else a
+    /// higher one, for which it must make room. The search starts at `hint`. `ENOSPC` if none is
+    /// free, or if the arena lacks memory.
     pub fn claim_number(&self, hint: u64, slots: u64) -> Result<Ino> {
         if self.arena.is_short() {
             return Err(Errno::NOSPC);
