@@ -151,6 +151,8 @@ pub fn run(plan: &Plan, subjects: &[Subject], scale: &Scale, dir: &Path) -> Resu
     Ok(rows)
 }
 
+/// Ages a pool of `subject`, filled to `level` percent, and measures it against a fresh pool with
+/// the same files.
 fn age(plan: &Plan, subject: &Subject, scale: &Scale, level: u32, dir: &Path) -> Result<Row> {
     let name = format!("{} at {level} %", subject.name);
     let options = MountOptions { clock, ..subject.options.clone() };
@@ -250,6 +252,7 @@ impl Files {
         }
     }
 
+    /// Creates a file with `size` bytes allocated; removes it if there is no room.
     fn make(&self, file: usize, size: u64) -> vfs::Result<()> {
         let open = self.pool.create(self.dir(file), &numbered(file))?;
         let made = self.pool.allocate(open, 0, size);
@@ -298,6 +301,7 @@ impl Files {
         Ok(new)
     }
 
+    /// Measures how scattered the files and the free space are.
     fn shape(&self) -> Result<Shape> {
         let engine = self.pool.engine();
         let free = engine.free_space();
@@ -488,6 +492,7 @@ fn whole(size: u64, mut part: impl FnMut(u64, usize) -> vfs::Result<()>) -> vfs:
     Ok(())
 }
 
+/// Returns a contender that reads whole files; an operation is a file.
 fn reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Contender<'a> {
     let mut buf = Buffer::new(CALL);
     Contender::new(name, move |ops| {
@@ -498,6 +503,7 @@ fn reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Contender<'a>
     })
 }
 
+/// Returns a contender that reads random blocks of random files.
 fn random_reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Contender<'a> {
     let mut buf = Buffer::new(BLOCK as usize);
     let mut rng = Rng::new(29);
@@ -511,6 +517,7 @@ fn random_reads<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Conten
     })
 }
 
+/// Returns a contender that overwrites whole files; an operation is a file.
 fn writes<'a>(name: &str, pool: &'a Pool, open: Vec<(i32, u64)>) -> Contender<'a> {
     let buf = Buffer::new(CALL);
     Contender::new(name, move |ops| {

@@ -57,6 +57,8 @@ impl Device {
         Ok(Self { name: name.to_owned(), device, barrier_every, next: AtomicU64::new(0) })
     }
 
+    /// Chooses the place of the next request of `len` bytes, a multiple of `len`. Sequential
+    /// requests of all threads share one position.
     fn offset(&self, pattern: Pattern, rng: &mut Rng, len: u64) -> u64 {
         let places = FILE_BYTES / len;
         len * match pattern {
@@ -65,6 +67,8 @@ impl Device {
         }
     }
 
+    /// Makes `ops` writes of `data`, with barriers in between if the device needs them. Any error
+    /// becomes `EIO`.
     fn write_some(&self, pattern: Pattern, seed: u64, data: &[u8], ops: u64) -> vfs::Result<()> {
         let mut rng = Rng::new(seed);
         for i in 1..=ops {
@@ -77,6 +81,7 @@ impl Device {
         Ok(())
     }
 
+    /// Makes `ops` reads into `buf`. Any error becomes `EIO`.
     fn read_some(&self, pattern: Pattern, seed: u64, buf: &mut [u8], ops: u64) -> vfs::Result<()> {
         let mut rng = Rng::new(seed);
         for _ in 0..ops {

@@ -111,6 +111,8 @@ impl Pattern {
     }
 }
 
+/// Measures in a program under `keepstone run`: `mount` is the cache, `plain` a directory of the
+/// peer.
 fn inside(plan: &Plan, mount: &Path, plain: &Path) -> Result<Vec<Outcome>> {
     let (ours, theirs) = (mount.join(NAME), plain.join(NAME));
     let places: [(&'static str, Calls, &PathBuf); 4] = [
@@ -271,6 +273,7 @@ fn appends(plan: &Plan, places: &[Place], outcomes: &mut Vec<Outcome>) -> Result
     Ok(())
 }
 
+/// Appends `len` bytes to a file that starts each round empty; `allocates` the space first.
 fn grows(
     name: &'static str,
     calls: Calls,

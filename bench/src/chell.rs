@@ -60,6 +60,8 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Vec<Outcome>>
     }
 }
 
+/// Measures in a program under `keepstone run`: `served` is in the pool, the peer's files are in
+/// `dir`.
 fn inside(plan: &Plan, served: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     let direct = Libc::new(served, false)?;
@@ -193,6 +195,7 @@ type Read = unsafe extern "C" fn(i32, *mut libc::c_void, usize) -> isize;
 type Pread = unsafe extern "C" fn(i32, *mut libc::c_void, usize, i64) -> isize;
 type Pwrite = unsafe extern "C" fn(i32, *const libc::c_void, usize, i64) -> isize;
 
+/// Finds libc's own functions, which the library in front of libc hides.
 fn own() -> &'static Own {
     static OWN: OnceLock<Own> = OnceLock::new();
     OWN.get_or_init(|| {
@@ -372,6 +375,7 @@ fn chosen(pages: usize, rng: &mut Rng) -> Vec<usize> {
     (0..pages).map(|_| rng.below_fast((CHUNK / PAGE) as u64) as usize).collect()
 }
 
+/// Maps a random chunk of the file, copies `pages` of its pages into `buf`, and unmaps it.
 fn touch_mapped(
     file: &OwnedFd,
     pages: usize,

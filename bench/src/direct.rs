@@ -75,6 +75,8 @@ pub fn again(
     Ok(results.section)
 }
 
+/// Measures in a program under `keepstone run`: in the pool by direct access and through its
+/// `mount`, and on the peers in `dir`.
 fn inside(plan: &Plan, mount: &Path, dir: &Path) -> Result<Vec<Outcome>> {
     let tmp = tempfile::Builder::new().prefix("keepstone-bench-").tempdir_in(dir)?;
     std::fs::create_dir(mount.join("direct"))?;

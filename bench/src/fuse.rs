@@ -60,8 +60,8 @@ pub fn run(plan: &Plan, programs: &Programs, dir: &Path, bound: bool) -> Result<
     Ok(outcomes)
 }
 
-/// passthrough_ll keeps a descriptor for each inode that the kernel knows; servers inherit the
-/// limit.
+/// Raises this process's limit of descriptors, which servers inherit. `passthrough_ll` keeps one
+/// for each inode that the kernel knows.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
@@ -188,6 +188,8 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// Starts libfuse's example `passthrough_ll` over an empty directory. `cache` is its option of
+    /// that name.
     fn passthrough_ll(&self, name: &str, cache: &str) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let source = home.path().join("source");
@@ -204,6 +206,7 @@ impl<'a> Servers<'a> {
         })
     }
 
+    /// Starts libfuse's example `passthrough_hp` over an empty directory.
     fn passthrough_hp(&self, name: &str) -> Result<Server> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let source = home.path().join("source");

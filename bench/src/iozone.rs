@@ -133,6 +133,7 @@ struct Bench<'s, S: Store> {
 }
 
 impl<'s, S: Store> Bench<'s, S> {
+    /// Makes both files, and writes `bytes` to the first.
     fn new(name: &str, store: &'s S, bytes: u64) -> Result<Self> {
         let root = store.root()?;
         let (file, fresh) = (store.create(&root, c"iozone")?, store.create(&root, c"iozone.new")?);

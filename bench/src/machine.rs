@@ -64,6 +64,7 @@ impl Origin {
     }
 }
 
+/// Returns facts about this machine, by name; `dram` if pools are not flushed.
 fn machine(dram: bool) -> Vec<(String, String)> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = |key: &str| {

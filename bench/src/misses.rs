@@ -189,6 +189,8 @@ fn require_valgrind() -> Result<()> {
     Ok(())
 }
 
+/// Counts per call: the difference between a long run and a short one under valgrind, so that
+/// start-up does not count.
 fn simulate(
     subject: &Subject,
     operation: Operation,
@@ -213,6 +215,7 @@ fn simulate(
     Ok(Row { subject, operation, calls, per_call })
 }
 
+/// Runs this program's `miss-loop` under cachegrind; returns its totals.
 fn under_valgrind(
     subject: &Subject,
     operation: Operation,

@@ -84,6 +84,7 @@ impl Client {
         Ok(())
     }
 
+    /// Adds a request to the output; a write gets `len` bytes of content.
     fn request(&mut self, kind: Kind, cookie: u64, off: u64, len: usize) {
         let (off, len) = if kind == Kind::Flush { (0, 0) } else { (off, len) };
         let request = CompactRequest {

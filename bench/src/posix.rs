@@ -36,7 +36,7 @@ impl Libc {
 
 const DIR: i32 = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
 
-/// Returns the errno of a call that returned a negative number.
+/// Returns the result of a call of libc, or `errno` if it is negative.
 fn check(n: isize) -> Result<usize> {
     usize::try_from(n).map_err(|_| {
         let last = io::Error::last_os_error();

@@ -195,6 +195,7 @@ impl<'s, S: Store> Postmark<'s, S> {
         Ok(())
     }
 
+    /// Does a step on the system.
     fn play(&mut self, step: Step) -> vfs::Result<()> {
         let dir = |file: usize| &self.dirs[file % self.dirs.len()];
         match step {
@@ -237,6 +238,7 @@ struct Phases<'a> {
     remove: Contender<'a>,
 }
 
+/// Makes the contenders of one system.
 fn phases<'a, S: Store>(name: &str, store: &'a S, mix: Mix, scale: Scale) -> Result<Phases<'a>> {
     let shared = Rc::new(RefCell::new(Postmark::new(store, mix, scale)?));
     let phase = |step: fn(&mut Postmark<'a, S>, u64) -> vfs::Result<()>| {

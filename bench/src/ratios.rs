@@ -122,6 +122,7 @@ fn overwriting(
     remove(tmpfs, theirs)
 }
 
+/// Overwrites random blocks of a file of `bytes`; reads each back if `then` is [`Then::Read`].
 fn overwrites<'s, S: Store>(
     name: &str,
     (store, file): (&'s S, &'s S::File),
@@ -203,6 +204,7 @@ impl<'p> Anew<'p> {
     }
 }
 
+/// Measures appends to `files` new files round-robin: the effect of pre-allocation.
 fn appending(
     plan: &Plan,
     pools: &[Named],
@@ -241,6 +243,7 @@ fn appending(
     clear(pools, files)
 }
 
+/// Measures the creation of files of `len` bytes: the effect of null files.
 fn creating(
     plan: &Plan,
     pools: &[Named],

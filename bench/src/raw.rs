@@ -40,6 +40,7 @@ fn wait() {
     unsafe { std::arch::x86_64::_mm_lfence() };
 }
 
+/// Copies `len` bytes from random places by `copy`, and calls `after_each` after each copy.
 fn copies_from<'r>(
     name: &'static str,
     region: &'r Region,
@@ -101,6 +102,8 @@ pub fn shadow_to(region: &Region, spare: u64, len: usize) -> Contender<'_> {
     })
 }
 
+/// Does what a shadow page commit needs at least: stores `data` past the cache, a fence, and a word
+/// that is made durable.
 fn shadows(region: &Region, spare: u64, rng: &mut Rng, data: &[u8], ops: u64) {
     let len = data.len() as u64;
     for i in 0..ops {
@@ -154,6 +157,7 @@ pub fn epochs_of_names<'a>(
     epochs_after("2 × stat, ", region, epochs, look)
 }
 
+/// Calls `look`, then stores, flushes and fences a word `epochs` times.
 fn epochs_after<'a>(
     before: &str,
     region: &'a Region,

@@ -192,6 +192,7 @@ pub fn write(into: &Path, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Makes the table of facts about the machine.
 fn machine(origin: &Origin) -> String {
     let mut out = "| fact | value |\n|---|---|\n".to_owned();
     for (name, value) in &origin.machine {
@@ -200,6 +201,7 @@ fn machine(origin: &Origin) -> String {
     out
 }
 
+/// Makes the table of outcomes, and that of traffic if it was counted.
 fn compared(outcomes: &[Outcome]) -> String {
     let mut out = "| case | system | time per operation | Keepstone is | target |\n\
                    |---|---|---|---|---|\n"
@@ -261,6 +263,7 @@ fn ratio(s: &Spread) -> String {
     format!("×{:.2} ({:.2}–{:.2})", s.median, s.q1, s.q3)
 }
 
+/// Makes the table of traffic.
 fn moved(rows: &[traffic::Row]) -> String {
     let mut out =
         "| microbenchmark | operations | lines flushed | bytes past the cache | fences | \
@@ -283,6 +286,7 @@ fn moved(rows: &[traffic::Row]) -> String {
     out
 }
 
+/// Makes the table of mount times.
 fn scanned(rows: &[scan::Row]) -> String {
     let mut out = "| files | bytes each | directories | one thread | two threads | target |\n\
                    |---|---|---|---|---|---|\n"

@@ -216,7 +216,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Returns the time, the mean of `threads` threads.
+    /// Reads the clock. For [`Cpu`](Self::Cpu) with several threads, returns the process's time
+    /// divided by `threads`.
     fn now(self, threads: u32) -> Duration {
         let (id, share) = match (self, threads) {
             (Self::Wall, _) => (ClockId::Monotonic, 1),
@@ -260,6 +261,7 @@ impl Plan {
         Ok(())
     }
 
+    /// Calibrates the contenders of a case, then runs its rounds.
     fn measure(&self, mut case: Case<'_>) -> Result<Outcome> {
         if self.solo {
             case.contenders.truncate(1);
@@ -346,6 +348,7 @@ impl Plan {
     }
 }
 
+/// Adds the counters that [`Traffic`] uses.
 fn sum(a: CountersSnapshot, b: CountersSnapshot) -> CountersSnapshot {
     CountersSnapshot {
         lines_flushed: a.lines_flushed + b.lines_flushed,

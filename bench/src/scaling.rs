@@ -62,6 +62,7 @@ struct Bench<'s, S: Store> {
 }
 
 impl<'s, S: Store> Bench<'s, S> {
+    /// Makes a file for each thread, and writes it.
     fn new(name: impl Into<String>, store: &'s S, scale: &Scale) -> Result<Self> {
         let root = store.root()?;
         let chunk = Buffer::new(1 << 20);

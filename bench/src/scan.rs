@@ -53,6 +53,8 @@ pub fn run(quick: bool) -> Result<Vec<Row>> {
         .collect()
 }
 
+/// Measures mounts of a pool with `files` files of `file_bytes` each, in `dirs` directories, with
+/// one and with two threads.
 fn measure(files: u64, file_bytes: u64, dirs: u64, rounds: usize) -> Result<Row> {
     let region = Region::anonymous((64 << 20) + files * (file_bytes + 1024))?;
     bpfs::format(&region, &FormatOptions::default())?;
@@ -83,6 +85,7 @@ fn measure(files: u64, file_bytes: u64, dirs: u64, rounds: usize) -> Result<Row>
     })
 }
 
+/// Creates the directories and files; `files` must be a multiple of `dirs`.
 fn fill(region: &Region, files: u64, file_bytes: u64, dirs: u64) -> Result<()> {
     let fs = Bpfs::mount(region, &MountOptions::default())?;
     let data = Buffer::new(file_bytes as usize);

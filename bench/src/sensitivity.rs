@@ -153,6 +153,8 @@ struct Machine {
 }
 
 impl Machine {
+    /// Makes a device with an ext4 and two databases on it. `emulate` is the option that slows
+    /// memory down.
     fn start(name: &str, keepstone: &Path, dir: &Path, emulate: Option<&str>) -> Result<Self> {
         let mut options = vec!["--through", "server"];
         if let Some(emulate) = emulate {
@@ -197,6 +199,7 @@ impl Machine {
         })
     }
 
+    /// Returns the contender of this machine under a load.
     fn contender(&self, load: Load) -> Contender<'_> {
         let mut rng = Rng::new(9);
         match load {
@@ -244,6 +247,7 @@ impl Machine {
     }
 }
 
+/// Appends a transaction to a script of SQLite.
 fn transaction(script: &mut String, rng: &mut Rng) {
     script.push_str("BEGIN;\n");
     for _ in 0..3 {
@@ -262,6 +266,7 @@ struct Session {
 }
 
 impl Session {
+    /// Opens a database in a process of SQLite's shell.
     fn start(database: &Path) -> Result<Self> {
         let mut child = Command::new("stdbuf")
             .args(["-o0", "sqlite3", "-bail"])

@@ -121,6 +121,7 @@ pub fn only(layout: Option<&str>) -> Result<Vec<Subject>> {
     Ok(all().into_iter().filter(|subject| subject.layout == layout).collect())
 }
 
+/// Returns the layout of that name, if it is measured; else the error names those that are.
 fn measured(name: &str) -> Result<Layout> {
     let layout = Layout::named(name).filter(|layout| all().iter().any(|s| s.layout == *layout));
     layout.with_context(|| {

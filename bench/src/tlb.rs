@@ -109,7 +109,7 @@ impl Scale {
     pub const TINY: Self = Self { file: 4 << 20, traced: 4 << 20 };
 }
 
-/// Traces requests on new pools, made in `dir`.
+/// Reads files in new pools, made in `dir`, and counts the misses of each CPU and mapping.
 pub fn run(subjects: &[Subject], scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for subject in subjects {
@@ -174,6 +174,7 @@ impl Model {
         self.scattered.access(scattered(offset));
     }
 
+    /// Returns the misses per MiB, of `mib` that were read.
     fn row(&self, subject: &str, requests: &str, mib: f64) -> Row {
         let per_mib = |tlb: &Tlb| tlb.misses as f64 / mib;
         Row {

@@ -98,6 +98,7 @@ fn engine() -> Result<Engine> {
     Ok(Engine(Bpfs::mount(pool.region, &MountOptions::default())?))
 }
 
+/// Does `ops` operations of `asked` bytes each, and counts what they move.
 fn count(
     name: String,
     counters: &Counters,

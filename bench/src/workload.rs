@@ -27,7 +27,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Makes a buffer of `len` bytes that are not zero.
+    /// Makes a buffer of `len` bytes, none of which is zero.
     pub fn new(len: usize) -> Self {
         let bytes: Vec<u8> = (0..len + 4096).map(|i| (i % 251) as u8 | 1).collect();
         let start = bytes.as_ptr().align_offset(4096);
@@ -67,7 +67,8 @@ impl std::ops::Deref for Numbered {
     }
 }
 
-/// A system with its name and the files of the cases.
+/// A system with its name and the files of the cases. Most methods return a [`Contender`], which
+/// repeats the operation that the method's doc names.
 pub struct Bed<'s, S: Store> {
     name: String,
     store: &'s S,
@@ -216,6 +217,7 @@ impl<'s, S: Store> Bed<'s, S> {
         })
     }
 
+    /// Creates, closes and unlinks a file `ops` times.
     fn come_and_go(&self, dir: &S::Dir, name: &CStr, ops: u64) -> Result<()> {
         for _ in 0..ops {
             self.store.close(self.store.create(dir, name)?);
@@ -224,7 +226,8 @@ impl<'s, S: Store> Bed<'s, S> {
         Ok(())
     }
 
-    /// Renames a file, there and back: in one directory, or between two.
+    /// Renames a file and renames it back: within one directory, or between two (`across`). Counts
+    /// each rename as an operation, and rounds odd numbers up.
     pub fn rename(&self, across: bool) -> Result<Contender<'_>> {
         let here = &self.root;
         let there = if across { &self.other } else { here };

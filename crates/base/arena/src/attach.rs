@@ -225,18 +225,21 @@ impl Place {
         io::Error::new(kind, format!("{}: {what}", self.root.join(&self.name).display()))
     }
 
+    /// Makes the error for an arena with users of another version or namespace.
     fn other_version(&self) -> io::Error {
         let what = "those who use this state have another version of Keepstone, are in another PID or time \
                     namespace, or have it alone";
         self.says(io::ErrorKind::Unsupported, what)
     }
 
+    /// Makes the error for an arena whose file was truncated or overwritten, and still has users.
     fn damaged(&self) -> io::Error {
         let what = "this state was truncated or overwritten, and programs still have it. End them (`fuser` on the pool \
                     names them), unmount the pool, then mount it again";
         self.says(io::ErrorKind::ResourceBusy, what)
     }
 
+    /// Maps the file of an arena. If address space is short, the error names the limit to raise.
     fn map(&self, file: &OwnedFd, layout: &Layout) -> io::Result<Memory> {
         Memory::file(file, layout.bytes()).map_err(|err| match err.kind() {
             io::ErrorKind::OutOfMemory => {
@@ -397,6 +400,8 @@ impl Located {
         Err(self.place.says(io::ErrorKind::ResourceBusy, what))
     }
 
+    /// Joins the arena in a file that other processes use: claims a slot for this process, and
+    /// takes the lock of the file shared.
     fn join(
         self,
         memory: Memory,
@@ -420,6 +425,8 @@ impl Located {
         Ok(Arena::shared(session, self, layout.derived))
     }
 
+    /// Makes an empty arena in a file that the caller has locked exclusively, and claims a slot in
+    /// it.
     fn build(self, file: OwnedFd, layout: &Layout, tables: Tables) -> io::Result<Arena> {
         let owner = rustix::fs::fstat(&file)?.st_uid;
         if [0, owner].contains(&directory::caller()) {

@@ -112,7 +112,8 @@ impl Bitmap {
         })
     }
 
-    /// Claims exactly these bits, if all of them are clear.
+    /// Claims exactly these bits; returns whether all of them were clear. Otherwise clears those
+    /// that it has set already. Until then, other threads may see these as in use.
     pub fn claim_exactly(&self, arena: &Arena, bits: Range<u64>) -> bool {
         let mut done = bits.start;
         while done < bits.end.min(self.len) {

@@ -185,8 +185,8 @@ pub(crate) fn is_sound(stat: &Stat, (owner, group, mode): (u32, u32, u32)) -> bo
         && stat.st_mode & 0o7777 & !allowed == 0
 }
 
-/// Gives an open file this owner, group and mode. If the caller may not change the owner or group,
-/// it sets only what is safe.
+/// Sets owner, group and mode of an open file. If the caller may not change the owner, the file
+/// keeps it. If the file then has another group, that group gets no permissions.
 pub(crate) fn give(
     file: BorrowedFd<'_>,
     (owner, group, mode): (u32, u32, u32),

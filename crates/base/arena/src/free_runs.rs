@@ -76,6 +76,7 @@ impl Lengths {
         nth(0, self.longest) | nth(1, self.first) | nth(2, self.last) | times << (3 * LENGTH_BITS)
     }
 
+    /// Measures the runs of clear bits in the words of a unit.
     fn of(words: impl Iterator<Item = u64>) -> Self {
         let (mut longest, mut run, mut first) = (0, 0, None);
         for set in words {
@@ -239,13 +240,14 @@ impl FreeRuns {
         }
     }
 
+    /// Measures all units that the range touches.
     fn measure_all(&self, arena: &Arena, bits: Range<u64>) {
         for unit in units_of(&bits) {
             self.measure(arena, unit);
         }
     }
 
-    /// free_runs-R2.
+    /// Measures a unit, records the lengths of its runs and returns them (free_runs-R2).
     fn measure(&self, arena: &Arena, unit: u64) -> Lengths {
         let word = &arena.table(self.units)[unit as usize];
         let mut seen = word.load(Acquire);

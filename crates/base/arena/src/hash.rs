@@ -158,6 +158,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         Handle::from_link(bucket.next.load(Relaxed)).map(|h| (h, self.more.get(arena, h)))
     }
 
+    /// Locks the bucket of `hash` until the result is dropped. A bucket of a dead process is taken
+    /// over.
     #[inline]
     pub(crate) fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> Locked<'a> {
         let word = &self.bucket(arena, hash).word;
@@ -166,6 +168,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         locked.unwrap_or_else(|| Self::wait_for(word, arena))
     }
 
+    /// Waits for the lock. If the owner seems to be alive for too long, takes the lock all the same
+    /// and marks the arena as in doubt (doubt-W1).
     #[cold]
     fn wait_for<'a>(word: &'a AtomicU64, arena: &Arena) -> Locked<'a> {
         let (mut spins, mut doubts) = (0u32, 0u32);
@@ -240,7 +244,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         None
     }
 
-    /// Calls `fill` with an empty entry of the bucket of `hash`. `false` if there is no room.
+    /// Locks the bucket of `hash` and calls `fill` with an empty entry of it. Returns false if no
+    /// further bucket is left, or if the chain is damaged (doubt-W1).
     pub fn insert(&self, arena: &Arena, hash: u64, fill: impl FnOnce(&T)) -> bool {
         let _locked = self.lock(arena, hash);
         let first = self.bucket(arena, hash);
@@ -269,7 +274,8 @@ impl<T: HashEntry + Default> HashIndex<T> {
         true
     }
 
-    /// Removes the first entry for which `matches` returns true. Returns whether it found one.
+    /// Locks the bucket of `hash` and removes its first entry for which `matches` returns true.
+    /// Returns whether it found one.
     pub fn remove(&self, arena: &Arena, hash: u64, mut matches: impl FnMut(&T) -> bool) -> bool {
         let _locked = self.lock(arena, hash);
         let mut before: Option<&Bucket<T>> = None;

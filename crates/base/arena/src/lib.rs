@@ -190,6 +190,7 @@ impl Arena {
         Self { view: session.memory().view(), derived, kind: ArenaKind::Shared(session, at) }
     }
 
+    /// Returns the session of a shared arena; `None` if the memory belongs to one process.
     #[inline]
     fn session(&self) -> Option<&Arc<Session>> {
         match &self.kind {
@@ -255,6 +256,7 @@ impl Arena {
         self.clear_bytes(at(range.start)..at(range.end))
     }
 
+    /// Punches a hole into the file of a shared arena, so that the bytes are zero.
     fn clear_bytes(&self, range: Range<usize>) -> io::Result<()> {
         let ArenaKind::Shared(session, at) = &self.kind else { return Ok(()) };
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -95,6 +95,7 @@ impl Memory {
         Self::without_file(len, MapFlags::SHARED)
     }
 
+    /// Maps anonymous memory that is allocated at first use; rounds `len` up to whole huge pages.
     fn without_file(len: usize, flags: MapFlags) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(HUGE_PAGE);
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.

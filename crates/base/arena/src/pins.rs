@@ -127,6 +127,7 @@ impl Pins {
         true
     }
 
+    /// Marks the blocks as deferred, then counts them (pins-N4).
     #[cold]
     fn defer_slow<B: Copy + Into<u64>>(&self, arena: &Arena, blocks: &[B]) {
         for b in blocks {
@@ -135,8 +136,8 @@ impl Pins {
         self.waiting(arena).fetch_add(blocks.len() as u64, SeqCst);
     }
 
-    /// Removes the deferred blocks and calls `each` for them, if there are no readers (pins-N2,
-    /// pins-N4).
+    /// If no readers are counted, removes all deferred blocks and calls `each` with their numbers,
+    /// to free them. New readers wait until it is done (pins-N2, pins-N4). Otherwise does nothing.
     pub fn drain(&self, arena: &Arena, mut each: impl FnMut(u64)) {
         let (total, waiting) = (self.total(arena), self.waiting(arena));
         while now(total) == 0 && total.compare_exchange(0, DRAINING, SeqCst, Relaxed).is_ok() {

@@ -180,6 +180,7 @@ struct Stat {
 }
 
 impl Stat {
+    /// Reads `/proc/PID/stat` by system calls, without allocation.
     fn of(pid: u32) -> Result<Self, Errno> {
         let mut path = [0u8; 32];
         let path = proc_path(pid, "stat", &mut path);
@@ -208,6 +209,7 @@ impl Stat {
     }
 }
 
+/// Writes the path `/proc/PID/NAME` into `buf`, and returns it.
 fn proc_path<'a>(pid: u32, name: &str, buf: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
     use std::io::Write as _;
     let _ = write!(&mut buf[..], "/proc/{pid}/{name}\0");

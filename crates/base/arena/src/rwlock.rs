@@ -120,6 +120,8 @@ impl RwLock {
         fence(Release);
     }
 
+    /// Changes the state to locked, if that is possible without waiting. Does not count the writer.
+    /// Fails also if another thread changes the state at that moment.
     #[inline]
     fn try_state(&self, mode: LockMode) -> bool {
         let seen = self.state.load(Relaxed);
@@ -135,6 +137,8 @@ impl RwLock {
         }
     }
 
+    /// Spins, then sleeps until it has the lock. Calls `patient` after each [`PATIENCE_MS`] asleep;
+    /// if that returns false, gives up and returns false.
     #[cold]
     fn lock_slow(&self, mode: LockMode, mut patient: impl FnMut() -> bool) -> bool {
         let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE_MS) * 1_000_000 };

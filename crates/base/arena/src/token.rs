@@ -40,8 +40,9 @@ impl Token {
         self.state.store(state, SeqCst);
     }
 
-    /// Takes the announcement if `accepts` returns true for its state and words, and no other
-    /// process has taken it (token-T2). Returns its state.
+    /// Takes the announcement if `accepts` returns true for its state and words. Returns its state;
+    /// `None` without an announcement, or if it was taken or replaced meanwhile (token-T2). Then
+    /// `accepts` may have seen words of two announcements.
     pub fn take(&self, accepts: impl FnOnce(u64, &[u64; TOKEN_WORDS]) -> bool) -> Option<u64> {
         let state = self.state.load(Acquire);
         if state == 0 || state & TAKEN != 0 {

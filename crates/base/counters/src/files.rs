@@ -36,7 +36,8 @@ pub struct FileCalls {
 }
 
 impl CountedFiles {
-    /// Adds calls and bytes to a file's entry. Does nothing if the list is full.
+    /// Adds calls and bytes to the entry of this file and reason. Makes the entry if necessary;
+    /// does nothing if the list is full.
     pub fn add(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
         let path = &path[path.len().saturating_sub(PATH_BYTES)..];
         let hash = path.iter().fold(reason as u64, |hash, byte| {
@@ -52,7 +53,7 @@ impl CountedFiles {
         }
     }
 
-    /// Returns all entries, sorted by path.
+    /// Returns all entries, sorted by path: one for each file and reason.
     pub fn list(&self) -> Vec<FileCalls> {
         let mut found: Vec<FileCalls> = Vec::new();
         for file in &self.0 {

@@ -142,6 +142,8 @@ impl SlotIndex {
         self.0 >= OWN_SLOTS as u32
     }
 
+    /// Adds `n` to a word of the slot: atomically in a shared slot, otherwise by a load and a store
+    /// (counters-N1).
     #[inline]
     fn add(self, to: &AtomicU64, n: u64) {
         if self.is_shared() {
@@ -154,9 +156,9 @@ impl SlotIndex {
 }
 
 impl Counters {
-    /// Makes the file; `root` is the process that becomes the first program. The file has no name
-    /// that others could open, cannot be shortened, and ends with the last process that has it open
-    /// or mapped.
+    /// Makes the file with these [`flags`](Self::flags). `root` is the PID of the process that will
+    /// execute the first program. The file is a sealed memfd: it has no name, cannot be shortened,
+    /// and ends with the last process that has it open or mapped.
     pub fn create(flags: u32, root: u32) -> rustix::io::Result<OwnedFd> {
         let kind = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"keepstone-run", kind)?;
@@ -215,7 +217,7 @@ impl Counters {
         self.executed.fetch_add(1, Relaxed);
     }
 
-    /// Takes that count back: the execution failed.
+    /// Takes back the count of [`executes`](Self::executes): the execution failed.
     pub fn execute_failed(&self) {
         self.executed.fetch_sub(1, Relaxed);
     }
@@ -292,7 +294,8 @@ impl Counters {
         }
     }
 
-    /// As [`by_kernel`](Self::by_kernel), for the list of files ([`EXPLAIN`]).
+    /// Adds calls that went to the kernel, and their bytes, to the list of files ([`EXPLAIN`]).
+    /// Does not count them elsewhere: the caller also calls [`by_kernel`](Self::by_kernel).
     pub fn explain(&self, path: &[u8], reason: Reason, calls: u64, bytes: u64) {
         self.files.add(path, reason, calls, bytes);
     }
@@ -325,7 +328,7 @@ impl SlotIndex {
         self.0 + 1
     }
 
-    /// Converts such a number back; `None` for 0.
+    /// Converts the number of [`to_word`](Self::to_word) back; `None` for 0.
     #[inline]
     pub const fn from_word(word: u32) -> Option<Self> {
         match word {

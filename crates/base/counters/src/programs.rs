@@ -35,7 +35,7 @@ impl ProgramIndex {
         self.0 + 1
     }
 
-    /// Converts such a number back; `None` for 0.
+    /// Converts the number of [`to_word`](Self::to_word) back; `None` for 0.
     pub fn from_word(word: u32) -> Option<Self> {
         Some(Self(word.checked_sub(1)? % PROGRAMS as u32))
     }

@@ -107,7 +107,8 @@ impl Counted {
         }
     }
 
-    /// Returns the numbers of calls and of bytes that were served in user space, in words.
+    /// Returns the shares served in user space as text, such as `9 of 10 calls` and
+    /// `90 of 91 bytes`.
     fn shares(&self) -> [String; 2] {
         let (served, by_kernel) = (self.served(), self.by_kernel());
         [

@@ -94,7 +94,7 @@ impl<T> Table<T> {
         Some(entry)
     }
 
-    /// Returns the entry of the file that is mapped at an address.
+    /// Returns the entry of the mapping that contains an address. Signal handlers may call this.
     pub fn find(&self, address: usize) -> Option<&Entry<T>> {
         let is_there = |e: &&Entry<T>| {
             let range = e.range();

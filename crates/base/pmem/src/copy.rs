@@ -191,6 +191,9 @@ pub unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes in [`STREAMS`] streams: divides them into as many parts, and alternates
+/// between the parts after [`PIECE`] bytes.
+///
 /// # Safety
 /// As for [`copy_out`].
 unsafe fn copy_streams(to: *mut u8, from: *const u8, len: usize) {

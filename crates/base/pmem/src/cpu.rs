@@ -95,6 +95,7 @@ pub fn cycles_per_ns() -> f64 {
     })
 }
 
+/// Measures the cycles of the time-stamp counter per nanosecond, for at least this time.
 fn sample_rate(for_at_least: Duration) -> f64 {
     let (clock, start) = (Instant::now(), tsc());
     loop {

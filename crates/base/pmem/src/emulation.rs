@@ -97,6 +97,7 @@ impl FromStr for Emulation {
     }
 }
 
+/// Parses a factor such as `2x`.
 fn factor(value: &str) -> Result<f64, &'static str> {
     let number = value.strip_suffix('x').ok_or("needs a factor such as 2x")?;
     match number.parse::<f64>() {
@@ -106,6 +107,7 @@ fn factor(value: &str) -> Result<f64, &'static str> {
     }
 }
 
+/// Parses a time per line, such as `100ns`.
 fn line_ns(value: &str) -> Result<u64, &'static str> {
     let number = value.strip_suffix("ns").ok_or("needs a time such as 100ns")?;
     match number.parse::<u64>() {
@@ -115,6 +117,7 @@ fn line_ns(value: &str) -> Result<u64, &'static str> {
     }
 }
 
+/// Parses a rate such as `800MB/s` or `2GB/s`. Returns it in MB/s.
 fn bandwidth(value: &str) -> Result<u64, &'static str> {
     const NEED: &str = "needs a rate such as 800MB/s or 2GB/s";
     let (number, scale) = if let Some(n) = value.strip_suffix("MB/s") {
@@ -180,6 +183,7 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
+    /// Converts the options to cycles of this CPU.
     pub(crate) fn new(asked: &Emulation) -> Self {
         let cycles = |ns: f64| (ns * cycles_per_ns()).ceil() as u64;
         Self {

@@ -76,6 +76,7 @@ pub enum Error {
     },
 }
 
+/// Returns the remedy for an error of the system, to append to its message; may be empty.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
@@ -96,6 +97,7 @@ fn remedy(source: &io::Error) -> &'static str {
 }
 
 impl Error {
+    /// Makes the error of a system call on `path`; `action` completes "cannot …".
     pub(crate) fn io(
         path: &std::path::Path,
         action: &'static str,

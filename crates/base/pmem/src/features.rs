@@ -38,7 +38,8 @@ struct Leaf {
 }
 
 impl Features {
-    /// `clflush` is bit 19 of EDX of CPUID.1; the others are bits of EBX or ECX of CPUID.(7,0).
+    /// Decodes the results of CPUID: EDX of leaf 1 (`clflush` is bit 19), and leaf 7. `avx2`
+    /// and `avx512f` are passed in, because the kernel has to enable these registers, too.
     fn new(leaf1_edx: u32, leaf7: CpuidResult, avx2: bool, avx512f: bool) -> Self {
         Self {
             clflush: leaf1_edx & (1 << 19) != 0,
@@ -51,6 +52,7 @@ impl Features {
         }
     }
 
+    /// Asks glibc for the features. `None` if it cannot tell.
     fn from_libc() -> Option<Self> {
         const LEAF_1: u32 = 0;
         const LEAF_7: u32 = 1;
@@ -76,6 +78,7 @@ impl Features {
         (leaf1.there[3] != 0).then(|| Self::new(leaf1.there[3], leaf7, usable(5), usable(16)))
     }
 
+    /// Executes CPUID.
     fn from_cpu() -> Self {
         let none = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
         let leaf7 = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0) } else { none };

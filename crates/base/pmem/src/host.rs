@@ -113,6 +113,7 @@ impl Backing {
     }
 }
 
+/// Names the type of a file, for messages.
 fn kind(file_type: FileType) -> &'static str {
     match file_type {
         FileType::RegularFile => "regular file",
@@ -133,6 +134,7 @@ struct DevDax {
 }
 
 impl DevDax {
+    /// Reads the attributes of a character device. `None` if it is not devdax.
     fn find(stat: &Stat) -> Option<Self> {
         let dir = sysfs_dir("char", stat.st_rdev);
         let subsystem = rustix::fs::readlink(dir.join("subsystem"), Vec::new()).ok()?;
@@ -185,6 +187,7 @@ pub enum PlatformDomain {
 }
 
 impl PlatformDomain {
+    /// Parses the content of the sysfs attribute `persistence_domain`.
     fn parse(text: &str) -> Self {
         match text.trim() {
             "cpu_cache" => PlatformDomain::CpuCache,
@@ -202,6 +205,8 @@ impl PlatformDomain {
         })
     }
 
+    /// Finds the domain of a device by its sysfs directory: its own or that of a device above it,
+    /// or else the weakest of the devices that it is made of.
     fn of_device(dir: &Path) -> Option<Self> {
         // The kernel resolves `..` after the symbolic link, so these paths are the parent devices.
         let mut above = dir.to_owned();

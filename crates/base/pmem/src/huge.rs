@@ -31,7 +31,7 @@ pub(crate) fn allocate(file: &OwnedFd, new: Range<u64>) -> usize {
     }
 }
 
-/// Whether this kernel can do that. Tries it with one huge page.
+/// Returns whether this kernel can make huge pages of a file on tmpfs; allocates one to find out.
 pub(crate) fn possible() -> bool {
     let Ok(file) = rustix::fs::memfd_create(c"keepstone-probe", MemfdFlags::CLOEXEC) else {
         return false;

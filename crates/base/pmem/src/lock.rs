@@ -78,6 +78,7 @@ fn write_side(fd: &OwnedFd) -> Result<(), Errno> {
     Err(Errno::WOULDBLOCK)
 }
 
+/// Makes the argument of `fcntl(2)` for a lock of this kind (`F_RDLCK` or `F_WRLCK`) on `bytes`.
 fn range(kind: i32, bytes: Range<i64>) -> libc::flock {
     libc::flock {
         l_type: kind as i16,

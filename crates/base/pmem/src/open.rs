@@ -129,6 +129,8 @@ impl OpenOptions {
         self.map_existing(path.as_ref(), access, None)
     }
 
+    /// Opens a file or devdax device and maps `len` bytes of it, or all. Refuses other kinds of
+    /// files.
     fn map_existing(&self, path: &Path, access: Access, len: Option<u64>) -> Result<Region, Error> {
         let mode = match access {
             Access::ReadOnly => OFlags::RDONLY,
@@ -199,6 +201,7 @@ impl OpenOptions {
         self.finish(path, mapped, len.unwrap_or(file_len), access, Some(fd))
     }
 
+    /// Makes the region of a mapping: applies the chosen domain, huge pages and pre-faulting.
     fn finish(
         &self,
         path: &Path,
@@ -247,6 +250,7 @@ struct Mapped {
     domain: Domain,
 }
 
+/// Fails if a region cannot have this length.
 fn check_len(path: &Path, len: u64) -> Result<(), Error> {
     let cause = match len {
         0 => "a region has at least one byte",
@@ -303,6 +307,8 @@ fn is_char_device(stat: &Stat) -> bool {
     rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
 }
 
+/// Maps `len` bytes of a file, by `MAP_SYNC` if its file system supports that. Returns the mapping
+/// and its persistence domain.
 pub(crate) fn map_backing(
     path: &Path,
     fd: &OwnedFd,

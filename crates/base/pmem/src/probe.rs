@@ -90,6 +90,7 @@ fn stat(path: &Path, fd: &OwnedFd) -> Result<Stat, Error> {
     rustix::fs::fstat(fd).map_err(|e| Error::io(path, "examine the file", e))
 }
 
+/// Reports on an open file or devdax device. Maps it for a moment.
 fn probe_open(path: &Path, fd: &OwnedFd, stat: &Stat) -> Result<ProbeReport, Error> {
     let backing = Backing::of(path, fd, stat)?;
     let (kind, len, map_len) = match backing {
@@ -104,6 +105,8 @@ fn probe_open(path: &Path, fd: &OwnedFd, stat: &Stat) -> Result<ProbeReport, Err
     Ok(report(path, kind, backing, stat, domain, Some(len)))
 }
 
+/// Reports on a file that would be made in a directory. Maps a temporary file, unless the file
+/// system is in memory.
 fn probe_directory(
     path: &Path,
     dir: &Path,
@@ -129,6 +132,7 @@ fn probe_directory(
     Ok(report(path, kind, backing, dir_stat, domain, None))
 }
 
+/// Makes the report from these findings, and adds the size of pages.
 fn report(
     path: &Path,
     kind: ProbeKind,

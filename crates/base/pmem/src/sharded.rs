@@ -35,6 +35,8 @@ impl Drop for Lease {
     }
 }
 
+/// Claims a slot for the calling thread until it ends; if none is free, [`OWNED`], which such
+/// threads share.
 #[cold]
 fn assign_slot() -> usize {
     let claimed = OWNERS.fetch_update(std::sync::atomic::Ordering::Acquire, Relaxed, |owners| {

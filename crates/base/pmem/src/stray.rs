@@ -144,6 +144,7 @@ pub fn after_fork() -> std::io::Result<()> {
     start_reporter()
 }
 
+/// Starts the thread that looks up symbols and reports.
 fn start_reporter() -> std::io::Result<()> {
     std::thread::Builder::new().name("stray-reporter".into()).spawn(report)?;
     REPORTER.store(std::process::id(), Release);
@@ -165,6 +166,7 @@ fn walk(frames: &mut [usize; FRAMES]) -> usize {
     depth
 }
 
+/// Handles SIGSEGV: counts and reports a stray write, then passes the signal on.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: SA_SIGINFO: both point to what the kernel has put there for this handler.
     let (address, registers) = unsafe {

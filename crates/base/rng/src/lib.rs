@@ -86,7 +86,8 @@ impl Rng {
         choices[self.index(choices.len())].clone()
     }
 
-    /// Returns one of `choices`, each with a frequency in proportion to its weight.
+    /// Returns one of `choices`, with a probability in proportion to its weight (the number). The
+    /// sum of the weights must not be 0.
     pub fn weighted<T: Clone>(&mut self, choices: &[(u64, T)]) -> T {
         let mut at = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, choice) in choices {

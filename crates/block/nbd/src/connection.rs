@@ -213,6 +213,8 @@ struct Transmission<'s> {
 type Outcome = Result<(), Refusal>;
 
 impl Transmission<'_> {
+    /// Serves requests until the client disconnects or the stream ends, as it also does when the
+    /// server stops.
     fn run(&mut self) -> Result<(), Ended> {
         loop {
             match Unverified::parse(self.inbox.bytes(), self.limits.mode)? {
@@ -287,6 +289,8 @@ impl Transmission<'_> {
         Ok(true)
     }
 
+    /// Executes a checked request other than a write or a disconnect. A refusal gets a reply; an
+    /// [`Ended`] ends the session.
     fn command(
         &mut self,
         to: To,
@@ -377,6 +381,8 @@ impl Transmission<'_> {
         Ok(stored.map(|()| ConnectionAnswer::Done).map_err(Refusal::from))
     }
 
+    /// Prepares the reply to a read. With `fragment`, sends ranges of zeros as holes and long
+    /// content in pieces.
     fn read(
         &mut self,
         to: To,
@@ -447,6 +453,7 @@ impl Transmission<'_> {
         Ok(())
     }
 
+    /// Prepares the reply to a request for block status; with `one`, for a single extent.
     fn block_status(
         &mut self,
         to: To,

@@ -119,7 +119,11 @@ impl<'a> Handshake<'a> {
         error(out, code, reply::ERR_TOO_BIG, "the option is too long");
     }
 
-    /// Answers an option. Adds the reply to `out`.
+    /// Answers an option: appends the reply to `out`, and returns the step that follows. An option
+    /// that is refused also gets a reply.
+    ///
+    /// # Errors
+    /// [`Broken`]: the server must close the connection.
     pub fn option(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Step, Broken> {
         if code == option::EXPORT_NAME {
             return self.export_name(data, out).map(Step::Transmit);
@@ -152,6 +156,7 @@ impl<'a> Handshake<'a> {
         Ok(Step::Next)
     }
 
+    /// Answers `EXPORT_NAME`, the old option, which begins a session. It has no reply for errors.
     fn export_name(&self, name: &[u8], out: &mut Vec<u8>) -> Result<Session, Broken> {
         if self.tls == TlsPolicy::Required && !self.secure {
             return Err(Broken("no TLS although it is required"));
@@ -168,6 +173,7 @@ impl<'a> Handshake<'a> {
         Ok(self.session(export))
     }
 
+    /// Makes the session on `export` with the negotiated mode and metadata context.
     fn session(&self, export: &Arc<Export>) -> Session {
         let named = self.context_of.as_ref().and_then(|name| self.exports.find(name));
         Session {
@@ -177,6 +183,7 @@ impl<'a> Handshake<'a> {
         }
     }
 
+    /// Answers `STARTTLS`.
     fn start_tls(&self, data: &[u8], out: &mut Vec<u8>) -> Step {
         let code = option::STARTTLS;
         if !data.is_empty() || self.secure {
@@ -190,6 +197,7 @@ impl<'a> Handshake<'a> {
         Step::Next
     }
 
+    /// Answers `LIST` with names and descriptions of all exports.
     fn list(&self, data: &[u8], out: &mut Vec<u8>) {
         if !data.is_empty() {
             return error(out, option::LIST, reply::ERR_INVALID, "a list needs no further words");
@@ -204,6 +212,8 @@ impl<'a> Handshake<'a> {
         send(out, option::LIST, reply::ACK, &[]);
     }
 
+    /// Answers `INFO` or `GO` (`code`) with size, flags and block sizes of an export. `GO` begins
+    /// the session.
     fn info(&self, code: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
         let Some((name, wanted)) = info_request(data) else {
             error(out, code, reply::ERR_INVALID, "not a question about an export");
@@ -243,6 +253,8 @@ impl<'a> Handshake<'a> {
         if code == option::GO { Step::Transmit(self.session(export)) } else { Step::Next }
     }
 
+    /// Answers an option that changes the form of replies to `mode`. A later option never changes
+    /// it back.
     fn upgrade(&mut self, code: u32, data: &[u8], mode: Mode, out: &mut Vec<u8>) {
         if !data.is_empty() {
             return error(out, code, reply::ERR_INVALID, "this option needs no further words");
@@ -251,6 +263,8 @@ impl<'a> Handshake<'a> {
         send(out, code, reply::ACK, &[]);
     }
 
+    /// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT` (`code`): the only context is
+    /// `base:allocation`.
     fn meta_context(&mut self, code: u32, data: &[u8], out: &mut Vec<u8>) {
         let set = code == option::SET_META_CONTEXT;
         if set {
@@ -283,7 +297,8 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Splits off a string with its length in front. Returns it and the rest.
+/// Splits off a string with its length (32 bits, big-endian) in front. Returns it and the rest.
+/// `None` if it is incomplete or longer than [`STRING_BYTES_MAX`].
 fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = data.split_first_chunk()?;
     let len = u32::from_be_bytes(*len) as usize;
@@ -315,6 +330,7 @@ fn context_request(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     rest.is_empty().then_some((name, queries))
 }
 
+/// Appends a reply of this `kind` to the option `code`.
 fn send(out: &mut Vec<u8>, code: u32, kind: u32, data: &[u8]) {
     let head = wire::OptionReply {
         magic: wire::OPTION_REPLY_MAGIC.into(),

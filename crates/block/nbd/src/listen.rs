@@ -77,6 +77,7 @@ impl Listener {
         (ACTIVATION_FD..ACTIVATION_FD + count).map(take).collect()
     }
 
+    /// Wraps a listening socket; `path` is the file of a Unix socket to remove at the end.
     fn new(socket: OwnedFd, address: String, path: Option<PathBuf>) -> io::Result<Self> {
         // Several threads or processes may wait for one client, so `accept` must not block.
         rustix::io::ioctl_fionbio(&socket, true)?;

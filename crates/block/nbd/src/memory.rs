@@ -49,6 +49,7 @@ impl MemoryDevice {
         Arc::new(Self::of(size))
     }
 
+    /// Checks a request and returns its range of bytes.
     fn range(&self, off: u64, len: u64) -> Result<std::ops::Range<usize>, Error> {
         let size = self.size();
         let block = self.sizes.minimum;
@@ -65,6 +66,7 @@ impl MemoryDevice {
         Ok(off as usize..(off + len) as usize)
     }
 
+    /// Stores bytes at `off`, and marks their chunks as allocated.
     fn store(&self, off: u64, data: impl ExactSizeIterator<Item = u8>) -> Result<(), Error> {
         let range = self.range(off, data.len() as u64)?;
         if self.read_only {
@@ -79,6 +81,7 @@ impl MemoryDevice {
         Ok(())
     }
 
+    /// Counts a write that is durable on return.
     fn persist(&self, durability: Durability) {
         if durability == Durability::Now {
             self.persisted.fetch_add(1, Ordering::Relaxed);

@@ -164,6 +164,7 @@ impl<'d> Outbox<'d> {
         self.mode == Mode::Extended || self.mode == Mode::Structured && to.is_read
     }
 
+    /// Adds the head of a simple reply, with error number `error` (0: none).
     fn simple(&mut self, to: To, error: u32) {
         let head = wire::SimpleReply {
             magic: wire::SIMPLE_REPLY_MAGIC.into(),
@@ -173,6 +174,8 @@ impl<'d> Outbox<'d> {
         self.push(head.as_bytes());
     }
 
+    /// Adds the head of a chunk of a structured or extended reply. The caller then adds its `len`
+    /// bytes of payload.
     fn chunk(&mut self, to: To, flags: u16, kind: u16, len: usize) {
         if self.mode == Mode::Extended {
             let head = wire::ExtendedChunk {
@@ -196,6 +199,7 @@ impl<'d> Outbox<'d> {
         }
     }
 
+    /// Adds bytes of heads.
     fn push(&mut self, bytes: &[u8]) {
         let start = self.own.len();
         self.own.extend_from_slice(bytes);

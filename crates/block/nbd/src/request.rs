@@ -182,6 +182,8 @@ impl Unverified {
         Ok(Request { cookie: self.cookie, off: self.off, len: self.len, command })
     }
 
+    /// Returns the command with its flags. Refuses unknown commands and flags, and stores to a
+    /// read-only export.
     fn command(&self, limits: &Limits) -> Result<Command, Refusal> {
         let mut known = flag::FUA;
         let flagged = |flag| self.flags & flag != 0;
@@ -229,6 +231,7 @@ impl Unverified {
         Ok(command)
     }
 
+    /// Refuses a range that is too long, not of whole blocks, or beyond the end of the export.
     fn check_range(&self, limits: &Limits, command: &Command) -> Result<(), Refusal> {
         let Self { off, len, .. } = *self;
         if off.checked_add(len).is_none_or(|end| end > limits.size) {

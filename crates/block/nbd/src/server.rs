@@ -147,7 +147,8 @@ impl Server {
         }
     }
 
-    /// Serves the client at the other end of `socket` in a thread of its own.
+    /// Starts a thread that serves the client at the other end of `socket`; `None` does nothing.
+    /// Closes the socket instead if there is no room for the client, or if the server is stopping.
     pub fn welcome(self: &Arc<Self>, socket: Option<OwnedFd>) -> io::Result<()> {
         let Some(socket) = socket else { return Ok(()) };
         let peer = Peer::of(&socket);

@@ -44,6 +44,7 @@ pub(crate) fn list(
     Ok(list)
 }
 
+/// Returns the flags of `base:allocation` for an extent.
 fn flags(extent: &DeviceExtent) -> u32 {
     let hole = if extent.allocated { 0 } else { STATE_HOLE };
     let zero = if extent.zero { STATE_ZERO } else { 0 };

@@ -109,6 +109,7 @@ impl Stream {
         }
     }
 
+    /// Sends all parts of the outbox, by as few `sendmsg(2)` as possible. Without TLS only.
     fn send_pieces(&mut self, outbox: &Outbox<'_>) -> io::Result<()> {
         self.pieces.extend(outbox.parts().iter().map(|part| match part {
             ReplyPart::Own(range) => {

@@ -145,6 +145,7 @@ impl Buffered {
         Ok(Self { shared, syncers, counting: Counting::default() })
     }
 
+    /// Fails if the range reaches beyond the end of the device.
     fn check(&self, off: u64, len: u64) -> Result<(), Error> {
         let size = self.shared.device.size();
         match off.checked_add(len) {
@@ -227,7 +228,8 @@ impl Shared {
         }
     }
 
-    /// Runs a syncer.
+    /// Runs the syncer of buffer `n`, until `stopping`. When the buffer is full to the high
+    /// watermark, writes its oldest pages to the device, down to the low one.
     fn sync(&self, n: usize) {
         let buffer = &self.buffers[n];
         let share = |percent: u8| buffer.places * usize::from(percent) / 100;

@@ -13,7 +13,9 @@ use std::sync::atomic::AtomicU8;
 /// - **device-B3** After a power failure each block of [`BlockSizes::atomic`] bytes holds the data
 ///   of one request. Without atomic blocks it may be a mix of words of 8 bytes.
 ///
-/// Offsets and lengths are in bytes and multiples of [`BlockSizes::minimum`].
+/// Offsets and lengths are in bytes and multiples of [`BlockSizes::minimum`]; other requests may
+/// fail with [`Error::Misaligned`]. Requests beyond the end fail with [`Error::OutOfRange`]. A
+/// request that stores fails with [`Error::ReadOnly`] on a read-only device.
 pub trait BlockDevice: Send + Sync {
     /// Returns the size in bytes. It only grows.
     fn size(&self) -> u64;

@@ -56,6 +56,7 @@ impl Dirty {
     }
 }
 
+/// Sets bit `n`.
 fn set(bits: &[AtomicU64], n: u64) {
     // Set the bit even if it is set. A check first would not be ordered after the marked store. A
     // barrier that takes the bit in between would then flush a line that does not hold the store

@@ -155,6 +155,7 @@ impl<M: Medium> Frame<M> {
         }
     }
 
+    /// Returns the statistics of requests, medium and protection.
     pub(crate) fn stats(&self) -> Stats {
         let guarding = self.tally.as_ref().map(|tally| Guarding {
             strays: pmem::stray::count(),

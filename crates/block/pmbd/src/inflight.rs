@@ -49,6 +49,7 @@ impl Drop for InflightRequest<'_> {
 /// they rarely share a shard.
 const APART: usize = 5;
 
+/// Returns the calling thread's shard, assigned at the first call.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static MINE: Cell<Option<usize>> = const { Cell::new(None) });

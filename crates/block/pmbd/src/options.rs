@@ -263,6 +263,7 @@ pub fn create(path: impl AsRef<Path>, size: u64, atomic: Option<u32>) -> Result<
     Ok(geometry.device_len())
 }
 
+/// Makes the error for a size of atomic blocks that is not possible for this device.
 fn bad_block(path: &Path, block: u32) -> Error {
     let cause = format!(
         "cannot have atomic blocks of {block} bytes: use a power of two from 512 to 16384 that fits many times, \

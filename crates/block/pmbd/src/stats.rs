@@ -61,6 +61,7 @@ impl Counting {
         StatsWatch { last: if n == 0 { tsc() } else { 0 }, counting: self }
     }
 
+    /// Returns the current counts, together with those of the medium and its protection.
     pub(crate) fn snapshot(&self, traffic: CountersSnapshot, protection: Guarding) -> Stats {
         let sum = |event: StatsEvent| self.0.sum(event as usize);
         Stats {

@@ -145,6 +145,8 @@ impl Nodes {
         self.number(key).unwrap_or_else(|| self.give_number(key))
     }
 
+    /// Returns a number of our own for an inode whose number in the file system is taken, and
+    /// records it as an alias.
     fn give_number(&mut self, key: Key) -> Ino {
         let ino = Ino(self.next_own);
         self.next_own += 1;
@@ -171,6 +173,7 @@ impl Nodes {
         (ino, node.serial)
     }
 
+    /// Adds a node without references. With `keeps_open`, it keeps the descriptor.
     fn insert(&mut self, ino: Ino, found: FoundNode, keeps_open: bool) {
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -289,6 +292,7 @@ impl Nodes {
         self.unhold(had.map(|(parent, _)| parent));
     }
 
+    /// Removes one hold from each of these nodes (nodes-N2).
     fn unhold(&mut self, dirs: impl IntoIterator<Item = Ino>) {
         for dir in dirs {
             self.node(dir).holds -= 1;
@@ -335,6 +339,8 @@ impl Nodes {
         }
     }
 
+    /// Returns the changes of an inode, with the time advanced. If too many inodes have changes,
+    /// forgets those of all, so that only a sync of everything makes them durable.
     fn note(&mut self, ino: Ino) -> Option<&mut Changes> {
         self.now += 1;
         if self.changed.len() >= CHANGED_MAX && !self.changed.contains(&ino) {
@@ -381,6 +387,7 @@ impl Nodes {
         }
     }
 
+    /// Removes the changes of an inode, and drops nodes that only they held.
     fn clear_changes(&mut self, ino: Ino) {
         self.changed.remove(&ino);
         let Some(node) = self.nodes.get_mut(&ino) else { return };

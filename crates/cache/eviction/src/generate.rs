@@ -96,6 +96,7 @@ impl GeneratedWorkload {
         }
     }
 
+    /// Returns the size of an object in bytes.
     fn size_of(&self, key: u64) -> u64 {
         match self.sizes {
             Sizes::Fixed(size) => size,
@@ -124,6 +125,7 @@ pub struct Generated {
 }
 
 impl Generated {
+    /// Draws the key of the next access.
     fn key(&mut self) -> u64 {
         let GeneratedWorkload { objects, scan_percent, loop_percent, single_percent, .. } =
             self.workload;
@@ -183,6 +185,8 @@ struct Alias {
 }
 
 impl Alias {
+    /// Makes the table of `n` ranks by Zipf's law: rank `i` has a share in proportion to `(i +
+    /// 1)^-alpha`.
     fn zipf(alpha: f64, n: u64) -> Self {
         let shares: Vec<f64> = (1..=n).map(|rank| (rank as f64).powf(-alpha)).collect();
         let mean = shares.iter().sum::<f64>() / n as f64;

@@ -98,7 +98,7 @@ impl Objects {
         i
     }
 
-    /// Removes an object that is in no list.
+    /// Removes an object that is in no list. [`add`](Self::add) uses its number again.
     pub fn delete(&mut self, i: u32) {
         let place = self.place_of(self.key(i));
         debug_assert_eq!(self.index[place], i);
@@ -153,7 +153,7 @@ impl Objects {
         self.marks.set(MarkSlot::new(i), hits);
     }
 
-    /// Returns the next younger object of the same list.
+    /// Returns the next younger object of the same list; [`NONE`] for the youngest.
     pub fn next(&self, i: u32) -> u32 {
         self.nodes[i as usize].next
     }
@@ -204,6 +204,7 @@ impl Objects {
         list.weight += from.weight;
     }
 
+    /// Stores a new node in a free place, or in a new one. Returns its number.
     fn take_node(&mut self, node: ObjectNode) -> u32 {
         if self.free != NONE {
             let i = self.free;
@@ -255,6 +256,7 @@ impl Objects {
         self.index[gap] = NONE;
     }
 
+    /// Grows the index by a quarter, and enters all objects again.
     fn grow_index(&mut self) {
         let larger = vec![NONE; self.index.len() + self.index.len() / 4 + 8];
         let smaller = std::mem::replace(&mut self.index, larger);

@@ -76,12 +76,15 @@ impl S3Fifo {
         }
     }
 
+    /// Returns whether the small queue has at least a tenth of all weight. `held` is the weight of
+    /// the refused objects.
     fn is_small_full(&self, held: u64) -> bool {
         self.small.weight * 10 >= self.small.weight + self.main.weight + held
     }
 
-    /// Looks for a victim. Objects that `skip` refuses go to `held`: first those of the small
-    /// queue, then those of the main queue.
+    /// Returns the next victim, which stays in its queue; `None` if `skip` refuses all objects.
+    /// Moves those that it refuses from the small queue to `held[0]`, and from the main queue to
+    /// `held[1]`.
     fn search(&mut self, held: &mut [List; 2], skip: &mut dyn FnMut(u64) -> bool) -> Option<u32> {
         // A search of more steps than this means that threads hit objects meanwhile. Then hits are
         // ignored.

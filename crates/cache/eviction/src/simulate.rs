@@ -206,7 +206,8 @@ impl Cache {
         }
     }
 
-    /// Adds an object that was missing.
+    /// Adds an object that was missing, after evicting as many others as it needs. Does nothing if
+    /// it is larger than the cache.
     fn bring(&mut self, access: Access) {
         let weight = blocks(access.size);
         if weight > self.capacity {
@@ -220,7 +221,8 @@ impl Cache {
         self.used += weight;
     }
 
-    /// Adds the new part of an object that has grown.
+    /// Adds the new part of an object that has grown, then evicts others. Removes the object if it
+    /// is larger than the cache.
     fn grow(&mut self, access: Access) {
         let weight = blocks(access.size);
         if weight > self.capacity {
@@ -238,6 +240,7 @@ impl Cache {
         }
     }
 
+    /// Evicts one object, except `but`.
     fn evict(&mut self, but: Option<u64>) {
         let victim = self.policy.victim(&mut |key| Some(key) == but);
         self.counts.evictions += 1;

@@ -65,6 +65,7 @@ impl TraceFile {
         Ok(TraceFile { input, is_text, at: 0, len, line: String::new(), line_number: 0 })
     }
 
+    /// Reads the next binary record; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Access>> {
         let mut record = [0; RECORD];
         if self.at == self.len {
@@ -77,6 +78,8 @@ impl TraceFile {
         Ok(Some(Access { key, size: size.into() }))
     }
 
+    /// Reads the next line with an access; `None` at the end. `InvalidData` for a line that does
+    /// not parse.
     fn next_line(&mut self) -> Result<Option<Access>> {
         loop {
             self.line.clear();
@@ -116,6 +119,7 @@ fn is_text(head: &[u8]) -> bool {
     head.iter().all(|byte| *byte >= b' ' || b"\t\r\n".contains(byte))
 }
 
+/// Parses `key [size]`, the size in bytes. `None` if the line has another form.
 fn parse(line: &str) -> Option<Access> {
     let mut words = line.split_ascii_whitespace();
     let key = words.next().filter(|word| !is_row(word)).map(key_of)?;
@@ -128,6 +132,7 @@ fn is_row(word: &str) -> bool {
     word.contains(',') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
 }
 
+/// Returns a number as it is, and the hash of any other word.
 fn key_of(word: &str) -> u64 {
     word.parse().unwrap_or_else(|_| {
         let mut hasher = DefaultHasher::new();

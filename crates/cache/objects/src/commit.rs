@@ -184,6 +184,7 @@ impl Core {
         Ok(())
     }
 
+    /// Copies the state that a snapshot has to contain. The caller holds the journal.
     fn cut(&self, journal: &Journal) -> Cut {
         let changed = lock(&self.changed);
         let changed = changed.iter().filter(|(_, file)| file.is_changed.load(Relaxed));
@@ -191,6 +192,7 @@ impl Core {
         Cut { tree: self.tree.clone(), contents: journal.contents.clone(), sizes }
     }
 
+    /// Puts the records as a log, and commits a manifest with it.
     fn put_log(&self, committed: &mut Committed, taken: &Taken) -> Result<()> {
         let object = seal(Kind::Log, &taken.records);
         let part = self.put_part(Kind::Log, object)?;
@@ -199,6 +201,8 @@ impl Core {
         self.publish(committed, next)
     }
 
+    /// Puts a snapshot of `cut`, and commits a manifest with it alone. Adds the objects that it
+    /// replaces to `replaced`.
     fn put_snapshot(
         &self,
         committed: &mut Committed,
@@ -225,6 +229,7 @@ impl Core {
         put.map_err(|err| failed("a commit", &err))
     }
 
+    /// Commits the next manifest. `EROFS` if another holder has the tree, `EIO` if the store fails.
     fn publish(&self, committed: &mut Committed, next: Manifest) -> Result<()> {
         let next = Manifest { sequence: next.sequence + 1, ..next };
         match committed.publish(&self.space.store, next) {
@@ -337,7 +342,8 @@ impl Core {
         }
     }
 
-    /// Deletes garbage of earlier holders of the tree (commit-C1). Returns the number of objects.
+    /// Deletes objects of earlier holders that the tree did not need when it was opened
+    /// (commit-C1). Returns their number. After one success there are no more: it returns 0.
     ///
     /// # Errors
     /// `EIO`. It may be called again.

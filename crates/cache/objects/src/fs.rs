@@ -252,6 +252,7 @@ impl Drop for ObjectFs {
     }
 }
 
+/// Returns `EISDIR` for a directory, `EINVAL` for anything else except a regular file.
 fn check_file(attr: &Attr) -> Result<()> {
     match attr.kind {
         FileKind::File => Ok(()),
@@ -377,7 +378,8 @@ impl FileSystem for ObjectFs {
         Ok(())
     }
 
-    /// Records the rename and the creation of the whiteout together, so one commit has both.
+    /// Renames, and creates a whiteout at the old name (`RENAME_WHITEOUT`). Records both under one
+    /// hold of the journal, so one commit has both.
     fn rename_whiteout(
         &self,
         caller: &Caller,

@@ -27,7 +27,7 @@ pub struct Journal {
     pub contents: Contents,
     /// Deleted files, whose objects are to be deleted once that is committed.
     dead: Vec<Arc<ObjectFile>>,
-    /// The time when the oldest pending record was made.
+    /// The time when the oldest pending record was made, or of the last commit.
     since: Option<Instant>,
 }
 
@@ -112,7 +112,8 @@ impl Journal {
         self.pending.len() as u64
     }
 
-    /// Returns the time of the oldest change that is not committed.
+    /// Returns the time of the oldest change that is not committed, or of the last commit if that
+    /// was later.
     pub fn since(&self) -> Option<Instant> {
         self.since
     }

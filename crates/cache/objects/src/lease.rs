@@ -107,6 +107,8 @@ impl HeldLease {
         self.put(store, Lease { counter, is_released: true, ..self.lease.clone() })
     }
 
+    /// Replaces the lease of this process by `lease`. If an earlier attempt succeeded without an
+    /// answer, takes up its version. [`LeaseLost::To`] if another process has the lease.
     fn put(&mut self, store: &RemoteStore, lease: Lease) -> Result<(), LeaseLost> {
         let bytes = encode(Kind::Lease, &lease);
         let err = match store.update(NAME, bytes, &self.version) {
@@ -167,6 +169,7 @@ fn wait_for(store: &RemoteStore, lease: &Lease) -> Result<Stands, Error> {
     Ok(Stands::Still)
 }
 
+/// Returns the version that a put gave; [`Error::NotConditional`] if the store gives none.
 fn conditional(put: Result<UpdateVersion, Failure>) -> Result<UpdateVersion, Error> {
     match put.map_err(refusal)? {
         UpdateVersion { e_tag: None, version: None } => Err(Error::NotConditional),
@@ -174,6 +177,8 @@ fn conditional(put: Result<UpdateVersion, Failure>) -> Result<UpdateVersion, Err
     }
 }
 
+/// Makes the error of a refused put; [`Error::NotConditional`] if the store has no conditional
+/// puts.
 fn refusal(err: Failure) -> Error {
     match err {
         Failure::NotImplemented { .. } | Failure::NotSupported { .. } => Error::NotConditional,
@@ -181,6 +186,7 @@ fn refusal(err: Failure) -> Error {
     }
 }
 
+/// Makes a lease of this process, which names its host and start. It is not in the store yet.
 fn new_lease(lasts: Duration) -> Lease {
     let pid = std::process::id();
     Lease {

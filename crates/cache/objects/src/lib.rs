@@ -155,6 +155,7 @@ impl Error {
         Self::Store { object: object.into(), source }
     }
 
+    /// Makes the error that names the holder of a lease.
     fn held(lease: &format::Lease) -> Self {
         let Timestamp(ns) = lease.since;
         let since = std::time::UNIX_EPOCH + Duration::from_nanos(ns.max(0) as u64);

@@ -121,10 +121,11 @@ impl Committed {
     }
 }
 
-/// Checks that there is a tree at the prefix, or no object.
+/// Checks that the prefix has a manifest, or no objects except those that an unfinished creation of
+/// a tree leaves: a lease and the first snapshot.
 ///
 /// # Errors
-/// [`Error::Occupied`], or those of the store.
+/// [`Error::Occupied`] with the name of another object, or those of the store.
 pub fn check_prefix(store: &RemoteStore) -> Result<(), Error> {
     let failed = |err| Error::store(NAME, err);
     if store.get(NAME, SMALL_MAX).map_err(failed)?.is_some() {

@@ -121,8 +121,12 @@ impl Loaded {
         Ok(())
     }
 
-    /// Does the call of a record (replay-R1). Keeps an inode that loses its name, as it may have
-    /// been open at the time of the call.
+    /// Makes the call that a record describes on the tree (replay-R1). Holds inodes that lose their
+    /// name until [`forget_held`](Self::forget_held): they may have been open, and later records
+    /// may use them.
+    ///
+    /// # Errors
+    /// The reason why the record is invalid.
     fn apply(&mut self, op: Op, chunk_bytes: u32) -> Result<(), String> {
         let tree = &self.tree;
         let hold = |dir: Ino, name: &[u8]| tree.lookup(dir, name).map(drop);
@@ -177,6 +181,7 @@ impl Loaded {
     }
 }
 
+/// Describes a refusal of the tree.
 fn said(errno: Errno) -> String {
     format!("the tree refuses it: {errno}")
 }

@@ -66,7 +66,7 @@ impl Staging {
 }
 
 impl Slot {
-    /// Whether the slot has a block.
+    /// Returns whether the slot has a block, counted from the start of the chunk.
     pub fn has(&self, block: u64) -> bool {
         self.has[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
@@ -88,10 +88,11 @@ impl Slot {
         Some(first..last + 1)
     }
 
-    /// Reserves space for a write to `within`.
+    /// Allocates space in the file for a write to `within`, in bytes of the chunk. Does nothing if
+    /// the file system cannot allocate.
     ///
     /// # Errors
-    /// `ENOSPC`.
+    /// `ENOSPC`, and others of `fallocate`.
     pub fn reserve(&self, within: Range<u64>) -> Result<()> {
         let len = within.end - within.start;
         match fallocate(&self.staging.file, FallocateFlags::empty(), self.at(within.start), len) {
@@ -100,7 +101,7 @@ impl Slot {
         }
     }
 
-    /// Writes whole blocks, or parts of blocks that the slot has.
+    /// Writes at byte `at` of the chunk: whole blocks, or parts of blocks that the slot has.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         self.staging.file.write_all_at(bytes, self.at(at)).map_err(errno)?;
         self.add(at..at + bytes.len() as u64);

@@ -78,6 +78,7 @@ impl RemoteStore {
         self.wait_for(REPEATS_TIME + time_for(bytes), future)
     }
 
+    /// As [`wait`](Self::wait), up to `time`.
     fn wait_for<T, E: From<Failure>>(
         &self,
         time: Duration,
@@ -144,7 +145,7 @@ impl RemoteStore {
         if is_it { Ok(bytes) } else { Err(damaged("it is not the one that the manifest names")) }
     }
 
-    /// Fetches a range within an object.
+    /// Fetches a range of bytes within an object. Fails if the store returns fewer bytes.
     pub fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Failure> {
         let len = range.end - range.start;
         let bytes = self.wait(len, async {
@@ -218,6 +219,7 @@ impl RemoteStore {
         self.put_if(name, bytes, PutMode::Update(version.clone()))
     }
 
+    /// Puts an object in one request under the condition of `mode`. Returns its version.
     fn put_if(&self, name: &str, bytes: Vec<u8>, mode: PutMode) -> Result<UpdateVersion, Failure> {
         let options = PutOptions { mode, ..PutOptions::default() };
         let payload = PutPayload::from(bytes);

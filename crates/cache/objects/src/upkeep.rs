@@ -41,6 +41,7 @@ impl Upkeep {
         Ok(upkeep)
     }
 
+    /// Starts a thread that runs `act`. The receiver is disconnected when the thread has to stop.
     fn spawn(
         &mut self,
         name: &str,

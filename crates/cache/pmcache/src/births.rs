@@ -60,6 +60,8 @@ struct Changed {
 }
 
 impl News {
+    /// Returns the changes in a directory. If there are too many directories, forgets all of them
+    /// and notes that changes were lost.
     fn dir(&mut self, dir: Ino) -> &mut Changed {
         if self.dirs.len() >= NEWS_MAX && !self.dirs.contains_key(&dir) {
             self.dirs.clear();
@@ -95,6 +97,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- what changed in directories ------------------------------------------------------------
 
+    /// Notes that a call created an entry in a directory.
     pub(crate) fn note_creation(&self, dir: Ino, entry: &Entry) {
         let mut news = lock(&self.news);
         let changed = news.dir(dir);
@@ -367,6 +370,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         made
     }
 
+    /// Creates a file again in `parent`, with content and attributes from its shadow and record.
+    /// Gives it its name last.
     fn make_again_in(&self, parent: Ino, cnode: &Cnode, birth: &Birth) -> Result<()> {
         let made = self.backing.tmpfile(&Caller::ROOT, parent, 0o600, 0)?.ino;
         let named = self.fill(made, cnode, birth).and_then(|()| {

@@ -97,6 +97,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
+    /// Finds the shadow of a file in the pool, or creates one without data. After a failure removes
+    /// the new one again.
     fn load_or_make(&self, node: &CacheNode) -> Result<Cnode> {
         let attr = self.backing.getattr(node.ino)?;
         let identity = self.backing.identity(node.ino)?.0;
@@ -135,8 +137,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(cnode)
     }
 
-    /// Admits a shadow to the cache: counts its data to be written back, and adds it to the
-    /// eviction policy.
+    /// Admits a shadow that was just loaded or made: counts its data to be written back and its
+    /// pin, and adds it to the eviction policy.
     pub(crate) fn admit(&self, ino: Ino, cnode: &mut Cnode) {
         if let Some(dirty) = &cnode.dirty {
             self.backlog.grow(dirty.blocks.count() * BLOCK);
@@ -228,6 +230,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Loads the bitmap of a shadow, and takes a reference to it. `None` if it has no bitmap.
     fn find_dirty(&self, name: &[u8]) -> Result<Option<Dirty>> {
         let bitmap = match self.pool.lookup(self.dirty, name) {
             Ok(bitmap) => bitmap,

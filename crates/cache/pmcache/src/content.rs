@@ -148,6 +148,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- reading --------------------------------------------------------------------------------
 
+    /// Reads through the cache, and returns the number of bytes. Tries again if another process
+    /// truncates the backing file meanwhile; `EAGAIN` if that goes on.
     pub(crate) fn read_file(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let node = self.file(ino, Errno::INVAL)?;
         for _ in 1..TRIES {
@@ -309,6 +311,9 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- writing --------------------------------------------------------------------------------
 
+    /// Writes to the shadow, and returns the offset of the write. If the write does not fit into an
+    /// empty cache, or the file is append-only, writes to the backing file and syncs that. With
+    /// `write_through`, also writes the file back.
     pub(crate) fn write_file(&self, ino: Ino, offset: WriteOffset, data: &[u8]) -> Result<u64> {
         let node = self.file(ino, Errno::INVAL)?;
         if data.is_empty() {
@@ -520,6 +525,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
 
     // --- sizes and ranges -----------------------------------------------------------------------
 
+    /// Truncates or extends a file in the pool. Writing it back resizes the backing file.
     pub(crate) fn resize(&self, node: &CacheNode, size: u64) -> Result<()> {
         self.change(node, 2, |state, io| {
             self.cnode_to_change(node, state)?;
@@ -549,6 +555,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         self.store_words(dirty, &words)
     }
 
+    /// Implements `FileSystem::fallocate`.
     pub(crate) fn allocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         let attr = self.getattr(ino)?;
         let range = self.limits().check_fallocate((attr.kind, attr.size), mode, offset, len)?;
@@ -575,6 +582,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Allocates space in the backing file, whose size stays. Changes the times of the file.
     fn allocate_below(&self, node: &CacheNode, range: &Range<u64>) -> Result<()> {
         self.change(node, 2, |state, _| {
             self.cnode_to_change(node, state)?;
@@ -607,6 +615,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         })
     }
 
+    /// Implements `FileSystem::seek`: data in the pool or in the backing file counts as data.
     pub(crate) fn seek_file(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let node = self.file(ino, Errno::INVAL)?;
         let mut state = write(&node.state);

@@ -200,6 +200,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Pins or unpins a file, durably. Counts the pin for the owner of the backing file; fails if
+    /// that is over the limits.
     fn set_pinned(&self, node: &CacheNode, is_pinned: bool) -> Result<()> {
         // Pins from earlier attachments count, too.
         while is_pinned && self.crawl()? {}
@@ -263,6 +265,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Returns the status of a file.
     fn file_status(&self, node: &CacheNode) -> Result<FileStatus> {
         let size_bytes = self.getattr(node.ino)?.size;
         let mut state = write(&node.state);

@@ -51,12 +51,13 @@ struct Written {
 }
 
 impl Backlog {
-    /// Returns the maximum number of bytes that there may be.
+    /// Returns the maximum number of bytes that are not written back, including those that programs
+    /// may have marked.
     pub fn bytes(&self) -> u64 {
         self.marked() + self.credit.load(Relaxed)
     }
 
-    /// Returns the number of bytes that are known.
+    /// Returns the number of bytes in blocks that are known to be marked.
     pub fn marked(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -71,18 +72,22 @@ impl Backlog {
         self.credit.fetch_sub(blocks * BLOCK, Relaxed);
     }
 
+    /// Adds to the bytes of marked blocks.
     pub fn grow(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// Subtracts from the bytes of marked blocks.
     pub fn shrink(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Relaxed);
     }
 
+    /// Enters a file that has such data since `now`, unless it is entered already.
     pub fn add(&self, node: Arc<CacheNode>, now: Timestamp) {
         lock(&self.files).entry(node.ino).or_insert((now, node));
     }
 
+    /// Removes a file that has no such data any more.
     pub fn remove(&self, ino: Ino) {
         lock(&self.files).remove(&ino);
     }
@@ -104,7 +109,7 @@ impl Backlog {
         lock(&self.files).values().map(|(since, _)| *since).min()
     }
 
-    /// Returns all files, the oldest first.
+    /// Returns the files with such data, and since when they have it, in the order of that time.
     pub fn files(&self) -> Vec<(Timestamp, Arc<CacheNode>)> {
         let mut files: Vec<_> = lock(&self.files).values().cloned().collect();
         files.sort_by_key(|(since, node)| (*since, node.ino));
@@ -274,7 +279,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok((len > 0).then_some(start..end))
     }
 
-    /// Clears the marks of blocks that were written back (drain-W1).
+    /// Ends the writing back of a file; `synced` is the result of the sync. After success clears
+    /// the marks of the written blocks (drain-W1). Otherwise keeps them, and returns the error.
     fn finish(&self, written: &Written, synced: Result<()>) -> Result<()> {
         let node = &written.node;
         let _io = lock(&node.io);
@@ -317,6 +323,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(())
     }
 
+    /// Records an error of writing back in the file, for its next `fsync`, and the time of the next
+    /// attempt.
     fn note_failure(&self, node: &CacheNode, err: Errno) {
         count(&self.counts.failures, 1);
         let mut state = write(&node.state);
@@ -362,8 +370,11 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         files.filter(may).take(most).collect()
     }
 
-    /// Writes back data before a write of `bytes` bytes that would exceed the limit. The writer
-    /// does it itself, and so is slowed down to the speed of the backing store.
+    /// Writes back data, the oldest first, until a write of `bytes` bytes keeps within the limit.
+    /// The writer does it itself, and so is slowed down to the speed of the backing store.
+    ///
+    /// # Errors
+    /// The error of a waiting file, or `ENOSPC`, if all files wait after failures.
     pub(crate) fn throttle(&self, bytes: u64) -> Result<()> {
         let is_over = || {
             let backlog = self.backlog.bytes();

@@ -190,6 +190,8 @@ impl<P: FileSystem, B: Backing> FileSystem for Cache<P, B> {
         self.copy(from, to, len)
     }
 
+    /// Makes content, name and attributes durable in the pool, or the name in the backing store.
+    /// Does not write back. Returns an earlier error of writing back, once.
     fn fsync(&self, ino: Ino) -> Result<()> {
         let Some(node) = self.table.find(ino) else { return self.fsync_other(ino) };
         let mut state = write(&node.state);
@@ -299,6 +301,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         entry
     }
 
+    /// Counts a reference of the front end to an inode that was just created.
     fn hold_new(&self, entry: Entry) -> Entry {
         let entry = self.hold(entry);
         if let Some(node) = self.table.find(entry.ino) {
@@ -309,6 +312,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         entry
     }
 
+    /// Sets attributes, except the size, in the backing store, and follows in the shadow. Returns
+    /// the attributes of the file.
     fn set_attributes(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if *set == SetAttr::default() {
             return self.getattr(ino);
@@ -413,6 +418,8 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(Some(Going { ino, is_last, unused }))
     }
 
+    /// Ends the removal of a name, which was done or failed. If the inode has no name any more,
+    /// marks its shadow as an orphan or removes it.
     fn end_removal(&self, going: Option<Going>, is_done: bool) -> Result<()> {
         let Some(going) = going else { return Ok(()) };
         // If the store does not answer, the removal still counts.
@@ -436,6 +443,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         result
     }
 
+    /// Marks the record of a file with data to be written back as that of a removed file, or not.
     fn set_orphan(&self, node: &CacheNode, is_orphan: bool) -> Result<()> {
         let mut state = write(&node.state);
         self.recall(&mut state)?;
@@ -512,6 +520,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         }
     }
 
+    /// Describes why the data of a file is not written back; `None` if there is no such reason.
     fn trouble(&self, node: &Arc<CacheNode>) -> Option<Trouble> {
         let state = read(&node.state);
         let cnode = state.cached.as_ref()?;

@@ -156,6 +156,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
     }
 }
 
+/// Describes for the log why an opening behind the cache was refused.
 fn reason(err: Errno) -> String {
     match err {
         Errno::STALE => "others have changed it while the cache had changes of its own".to_owned(),

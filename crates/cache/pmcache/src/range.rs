@@ -35,6 +35,7 @@ impl Blocks {
         self.words.get(&index).copied().unwrap_or(0)
     }
 
+    /// Stores a word of the bitmap, and updates the count.
     fn set_word(&mut self, index: u64, word: u64) {
         let before = match word {
             0 => self.words.remove(&index),
@@ -67,6 +68,7 @@ impl Blocks {
         changes.map(|(index, _)| *index).collect()
     }
 
+    /// Changes a word of the bitmap. Returns whether it differs now.
     fn update(&mut self, index: u64, to: impl Fn(u64) -> u64) -> bool {
         let word = self.word(index);
         let new = to(word);
@@ -100,6 +102,7 @@ impl Blocks {
         }
     }
 
+    /// Returns the first block of the set from `from` on; `None` without one.
     fn find(&self, from: u64) -> Option<u64> {
         let (index, shift) = (from / EACH, from % EACH);
         let first = self.word(index) >> shift << shift;

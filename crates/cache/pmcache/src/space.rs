@@ -236,6 +236,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
         Ok(freed)
     }
 
+    /// Returns whether the shadow of this name has a bitmap: data to be written back.
     pub(crate) fn has_bitmap(&self, name: &[u8]) -> Result<bool> {
         match self.pool.peek(self.dirty, name) {
             Ok(_) => Ok(true),

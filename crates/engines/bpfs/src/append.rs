@@ -152,6 +152,8 @@ impl<M: Medium> Trees<M> {
         Ok(())
     }
 
+    /// Stores new content in a subtree, in place, and returns its topmost block. Takes blocks for
+    /// holes.
     fn fill_node(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> Result<BlockNo> {
         if node.height == 0 {
             return Ok(self.fill_leaf(txn, node, fill));
@@ -180,6 +182,7 @@ impl<M: Medium> Trees<M> {
         Ok(block)
     }
 
+    /// Stores new content in a leaf, and returns its block. Takes and zeroes a new one for a hole.
     fn fill_leaf(&self, txn: &mut Txn<'_>, node: Node, fill: &Fill<'_>) -> BlockNo {
         let start = fill.range.start.max(node.base);
         let end = fill.range.end.min(node.base + BLOCK);

@@ -35,6 +35,7 @@ const WORDS_LOOKED_AT: u64 = 4096;
 pub const KEEP: u64 = 32;
 
 impl Volatile {
+    /// Returns the hints of the calling thread for this pool.
     fn hints(&self) -> Hints {
         let h = hints().get();
         if h.pool == self.id {

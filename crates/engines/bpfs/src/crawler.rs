@@ -180,9 +180,8 @@ impl<M: Medium> Trees<M> {
         Ok(block)
     }
 
-    /// Returns the slot of the pointer to the leaf with byte `at`, and the block that it leads to;
-    /// `None` if a pointer block on the way is missing. The tree must be tall enough for `at`,
-    /// unless the answer is `None`.
+    /// Returns the slot of the pointer to the leaf with byte `at`, and the block that it leads to.
+    /// `None` if the tree is too low for `at`, or a pointer block on the way is missing.
     pub fn find_slot(
         &self,
         root: Root,
@@ -203,8 +202,9 @@ impl<M: Medium> Trees<M> {
         Ok(Some((slot, block)))
     }
 
-    /// Loads the pointers to the blocks of data from byte `at` on: at least one, at most those of
-    /// one pointer block, and no more than `pointers` has room for.
+    /// Loads pointers to consecutive blocks of data into `pointers`, from byte `at` on; null for
+    /// holes. Stops after `pointers.len()`, or at the end of a pointer block. Returns those loaded,
+    /// at least one, unchecked (crawler-T4).
     pub fn leaf_pointers<'w>(
         &self,
         root: Root,
@@ -296,7 +296,7 @@ impl<M: Medium> Trees<M> {
         p
     }
 
-    /// Ends the epoch of the shadows, stores the word that names them and makes it durable
+    /// Fences the shadow blocks, then stores the word that names them and makes it durable
     /// (crawler-T1).
     pub fn commit(&self, word_off: PmOff, value: u64) {
         debug_assert!(word_off.get() + 8 <= self.bytes, "crawler-T4: a word behind the pool");
@@ -384,6 +384,8 @@ impl<M: Medium> Trees<M> {
         Ok(self.shadow_pointers(txn, node.block, &all))
     }
 
+    /// As [`edit`](Self::edit), for a child. Frees it as a whole if `edit` prunes and its ranges
+    /// cover it.
     fn edit_child(
         &self,
         txn: &mut Txn<'_>,
@@ -403,6 +405,8 @@ impl<M: Medium> Trees<M> {
         self.edit(txn, child, mode, edit)
     }
 
+    /// Frees the old pointer block, and writes the pointers to a new one; without any pointer,
+    /// makes a hole. Not durable yet.
     fn shadow_pointers(
         &self,
         txn: &mut Txn<'_>,

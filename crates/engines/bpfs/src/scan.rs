@@ -44,7 +44,8 @@ struct Met {
 }
 
 impl<M: Medium> Store<M> {
-    /// Walks the superblock and the inode file, after finishing interrupted operations.
+    /// Finishes interrupted operations, then claims the superblock and the blocks of the inode
+    /// file. Returns whether the inode file is sound.
     pub fn scan_inode_file(&self, scan: &Scan) -> bool {
         if !self.is_read_only() {
             redo::replay(&self.medium, self.bytes);
@@ -75,7 +76,8 @@ impl<M: Medium> Store<M> {
         sound && next == size
     }
 
-    /// Walks the tree of an inode; for a file, records the longest extent.
+    /// Claims the blocks of the tree of an inode, and calls `each(place, base)` for each block of
+    /// data. For a file, records the longest extent. Returns the number of blocks.
     pub fn scan_tree(
         &self,
         scan: &Scan,
@@ -102,7 +104,8 @@ impl<M: Medium> Store<M> {
         walk.blocks
     }
 
-    /// Walks the tree of an inode's attributes.
+    /// Claims the blocks of the tree with an inode's extended attributes (scan-S1), and reports
+    /// damage. `object` names the inode in reports. Returns the number of blocks.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let (size, is_backed) = (u64::MAX, false);
         let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };

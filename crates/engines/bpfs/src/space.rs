@@ -243,7 +243,8 @@ impl<M: Medium> Files<M> {
         })
     }
 
-    /// Removes `range` (`collapse`) or makes room for it, by a new tree over the same blocks.
+    /// Removes `range` (`collapse`) or makes room for it. Builds a new tree over the same blocks of
+    /// data, and commits it together with the new size.
     fn shift(
         &self,
         ino: Ino,
@@ -293,6 +294,7 @@ impl<M: Medium> Files<M> {
             .sum()
     }
 
+    /// Frees the pointer blocks of a subtree, but not its blocks of data.
     fn free_interior(&self, txn: &mut Txn<'_>, node: Node) -> Result<()> {
         let Some(block) = node.block.filter(|_| node.height > 0) else { return Ok(()) };
         if node.height > 1 {

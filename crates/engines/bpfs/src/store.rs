@@ -308,6 +308,7 @@ impl<M: Medium> Storage for Store<M> {
         self.clear_attributes(v)
     }
 
+    /// Appends a block to a directory of `size` bytes, durably. Returns its place.
     fn append_dir_block(
         &self,
         d: &VInode,

@@ -60,7 +60,7 @@ impl Layout {
         Self::ALL.into_iter().find(|layout| layout.name() == name)
     }
 
-    /// Returns its promise, in half a line.
+    /// Returns what the layout promises, in half a line of help text.
     pub fn promise(self) -> &'static str {
         match self {
             Self::Bpfs => "every write whole and durable without fsync (default)",
@@ -110,7 +110,7 @@ fn layout(region: &Region) -> Result<Layout, Error> {
     Layout::of(region).ok_or_else(|| Error::NotAPool(why()))
 }
 
-/// Returns the same, if the engine supports all chosen options.
+/// As [`layout`]; [`Error::Unusable`] if the layout lacks an option that was chosen.
 fn layout_for(region: &Region, options: &MountOptions) -> Result<Layout, Error> {
     match layout(region)? {
         layout if layout != Layout::Scmfs && options.chooses() => {
@@ -156,10 +156,12 @@ pub fn check(
     }
 }
 
-/// Opens the pool in `region` for this process alone.
+/// Opens the pool in `region` for this process alone. The caller has opened the region with a lock
+/// that excludes other writers ([`pmem::Lock`]).
 ///
 /// # Errors
-/// [`Error::NotAPool`] or [`Error::Unusable`] if the region holds no usable pool.
+/// [`Error::NotAPool`] or [`Error::Unusable`] if the region holds no usable pool, or its layout
+/// lacks a chosen option.
 /// [`Error::Damaged`] if damage is found, unless `read_only`: then damaged objects answer
 /// `EUCLEAN`.
 pub fn mount(region: Region, options: &MountOptions) -> Result<Arc<dyn Engine>, Error> {

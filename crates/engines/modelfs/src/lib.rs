@@ -103,7 +103,8 @@ impl<M: Medium> ModelFs<M> {
         Ok(changed)
     }
 
-    /// Saves all completed calls (modelfs-S1).
+    /// Saves all calls that have returned (modelfs-S1), unless nothing has changed or the pool is
+    /// read-only. `EIO` if the medium has lost data.
     fn save(&self) -> Result<()> {
         let mut last = lock(&self.last);
         // After the lock was taken, so that the save includes every call that had returned before.
@@ -256,6 +257,11 @@ impl<M: Medium> HasMountEvents for ModelFs<M> {
     }
 }
 
+/// Loads the superblock and checks it.
+///
+/// # Errors
+/// [`Error::NotAPool`] without the magic; [`Error::Unusable`] for another version or an impossible
+/// size.
 fn load_superblock(medium: &impl Medium) -> std::result::Result<ModelSuperblock, Error> {
     let unusable = |why: String| Err(Error::Unusable(why));
     if medium.len() < POOL_MIN {
@@ -318,6 +324,7 @@ fn store(medium: &impl Medium, size: u64, number: u64, bytes: &[u8]) -> Fenced {
     medium.publish(SAVED, number, ready)
 }
 
+/// Makes the report of a mount from a model and its saved bytes.
 fn report(model: &Model, saved: &[u8]) -> MountReport {
     let of_model = model.statfs();
     MountReport {

@@ -80,7 +80,8 @@ impl<M: Medium> ScmfsFiles<M> {
         })
     }
 
-    /// Makes the part of `range` below `size`, the new size of the file, allocated zeros.
+    /// Zeroes `range`, and allocates its holes, up to `size`, the new size of the file. `old` is
+    /// its present size. The caller holds the exclusive lock.
     fn zero(&self, v: &VInode, old: u64, range: Range<u64>, size: u64) -> Result<()> {
         let range = range.start.min(size)..range.end.min(size);
         let inside = range.start..range.end.min(old);

@@ -37,8 +37,8 @@ impl ClaimsWalk<'_> {
 }
 
 impl<M: Medium> Store<M> {
-    /// Finds the inode table, after finishing interrupted operations. Flushes whatever can be
-    /// changed in place (scan-S6).
+    /// Finishes interrupted operations, then claims the blocks of the inode table. Flushes whatever
+    /// can be changed in place (scan-S6). Returns whether the table is sound.
     pub fn scan_inode_table(&self, scan: &Scan) -> bool {
         self.scan_usage(scan);
         if !self.is_read_only() {

@@ -54,7 +54,8 @@ impl<M: Medium> Store<M> {
         Ok(self.collect(wanted, 0)? > 0)
     }
 
-    /// Does a bounded step of the background work (§3.5); returns whether more is to be done.
+    /// Does a bounded step of the background work (§3.5). Returns whether more is to be done;
+    /// `false` without pre-allocation or in a read-only pool.
     pub fn maintain_step(&self) -> Result<bool> {
         let s = &self.v.settings.prealloc;
         if !s.enabled || self.check_writable().is_err() {

@@ -107,7 +107,7 @@ pub enum Unverified {
 }
 
 impl Unverified {
-    /// Decodes a stored word.
+    /// Decodes a map word, which is not checked.
     #[inline]
     pub const fn unpack(word: u64) -> Self {
         let block = word & 0xffff_ffff;

@@ -24,8 +24,9 @@ pub fn info(medium: &impl Medium) -> Result<PoolInfo, Error> {
     FORMAT.info(medium)
 }
 
-/// Checks a pool that is not mounted, as [`namespace::check`], after finishing interrupted
-/// operations.
+/// Checks a pool that is not mounted, as [`namespace::check`]. With `repair`, first finishes
+/// interrupted operations in the pool. Otherwise checks a view in which they are finished, and
+/// stores nothing.
 ///
 /// # Errors
 /// [`Error::NotAPool`] or [`Error::Unusable`] if the medium holds no usable pool.

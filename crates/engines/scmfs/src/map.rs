@@ -185,6 +185,8 @@ impl<M: Medium> Maps<M> {
         }
     }
 
+    /// Finds the piece at block `index` of a table: contiguous blocks or a hole from there on,
+    /// searched for at most `most` blocks.
     fn piece_of_table(
         &self,
         mut block: BlockNo,
@@ -330,6 +332,8 @@ impl<M: Medium> Maps<M> {
         self.map_in_table(txn, (block, level), 0, holes, fill)
     }
 
+    /// Maps holes of the content in a table, and stores `fill` there. The first block of the table
+    /// is the `base`th of the content.
     fn map_in_table(
         &self,
         txn: &mut Txn<'_>,
@@ -584,6 +588,7 @@ impl<M: Medium> Maps<M> {
         self.build_table(txn, level, 0, pieces)
     }
 
+    /// Writes a new table over pieces of content, with the tables below it. Returns its map word.
     fn build_table(&self, txn: &mut Txn<'_>, level: u8, base: u64, mut rest: &[(u64, Run)]) -> Map {
         let each = table_blocks(level - 1);
         let mut words = [0u64; FANOUT as usize];

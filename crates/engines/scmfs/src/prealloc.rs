@@ -216,7 +216,8 @@ impl Volatile {
         run.skip(kept.count)
     }
 
-    /// Records whether whole units are scarce.
+    /// Records, for all processes, whether too little of the free space lies in aligned units that
+    /// are wholly free. The collector computes that.
     pub fn note_scarce(&self, is_scarce: bool) {
         let word = &self.arena.table(self.prealloc.scarce)[0];
         if word.load(Relaxed) != u64::from(is_scarce) {
@@ -224,8 +225,8 @@ impl Volatile {
         }
     }
 
-    /// Returns whether a run should rather be freed: whole units are scarce, and its unit is not
-    /// nearly full.
+    /// Returns whether to free a run rather than keep it as a null file: whole units are scarce,
+    /// and its unit is not nearly full.
     fn is_in_the_way(&self, run: Run) -> bool {
         if self.arena.table(self.prealloc.scarce)[0].load(Relaxed) == 0 {
             return false;

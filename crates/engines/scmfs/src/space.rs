@@ -53,6 +53,7 @@ const NEARLY_UNIT: u64 = UNIT - UNIT / 8;
 pub const KEEP: u64 = 32;
 
 impl Volatile {
+    /// Returns the hints of the calling thread for this pool.
     fn hints(&self) -> Hints {
         let h = hints().get();
         if h.pool == self.id {
@@ -307,6 +308,7 @@ impl Txn<'_> {
         self.take_some(1).start
     }
 
+    /// Counts a run that was claimed from the reservation as taken.
     fn note(&mut self, run: Run) {
         let is_claimed = |block: u64| self.v.blocks.get(&self.v.arena, block);
         debug_assert!(

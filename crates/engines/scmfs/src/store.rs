@@ -361,8 +361,8 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Zeroes bytes of a file in place, durably: those behind its end, whose blocks are mapped and
-    /// so stay.
+    /// Zeroes the mapped bytes of `range` in place, durably. Callers use it for bytes behind the
+    /// end of a file whose blocks programs have mapped, so that they stay.
     pub fn clear(&self, v: &VInode, range: Range<u64>) -> Result<()> {
         self.mapped(self.map(v)?, range, |_, pm, len| self.medium.zero_nt(pm, len))?;
         let _ = self.medium.fence();
@@ -678,6 +678,7 @@ impl<M: Medium> Storage for Store<M> {
         self.trim(v, self.load(v, Word::Size))
     }
 
+    /// Appends a block to a directory of `size` bytes, durably. Returns its place.
     fn append_dir_block(
         &self,
         d: &VInode,
@@ -725,6 +726,8 @@ impl<M: Medium> Storage for Store<M> {
         self.scan_inode_table(scan)
     }
 
+    /// Claims the blocks of the content of an inode, and calls `each` for them. Reports a size
+    /// beyond them. Returns their number.
     fn scan_content(
         &self,
         scan: &Scan,

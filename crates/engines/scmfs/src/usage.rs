@@ -59,6 +59,7 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
+    /// Makes the medium keep no order of stores; [`Error::Unusable`] if it always does.
     fn stop_ordering(&self) -> std::result::Result<(), Error> {
         match self.medium.0.set_ordered(false) {
             true => Ok(()),

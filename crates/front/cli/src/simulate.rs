@@ -1,4 +1,5 @@
-//! `keepstone simulate`
+//! `keepstone simulate`: compares eviction policies. It runs traces of accesses, from files or
+//! generated, through caches of several sizes, and prints the hit ratios.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,10 +77,11 @@ fn sizes(text: &str) -> Result<Sizes> {
     if text == "files" { Ok(Sizes::Files) } else { size::parse(text).map(Sizes::Fixed) }
 }
 
-/// One policy, or all.
+/// One eviction policy, or all (`None`).
 #[derive(Debug, Clone, Copy)]
 pub struct Policies(Option<Subject>);
 
+/// Parses `all` or the name of an eviction policy.
 fn policies() -> impl TypedValueParser<Value = Policies> {
     let names = Subject::ALL.map(Subject::name);
     PossibleValuesParser::new(["all"].into_iter().chain(names))

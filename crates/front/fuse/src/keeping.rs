@@ -199,6 +199,7 @@ impl<'k> Keeper<'k> {
         due.map_or(patience, |due| due.min(patience))
     }
 
+    /// Begins caching, if the pool's shared state allows it.
     fn start(&mut self) {
         match self.events.let_kernel_keep(true) {
             Ok(true) => {
@@ -210,6 +211,8 @@ impl<'k> Keeper<'k> {
         }
     }
 
+    /// Ends caching: makes the kernel forget, then lets waiting programs use the pool (keeping-K2).
+    /// Schedules the repetition (keeping-K3).
     fn end(&mut self) {
         self.keeping.go_over();
         let absent: Vec<_> = std::mem::take(&mut *lock(&self.keeping.absent)).into_iter().collect();

@@ -172,8 +172,9 @@ impl Mounted {
     }
 }
 
-/// Answers requests until the connection ends. If it is cut ([`MountPoint::end`]), a thread that is
-/// about to wait for a request gets an error of its own.
+/// Answers requests until the connection ends, then releases all threads. A connection that was cut
+/// ([`MountPoint::end`]) counts as success; reading the next request then fails with
+/// `ECONNABORTED`.
 fn run<S: fuser::Filesystem>(session: Session<S>, workers: &Workers) -> io::Result<()> {
     let result = std::thread::scope(|scope| {
         scope.spawn(|| workers.monitor());
@@ -204,9 +205,12 @@ impl MountPoint {
         self.device
     }
 
-    /// Unmounts, waiting up to `grace` for programs to close their files. After that it cuts the
-    /// connection: open files give `ECONNABORTED` from then on. Stores of programs through mappings
-    /// are written back first.
+    /// Unmounts, waiting up to `grace` for programs to close their files. Then it writes back what
+    /// programs stored through mappings, and cuts the connection. Requests under way fail with
+    /// `ECONNABORTED`, later calls on open files with `ENOTCONN`.
+    ///
+    /// # Errors
+    /// As `umount(2)`, except `EBUSY`. If another process has unmounted it, that is success.
     pub fn end(&self, grace: Duration) -> io::Result<()> {
         let deadline = Instant::now() + grace;
         loop {
@@ -409,6 +413,7 @@ fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Mounts by `mount(2)`; returns the device that serves it.
 fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Result<OwnedFd> {
     let device = open_device()?;
     let mut data = format!(
@@ -468,6 +473,8 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
+/// Unmounts through `fusermount3`, whose message is the error; its kind is `ResourceBusy` if the
+/// mount is in use.
 fn unmount_as_user(dir: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);

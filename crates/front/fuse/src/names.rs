@@ -36,7 +36,7 @@ struct Known {
     lookups: u64,
     /// The names under which it found the inode, mostly one.
     names: Vec<EntryName>,
-    /// The phase of the last opening (`Keeping`).
+    /// The phase of caching in which it was opened last ([`Now::phase`](crate::keeping::Now)).
     opened: u32,
 }
 
@@ -89,7 +89,9 @@ impl Names {
         self.shard(ino).entry(ino.0).or_default().lookups += 1;
     }
 
-    /// Notes that the kernel opens an inode; returns whether it already has in this phase.
+    /// Notes that the kernel opens an inode in a phase of caching
+    /// ([`Now::phase`](crate::keeping::Now)). Returns whether it has opened it before in that
+    /// phase; if so, its pages may stay (keeping-K4).
     pub fn opened(&self, ino: INodeNo, phase: u32) -> bool {
         let mut shard = self.shard(ino);
         let known = shard.get_mut(&ino.0);
@@ -172,6 +174,7 @@ impl Names {
         }
     }
 
+    /// Notifies the kernel of all names in `stale`. Skips names that lead to another inode by now.
     fn tell_stale(&self, fs: &dyn FileSystem, notifier: &Notifier) {
         let stale = std::mem::take(&mut *lock(&self.stale));
         for (at, ino) in stale {

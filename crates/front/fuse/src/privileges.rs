@@ -1,9 +1,9 @@
 //! Set-user-ID, set-group-ID and capabilities, which are cleared before content changes.
 //!
-//! The kernel clears them by a change of attributes that sets nothing. A `chown` by any user that
-//! changes neither owner nor group sends the same request. A write by root clears only
-//! `security.capability`, which the kernel removes by a request of its own just before. So the
-//! server remembers that request.
+//! The kernel requests that by a `FUSE_SETATTR` that sets nothing. A `chown` by any user that
+//! changes neither owner nor group sends the same request, so the server checks the requester's
+//! rights. A write by root must clear only `security.capability`: just before, the kernel removes
+//! that by a request of its own. So the server remembers that request.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -38,9 +38,10 @@ impl Privileges {
 }
 
 impl Server {
-    /// Clears set-user-ID and set-group-ID on a request that sets nothing. Either it is a `chown`
-    /// by any user that changes nothing, or a write follows, and the kernel takes the mode from the
-    /// answer.
+    /// Clears set-user-ID, set-group-ID and capabilities, for a `FUSE_SETATTR` that sets nothing. A
+    /// write follows, or it is a `chown` that changes nothing. Does nothing if the user may not
+    /// change the file, or if root has just removed the capability. The caller answers with the
+    /// attributes, from which the kernel takes the mode.
     pub(crate) fn drop_before_write(
         &self,
         fs: &dyn FileSystem,

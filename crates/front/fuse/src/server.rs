@@ -185,6 +185,7 @@ impl Server {
         })
     }
 
+    /// Calls `f`, and answers with the entry, which counts as a lookup of `name` in `parent`.
     pub(crate) fn entry(
         &self,
         op: CountedOp,
@@ -264,6 +265,7 @@ impl Server {
         }
     }
 
+    /// Calls `f`, and answers with the attributes.
     pub(crate) fn attr(
         &self,
         op: CountedOp,
@@ -284,6 +286,7 @@ impl Server {
         }
     }
 
+    /// Calls `f`, and answers without data.
     pub(crate) fn empty(
         &self,
         op: CountedOp,
@@ -343,6 +346,8 @@ impl Server {
         reply.error(fuser::Errno::ENOSYS);
     }
 
+    /// Answers a request to sync. If operations are durable on return, the answer is `ENOSYS`, and
+    /// the kernel sends no more such requests.
     pub(crate) fn sync(&self, op: CountedOp, ino: INodeNo, reply: ReplyEmpty) {
         if self.fs.durability() == Durability::OnReturn {
             self.never_again(op, reply);
@@ -453,8 +458,8 @@ impl Server {
         Ok(FileHandle(uses | self.begin_stores(ino, flags)))
     }
 
-    /// Counts a handle by which programs may map the file for stores by the kernel. Returns a bit
-    /// of the handle.
+    /// Counts a handle by which programs may map the file through the mount for stores: one opened
+    /// for reading and writing. Returns [`STORABLE`] for it, else 0.
     pub(crate) fn begin_stores(&self, ino: INodeNo, flags: i32) -> u64 {
         if flags & libc::O_ACCMODE != libc::O_RDWR {
             return 0;
@@ -463,10 +468,13 @@ impl Server {
         STORABLE
     }
 
-    /// Counts that the kernel may map the opened file. It must not while programs map the file
-    /// directly from the pool. If they may store to it, opening it to be read and written, as
-    /// mapping for stores requires, is refused. Otherwise the server refuses pages when the kernel
-    /// asks for them.
+    /// Counts that the kernel may map the opened file; returns the handle's bit, [`MAPPED`]. While
+    /// programs map the file directly from the pool, nothing is counted and the bit is
+    /// [`UNMAPPED`]: [`check_page`](Self::check_page) then refuses pages.
+    ///
+    /// # Errors
+    /// `EBUSY` if these mappings may store and the file is opened for reading and writing, as the
+    /// kernel's own mappings for stores require.
     fn begin_mapping(events: &dyn MountEvents, ino: Ino, flags: i32) -> vfs::Result<u64> {
         match events.begin_mapping(ino) {
             Ok(()) => Ok(MAPPED),

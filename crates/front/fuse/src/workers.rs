@@ -222,7 +222,8 @@ impl Workers {
         own < self.slots.len() - all
     }
 
-    /// Ends a request, and serves those that waited for that.
+    /// Ends the request of this thread's slot. Then serves requests that were put off and may begin
+    /// now, in this thread. Parks the thread if more threads serve than should.
     fn end(&self, slot: usize, server: &Server) {
         let own = &self.slots[slot];
         while own.waits.load(SeqCst) || self.is_slow.load(SeqCst) {

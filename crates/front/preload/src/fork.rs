@@ -21,8 +21,7 @@ use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves,
 use crate::{cwd, guard, real, stats};
 
 thread_local! {
-    /// Whether the thread is in a function of this module that reports the result of a fork to the
-    /// process layer.
+    /// Whether the thread is in [`fork_by`], which reports the child to the process layer.
     static TELLS: Cell<bool> = const { Cell::new(false) };
     /// Whether the thread is ending the process.
     static ENDS: Cell<bool> = const { Cell::new(false) };
@@ -50,6 +49,7 @@ pub fn attached() {
     }
 }
 
+/// Prepares the process layer and direct access for a fork; takes their locks.
 extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
@@ -59,6 +59,8 @@ extern "C" fn before() {
     }
 }
 
+/// Runs in the child before the engine's handler. If no pool is attached, the engine has none, and
+/// [`in_child`] runs at once.
 extern "C" fn in_child_first() {
     forget_table();
     if let Some(direct) = direct::made() {
@@ -69,6 +71,7 @@ extern "C" fn in_child_first() {
     }
 }
 
+/// Takes over descriptors in the child, after the engine's handler.
 extern "C" fn in_child() {
     if let Some(process) = process() {
         guard::run(|| process.after_fork_child());
@@ -76,6 +79,7 @@ extern "C" fn in_child() {
     stats::forked(process());
 }
 
+/// Ends a fork in the parent if another function than [`fork_by`] has forked.
 extern "C" fn in_parent() {
     if !TELLS.get() {
         // Only the code that forked knows the child; 0 stands for no child.
@@ -83,6 +87,8 @@ extern "C" fn in_parent() {
     }
 }
 
+/// Ends a fork in the parent: releases what [`before`] has locked. The process layer waits until
+/// the child has its copies. `child` is its process ID, -1 if the fork failed, 0 if it is unknown.
 fn tell(child: pid_t) {
     if let Some(direct) = direct::made() {
         guard::run(|| direct.after_fork_parent());
@@ -262,6 +268,7 @@ struct Start {
     flags: c_int,
 }
 
+/// Runs the program's function in the child of a `clone`, which is not served.
 unsafe extern "C-unwind" fn child_of_clone(start: *const Start) -> c_int {
     // SAFETY: `clone` passes the address of its own `Start`.
     let Start { function, argument, flags } = unsafe { start.read() };

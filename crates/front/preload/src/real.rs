@@ -1,4 +1,8 @@
-//! libc's own functions, which the exported ones call.
+//! The functions of libc and liburing that this library replaces under their names. The exported
+//! functions call them for what the kernel does.
+//!
+//! [`start`] finds them by the dynamic linker's rules (`RTLD_NEXT`). A function that is not there
+//! returns -1 with `ENOSYS`.
 
 #![allow(unsafe_code)]
 
@@ -33,6 +37,7 @@ fn in_liburing(name: &CStr) -> *mut c_void {
         .unwrap_or(std::ptr::null_mut())
 }
 
+/// Looks a function up, and remembers its address; [`missing`] if it is not there.
 #[cold]
 fn resolve(index: usize) -> *mut c_void {
     // SAFETY: the name is a string; `RTLD_NEXT` means the objects loaded after this library.

@@ -58,6 +58,9 @@ pub fn start() {
     }
 }
 
+/// Handles a signal for the program. A fault by a probe or by missing memory is recovered. Inside
+/// the library, other signals are kept for later. Else calls the program's handler, or does the
+/// default action.
 unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes both to a handler with SA_SIGINFO.
     let (told, interrupted) = unsafe { (&*info, &mut *context.cast::<ucontext_t>()) };

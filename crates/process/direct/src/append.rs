@@ -21,9 +21,8 @@ use std::ffi::c_int;
 use vfs::Errno;
 
 impl Direct {
-    /// `pwritev2` with `RWF_APPEND`, at an offset, or at that of the description, which moves. If
-    /// the kernel has to make the call, it uses the end of file that it knows: not even the server
-    /// of a cache learns that the bytes belong to the end.
+    /// Serves `pwritev2` with `RWF_APPEND`, at an offset, or at that of the description, which
+    /// moves. After [`Answer::Kernel`] the caller makes the call.
     ///
     /// # Safety
     /// As [`read`](Self::read), for the list and each part of it.
@@ -42,6 +41,8 @@ impl Direct {
         let parts = unsafe { parts::of_list(list, count, &mut room) };
         let answer = self.append(fd, &parts, offset.map(|offset| offset as u64), None);
         if answer == Answer::Kernel {
+            // The kernel appends at the size that it knows, and sends the server of a cache only
+            // that offset. So it has to ask for the size first.
             look_for_size(fd);
         }
         answer

@@ -254,7 +254,8 @@ impl Direct {
         }
     }
 
-    /// Transfers at the description's offset, and moves it (direct-O2).
+    /// Writes (`W`) or reads. With `MOVES`, uses the offset of the description and moves it
+    /// (direct-O2); otherwise uses `at`. Makes `call` in the kernel if it cannot copy.
     #[inline]
     fn transfer<const W: bool, const MOVES: bool>(
         &self,
@@ -563,7 +564,8 @@ impl Direct {
         }
     }
 
-    /// Lends offsets to the kernel for one call, until the result is dropped.
+    /// Gives the offsets of both descriptions to the kernel, and locks them until the result is
+    /// dropped. The caller is outside; until then it counts as inside. `None` without memory.
     pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
         let inside = InsideEpoch::enter()?;
         let [a, b] = fds.map(|fd| self.get(fd));
@@ -630,7 +632,7 @@ fn adopt(fd: i32, description: &Description) {
     }
 }
 
-/// Gives the offset to the kernel.
+/// Gives the offset to the kernel, until the library takes it over again.
 fn give(fd: i32, locked: &mut Locked<'_>) {
     if let OffsetOwner::Ours(offset) = locked.owner {
         let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
@@ -648,6 +650,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
     })
 }
 
+/// Copies a range that may lie in several chunks and buffers. `false` after a fault, or if a chunk
+/// is not mapped.
 fn copy_pieces<const W: bool>(
     inside: &InsideEpoch,
     file: &File,

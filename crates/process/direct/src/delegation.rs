@@ -66,6 +66,8 @@ type Pool = (Vec<u8>, u64, Option<&'static dyn FileSystem>);
 pub struct Pools([OnceLock<Pool>; POOLS]);
 
 impl Pools {
+    /// Returns the index of a pool, which it opens the first time. `None` if it cannot be opened,
+    /// or there are too many pools.
     fn find(&self, path: &[u8], device: u64, open: OpenPool) -> Option<u32> {
         let is_it = |slot: &OnceLock<Pool>| {
             let pool = slot.get_or_init(|| (path.to_vec(), device, open(path, device)));
@@ -220,6 +222,7 @@ impl Delegated {
         is_due
     }
 
+    /// Returns whether all these blocks were announced.
     #[inline]
     fn is_announced(&self, blocks: &Range<u64>) -> bool {
         let bits = self.announced.load(Acquire);
@@ -258,6 +261,7 @@ impl Delegated {
         }
     }
 
+    /// Records the credit that an announcement gave.
     fn take_in(&self, _held: &Held<'_>, credit: Credit) {
         self.is_mapped.fetch_or(credit.others_map, Relaxed);
         self.bitmap.store(credit.bitmap.0, Relaxed);
@@ -281,6 +285,7 @@ impl Delegated {
         self.credit.store(self.credit.load(Relaxed) / 2, Relaxed);
     }
 
+    /// Records that blocks were announced, at the end of the file if `is_append`.
     fn announced(&self, _held: &Held<'_>, blocks: &Range<u64>, is_append: bool) {
         if self.announced.load(Relaxed).is_null() {
             let Ok(bits) = reserve(BLOCKS as usize / 8) else { return };
@@ -463,6 +468,8 @@ impl Direct {
         }
     }
 
+    /// Parses the value of the attribute: number, shadow, path of the pool. `None` if it is invalid
+    /// or the pool cannot be opened.
     fn parse(&self, told: &[u8], device: u64) -> Option<By> {
         let mut words = told.splitn(3, |byte| *byte == b' ');
         let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();

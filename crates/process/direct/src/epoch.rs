@@ -89,6 +89,7 @@ pub fn start_in_child() {
     }
 }
 
+/// Returns the slots of all threads, in use or not.
 fn slots() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = SLOTS.load(Acquire);
     std::iter::from_fn(move || {
@@ -124,6 +125,7 @@ impl Drop for InsideEpoch {
     }
 }
 
+/// Takes a slot for the calling thread: a free one, or a new one. `None` without memory.
 #[cold]
 fn first() -> Option<&'static ThreadState> {
     let slot = match slots().find(|slot| slot.seat.take::<Process>()) {

@@ -15,6 +15,7 @@ pub struct Lock(AtomicU32);
 pub struct Held<'l>(&'l Lock);
 
 impl Lock {
+    /// Waits for the lock.
     pub fn hold(&self) -> Held<'_> {
         if self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
             while self.0.swap(WAITED_FOR, Acquire) != FREE {

@@ -51,7 +51,7 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
         self.taken.store(false, Release);
     }
 
-    /// Enters.
+    /// Records that the calling thread, which has taken this seat, is inside. Calls do not nest.
     #[inline]
     pub fn enter<M: Machine>(&self) {
         let turn = self.turn.load(Relaxed);
@@ -61,18 +61,19 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
         M::fence_lightly();
     }
 
-    /// Leaves.
+    /// Records that the calling thread is outside.
     #[inline]
     pub fn leave(&self) {
         let turn = self.turn.load(Relaxed);
         self.turn.store(turn + 1, Release);
     }
 
-    /// Whether a thread has it.
+    /// Returns whether a thread has the seat, inside or outside.
     pub fn is_taken(&self) -> bool {
         self.taken.load(Acquire)
     }
 
+    /// Waits until the thread has left, or has entered again.
     fn wait<M: Machine>(&self) {
         let turn = self.turn.load(Acquire);
         while turn % 2 == 1 && self.turn.load(Acquire) == turn {
@@ -81,8 +82,8 @@ impl<W: Atomic<Value = u64>, B: Atomic<Value = bool>> Seat<W, B> {
     }
 }
 
-/// Whether none of these seats of other threads is taken. A thread that takes one later sees what
-/// the caller did before.
+/// Returns whether no thread has any of these seats of others. A thread that takes one later sees
+/// what the caller did before.
 pub fn is_alone<'s, W, B, M>(mut others: impl Iterator<Item = &'s Seat<W, B>>) -> bool
 where
     W: Atomic<Value = u64> + 's,

@@ -73,7 +73,8 @@ impl Room {
     }
 }
 
-/// Reserves zeroed memory.
+/// Maps zeroed private memory, which takes no memory until it is touched. The caller unmaps it, if
+/// ever. `ENOMEM`, for example at the limit of mappings.
 pub fn reserve(bytes: usize) -> Result<*mut u8, Errno> {
     let (prot, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);

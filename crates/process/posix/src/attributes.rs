@@ -50,6 +50,7 @@ fn stat_of(mount: &ServedMount, attr: &Attr) -> libc::stat {
     st
 }
 
+/// Makes a `statx` of attributes; with the time of birth if `has_btime`.
 fn statx_of(mount: &ServedMount, attr: &Attr, has_btime: bool) -> libc::statx {
     // SAFETY: a statx is plain numbers, for which zeroes are valid.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
@@ -79,6 +80,7 @@ fn statx_of(mount: &ServedMount, attr: &Attr, has_btime: bool) -> libc::statx {
     st
 }
 
+/// Makes a `statfs` as the kernel has it for the mount.
 fn statfs_of(mount: &ServedMount, s: &StatFs) -> libc::statfs {
     // SAFETY: a statfs64 is plain numbers, for which zeroes are valid.
     let mut st: libc::statfs64 = unsafe { std::mem::zeroed() };
@@ -97,6 +99,7 @@ fn statfs_of(mount: &ServedMount, s: &StatFs) -> libc::statfs {
     unsafe { std::mem::transmute::<libc::statfs64, libc::statfs>(st) }
 }
 
+/// Makes a `statvfs` as libc has it for the mount.
 fn statvfs_of(mount: &ServedMount, s: &StatFs) -> libc::statvfs {
     // SAFETY: a statvfs is plain numbers, for which zeroes are valid.
     let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -274,6 +277,7 @@ impl Names {
         CallResult::into(call())
     }
 
+    /// Sets the mode after checking permission, as `chmod`.
     fn set_mode(&self, held: &HeldInode<'_>, mode: u32) -> CallResult<()> {
         held.check_writable()?;
         let creds = &self.task().identity().effective;
@@ -307,6 +311,8 @@ impl Names {
         CallResult::into(call())
     }
 
+    /// Sets owner and group after checking permission, as `chown`; [`SAME`] leaves one as it is.
+    /// Removes set-user-ID, set-group-ID and capability.
     fn set_owner(&self, held: &HeldInode<'_>, uid: u32, gid: u32) -> CallResult<()> {
         held.check_writable()?;
         let creds = &self.task().identity().effective;
@@ -377,6 +383,8 @@ impl Names {
         CallResult::into(call())
     }
 
+    /// Sets times after checking permission, as `utimensat`. The call is the kernel's if the file
+    /// may be mapped there and its modification time changes.
     fn set_times(
         &self,
         held: &HeldInode<'_>,

@@ -444,6 +444,8 @@ impl FileContents {
         }
     }
 
+    /// Sets the size of a file, after checking limits and removing privileges. The caller has
+    /// checked permission.
     fn resize(&self, fs: &dyn vfs::FileSystem, attr: &vfs::Attr, len: u64) -> Result<(), Errno> {
         self.check_size(attr.size, len)?;
         self.task().drop_privileges(fs, attr)?;

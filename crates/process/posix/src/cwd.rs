@@ -157,6 +157,7 @@ impl WorkingDir {
         entry
     }
 
+    /// Finds out where the working directory is, if that is unknown.
     #[cold]
     fn find_cwd(&self) {
         let word = self.cwd.word.load(Acquire);

@@ -133,8 +133,9 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Makes the `close_range` of the kernel, and spares descriptors of our own. A process that
-    /// shares this one's table of descriptors, but not its memory, makes no more than this.
+    /// Makes the kernel's `close_range` for all parts of a range between hidden descriptors, which
+    /// stay open. A process that shares only this one's table of descriptors, not its memory, needs
+    /// just this.
     pub fn close_range_in_kernel(&self, first: u32, last: u32, flags: u32) -> Result<(), Errno> {
         let end = self.table().fd_end() as u32;
         let mut from = first;
@@ -203,6 +204,8 @@ impl Descriptors {
         self.dup_to(old, new, flags & libc::O_CLOEXEC != 0).into()
     }
 
+    /// Does `dup2` and `dup3` for different descriptors. Moves a descriptor of our own out of the
+    /// way.
     fn dup_to(&self, old: i32, new: i32, cloexec: bool) -> CallResult<i32> {
         if new < 0 {
             return self.table().get(old).and(Err(Errno::BADF.into()));

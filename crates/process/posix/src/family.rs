@@ -170,6 +170,7 @@ impl Ofd {
         Position { ofd: self }
     }
 
+    /// Waits for the lock. Takes it over if the owner is `dead`.
     #[cold]
     fn position_slow(&self, token: u32, dead: impl Fn(u32) -> bool) {
         use rustix::thread::futex;
@@ -205,6 +206,7 @@ impl Ofd {
         }
     }
 
+    /// Gives the lock back, and wakes a waiting thread.
     fn unlock(&self) {
         if self.lock.swap(0, Release) & CONTENDED != 0 {
             let _ =

@@ -62,6 +62,8 @@ impl FdAllocator {
         Ok(hidden)
     }
 
+    /// Duplicates a descriptor to a high number, close-on-exec, and marks it as hidden. `EMFILE` if
+    /// there is no room.
     fn hidden_duplicate(&self, fd: i32) -> Result<i32, Errno> {
         let limit = self.fd_limit.load(Relaxed).clamp(1, HIDDEN_BELOW as u32) as i32;
         let min = (limit - HIDDEN_FDS).max(limit / 2);

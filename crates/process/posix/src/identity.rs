@@ -94,6 +94,7 @@ impl Identities {
         self.values.are_several()
     }
 
+    /// Returns the identity of the calling thread, read again after a change.
     #[inline(never)]
     fn read(&self) -> &ThreadIdentity {
         loop {

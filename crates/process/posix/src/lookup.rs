@@ -282,6 +282,7 @@ impl Paths {
         Ok(ofd)
     }
 
+    /// Returns the table entry of `dirfd`, or that of the working directory.
     #[inline]
     fn entry_at(&self, dirfd: i32) -> CallResult<&OwnU32> {
         match dirfd {

@@ -118,6 +118,7 @@ impl Drop for LockedMappings<'_> {
 }
 
 impl Mappings {
+    /// Waits for the list.
     fn lock(&self) -> LockedMappings<'_> {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();
@@ -200,6 +201,7 @@ impl Wanted {
         Ok(at + head)
     }
 
+    /// Unmaps a part of the reserved range.
     fn give_back(&self, at: usize, len: usize) {
         if len > 0 {
             // SAFETY: reserved by `reserve`, and no other thread knows the address.
@@ -252,7 +254,8 @@ impl Promotions {
         &*self.task().mount(mount).attached().fs
     }
 
-    /// Counts one more mapping like an entry, in this process.
+    /// Counts one more mapping of the file of an entry, and takes one more reference to it: for a
+    /// second entry. After an error, neither is counted.
     fn count_again(&self, entry: &MappingEntry) -> Result<(), Errno> {
         let fs = self.engine(entry.mount);
         fs.map_again(entry.ino, entry.stores)?;
@@ -395,6 +398,8 @@ impl Promotions {
         }
     }
 
+    /// Maps extents as the entry demands: private, or shared and perhaps read-only. Returns the
+    /// address.
     fn map_extents(
         &self,
         entry: &MappingEntry,

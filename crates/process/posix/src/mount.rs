@@ -245,6 +245,7 @@ impl ServedMount {
         self.pool().state.current()
     }
 
+    /// Loads the state of the mount from the kernel's table (mount-T1).
     #[cold]
     fn look_again(&self) {
         let pool = self.pool();

@@ -251,6 +251,8 @@ impl Names {
             .into()
     }
 
+    /// Removes a name, in the order of checks of the kernel. With `AT_REMOVEDIR`, removes a
+    /// directory.
     fn unlink_at(&self, at: ParentAndName<'_, '_>, flags: i32) -> CallResult<()> {
         let ParentAndName { dir, name, last, slash, found } = at;
         let directory = flags & libc::AT_REMOVEDIR != 0;
@@ -294,6 +296,7 @@ impl Names {
             .into()
     }
 
+    /// Renames, in the order of checks of the kernel. `EXDEV` between mounts.
     fn rename_at(
         &self,
         from: CallResult<ParentAndName<'_, '_>>,

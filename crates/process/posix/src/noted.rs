@@ -34,6 +34,7 @@ pub struct Noted {
 unsafe impl Sync for Noted {}
 
 impl Noted {
+    /// Runs `f` on the notes, with the lock.
     fn with<T>(&self, f: impl FnOnce(&mut SmallVec<[Note; 8]>) -> T) -> T {
         while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             rustix::thread::sched_yield();

@@ -30,6 +30,7 @@ impl Promotions {
         Ok(Offset::private(position))
     }
 
+    /// Returns the kernel's offset of a promoted description. `Kernel` if it is not a regular file.
     #[cold]
     fn lock_promoted_offset<'a>(
         &'a self,

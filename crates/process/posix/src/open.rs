@@ -286,6 +286,7 @@ impl FileContents {
         if applies { Err(Errno::ACCESS) } else { Ok(()) }
     }
 
+    /// Creates a file without a name in a directory (`O_TMPFILE`), after checking permission.
     fn open_tmpfile<'p>(&'p self, walked: Walked<'p>, mode: u32) -> CallResult<HeldInode<'p>> {
         let dir = walked.existing()?;
         if dir.kind != FileKind::Dir {

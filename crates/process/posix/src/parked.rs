@@ -161,6 +161,8 @@ impl FdAllocator {
         if self.park(table, fd) { Ok(()) } else { self.close_fd(fd) }
     }
 
+    /// Parks a descriptor. `false` if it is not a placeholder below the bound (parked-N2), or there
+    /// is no slot.
     fn park(&self, _table: &TableLock<'_>, fd: i32) -> bool {
         let parked = &self.parked;
         let is_placeholder = self.fd_record(fd) & KNOWN != 0;

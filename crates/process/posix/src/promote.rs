@@ -336,7 +336,9 @@ impl Promotions {
         }
     }
 
-    /// Opens the inode of a description through the mount, with its flags.
+    /// Opens the inode of a description through the mount, with its flags, and returns the new
+    /// descriptor. `capability` is the directory below which a regular file opens without
+    /// permission (promote-M4).
     fn open_inode(
         &self,
         table: &TableLock<'_>,

@@ -108,6 +108,7 @@ pub struct Raw;
 struct PathZ([u8; libc::PATH_MAX as usize]);
 
 impl PathZ {
+    /// Copies a path and adds the NUL. `ENAMETOOLONG` without room for that.
     fn new(path: &[u8]) -> Result<Self, Errno> {
         let mut buf = [0; libc::PATH_MAX as usize];
         if path.len() >= buf.len() {

@@ -50,6 +50,7 @@ impl Names {
         )
     }
 
+    /// Checks permission, and copies a value to `buf`, as [`answer`].
     fn get_value(&self, held: &HeldInode<'_>, name: &[u8], buf: &mut [u8]) -> CallResult<usize> {
         if is_acl(name) {
             if held.kind == FileKind::Symlink {
@@ -85,6 +86,7 @@ impl Names {
         )
     }
 
+    /// Checks permission, and sets a value. An access ACL may remove set-group-ID.
     fn set_value(
         &self,
         held: &HeldInode<'_>,
@@ -131,6 +133,7 @@ impl Names {
         )
     }
 
+    /// Checks permission, and removes an attribute.
     fn remove_value(&self, held: &HeldInode<'_>, name: &[u8]) -> CallResult<()> {
         held.check_writable()?;
         self.may_change(held, name)?;
@@ -151,6 +154,7 @@ impl Names {
         CallResult::into(self.at_fd(fd).and_then(|held| self.list_names(&held, buf)))
     }
 
+    /// Lists the names that the user may see, as [`answer`].
     fn list_names(&self, held: &HeldInode<'_>, buf: &mut [u8]) -> CallResult<usize> {
         let names = held.fs().listxattr(held.ino)?;
         let trusted = self.task().identity().effective.can(Caps::SYS_ADMIN);
@@ -160,6 +164,7 @@ impl Names {
         answer(&list, buf)
     }
 
+    /// Checks permission to set or remove an attribute. `Kernel` for one that the mount computes.
     fn may_change(&self, held: &HeldInode<'_>, name: &[u8]) -> CallResult<()> {
         let creds = &self.task().identity().effective;
         if is_acl(name) {

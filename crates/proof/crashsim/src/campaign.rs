@@ -119,6 +119,7 @@ impl Family {
         }
     }
 
+    /// Returns the number of workloads, for this number of bases.
     fn count(&self, bases: usize) -> u64 {
         match self {
             Self::Exhaustive { length, bases: n } => {
@@ -273,7 +274,7 @@ pub struct Report {
     pub family: String,
     /// Workloads run.
     pub workloads: u64,
-    /// Workloads left out by a limit.
+    /// Workloads left out: by a limit, a violation (`stop_early`), or as other parts run them.
     pub workloads_skipped: u64,
     /// Counts.
     pub stats: Stats,
@@ -411,6 +412,7 @@ struct Job<'a, T> {
 }
 
 impl<T: Target> Job<'_, T> {
+    /// Runs workload number `i` of the family and adds its results to the report.
     fn workload(&self, i: u64) {
         let base = &self.bases[i as usize % self.bases.len()];
         let mut rng = Rng::new(self.options.seed ^ rng::hash(i));
@@ -485,6 +487,8 @@ impl<T: Target> Job<'_, T> {
         self.all_bases.iter().find(|base| base.name == name).unwrap_or(&self.bases[0])
     }
 
+    /// Makes a sequence for [`Family::Fuzz`]: random, or from two sequences that reached new
+    /// behaviour.
     fn evolve(&self, rng: &mut Rng) -> Vec<Op> {
         let corpus = self.corpus.lock().expect("no worker panics");
         if corpus.kept.is_empty() || rng.below(8) == 0 {
@@ -599,7 +603,9 @@ impl<T: Target> Job<'_, T> {
         self.report.lock().expect("no worker panics").violations > 0
     }
 
-    /// Adds the results of a workload.
+    /// Adds a workload's results to the family's report, under its lock. `out` has what the trace
+    /// shows without a crash. An error in `explored` counts as a violation. Violations that lose
+    /// the same words are one finding.
     fn report(&self, out: Report, base: &Base, work: Work, explored: Result<Explored, String>) {
         let explored = explored.unwrap_or_else(|what| Explored {
             violations: vec![Violation::new(CrashAt { op: 0, nth: 0 }, what)],

@@ -82,6 +82,10 @@ impl Point {
         &self.units
     }
 
+    /// Returns a word's unit and its place in that.
+    ///
+    /// # Panics
+    /// If the word is decided.
     fn place(&self, word: WordNo) -> (usize, usize) {
         let i = self
             .words
@@ -243,6 +247,8 @@ impl<S> Tree<S> {
         }
     }
 
+    /// Adds a node below `link`: the parent and the value read there; `None` for the root. Returns
+    /// its number.
     fn attach(&mut self, link: Option<(usize, u64)>, node: SearchNode) -> usize {
         self.nodes.push(node);
         let new = self.nodes.len() - 1;

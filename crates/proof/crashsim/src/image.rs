@@ -71,6 +71,7 @@ impl Inner {
         }
     }
 
+    /// Keeps the former content of pages before their first change since the last reset.
     fn save(&mut self, off: usize, len: usize) {
         for page in off / PAGE..(off + len).div_ceil(PAGE) {
             if !self.changed[page] {
@@ -81,6 +82,7 @@ impl Inner {
         }
     }
 
+    /// Stores bytes, and stops watching the words that they overwrite as a whole.
     fn store(&mut self, off: u64, data: &[u8]) {
         let off = off as usize;
         self.save(off, data.len());
@@ -98,6 +100,7 @@ impl Inner {
         }
     }
 
+    /// Notes that recovery reads these bytes: adds watched words to `reads`, each once.
     fn look(&mut self, off: u64, len: usize) {
         let off = off as usize;
         let words = off / 8..(off + len).div_ceil(8);

@@ -137,6 +137,8 @@ pub fn lint(trace: &Trace) -> Lint {
 /// line that loaded it.
 type Taint = BTreeMap<(WordNo, SiteId), SiteId>;
 
+/// Finds stores that a thread makes in the operation in which it has loaded a word that another
+/// thread may still lose.
 fn leaning(trace: &Trace) -> Vec<Leaning> {
     let name = |site: SiteId| trace.sites[site as usize].clone();
     let mut found: BTreeMap<(SiteId, SiteId, SiteId, WordNo), (usize, u64)> = BTreeMap::new();

@@ -142,6 +142,8 @@ struct Mutation {
 }
 
 impl Mutation {
+    /// Applies an original event to the memory, and releases delayed steps at fences and ends of
+    /// operations.
     fn follow(&mut self, e: &Event) {
         match e.action {
             Action::Store { addr, len, data, .. } => {

@@ -123,6 +123,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         Ok(FoundState { tree, contents, stored })
     }
 
+    /// Returns the one copy of this tree.
     fn intern(&self, tree: Tree) -> Arc<Tree> {
         let mut trees = self.trees.borrow_mut();
         if let Some(known) = trees.iter().find(|t| ***t == tree) {
@@ -132,6 +133,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         trees[trees.len() - 1].clone()
     }
 
+    /// Returns the one copy of these contents.
     fn intern_contents(&self, contents: Vec<Contents>) -> Arc<[Contents]> {
         let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(&contents);
         let mut known = self.contents.borrow_mut();
@@ -185,6 +187,7 @@ impl<'t, T: Target> Oracle<'t, T> {
         Ok(())
     }
 
+    /// Makes and changes files, then deletes everything in the pool. `ENOSPC` is no error.
     fn use_it(&self, fs: &dyn FileSystem) -> Result<(), String> {
         let mut d = Driver::new(fs);
         let script = [

@@ -214,6 +214,8 @@ impl Persistency {
         }
     }
 
+    /// Splits a store into pieces of one word; `me` is the bit of its thread. They stay undecided,
+    /// except stores through the cache with eADR.
     fn store(&mut self, kind: StoreKind, addr: u32, data: &[u8], me: u64) {
         self.calls += 1;
         let nt = kind.is_past_cache();
@@ -243,6 +245,7 @@ impl Persistency {
         }
     }
 
+    /// Puts a piece into durable memory, and updates the hash.
     fn make_durable(&mut self, p: &PersistPiece) {
         let old = &mut self.base[p.word as usize];
         let new = p.over(*old);
@@ -262,6 +265,7 @@ impl Persistency {
         }
     }
 
+    /// Makes the pieces durable for which `durable` is true; drops what they supersede.
     fn drain(&mut self, durable: impl Fn(&PersistPiece) -> bool) {
         let mut done: Vec<PersistPiece> = Vec::new();
         self.lines.retain(|_, pieces| {
@@ -310,6 +314,8 @@ impl Persistency {
         units.into()
     }
 
+    /// Adds the undecided units of a line. Stores through the cache are one unit, as they persist
+    /// in order. Stores past it have a unit for each word, unless both kinds meet in a word.
     fn units_of_line(&self, line: u32, pieces: &[PersistPiece], units: &mut Vec<Unit>) {
         let (nt, plain): (Vec<PersistPiece>, Vec<PersistPiece>) =
             pieces.iter().copied().partition(|p| p.nt);
@@ -369,6 +375,8 @@ impl Persistency {
         prefixes
     }
 
+    /// Makes a unit from the sets of stores that can persist. Returns `None` if all sets give the
+    /// same content.
     fn unit(
         &self,
         line: u32,

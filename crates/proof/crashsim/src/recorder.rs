@@ -24,7 +24,8 @@ thread_local! {
 
 static RECORDERS: AtomicU64 = AtomicU64::new(1);
 
-/// A recorder of accesses to the medium `M`, which must be all zeros at the start.
+/// A recorder of accesses to the medium `M`. The trace does not contain the medium's content at the
+/// start: an explorer needs that as well.
 #[derive(Debug)]
 pub struct Recorder<M> {
     inner: M,
@@ -75,7 +76,7 @@ impl<M: Medium> Recorder<M> {
         self.mark(Action::End { op });
     }
 
-    /// Marks the end of this thread.
+    /// Marks the end of this thread ([`Action::Drain`]).
     #[track_caller]
     pub fn drain(&self) {
         self.note(&mut self.log(), Location::caller(), Action::Drain);
@@ -91,8 +92,8 @@ impl<M: Medium> Recorder<M> {
         &self.inner
     }
 
-    /// Returns the first byte, if any, at which a fence found memory that no recorded store
-    /// explains.
+    /// Returns the start of the first 4 KiB, if any, in which a fence found bytes that no recorded
+    /// store explains.
     pub fn unrecorded(&self) -> Option<u64> {
         self.log().unrecorded
     }
@@ -101,6 +102,7 @@ impl<M: Medium> Recorder<M> {
         self.log.lock().expect("no recording thread panics")
     }
 
+    /// Returns this thread's number, from 0 in order of appearance.
     fn thread(&self, log: &mut Log) -> u8 {
         let (recorder, number) = THREAD.get();
         if recorder == self.id {
@@ -112,6 +114,7 @@ impl<M: Medium> Recorder<M> {
         number
     }
 
+    /// Adds the start or end of an operation to the trace, after a step of the scheduler.
     fn mark(&self, action: Action) {
         schedule::step();
         let mut log = self.log();
@@ -122,6 +125,7 @@ impl<M: Medium> Recorder<M> {
         log.trace.events.push(Event { thread, site: 0, action });
     }
 
+    /// Adds an access of this thread to the trace.
     fn note(&self, log: &mut Log, at: &Location<'_>, action: Action) {
         let thread = self.thread(log);
         let site = log.trace.site(at);
@@ -167,6 +171,7 @@ impl<M: Medium> Recorder<M> {
         self.note(&mut log, at, action);
     }
 
+    /// Compares memory with the shadow; notes the first page that differs.
     fn audit(&self, log: &mut Log) {
         const STEP: usize = 4096;
         for at in (0..log.shadow.len()).step_by(STEP) {

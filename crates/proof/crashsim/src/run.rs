@@ -401,10 +401,15 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// Counts the blocks of a pool that was just mounted.
     pub(crate) fn open(mounted: &Mounted<'_>) -> Self {
         Self { blocks: free_blocks(mounted).map(|free| free + mounted.blocks_used) }
     }
 
+    /// Checks the pool, and compares its blocks with those counted at first.
+    ///
+    /// # Errors
+    /// The check finds a problem, or blocks were lost.
     pub(crate) fn close<T: Target>(
         &self,
         target: &T,

@@ -259,6 +259,7 @@ impl ScheduledThread {
         }
     }
 
+    /// Waits in the thread at a step, until the scheduler chooses it.
     fn wait_for_turn(&self) {
         self.tell(WAITS);
         while self.status.load(Acquire) == WAITS {
@@ -266,11 +267,13 @@ impl ScheduledThread {
         }
     }
 
+    /// Reports the thread's status to the scheduler.
     fn tell(&self, status: u8) {
         self.status.store(status, Release);
         self.scheduler.unpark();
     }
 
+    /// Lets the thread run to its next step.
     fn go_on(&self) {
         self.status.store(RUNS, Release);
         self.thread.get().expect("a thread that waits has started").unpark();
@@ -319,6 +322,8 @@ pub fn run<P: FnOnce() + Send>(programs: Vec<P>, mut policy: Policy, name: &str)
     })
 }
 
+/// Lets one thread at a time run, to its next step, until all are done. Returns the order that was
+/// taken.
 fn schedule(slots: &[Arc<ScheduledThread>], policy: &mut Policy, name: &str) -> Interleaving {
     let mut taken = Interleaving::default();
     let mut last: Option<usize> = None;
@@ -372,7 +377,8 @@ fn wait_until_all_stop(slots: &[Arc<ScheduledThread>]) {
 /// lock. They count its own run time, which does not depend on other load.
 const SPINNING_TICKS: u64 = 2;
 
-/// Returns whether the kernel has a thread asleep, and its run time, in clock ticks.
+/// Returns whether the kernel has a thread asleep, and its run time, in clock ticks. Returns `None`
+/// if the thread has not started or has ended.
 fn look(tid: i32) -> Option<(bool, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).ok()?;
     // The name of the command, in parentheses, may contain anything.

@@ -110,6 +110,7 @@ pub fn score_runs<T: Target>(
     })
 }
 
+/// Explores a run with a small budget; returns the first violation's message.
 fn first_violation<T: Target>(
     target: &T,
     base: &Base,

@@ -141,7 +141,8 @@ pub trait Target: Sync {
     /// Repairs it without mounting.
     fn repair<M: Medium>(&self, medium: &M) -> Result<(), String>;
 
-    /// Describes a word of an image, by the format's own rules.
+    /// Describes the 8-byte word number `word` of an image, by the format's own rules. Reports show
+    /// this text, and merge words with the same one.
     fn describe(&self, image: &[u8], word: u32) -> String;
 
     /// Returns the reason that the loss of a word so described does no harm although another thread

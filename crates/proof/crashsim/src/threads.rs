@@ -154,6 +154,7 @@ pub const AT_WORDS_PREEMPTIONS: u64 = AT_WORDS_INTERRUPTIONS.len() as u64 * AT_W
 /// with two names, `%2` its directory, `%3` an empty directory.
 pub const OPEN: [&str; 4] = ["/a", "/d/c", "/d", "/e"];
 
+/// Makes a random program of `ops` operations on [`OPEN`] and on a name of the thread's own.
 fn program(rng: &mut Rng, thread: usize, ops: usize) -> Vec<Op> {
     let own = format!("/t{thread}");
     let text = String::from;
@@ -246,6 +247,11 @@ pub fn record<T: Target>(
     record_under(target, base, plan, semantics, policy)
 }
 
+/// Runs a plan by this policy, and checks that no space is lost.
+///
+/// # Errors
+/// The mount, the account of space, or a store that bypasses the recorder. Failed operations are
+/// results.
 fn record_under<T: Target>(
     target: &T,
     base: &Base,
@@ -453,6 +459,7 @@ struct Legal<'a> {
 }
 
 impl Legal<'_> {
+    /// Notes the event number `i`. If an operation begins or ends, the legal states change.
     fn follow(&mut self, i: usize, action: Action) {
         match action {
             Action::Begin { op } => drop(self.spans.insert(op as usize, (i, None))),
@@ -464,6 +471,7 @@ impl Legal<'_> {
         self.states = None;
     }
 
+    /// Returns the legal states at this event; finds them only once.
     fn states(&mut self) -> Result<&States, String> {
         let states = match self.states.take() {
             Some(states) => states,
@@ -472,6 +480,10 @@ impl Legal<'_> {
         Ok(self.states.insert(states))
     }
 
+    /// Searches all orders of the operations that explain their results.
+    ///
+    /// # Errors
+    /// No order does.
     fn find_states(&self) -> Result<States, String> {
         let (calls, spans, is_ordered) = (self.calls, &self.spans, self.is_ordered);
         let model = self.base.model();

@@ -221,6 +221,8 @@ impl FromStr for Trace {
 }
 
 impl Trace {
+    /// Parses a line, and keeps its bytes and its line of source. Returns `None` if it is not an
+    /// event. The caller checks the range.
     fn parse_event(&mut self, line: &str) -> Option<Event> {
         let mut w = line.split_ascii_whitespace();
         let thread = w.next()?.parse().ok()?;

@@ -56,6 +56,7 @@ impl fmt::Display for Twice {
     }
 }
 
+/// Parses the form in replay lines.
 impl FromStr for Twice {
     type Err = String;
 

@@ -24,9 +24,10 @@ const WORN: &str = "create /x; mkdir /y; create /k; write /k 0 9000; create /d; 
     create /a; write /a 0 12288; truncate /a 5000; create /d/c; link /d/c /b; chmod /b 6755; unlink /k; \
     symlink /l 4095; create /d/z; truncate /d/z 3000000; write /d/z 8192 10; setxattr /a user.x 5000; create /h; truncate /h 9000";
 
-/// Makes the script of the same tree, but the next inode makes the inode file grow, and the next
-/// name the directory `/d`: 11 slots of the inode file's leaf and 21 more; 96 bytes of the block,
-/// 16 entries of 240 and one of 160.
+/// Makes the script of [`TREE`] with a full leaf of the inode file and a full block of `/d`, in
+/// BPFS: the next inode or name makes them grow. `TREE` takes 11 of the leaf's 32 inodes, 21 files
+/// the rest. It takes 96 of the block's 4096 bytes; 16 entries of 240 bytes and one of 160 the
+/// rest.
 fn brim() -> String {
     let mut text = TREE.to_owned();
     for i in 11..32 {

@@ -22,7 +22,7 @@ const DIR: NewNode<'_> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 /// Files below a cache.
 const FILES: [&str; 3] = ["a", "b", "c"];
 
-/// A record, a birth and a name.
+/// Parses the bytes as a record, as a birth and as a shadow's name, and writes them again.
 pub fn records(bytes: &[u8]) {
     if let Ok(record) = Record::from_bytes(bytes) {
         assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
@@ -42,7 +42,7 @@ fn engine() -> Bpfs<Region> {
     Bpfs::mount(region, &options).expect("it was just formatted")
 }
 
-/// A directory with a few files, and their identities.
+/// Makes a backing store with a few files; returns their identities.
 fn below() -> (ModelBacking, Vec<Identity>) {
     let below = ModelBacking::new();
     let identities = FILES.map(|name| {
@@ -64,8 +64,8 @@ fn mark(below: &ModelBacking) -> Vec<u8> {
     serde_json::to_vec(&mark).expect("plain data")
 }
 
-/// A pool of a cache that a member prepared: a mark, then shadows with records, births and bitmaps.
-/// The pool is refused, or the cache serves and writes back.
+/// Attaches a cache to a pool that a member of its group prepared: a mark, then shadows with
+/// records, births and bitmaps. The pool is refused, or the cache serves and writes back.
 pub fn pool(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte();
@@ -112,7 +112,7 @@ pub fn pool(bytes: &[u8]) {
     let _ = cache.discard(b"a");
 }
 
-/// Attributes of files of a cache: names and values that a user chooses.
+/// Calls a cache with extended attributes whose names and values a user chooses, among writes.
 pub fn control(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (below, _) = below();
@@ -138,9 +138,9 @@ pub fn control(bytes: &[u8]) {
     }
 }
 
-/// The `ioctl` by which a program announces what it will write to a delegated file: its 32 bytes,
-/// as they are and with the delegation that stands. Between announcements the server uses the file
-/// itself.
+/// Announces writes to delegated files. A choice byte and the argument of the `ioctl` (32 bytes)
+/// come from the input. By the choice, the delegation in the argument is replaced by the file's
+/// current one. After an announcement, the server may write the file or sync it.
 pub fn announcements(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (below, _) = below();
@@ -176,7 +176,7 @@ pub fn announcements(bytes: &[u8]) {
     let _ = cache.close();
 }
 
-/// Announcements of some blocks, of none, of too many, and by an old delegation.
+/// Returns announcements of some blocks, of none, of too many, and by an old delegation.
 pub fn announcement_seeds() -> Vec<Vec<u8>> {
     let announcement = |choice: u8, by: u64, blocks: Range<u64>| {
         [&[choice][..], &Announcement { by: Delegation(by), blocks }.to_bytes()].concat()
@@ -190,6 +190,7 @@ pub fn announcement_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Returns a sound record of the first file.
 fn record() -> Record {
     let (_, identities) = below();
     Record {
@@ -201,6 +202,7 @@ fn record() -> Record {
     }
 }
 
+/// Returns a sound birth.
 fn birth() -> Birth {
     let (below, identities) = below();
     let parent = below.identity(ROOT).expect("the root has one").0;
@@ -208,12 +210,13 @@ fn birth() -> Birth {
     Birth { perm: 0o640, uid: 1, gid: 2, parent, name: b"born".to_vec(), again }
 }
 
-/// A record, a birth and a name.
+/// Returns a record, a birth and a shadow's name.
 pub fn record_seeds() -> Vec<Vec<u8>> {
     vec![record().to_bytes(), birth().to_bytes(), record::name_of(&record().identity)]
 }
 
-/// Pools with one shadow, and with three.
+/// Returns pools with one shadow, with three, with a file in conflict, and with another cache's
+/// mark.
 pub fn pool_seeds() -> Vec<Vec<u8>> {
     let (_, identities) = below();
     let shadow = |kind: u8, state: Flags| {
@@ -232,7 +235,7 @@ pub fn pool_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Each command, and the attributes of files.
+/// Returns calls with each command's attribute, and with the other control attributes.
 pub fn control_seeds() -> Vec<Vec<u8>> {
     let commands = ["status", "warm", "pin", "unpin", "flush", "invalidate"];
     let names = commands.map(|command| format!("{COMMANDS}{command}")).into_iter();

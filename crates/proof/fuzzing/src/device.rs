@@ -11,8 +11,8 @@ const BLOCKS: u64 = 64;
 /// Where the map begins.
 const MAP_OFF: u64 = 4096;
 
-/// The first byte chooses what is damaged: a formatted region's map, or all of it. The rest goes
-/// there.
+/// Opens and uses a device in a damaged region. The first byte chooses where the rest overwrites a
+/// formatted region: from its start, or from its map on.
 pub fn atomic(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
     let geometry = Geometry::of(BLOCK, BLOCKS).expect("it fits many times");
@@ -38,7 +38,7 @@ pub fn atomic(bytes: &[u8]) {
     let _ = device.barrier();
 }
 
-/// A sound region, and one whose map is zeros.
+/// Returns inputs that leave the first 8 KiB of a region, or its map, as formatted.
 pub fn seeds() -> Vec<Vec<u8>> {
     let geometry = Geometry::of(BLOCK, BLOCKS).expect("it fits many times");
     let region = Region::anonymous(geometry.region_len()).expect("there is memory");

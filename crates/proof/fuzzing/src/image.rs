@@ -25,12 +25,12 @@ const DIR: NewNode<'_> = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
 static BPFS: LazyLock<Vec<u8>> = LazyLock::new(|| populated(Layout::Bpfs));
 static SCMFS: LazyLock<Vec<u8>> = LazyLock::new(|| populated(Layout::Scmfs));
 
-/// An image of BPFS.
+/// Tests a damaged image of BPFS.
 pub fn bpfs(bytes: &[u8]) {
     image(Layout::Bpfs, &BPFS, bytes);
 }
 
-/// An image of SCMFS.
+/// Tests a damaged image of SCMFS.
 pub fn scmfs(bytes: &[u8]) {
     image(Layout::Scmfs, &SCMFS, bytes);
 }
@@ -167,7 +167,7 @@ fn exercise(fs: &dyn FileSystem, choice: &mut u8) {
     }
 }
 
-/// Images with a few words replaced by wild ones.
+/// Returns inputs that replace a few words by wild ones.
 pub fn seeds() -> Vec<Vec<u8>> {
     let replace = |at: u32, word: u64| [&at.to_le_bytes()[..], &word.to_le_bytes()].concat();
     let words = [u64::MAX, 4096, 0x41, 1 << 45, 0o104_755, 0];

@@ -9,30 +9,30 @@ impl<'b> Input<'b> {
         self.0.is_empty()
     }
 
-    /// The next byte.
+    /// Takes the next byte.
     pub fn byte(&mut self) -> u8 {
         let [byte] = self.array();
         byte
     }
 
-    /// The next four bytes as a number.
+    /// Takes the next four bytes as a little-endian number.
     pub fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// The next eight bytes as a number.
+    /// Takes the next eight bytes as a little-endian number.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    /// Up to `len` of the next bytes.
+    /// Takes up to `len` bytes: fewer if the input ends.
     pub fn bytes(&mut self, len: usize) -> &'b [u8] {
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         bytes
     }
 
-    /// A piece with its length before it, in two bytes.
+    /// Takes a piece, after its length in two bytes (little-endian).
     pub fn piece(&mut self) -> &'b [u8] {
         let len = u16::from_le_bytes(self.array());
         self.bytes(len.into())
@@ -46,7 +46,10 @@ impl<'b> Input<'b> {
     }
 }
 
-/// Writes what [`Input::piece`] reads.
+/// Encodes a piece for [`Input::piece`].
+///
+/// # Panics
+/// If it has 64 KiB or more.
 pub fn piece(bytes: &[u8]) -> Vec<u8> {
     let len = u16::try_from(bytes.len()).expect("seeds are short");
     [&len.to_le_bytes(), bytes].concat()

@@ -3,7 +3,7 @@
 
 use mounts::{Line, PoolMount, Ticket, newest_mount, unescape};
 
-/// The table of mounts, then the same as an announcement.
+/// Parses the bytes as the table of mounts, then as an announcement.
 pub fn table(bytes: &[u8]) {
     for line in bytes.split(|&byte| byte == b'\n') {
         if let Some(line) = Line::parse(line) {
@@ -22,7 +22,7 @@ pub fn table(bytes: &[u8]) {
     let _ = PoolMount::announced(&current);
 }
 
-/// Names in the root of a mount that could be control names.
+/// Parses the bytes as a control name in the root of a mount, and as a ticket.
 pub fn names(bytes: &[u8]) {
     if let Some(ticket) = Ticket::parse_root(bytes) {
         assert_eq!(
@@ -36,7 +36,7 @@ pub fn names(bytes: &[u8]) {
     }
 }
 
-/// Lines of pools, of caches, of a user's own mount and of a nested one.
+/// Returns lines of pools, of caches, of a user's own mount and of a nested one.
 pub fn table_seeds() -> Vec<Vec<u8>> {
     let pool = "36 35 0:98 / /mnt/my\\040dir rw,noatime shared:1 master:2 - fuse.keepstone /dev/shm/a\\134b rw,user_id=0\n";
     let own = "37 35 0:99 / /home/u/mnt rw,nosuid,nodev - fuse.keepstone /dev/shm/p rw,user_id=1000,allow_other\n";
@@ -48,7 +48,7 @@ pub fn table_seeds() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// Control names of this version and before.
+/// Returns control names of this version and of an earlier one.
 pub fn name_seeds() -> Vec<Vec<u8>> {
     let ticket = Ticket(0xab << 100 | 7);
     [

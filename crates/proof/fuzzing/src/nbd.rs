@@ -22,8 +22,8 @@ fn exports() -> Exports {
 
 static EXPORTS: LazyLock<Exports> = LazyLock::new(exports);
 
-/// A session without its socket. The first byte chooses the server's policy; the rest is what the
-/// client sends.
+/// Runs a session without its socket. The first byte chooses the server's policy on TLS; the rest
+/// is what the client sends.
 pub fn session(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
     let policy = [TlsPolicy::Off, TlsPolicy::Offered, TlsPolicy::Required][usize::from(choice % 3)];
@@ -51,6 +51,7 @@ pub fn session(bytes: &[u8]) {
     }
 }
 
+/// Parses requests and checks them against the limits of an export. No device serves them.
 fn requests(mut bytes: &[u8], mode: Mode, block_status: bool, read_only: bool) {
     let limits =
         Limits { mode, size: 1 << 20, block: 512, len_max: 1 << 16, read_only, block_status };
@@ -70,7 +71,7 @@ static TLS: LazyLock<Arc<Server>> = LazyLock::new(|| {
     Server::new(exports(), options).expect("a server")
 });
 
-/// A connection that asks for TLS: the bytes are what the client sends after that.
+/// Connects a client that requests TLS, and then sends the bytes.
 pub fn tls(bytes: &[u8]) {
     let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
     TLS.welcome(Some(server.into())).expect("a thread for the client");
@@ -88,7 +89,8 @@ fn option(code: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &code.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
 }
 
-/// Options that name an export: its name and a list of requests for information.
+/// Returns the data of an option that names an export: its name and a list of requests for
+/// information.
 fn go(name: &str, requests: &[u16]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name.as_bytes());
@@ -103,7 +105,7 @@ fn context(name: &str, queries: &[&str]) -> Vec<u8> {
     [text(name), count.to_vec(), queries.iter().flat_map(|query| text(query)).collect()].concat()
 }
 
-/// One session for each policy and form of replies.
+/// Returns one session for each policy and form of replies.
 pub fn session_seeds() -> Vec<Vec<u8>> {
     let request = |kind: u16, off: u64, len: u32| {
         let head = [0x25, 0x60, 0x95, 0x13, 0, 0];
@@ -139,7 +141,7 @@ pub fn session_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The first bytes of a client under TLS.
+/// Returns the first bytes of a client under TLS, for versions 1.3 and 1.2.
 pub fn tls_seeds() -> Vec<Vec<u8>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];

@@ -70,8 +70,8 @@ static STORE: LazyLock<AmazonS3> = LazyLock::new(|| {
         .expect("the options are sound")
 });
 
-/// One reply to a read, a read of a range, a look at an object, a listing, and two conditional
-/// writes.
+/// Sends the bytes as the reply to each of: a read, a read of a range, a `HEAD`, a listing, and two
+/// conditional writes.
 pub fn http(bytes: &[u8]) {
     *SERVER.reply.lock().unwrap_or_else(PoisonError::into_inner) = bytes.to_vec();
     let path = Path::from("tree/manifest");
@@ -91,7 +91,7 @@ pub fn http(bytes: &[u8]) {
     });
 }
 
-/// An object, a range, a listing, errors, a redirect, and chunks.
+/// Returns replies: an object, a range, a listing, errors, a redirect, and chunks.
 pub fn seeds() -> Vec<Vec<u8>> {
     let reply = |status: &str, headers: &str, body: &str| {
         let modified = "Last-Modified: Fri, 27 Nov 2026 20:00:00 GMT";

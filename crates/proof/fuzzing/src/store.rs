@@ -1,4 +1,5 @@
-//! Objects and listings from an object store: objects of a tree with sound headers and checksums.
+//! Objects and listings from an object store. An object consists of a header with a checksum, and a
+//! payload; the targets seal payloads with sound headers, which mutations would seldom hit.
 
 use crate::input::{Input, piece};
 use object_store::memory::InMemory;
@@ -27,7 +28,7 @@ pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .expect("a thread")
 });
 
-/// One object of each kind, as it is and with a sound header.
+/// Decodes the bytes as one object of each kind, as they are and as the payload of a sound header.
 pub fn objects(bytes: &[u8]) {
     let sealed = |kind| seal(kind, bytes);
     for object in [bytes, &sealed(Kind::Manifest)] {
@@ -57,8 +58,9 @@ pub fn objects(bytes: &[u8]) {
 /// The payload of the snapshot of an empty tree.
 static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(|| payload("snapshot/"));
 
-/// A store whose listing and objects the input chooses: names with contents, then a snapshot and
-/// logs that a sound manifest names. The tree is refused, or it is read, written and collected.
+/// Opens a tree in a store whose objects the input chooses. First come the payloads of a snapshot
+/// and a log, which a sound manifest names, then names with contents. The tree is refused, or it is
+/// read, written and collected.
 pub fn tree(bytes: &[u8]) {
     let mut input = Input(bytes);
     let choice = input.byte();
@@ -120,7 +122,7 @@ fn options() -> StoreOptions {
     }
 }
 
-/// The objects of a small tree, by name.
+/// Returns the objects of a small tree, by name.
 fn filled() -> Vec<(String, Vec<u8>)> {
     let store = Arc::new(InMemory::new());
     let fs =
@@ -155,13 +157,14 @@ fn filled() -> Vec<(String, Vec<u8>)> {
 
 static FILLED: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(filled);
 
-/// The payload of the first object below a folder.
+/// Returns the payload of the first object below a folder.
 fn payload(folder: &str) -> Vec<u8> {
     let found = FILLED.iter().find(|(name, _)| name.starts_with(folder));
     found.map_or(Vec::new(), |(_, bytes)| bytes[format::HEADER..].to_vec())
 }
 
-/// Each object of a tree, its payload, and a lease.
+/// Returns each object of a tree except file contents, whole and as its payload alone; then a lease
+/// and an object's name.
 pub fn object_seeds() -> Vec<Vec<u8>> {
     let lease = Lease {
         holder: [1; 16],
@@ -180,7 +183,8 @@ pub fn object_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Trees with the logs of a sound one, and listings with foreign names.
+/// Returns trees with a sound snapshot and log: alone, with foreign names, and with all objects of
+/// a sound tree.
 pub fn tree_seeds() -> Vec<Vec<u8>> {
     let (snapshot, log) = (payload("snapshot/"), payload("log/"));
     let other = |name: &str| [piece(name.as_bytes()), piece(b"content")].concat();

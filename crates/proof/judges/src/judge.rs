@@ -299,7 +299,8 @@ fn with_readers<T: Target + Copy + 'static>(target: T) -> Result<Vec<Hunt>, Stri
 /// The name of the family that formats.
 const FORMATTING: &str = "formatting";
 
-/// Formats over a pool and over an empty medium, and explores the crashes.
+/// Returns the hunt that formats over a pool and over an empty medium, and explores the crashes.
+/// `way` is the prefix of its name.
 fn formatting_of<T: Target + 'static>(target: T, bases: &Pools, way: &str) -> Hunt {
     let bases = bases.clone();
     let run = move || {
@@ -359,6 +360,7 @@ fn block_devices() -> Vec<Hunt> {
     hunts
 }
 
+/// Crashes the formatting of atomic devices of two sizes, also after a killed formatting.
 fn format_devices() -> Result<Report, String> {
     let mut all = Report::default();
     for blocks in [blocks::BLOCKS, blocks::BLOCKS / 2] {

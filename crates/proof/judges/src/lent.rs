@@ -104,6 +104,7 @@ impl<'m, F: Files, M: Medium> Lending<'m, F, M> {
         if is_intact { changed } else { Err(Errno::IO) }
     }
 
+    /// Ends all readers, whose blocks then become free.
     fn end_readers(&self) {
         lock(&self.readers).drain(..).for_each(|_| self.pool.put_read_buf());
     }
@@ -212,6 +213,7 @@ impl<F: Files, M: Medium> Openings for Lending<'_, F, M> {}
 
 impl<F: Files, M: Medium> Delegations for Lending<'_, F, M> {}
 
+/// Mounts an engine with readers.
 fn mount<'m, M: Medium, F>(medium: &'m M) -> Result<Mounted<'m>, String>
 where
     F: Files<Storage: namespace::Storage<Medium = Sited<&'m M>>> + 'm,
@@ -221,6 +223,7 @@ where
     Ok(Mounted { fs: Box::new(Lending::new(pool, medium)), blocks_used })
 }
 
+/// Attaches as one of several processes, with readers.
 fn share<'m, M: Medium, F>(
     medium: &'m M,
     at: &Meeting,

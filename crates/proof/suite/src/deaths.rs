@@ -25,6 +25,7 @@ const DIED: i32 = 77;
 struct Mortal(AtomicU64);
 
 impl Mortal {
+    /// Counts an access; ends the process at the last one.
     fn tick(&self) {
         let left = self.0.load(Relaxed);
         if left == 1 {

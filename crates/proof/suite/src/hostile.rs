@@ -255,7 +255,7 @@ pub fn impossible_inodes<E: Engine>() {
     }
 }
 
-/// Tests that a truncated pool is refused.
+/// Tests that `info` and `mount` refuse a truncated pool.
 pub fn truncated_images<E: Engine>() {
     let image = populated::<E>();
     for len in [0, 1, 64, 4095, 4096, 64 * 4096 - 1, image.len() - 1, image.len() / 2] {

@@ -170,8 +170,9 @@ fn fill_shm(left: u64) {
     }
 }
 
-/// Runs the part of [`a_full_shm_refuses_and_kills_nobody`] that needs a process of its own; does
-/// nothing if the environment variable is unset.
+/// Runs the part of [`a_full_shm_refuses_and_kills_nobody`] that needs a process and a mount
+/// namespace of its own: it mounts a `tmpfs` of 32 MiB at `/dev/shm`. Does nothing unless
+/// `KEEPSTONE_POOL` names the pool.
 pub fn in_a_small_shm<E: Engine>() {
     let Some(pool) = std::env::var_os("KEEPSTONE_POOL").map(PathBuf::from) else { return };
     let small = ["-t", "tmpfs", "-o", "size=32M", "none", "/dev/shm"];

@@ -1,16 +1,16 @@
-//! A region that reports its accesses.
+//! A region that reports accesses to an observer. Offsets and lengths are in bytes of the region.
 
 use pmem::{Counters, Domain, Fenced, Line, Medium, Region};
 
 /// An observer, called before each access.
 pub trait Watch: Send + Sync {
-    /// A read or a store; not a load of a word or a comparison.
+    /// Notes a read of bytes, or any store; not the load of a word or a comparison.
     fn bytes(&self) {}
-    /// A load.
+    /// Notes a range that is read: bytes, a word or a comparison; not the source of a copy.
     fn load(&self, _off: u64, _len: u64) {}
-    /// A flush.
+    /// Notes a flush.
     fn flush(&self, off: u64, len: u64);
-    /// A fence.
+    /// Notes a fence.
     fn fence(&self);
 }
 

@@ -22,7 +22,7 @@ const IDENTITY: u32 = linux::STATMOUNT_MNT_ROOT
     | linux::STATMOUNT_FS_SUBTYPE
     | linux::STATMOUNT_SB_SOURCE
     | linux::STATMOUNT_MNT_OPTS;
-/// Most mounts below a pool's mount that are examined; if there are more, the table is read.
+/// With this number of mounts below a pool's mount or more, the table is read instead.
 const NESTED: usize = 16;
 
 /// Returns the number of the newest mount of this process's namespace: while it is the same, no
@@ -39,7 +39,7 @@ pub fn newest_mount() -> Option<u64> {
 pub(crate) struct Identified {
     /// The pool, as the mount names it.
     pub source: Vec<u8>,
-    /// The user who has made the mount.
+    /// The user who has mounted it, if it is a FUSE mount.
     pub user: Option<u32>,
     /// The state, which may change.
     pub state: MountState,
@@ -82,6 +82,8 @@ fn mount_at(dir: &[u8], device: (u32, u32)) -> Option<u64> {
     is_it.then_some(root.stx_mnt_id)
 }
 
+/// Returns the state of a mount: the flags in the kernel's `answer`, and the mounts below it.
+/// `None` also if there are [`NESTED`] or more of these.
 fn state(mount: u64, answer: &MountAnswer) -> Option<MountState> {
     let mut nested = [0; NESTED];
     let count = list(mount, &mut nested, 0)?;
@@ -129,6 +131,8 @@ unsafe fn ask(
 struct MountAnswer(Box<[u64; ANSWER.div_ceil(8)]>);
 
 impl MountAnswer {
+    /// Asks the kernel for the fields `what` (`STATMOUNT_*`) of a mount. `None` if it lacks one of
+    /// them.
     fn about(mount: u64, what: u32) -> Option<Self> {
         let mut answer = Self(Box::new([0; ANSWER.div_ceil(8)]));
         let to = answer.0.as_mut_ptr().expose_provenance();

@@ -15,7 +15,8 @@ pub trait MountEvents: Send + Sync {
     /// [`MountState`](crate::MountState) has changed, or it is gone. Costs one load.
     fn mount_changes(&self) -> u64;
 
-    /// Announces such a change.
+    /// Counts a change of the mount, so that other processes see another number of
+    /// [`mount_changes`](Self::mount_changes) and read the kernel's table again.
     fn announce_mount_change(&self);
 
     /// Returns whether the kernel may be executing the file. Then the kernel decides whether it may
@@ -39,8 +40,8 @@ pub trait MountEvents: Send + Sync {
     /// ([`vfs::Mappings::map_range`]): then the kernel must not have pages of it that can change.
     fn is_mapped_directly(&self, ino: Ino) -> bool;
 
-    /// Returns whether a process may store through such a mapping, so that pages of the kernel
-    /// would differ from the file.
+    /// Returns whether a process may store through a direct mapping of the file
+    /// ([`vfs::Mappings::map_range`]), so that the kernel's pages would differ from it.
     fn is_stored_to_directly(&self, ino: Ino) -> bool;
 
     /// Counts that a process may map the file from now on. The server counts each open file that a
@@ -53,23 +54,26 @@ pub trait MountEvents: Send + Sync {
     /// blocks directly ([`vfs::Mappings::map_range`]).
     fn begin_mapping(&self, ino: Ino) -> Result<()>;
 
-    /// Takes back one such count of this process, if it has one.
+    /// Takes back one count of [`begin_mapping`](Self::begin_mapping), if this process has any for
+    /// the file.
     fn end_mapping(&self, ino: Ino);
 
-    /// Takes back all counts of this process.
+    /// Takes back all counts of this process, for all files.
     fn end_mappings(&self);
 
-    /// Announces that the thread `by` of this process lets the kernel open an inode by a name of
-    /// the [`Ticket`], one at a time.
+    /// Announces that thread `by` of this process will open an inode through the mount, by a name
+    /// made of the returned [`Ticket`]. The caller then opens that name and calls
+    /// [`end_opening`](Self::end_opening). A process must have at most one opening at a time.
     ///
-    /// If the name is for a new file, the kernel believes the size in the answer, even if it has
-    /// learned a later size meanwhile. For a moment, mapped pages beyond the older size are gone.
-    /// So the opening process then checks whether the kernel has the right size, and ends the
-    /// opening only after that. A process that maps the file, or changes its size through the
-    /// mount, waits for openings under way.
+    /// With [`Opening::as_new`], the kernel takes the size from the server's answer, even if it has
+    /// learned a later size meanwhile. Then mapped pages beyond the older size are gone for a
+    /// moment. So the caller must check that the kernel has the right size before it ends the
+    /// opening. A process that maps the file, or changes its size through the mount, waits for such
+    /// openings ([`wait_for_openings`](Self::wait_for_openings)).
     ///
     /// # Errors
-    /// As [`begin_mapping`](Self::begin_mapping).
+    /// Nothing is announced: `EOPNOTSUPP` if processes do not share the pool, `EIO` without random
+    /// numbers, or this process cannot join the pool's users.
     fn begin_opening(&self, opening: Opening, by: Requester) -> Result<Ticket>;
 
     /// Takes the announcement of the opening with this ticket; the server calls this before it
@@ -77,13 +81,15 @@ pub trait MountEvents: Send + Sync {
     /// the last second, or if it was answered before.
     fn answer_opening(&self, ticket: Ticket, by: Requester) -> Option<Opening>;
 
-    /// Ends an opening of this process. Returns whether it was answered.
+    /// Ends an opening of this process. Returns whether the server had taken its announcement
+    /// ([`answer_opening`](Self::answer_opening)).
     fn end_opening(&self, ticket: Ticket) -> bool;
 
-    /// Waits until current openings of the inode have ended. Waits for all, or only for those that
-    /// the server has answered: the server itself must not wait for the others, which may be
-    /// waiting for it. Does not wait for long, because an opening process may have been killed.
-    /// Returns whether there were any.
+    /// Waits until current openings of the inode have ended, but not for long: an opening process
+    /// may have been killed. Returns whether there were any.
+    ///
+    /// `only_answered`: waits only for those whose announcement the server has taken. The server
+    /// must set it, as the other openings may be waiting for the server.
     fn wait_for_openings(&self, ino: Ino, only_answered: bool) -> bool;
 
     /// Waits until inodes that the server holds have lost their last names by direct access. Calls
@@ -94,19 +100,21 @@ pub trait MountEvents: Send + Sync {
     /// It is not possible to wait; trying again at once is of no use.
     fn wait_for_unnamed(&self, patience: Duration, tell: &mut dyn FnMut(Ino)) -> Result<()>;
 
-    /// Ends such a wait, or else the next one.
+    /// Ends the server's current or next [`wait_for_unnamed`](Self::wait_for_unnamed). Only for the
+    /// server.
     fn wake(&self);
 
     /// Returns whether another process uses the pool, or has used it until a moment ago. Only for
     /// the server.
     fn has_company(&self) -> bool;
 
-    /// Records whether the kernel may cache the server's answers, and returns whether it may: not
-    /// if other processes use the pool. A newcomer [wakes](Self::wake) the server and waits until
-    /// the server has withdrawn the permission. Only for the server.
+    /// Asks, with `keeps`, whether the kernel may cache the server's answers, and records the
+    /// result. Returns whether it may: only while no other process uses the pool. Without `keeps`,
+    /// withdraws the permission, after the kernel has dropped everything. A process that begins to
+    /// use the pool wakes the server and waits for that. Only for the server.
     ///
     /// # Errors
-    /// The permission cannot be recorded, so the kernel may not cache.
+    /// The permission cannot be recorded, so the kernel must not cache anything.
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool>;
 
     /// Announces that this server serves the mount whose files have this `st_dev`.

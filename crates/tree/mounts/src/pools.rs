@@ -12,7 +12,7 @@ pub struct PoolMount {
     pub pool: Vec<u8>,
     /// Major and minor number of the device of the files in it.
     pub device: (u32, u32),
-    /// The user who has made the mount. Any user can make a mount that names any pool.
+    /// The user who has mounted it. Any user can mount a FUSE file system that names any pool.
     pub user: Option<u32>,
     /// The state that may change while it is mounted.
     pub state: MountState,
@@ -53,15 +53,17 @@ impl PoolMount {
         lines.fold(newest.to_string().into_bytes(), |text, line| [&text, &b"\t"[..], line].concat())
     }
 
-    /// Returns whether one of these users has made it.
+    /// Returns whether one of these users has mounted it.
     pub fn is_by(&self, users: &[u32]) -> bool {
         self.user.is_some_and(|user| users.contains(&user))
     }
 
-    /// Reads the line of [`announce`](Self::announce), and updates its state. `None` if a mount was
-    /// added since, or if one is not found in its place (for example behind a `chroot`): then the
-    /// table must be read. The text may come from any user. So the kernel is asked for each mount
-    /// whether it names this pool, and which user has made it.
+    /// Parses the line of [`announce`](Self::announce) and asks the kernel for the current state of
+    /// each mount. Any user may have written the line, so the pool and user of each mount must be
+    /// those that the kernel reports.
+    ///
+    /// Returns `None` if the caller must read the table instead: a mount was added since, or one is
+    /// not found at its path (for example after a `chroot`).
     pub fn announced(text: &[u8]) -> Option<Vec<Self>> {
         // The table contains no tabs: they are escaped.
         let mut lines = text.split(|&byte| byte == b'\t');
@@ -109,6 +111,7 @@ fn covers(dir: &[u8], path: &[u8]) -> bool {
 /// `ST_NOSYMFOLLOW` of Linux 5.10, which libc does not define.
 pub const ST_NOSYMFOLLOW: u64 = 0x2000;
 
+/// Converts mount options to the flags of `statvfs`. Ignores other options.
 fn flags(options: &[u8]) -> u64 {
     let options = options.split(|&byte| byte == b',');
     options.fold(0, |flags, option| {

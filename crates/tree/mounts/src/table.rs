@@ -43,25 +43,26 @@ impl<'t> Line<'t> {
         self.fs_type == FS_TYPE.as_bytes()
     }
 
-    /// Returns whether it is a mount of a cache, made by one of these users.
+    /// Returns whether it is a mount of a cache, mounted by one of these users.
     pub fn is_cache_by(&self, users: &[u32]) -> bool {
         self.fs_type == CACHE_TYPE.as_bytes() && self.is_by(users)
     }
 
-    /// Returns whether one of these users has made the mount. Any user can mount a file system of
-    /// any type and source by FUSE.
+    /// Returns whether one of these users has mounted the file system. By FUSE, any user can mount
+    /// a file system of any type and source.
     pub fn is_by(&self, users: &[u32]) -> bool {
         self.user().is_some_and(|user| users.contains(&user))
     }
 
-    /// Returns the user who has made the mount, by FUSE. The number belongs to the user namespace
-    /// in which that was done.
+    /// Returns the user who has mounted the file system; `None` if it is not a FUSE mount. The
+    /// number belongs to the user namespace of that process.
     pub fn user(&self) -> Option<u32> {
         user(self.super_options)
     }
 }
 
-/// Returns the user who has made a file system, by its options.
+/// Returns the user who has mounted a FUSE file system: the value of its option `user_id`. `None`
+/// if there is no such option.
 pub(crate) fn user(super_options: &[u8]) -> Option<u32> {
     let by = |option: &[u8]| {
         let user = option.strip_prefix(b"user_id=")?;

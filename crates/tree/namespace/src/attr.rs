@@ -57,6 +57,7 @@ impl<S: Storage> Core<S> {
         })
     }
 
+    /// Fails if `set` has a size that the inode cannot have: `EFBIG`, `EISDIR` or `EINVAL`.
     fn check_size(&self, v: &VInode, set: &SetAttr) -> Result<()> {
         match (set.size, v.kind()) {
             (None, _) => Ok(()),

@@ -335,6 +335,7 @@ impl<S: Storage> Core<S> {
         self.update_free_run_after_free(v, slot.pos.block(), slot.rest)
     }
 
+    /// Finds a block of the directory whose known free run has at least `bytes` bytes.
     fn room_for(&self, v: &VInode, bytes: u64) -> Result<Option<Handle>> {
         let state = self.tables().dir_state(v)?;
         let heads = state.heads[class_for(bytes)..].iter();
@@ -384,6 +385,8 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
+    /// Puts a block at the head of the list of its size class; 0 is no class. The block is in no
+    /// list.
     fn chain(&self, state: &DirState, block: Handle, class: u32) {
         let db = self.tables().dir_block(block);
         db.class.store(class, Relaxed);
@@ -400,6 +403,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Takes a block out of the list of its size class, if it is in one.
     fn unchain(&self, state: &DirState, block: Handle) {
         let db = self.tables().dir_block(block);
         let class = db.class.load(Relaxed);

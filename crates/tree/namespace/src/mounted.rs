@@ -222,8 +222,8 @@ fn set_bits(words: &mut [u8], bits: &Range<u64>) {
     }
 }
 
-/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
-/// another pool.
+/// Returns the name and access rights of the shared state of the pool in `region`
+/// ([`pool::place`]).
 ///
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.
@@ -341,7 +341,7 @@ impl<F: Files> Pool<F> {
         self.files.tables().arena.recoveries()
     }
 
-    /// Recovers as after such a death, though no process has died, for tests of what follows.
+    /// For tests: derives the state again, as after a process has died inside an operation.
     pub fn rehearse_recovery(&self) -> vfs::Result<()> {
         self.files.rehearse_recovery()
     }

@@ -333,6 +333,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Removes a name if `check` allows that for its inode, durably. Calls `check` under the locks
+    /// of both inodes.
     fn remove(
         &self,
         dir: Ino,

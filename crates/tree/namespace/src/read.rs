@@ -86,6 +86,8 @@ impl<S: Storage> Core<S> {
         });
     }
 
+    /// Uncounts a reader. If it was the last, frees the deferred blocks. Called inside an
+    /// operation.
     fn unpin(&self) {
         if self.tables().pins().remove(&self.tables().arena) {
             self.clear_deferred();

@@ -48,6 +48,8 @@ impl<S: Storage> Core<S> {
         done
     }
 
+    /// Renames; if there is a `whiteout`, leaves it under the old name. Finds the names without
+    /// locks, then locks all inodes and checks the names again.
     fn rename_leaving(
         &self,
         from: (Ino, &[u8]),
@@ -106,6 +108,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Checks and commits a rename. The caller has locked all inodes that it names, and the
+    /// topology if the directories differ.
     fn rename_locked(
         &self,
         ((from_dir, from_name), source): ((Ino, &[u8]), Found),
@@ -287,7 +291,7 @@ impl<S: Storage> Core<S> {
         Some((place, line))
     }
 
-    /// Makes an entry name another inode.
+    /// Adds to `words` the words to commit so that the entry at `pos` names the inode `ino`.
     fn name_inode(&self, words: &mut Words, pos: EntryPos, ino: Ino, v: &VInode) {
         let at = self.tables().entry_at(pos);
         words.push((at, self.life(ino, v).pack()));
@@ -308,7 +312,8 @@ impl<S: Storage> Core<S> {
         }
     }
 
-    /// Updates the other names in the index.
+    /// Updates the names in the index, except the one that [`index_new_name`](Self::index_new_name)
+    /// adds.
     fn index_rename(&self, r: &Renamed<'_>) {
         let (from_dir, _, from_name, source) = r.from;
         let (to_dir, _, to_name, target) = r.to;
@@ -419,7 +424,8 @@ impl Renamed<'_> {
         self.slot.is_some_and(|slot| slot.pos == self.source().pos)
     }
 
-    /// Records the times of the change, as by [`Storage::touch`].
+    /// Updates `mtime` and `ctime` of the directories and `ctime` of the inodes
+    /// ([`Storage::touch`]). The times are durable after the next fence.
     fn touch(&self, storage: &impl Storage) {
         let ((from_dir, fd, ..), (to_dir, td, ..), (s, t)) = (self.from, self.to, self.nodes);
         storage.touch_modified(fd);

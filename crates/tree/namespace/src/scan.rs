@@ -41,12 +41,15 @@ struct Queue {
 }
 
 impl Queue {
+    /// Adds a directory to scan.
     fn push(&self, ino: Ino) {
         self.state.lock().expect("no worker panics").0.push(ino);
         self.more.notify_one();
     }
 
-    /// Takes the next directory; `None` when none is left and no worker is scanning one.
+    /// Takes the next directory. If the queue is empty, waits for workers that may find more;
+    /// returns `None` when all are idle. `finished`: the caller has scanned the directory that it
+    /// took before.
     fn take(&self, finished: bool) -> Option<Ino> {
         let mut s = self.state.lock().expect("no worker panics");
         s.1 -= usize::from(finished);
@@ -254,6 +257,7 @@ impl<S: Storage> Core<S> {
         v.blocks.fetch_add(blocks as i64, Relaxed);
     }
 
+    /// Scans the entries of a directory that the caller has taken from the queue.
     fn scan_dir(&self, scan: &Scan, queue: &Queue, dir: Ino) {
         let Ok(v) = self.tables().vinode(dir) else { return };
         let object = || directory(dir);
@@ -326,6 +330,8 @@ impl<S: Storage> Core<S> {
         scan.problem(|| directory(dir), what, Some(fix));
     }
 
+    /// Checks an entry and adds it to the derived state, with its inode if that has no other name
+    /// so far. Reports what is wrong with it.
     #[allow(clippy::too_many_arguments)]
     fn scan_entry(
         &self,

@@ -159,7 +159,8 @@ pub trait Storage: Sized + Send + Sync {
     /// Returns the place of byte `at` of that list.
     fn attribute_place(&self, v: &VInode, at: u64) -> Result<PmOff>;
 
-    /// Updates the derived state of an inode from its new attributes.
+    /// Updates the engine's derived state of an inode from its attributes: after they were
+    /// committed, under the inode's lock, and in the scan.
     fn note_attributes(&self, _v: &VInode, _attributes: &Attributes) {}
 
     /// Returns all attributes of an inode whose lock the caller holds.

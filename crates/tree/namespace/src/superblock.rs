@@ -98,6 +98,7 @@ impl Format {
         self.usage_since.is_some_and(|since| since <= version)
     }
 
+    /// Computes the checksum of a superblock without the fields that change later.
     fn checksum(&self, sb: &Superblock) -> u64 {
         let mut s = *sb;
         s.checksum.set(0);

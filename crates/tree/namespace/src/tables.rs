@@ -270,6 +270,7 @@ impl Plan {
         }
     }
 
+    /// Makes the tables; `common` makes the part that is common to all engines.
     fn with(self, common: impl FnOnce(crate::derived::Plan<VInode>) -> State<VInode>) -> Tables {
         Tables {
             common: common(self.common),

@@ -199,7 +199,8 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// Removes an attribute in place (xattr-L1), durably.
+    /// Removes an attribute in place (xattr-L1), durably. The caller holds the inode's lock
+    /// exclusively.
     fn remove_in_place(&self, v: &VInode, name: &[u8]) -> Result<()> {
         let mut list = self.attribute_list(v)?;
         let at = Attributes::position(&list, name).ok_or(Errno::UCLEAN)?;
@@ -213,8 +214,8 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
-    /// Removes `security.capability` from an inode, durably and without taking space; returns
-    /// whether the inode had it.
+    /// Removes `security.capability` from an inode, durably and without taking space. Returns
+    /// whether the inode had it. The caller holds the inode's lock exclusively.
     pub(crate) fn drop_capability(&self, v: &VInode) -> Result<bool> {
         match self.without_capability(v)? {
             None => return Ok(false),
@@ -235,6 +236,7 @@ impl<S: Storage> Core<S> {
         }
     }
 
+    /// Removes the capability of an inode that may have it, then clears the flag.
     #[cold]
     fn look_for_capability(&self, v: &VInode) -> Result<()> {
         self.drop_capability(v)?;

@@ -29,9 +29,9 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// It takes no lock, so the answer is exact only while nothing changes.
     fn free_space(&self) -> FreeSpace;
 
-    /// Sets which accesses change access times, for all users of the pool: accesses to files, and
-    /// to directories. Either each access does (`strictly`), or only one that `relatime` would
-    /// record. Initially all accesses do, as `relatime` would.
+    /// Sets whether accesses to `files` and to `dirs` update access times, for all processes that
+    /// use the pool. With `strictly`, each access does; otherwise only one that `relatime` would
+    /// record. The initial state is `(true, true, false)`.
     fn record_access(&self, files: bool, dirs: bool, strictly: bool);
 
     /// Lends the content of a file from `offset` on without a copy (Chell §6): up to `count` bytes,
@@ -42,8 +42,8 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// As [`FileSystem::read`].
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>>;
 
-    /// Does a bounded step of deferred work; returns whether more is to be done. A process that
-    /// stays calls this now and then.
+    /// Does a bounded step of deferred work; returns whether more is to be done. Long-lived
+    /// processes call this periodically.
     ///
     /// # Errors
     /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
@@ -58,18 +58,18 @@ pub trait Engine: FileSystem + MountEvents + Processes {
 
 /// The relations of an engine to other processes that have the pool open.
 pub trait Processes {
-    /// Clears away what dead processes have left; a process that stays calls this now and then.
-    /// Returns the number of dead processes.
+    /// Takes back the references and other state of dead processes. Long-lived processes call this
+    /// periodically. Returns the number of dead processes.
     ///
     /// # Errors
     /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn reap_processes(&self) -> Result<usize>;
 
-    /// Updates the access rights of the shared state: exactly the users who may now open the pool
-    /// may use it.
+    /// Gives the shared state the current owner, group and mode of the pool file, so that the same
+    /// users may open both. The server of a mount calls this periodically.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system calls.
     fn follow_owner(&self) -> io::Result<()>;
 
     /// Keeps the other threads of this process out of the pool until dropped: before `execve`,

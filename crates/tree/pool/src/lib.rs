@@ -1,5 +1,5 @@
 //! The engine-independent parts of a pool: how pools are formatted, mounted and checked, reports
-//! about them, errors, and the meeting place of the processes that share one.
+//! about them, errors, and the place of the state that processes share.
 //!
 //! An engine implements [`Engine`], and takes and returns the types here. To open a pool of any
 //! engine, use the crate `engines`, the only one that names them all.

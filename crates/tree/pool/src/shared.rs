@@ -1,4 +1,4 @@
-//! The meeting place of processes that share a pool: a file with the derived state.
+//! The shared state of processes that use one pool: a file (an arena) with the derived state.
 
 use crate::{Error, Place};
 use pmem::Region;
@@ -8,8 +8,9 @@ use std::path::Path;
 /// The directory with the directories of shared states.
 const ARENAS: &str = "/dev/shm";
 
-/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
-/// another pool. `format` is the version of the derived state; no two engines have the same.
+/// Returns the name and access rights of the shared state of the pool in `region`. The name
+/// contains device and inode of the pool's file, so a copy of it is another pool. `format` is the
+/// version of the derived state; no two engines have the same.
 ///
 /// # Errors
 /// [`Error::Shared`] if the region lies in no file.

@@ -39,6 +39,7 @@ pub enum Tag {
 }
 
 impl Tag {
+    /// Decodes tag and number of an entry. `EINVAL` if the tag is unknown or lacks its number.
     fn from_raw(tag: u16, id: u32) -> Result<Self> {
         let named = |tag: fn(u32) -> Self| {
             if id == UNDEFINED_ID { Err(Errno::INVAL) } else { Ok(tag(id)) }
@@ -54,6 +55,7 @@ impl Tag {
         }
     }
 
+    /// Encodes tag and number.
     fn to_raw(self) -> (u16, u32) {
         match self {
             Self::UserObj => (0x01, UNDEFINED_ID),

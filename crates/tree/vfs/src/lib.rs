@@ -83,8 +83,8 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// Returns the inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 
-    /// Returns the time at which the work of a call survives a crash (vfs-C6). It stays the same
-    /// while the file system lives.
+    /// Returns the call after which a change is durable (vfs-C6): the call itself, or `fsync`. It
+    /// stays the same while the file system is mounted.
     fn durability(&self) -> Durability;
 
     /// Returns the data of this file system that the kernel may cache.
@@ -243,12 +243,12 @@ pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
     /// engine does not know that it is durable.
     fn fsync(&self, ino: Ino) -> Result<()>;
 
-    /// Makes everything completed durable (`syncfs`). `EIO` as above.
+    /// Makes everything completed durable (`syncfs`). `EIO` as [`fsync`](Self::fsync).
     fn sync(&self) -> Result<()>;
 
     /// Makes everything durable. It is the last call that changes anything, and no other call runs
     /// at the same time. The engine may record in the storage that the file system was closed, for
-    /// its next user. `EIO` as above.
+    /// its next user. `EIO` as [`fsync`](Self::fsync).
     fn close(&self) -> Result<()> {
         self.sync()
     }

@@ -70,6 +70,8 @@ fn parent<'p, F: FileSystem + ?Sized>(
     Ok((at, b"."))
 }
 
+/// Looks up a name and follows symbolic links, which it adds to `links`. Adds a reference. `ELOOP`
+/// for more than [`LINKS_MAX`].
 fn follow_more<F: FileSystem + ?Sized>(
     fs: &F,
     dir: Ino,

@@ -122,6 +122,7 @@ pub fn tree_without_content(fs: &dyn FileSystem) -> Result<Tree, WalkError> {
     read(fs, fs.root(), false)
 }
 
+/// Reads the tree below `root`, checks its links, and gives back all references.
 fn read(fs: &dyn FileSystem, root: Ino, reads_content: bool) -> Result<Tree, WalkError> {
     let mut walk = TreeWalk { fs, reads_content, tree: Tree::default(), paths: BTreeMap::new() };
     let result = walk.run(root);
@@ -227,6 +228,8 @@ struct TreeWalk<'a> {
 }
 
 impl TreeWalk<'_> {
+    /// Reads all nodes below `root`. Each inode that it finds then holds one reference, even after
+    /// an error.
     fn run(&mut self, root: Ino) -> Result<(), WalkError> {
         let parent = if root == self.fs.root() { Some(root) } else { None };
         self.paths.insert(root, vec![Path::new()]);
@@ -342,6 +345,7 @@ fn list(
     }
 }
 
+/// Reads attributes, extended attributes and content of an inode; `path` is for errors.
 fn read_node(
     fs: &dyn FileSystem,
     ino: Ino,
@@ -402,6 +406,7 @@ pub fn content(
     read_content(fs, &attr, &[], each)
 }
 
+/// Implements [`content`], with checks of `seek` and `read`.
 fn read_content(
     fs: &dyn FileSystem,
     attr: &Attr,

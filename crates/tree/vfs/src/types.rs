@@ -344,8 +344,8 @@ pub enum KernelCache {
     Checked(std::time::Duration),
 }
 
-/// The time at which the work of a call survives a crash. Before it, a crash may undo the work,
-/// whole or in part.
+/// The point from which a change survives a crash. Before it, a crash may undo the change, whole or
+/// in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// When the call has returned: there is nothing to sync.

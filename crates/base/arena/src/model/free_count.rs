@@ -27,7 +27,8 @@ impl Counted {
     }
 }
 
-/// Two threads take, and one gives back meanwhile. Here the common counter is not ample.
+/// Two threads take blocks, and one gives some back meanwhile. The common counter is not *ample*
+/// (free_count-K2), so all blocks stay in it.
 #[test]
 fn never_more_is_taken_than_there_is() {
     explore(|| {

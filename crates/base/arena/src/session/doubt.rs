@@ -54,7 +54,8 @@ impl Arena {
         }
     }
 
-    /// Runs part of an operation. A panic in it marks the arena as in doubt (doubt-W1).
+    /// Runs `body`, part of an operation, and returns its result. If it panics, marks the arena as
+    /// in doubt (doubt-W1); the panic continues.
     #[inline]
     pub fn doubting_panics<T>(&self, body: impl FnOnce() -> T) -> T {
         struct Panic<'a>(&'a Arena);

@@ -141,6 +141,7 @@ impl ProcessSlot {
         self.is_abandoned_by(who, Look::Thorough)
     }
 
+    /// As [`is_abandoned`](Self::is_abandoned), with a check of this kind.
     fn is_abandoned_by(&self, who: u64, look: Look) -> bool {
         let is_dead = match look {
             Look::Quick => ProcessId::is_gone,
@@ -410,6 +411,8 @@ impl Session {
         if key == self.key() { Ok(slot) } else { self.join() }
     }
 
+    /// Returns the calling thread's slot from its list of sessions, or claims one. Stores it in the
+    /// thread's cell.
     #[cold]
     fn join(self: &Arc<Self>) -> Result<u32, Refused> {
         let key = self.key();
@@ -435,6 +438,8 @@ impl Session {
         Ok(slot)
     }
 
+    /// Claims a thread slot: a free one, or one of a dead process that is outside. Fails with
+    /// [`Refused::Full`].
     fn claim_thread(&self, process: usize) -> Result<u32, Refused> {
         let me = ProcessId::own().0;
         let used = &self.header().threads_used;

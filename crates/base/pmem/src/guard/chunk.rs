@@ -107,6 +107,7 @@ struct Closer {
 }
 
 impl ChunkTable {
+    /// Makes the table of a region whose chunks are all closed. Starts no thread.
     pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Self {
         let grain = region.grain();
         let len = region.mapped_len();
@@ -157,6 +158,8 @@ impl ChunkTable {
         self.alone(chunk, start, (start + self.chunk_bytes).min(self.len), put);
     }
 
+    /// Makes `start..end` writable for `put`, and read-only again. Before that, waits until the
+    /// chunk is closed and no other thread changes it (chunk-K1).
     fn alone(&self, chunk: usize, start: u64, end: u64, put: impl FnOnce()) {
         let mut waiting = Waiting::default();
         while !self.chunks[chunk].state.begin_change() {
@@ -297,7 +300,8 @@ impl ChunkTable {
         }
     }
 
-    /// Whether a store to the chunk should do without a window.
+    /// Returns whether a store to the chunk should do without a window: it is closed, and such
+    /// stores have not yet cost as much as a window in this era.
     pub(super) fn is_cold(&self, chunk: usize) -> bool {
         let chunk = &self.chunks[chunk];
         if chunk.state.is_open() {
@@ -315,6 +319,7 @@ impl ChunkTable {
         self.note_spent(chunk, tsc().saturating_sub(began));
     }
 
+    /// Adds the cycles of a store without a window to the sum of the chunk in this era.
     fn note_spent(&self, chunk: usize, took: u64) {
         let took = u32::try_from(took).unwrap_or(u32::MAX);
         let now = self.others.fetch_add(1, Relaxed) / ERA;
@@ -340,6 +345,8 @@ impl ChunkTable {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes a range writable, and counts that. Panics if the kernel refuses. The caller has set
+    /// `CHANGING`.
     fn open_range(&self, start: u64, end: u64) {
         self.tally.count();
         let opened = self.change(start, end, MprotectFlags::READ | MprotectFlags::WRITE);
@@ -351,6 +358,7 @@ impl ChunkTable {
         }
     }
 
+    /// Makes a range read-only. If the kernel refuses, logs that. The caller has set `CHANGING`.
     fn close_range(&self, start: u64, end: u64) {
         if let Err(e) = self.change(start, end, MprotectFlags::READ) {
             tracing::error!(start, end, error = %e, "a window stays open: stray writes there go unnoticed");

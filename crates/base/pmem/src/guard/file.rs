@@ -34,6 +34,7 @@ impl ByFile {
         }
     }
 
+    /// Writes `data` at `off` by `pwrite(2)`. A failure shows in [`health`](Self::health).
     pub(super) fn write(&self, mut off: u64, mut data: &[u8]) {
         while !data.is_empty() {
             match rustix::io::pwrite(&self.file, data, off) {
@@ -48,6 +49,7 @@ impl ByFile {
         }
     }
 
+    /// Writes `len` zeros at `off`, as [`write`](Self::write).
     pub(super) fn zero(&self, off: u64, len: u64) {
         for at in (off..off + len).step_by(ZEROS.len()) {
             let n = (off + len - at).min(ZEROS.len() as u64);

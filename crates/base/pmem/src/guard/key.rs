@@ -50,6 +50,7 @@ pub(super) fn available() -> bool {
 }
 
 impl Keyed {
+    /// Maps the region a second time with a protection key, and makes the first mapping read-only.
     pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Result<Self, Error> {
         let fail = |action, e| Error::Io { path: region.path().to_owned(), action, source: e };
         let key = key().map_err(|_| Error::NoKeys(region.path().to_owned()))?;
@@ -82,6 +83,7 @@ impl Keyed {
     }
 }
 
+/// Reads the rights of this thread for all protection keys.
 #[inline]
 fn read_pkru() -> u32 {
     let pkru: u32;

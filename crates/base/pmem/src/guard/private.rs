@@ -24,6 +24,7 @@ pub(super) struct Private {
 }
 
 impl Private {
+    /// Forbids all access through the mapping of the region. Each access then maps its range.
     pub(super) fn new(region: &Region, tally: Arc<Tally>) -> Result<Self, Error> {
         let (file, flags) = region.file_to_map()?;
         region.forbid_access().map_err(|e| Error::Io {
@@ -44,6 +45,8 @@ impl Private {
         self.with(off, len, ProtFlags::READ | ProtFlags::WRITE, put)
     }
 
+    /// Maps the range with the protection `prot` for `access`, and unmaps it. Panics if the kernel
+    /// refuses.
     fn with<R>(&self, off: u64, len: u64, prot: ProtFlags, access: impl FnOnce(*mut u8) -> R) -> R {
         let start = off - off % self.grain;
         let bytes = (off + len.max(1) - start).next_multiple_of(self.grain) as usize;

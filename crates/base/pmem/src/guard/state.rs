@@ -104,8 +104,9 @@ impl<W: AtomicNumber<Value = u32>> GuardState<W> {
         self.0.store(LISTED, Release);
     }
 
-    /// Checks a listed chunk for the closer: a chunk that was not used since the last check is to
-    /// be closed. If `is_tired`, a chunk in use gets no new users.
+    /// Checks a listed chunk; only the closer calls this. A chunk that was not used since the last
+    /// check is [`Idle`](Found::Idle). With `is_tired` (in use for too many checks), it sets
+    /// `DRAIN`: the chunk gets no new users.
     pub fn look(&self, is_tired: bool) -> Found {
         let seen = self.0.load(Relaxed);
         if seen == LISTED {

@@ -35,6 +35,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
+    /// Makes the mapping of the region read-only. Stores then open windows as `policy` requires.
     pub(super) fn new(
         region: &Region,
         policy: WindowPolicy,

@@ -179,6 +179,7 @@ impl<M: Medium> Checker<'_, M> {
         Pm(self.medium)
     }
 
+    /// Reads a data block.
     fn content(&self, number: DataNo) -> Vec<u8> {
         let mut content = vec![0; self.geometry.block as usize];
         self.medium().read(self.geometry.data_at(number), &mut content);
@@ -189,6 +190,7 @@ impl<M: Medium> Checker<'_, M> {
         crc32c(&self.content(number))
     }
 
+    /// Adds a problem of a block to the report, with its `repair` if repairs are made.
     fn problem(&mut self, block: u64, what: String, repair: Option<&str>) {
         let off = block * u64::from(self.geometry.block);
         let repair = repair.filter(|_| self.repair).map(str::to_owned);
@@ -201,6 +203,7 @@ impl<M: Medium> Checker<'_, M> {
         let _ = self.medium().publish(self.geometry.word_at(block), word, ready);
     }
 
+    /// Reports that the content of a block is lost. When repairing, stores [`MapWord::LOST`].
     fn give_up(&mut self, block: u64, fault: &Fault) {
         if self.repair {
             self.set(block, MapWord::LOST);

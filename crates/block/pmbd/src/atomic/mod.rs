@@ -124,7 +124,8 @@ impl<M: Medium> Atomic<M> {
         matches!(self.entry(block), Ok(None))
     }
 
-    /// Copies a block out. Returns its word.
+    /// Copies a block out, and returns its word (`None`: the block reads as zeros). The copy may be
+    /// torn, unless the caller holds the lock of the block.
     fn copy(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let entry = self.entry(block)?;
         match entry {
@@ -134,7 +135,8 @@ impl<M: Medium> Atomic<M> {
         Ok(entry)
     }
 
-    /// Copies a block out untorn (atomic-A3). Returns its word.
+    /// Copies a block out untorn (atomic-A3), without the lock if no writer interferes. Returns its
+    /// word.
     fn copy_whole(&self, block: u64, buf: &mut [u8]) -> Result<Option<MapWord>, Error> {
         let lock = self.lock(block);
         for _ in 0..OPTIMISM {

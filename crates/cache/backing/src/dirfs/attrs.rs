@@ -92,6 +92,8 @@ impl DirFs {
         Ok(())
     }
 
+    /// Removes the set-user-ID and set-group-ID bits and the capability of an inode, except of a
+    /// directory (`FileSystem::drop_privileges`).
     pub(super) fn clear_privileges(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         if inode.kind == FileKind::Dir {
@@ -106,6 +108,8 @@ impl DirFs {
         Ok(())
     }
 
+    /// Returns the value of an extended attribute. `ENODATA` if it does not exist, or has a name
+    /// that [`set_xattr`](Self::set_xattr) refuses.
     pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         // A name that cannot be set does not exist.
@@ -119,6 +123,9 @@ impl DirFs {
         }
     }
 
+    /// Sets an extended attribute (`FileSystem::setxattr`). Checks the content of an ACL, and
+    /// whether it exists if `mode` depends on that: the kernel does neither. `EOPNOTSUPP` for the
+    /// second names of ACLs on XFS.
     pub(super) fn set_xattr(
         &self,
         ino: Ino,
@@ -152,6 +159,8 @@ impl DirFs {
         Ok(())
     }
 
+    /// Returns the names of the extended attributes, without those that
+    /// [`set_xattr`](Self::set_xattr) refuses. Empty if the file system has no attributes.
     pub(super) fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(ino)?;
         let path = link_to(&inode.fd);
@@ -164,6 +173,7 @@ impl DirFs {
         Ok(list.split(|byte| *byte == 0).filter(is_ours).map(<[u8]>::to_vec).collect())
     }
 
+    /// Removes an extended attribute. `ENODATA` if it does not exist, also for an ACL.
     pub(super) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         self.limits.check_xattr(inode.kind, name, 0)?;
@@ -204,6 +214,7 @@ fn is_acl(name: &[u8]) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
+/// Returns whether XFS lists an ACL a second time under this name.
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(XFS_ACLS)
 }

@@ -70,6 +70,8 @@ pub struct Watching {
 }
 
 impl DirFs {
+    /// Starts to watch the directory for changes by other processes, and returns how far that
+    /// reaches. `EOPNOTSUPP` if the kernel or the file system cannot report them.
     pub(super) fn begin_watching(&self, how: Watch) -> Result<Reach> {
         if how == Watch::Off {
             return Ok(Reach::default());
@@ -128,6 +130,8 @@ impl DirFs {
         }
     }
 
+    /// Waits for events up to `limit`, then calls `tell` once for each different change. After an
+    /// overflow reports all inodes and names in the table as changed.
     pub(super) fn take_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
         let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
         if watching.was_idle.load(Relaxed) {
@@ -160,6 +164,8 @@ impl DirFs {
         Ok(())
     }
 
+    /// Makes openings of a file by other processes wait for this one, or no longer. Does nothing
+    /// unless openings are watched.
     pub(super) fn set_guarded(&self, ino: Ino, is_guarded: bool) -> Result<()> {
         let openings = self.watching.get().and_then(|watching| watching.openings.as_ref());
         let Some(openings) = openings else { return Ok(()) };
@@ -167,6 +173,8 @@ impl DirFs {
         openings.mark(how, FAN_OPEN_PERM, self.inode(ino)?.fd.as_fd())
     }
 
+    /// Waits for openings of guarded files up to `limit`, and calls `tell` for each. Permits all
+    /// others. `EOPNOTSUPP` unless openings are watched.
     pub(super) fn take_openings(
         &self,
         limit: Duration,

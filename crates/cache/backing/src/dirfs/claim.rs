@@ -23,6 +23,8 @@ pub fn take(dir: &OwnedFd) -> Result<()> {
     }
 }
 
+/// Returns whether a cache holds the lock on the directory, as `/proc/locks` shows; `true` if that
+/// cannot be read.
 fn is_held_by_a_cache(dir: &OwnedFd) -> Result<bool> {
     let found = stat(dir.as_fd())?;
     let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);

@@ -26,6 +26,8 @@ impl DirFs {
         }
     }
 
+    /// Reads at an offset. Returns the number of bytes, which is less than `buf` has room for only
+    /// at the end of the file.
     pub(super) fn read_at(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.file(ino)?;
         if buf.is_empty() || offset >= OFFSET_MAX {
@@ -66,6 +68,7 @@ impl DirFs {
         Ok(offset)
     }
 
+    /// Implements `FileSystem::fallocate`.
     pub(super) fn allocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         let check = |size| self.limits.check_fallocate((inode.kind, size), mode, offset, len);
@@ -88,6 +91,7 @@ impl DirFs {
         drop_capability(&inode.fd)
     }
 
+    /// Implements `FileSystem::seek`.
     pub(super) fn seek_from(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
         let inode = self.file(ino)?;
         if offset >= OFFSET_MAX {
@@ -103,6 +107,8 @@ impl DirFs {
         rustix::fs::seek(&content, to)
     }
 
+    /// Copies up to `len` bytes, as far as the source reaches, and returns their number
+    /// (`FileSystem::copy_range`). `EINVAL` if ranges of one file overlap.
     pub(super) fn copy(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
         let (source, target) = (self.inode(from.0)?, self.inode(to.0)?);
         self.file(from.0)?;
@@ -129,7 +135,7 @@ impl DirFs {
     }
 }
 
-/// Fills `buf` as far as the file reaches.
+/// Fills `buf` as far as the file reaches. Returns the number of bytes.
 fn read_all(content: &OwnedFd, offset: u64, buf: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -143,6 +149,7 @@ fn read_all(content: &OwnedFd, offset: u64, buf: &mut [u8]) -> Result<usize> {
     Ok(done)
 }
 
+/// Writes all of `data` at an offset. After an error, a part of it may be written.
 fn write_all(content: &OwnedFd, offset: u64, data: &[u8]) -> Result<()> {
     let mut done = 0;
     while done < data.len() {
@@ -163,6 +170,8 @@ fn cut_back(content: &OwnedFd, size: u64) {
     }
 }
 
+/// Copies `len` bytes from one offset to the other: in the kernel, or through memory if the kernel
+/// cannot. `EIO` if the source ends earlier. After an error, a part may be copied.
 fn copy_all(from: (&OwnedFd, u64), to: (&OwnedFd, u64), len: u64) -> Result<()> {
     let mut done = 0;
     while done < len {

@@ -22,7 +22,8 @@ impl DirFs {
         self.sync_names(ino, changes)
     }
 
-    /// Makes an inode durable in the same way if its attributes or names changed.
+    /// As [`make_durable`](Self::make_durable), but does nothing if neither attributes nor names of
+    /// the inode changed.
     pub(super) fn make_metadata_durable(&self, ino: Ino) -> Result<()> {
         let inode = self.inode(ino)?;
         let (lost, changes) = {
@@ -39,7 +40,9 @@ impl DirFs {
         self.sync_names(ino, changes)
     }
 
-    /// Makes durable an inode that has these changes.
+    /// Syncs one inode: content, attributes, and the names in a directory. Syncs all file systems
+    /// instead if it may not be opened, or if it is of another kind and `changes` includes
+    /// attributes.
     fn sync_inode(&self, inode: &DirInode, changes: Option<&Changes>) -> Result<()> {
         let result = match inode.kind {
             FileKind::File => self.content(inode, false).and_then(rustix::fs::fsync),
@@ -58,8 +61,9 @@ impl DirFs {
         }
     }
 
-    /// Makes durable the directories in which names of an inode changed, and those above them. The
-    /// inode itself is durable.
+    /// Syncs the directories in which names of an inode changed, then those in which names of these
+    /// directories changed, and so on. The caller has synced the inode. Clears the recorded changes
+    /// if all syncs succeed.
     fn sync_names(&self, ino: Ino, changes: Option<Changes>) -> Result<()> {
         let mut done = Vec::new();
         let (mut pending, mut met) = (vec![(ino, changes)], HashSet::from([ino]));

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use vfs::{Entry, Errno, FileKind, Ino, ROOT, Result};
 
 impl DirFs {
+    /// Implements [`Backing::find`](crate::Backing::find). `hint` is a path at which the inode was
+    /// earlier.
     pub(super) fn find_identity(&self, identity: &Identity, hint: &[u8]) -> Result<Entry> {
         if identity.0.len() > Identity::LEN_MAX {
             return Err(Errno::INVAL);
@@ -29,6 +31,8 @@ impl DirFs {
         Ok(entry)
     }
 
+    /// Enters the inode that a handle opened as `fd`. `ESTALE` if it has another identity, no name,
+    /// or lies outside the directory.
     fn find_by_handle(&self, identity: &Identity, fd: Arc<OwnedFd>, hint: &[u8]) -> Result<Entry> {
         let found = self.found(fd)?;
         if found.identity != *identity {
@@ -56,8 +60,8 @@ impl DirFs {
         Ok(entry)
     }
 
-    /// Fails with `ESTALE` unless an inode to which a record led lies within the directory, or has
-    /// no name at all (dirfs-B5).
+    /// Checks that an inode found by its identity lies within the directory, or has lost its last
+    /// name (dirfs-B5). `ESTALE` if it lies elsewhere. May search the whole tree.
     pub(super) fn check_within(&self, ino: Ino, inode: &DirInode) -> Result<()> {
         if inode.kind == FileKind::Dir {
             return self.check_inside(&inode.fd);

@@ -64,6 +64,7 @@ pub fn number_above(stream: &OwnedFd) -> Result<Option<u64>> {
 }
 
 impl DirFs {
+    /// Implements `FileSystem::readdir`.
     pub(super) fn list(
         &self,
         dir: Ino,

@@ -259,6 +259,7 @@ impl DirFs {
         }
     }
 
+    /// As [`inode`](Self::inode), at the first attempt.
     fn try_inode(&self, ino: Ino) -> Result<DirInode> {
         let (inode, is_recorded) = self.open_inode(ino)?;
         if is_recorded {

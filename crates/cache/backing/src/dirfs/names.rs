@@ -22,6 +22,7 @@ pub fn open_name(dir: &OwnedFd, name: &[u8]) -> Result<Arc<OwnedFd>> {
 }
 
 impl DirFs {
+    /// Implements `FileSystem::lookup`. The entry counts one more reference.
     pub(super) fn look_up(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let inode = self.inode(dir)?;
         if name == b"." {
@@ -87,6 +88,7 @@ impl DirFs {
         }
     }
 
+    /// Implements `FileSystem::create`. If a later step fails, removes the name again.
     pub(super) fn create_named(
         &self,
         caller: &Caller,
@@ -152,6 +154,7 @@ impl DirFs {
         Ok(open_name(parent, name).map(|fd| (fd, None)))
     }
 
+    /// Implements `FileSystem::tmpfile`: a file without a name.
     pub(super) fn create_nameless(
         &self,
         caller: &Caller,
@@ -210,6 +213,8 @@ impl DirFs {
         nodes.note_name(ino, dir);
     }
 
+    /// Adds a name to an inode that is not a directory (`FileSystem::link`). Returns its entry,
+    /// with one more reference. `EMLINK` at the limit of links.
     pub(super) fn add_name(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
         let parent = self.inode(dir)?;
         let inode = self.inode(ino)?;
@@ -243,6 +248,8 @@ impl DirFs {
         self.enter(found, Some((dir, name)))
     }
 
+    /// Implements `FileSystem::rename`. With `leaves_whiteout`, leaves a whiteout of that caller at
+    /// the old name.
     pub(super) fn move_name(
         &self,
         (from, from_name): (Ino, &[u8]),

@@ -238,6 +238,7 @@ impl Below {
     }
 }
 
+/// Forwards all calls to the store; hides the extended attributes for which `hides` is true.
 impl FileSystem for Below {
     vfs::forward!(self => self.backing(); root, durability, kernel_cache, limits, lookup, forget,
         getattr, setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout,

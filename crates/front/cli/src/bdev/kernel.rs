@@ -110,6 +110,8 @@ fn choose() -> (Via, Option<String>) {
     (via, Some(why))
 }
 
+/// Serves in this process, or starts a server in the background (`word` is this subcommand) and
+/// returns when it is ready. Prints the device.
 fn run(args: &KernelArgs, driver: Driver, word: &str, json: bool) -> Result<()> {
     if args.process.daemon {
         background::serve(|ready| serve(args, driver, ready));
@@ -121,6 +123,7 @@ fn run(args: &KernelArgs, driver: Driver, word: &str, json: bool) -> Result<()> 
     Ok(())
 }
 
+/// Prints warnings on standard error, and the device on the last line of standard output.
 fn announce(ready: &Ready, json: bool) -> Result<()> {
     ready.warnings.iter().for_each(|warning| output::notice(format_args!("warning: {warning}")));
     if json {
@@ -144,7 +147,8 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Serves until the device is released.
+/// Attaches the pool to the kernel and calls `ready`. Serves until the device is released, then
+/// makes all writes durable.
 fn serve(args: &KernelArgs, driver: Driver, ready: &dyn Fn(&Ready) -> Result<()>) -> Result<()> {
     if driver.via == Via::Ublk
         && let Some(why) = ublk::missing()

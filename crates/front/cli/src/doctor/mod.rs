@@ -66,6 +66,8 @@ impl Report {
     }
 }
 
+/// Reports on the machine, and on the pool, mount or program that `args` names. The exit status is
+/// 1 if anything is `Level::Missing`.
 pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     let mut report = Report::default();
     cpu(&mut report);
@@ -94,6 +96,7 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(missing)))
 }
 
+/// Prints a finding, and its remedy, if any.
 fn show(finding: &Finding) {
     let mark = match finding.level {
         Level::Ok => "ok     ",

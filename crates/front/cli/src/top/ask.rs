@@ -89,6 +89,8 @@ impl AsFd for Questions {
     }
 }
 
+/// Queries a server, in the calling thread. Waits for a mount until it answers, up to
+/// `ANSWER_WITHIN`.
 fn ask(source: &Source) -> Answer {
     match source {
         Source::Mount { dir, pool } => match stats::read(dir, ANSWER_WITHIN) {
@@ -105,8 +107,9 @@ fn ask(source: &Source) -> Answer {
     }
 }
 
-/// Counts the processes other than the server that have a pool open. Forked processes that
-/// inherited it are not counted.
+/// Counts the processes other than the server that have a pool open, by their locks of its file.
+/// Forked processes that inherited it are not counted. Returns `None` if the server's statistics
+/// show no direct access.
 fn users(pool: &Path, stats: &Value) -> Option<usize> {
     let is_direct = stats["direct"].as_bool()?;
     let locks = LockFiles::read().on(pool);
@@ -115,6 +118,7 @@ fn users(pool: &Path, stats: &Value) -> Option<usize> {
     is_direct.then_some(others.len())
 }
 
+/// Classifies the error of a query to a mount.
 fn why_no_mount(err: &Error) -> Answer {
     // A server that is about to end may send an answer that is not JSON.
     let Some(&errno) = err.downcast_ref::<Errno>() else { return Answer::Gone };
@@ -128,6 +132,7 @@ fn why_no_mount(err: &Error) -> Answer {
     }
 }
 
+/// Classifies the error of a query to a control socket.
 fn why_no_socket(err: &Error) -> Answer {
     use std::io::ErrorKind;
     if control::is_gone(err) {

@@ -32,6 +32,7 @@ use view::{TopTable, View};
 /// Longest time that a table waits for servers that answered the last time, or were never asked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Shows tables until the user ends it, or as many as `args` asks for.
 pub fn run(args: &TopArgs, json: bool) -> Result<ExitCode> {
     let targets = args.targets.iter().map(|name| Target::new(name)).collect::<Result<_>>()?;
     let redraws = !json && args.count != Some(1) && terminal::can_redraw();

@@ -51,7 +51,9 @@ const COLUMNS: [Column; 8] = [
 /// The texts of a row, one for each column.
 type Cells = [String; COLUMNS.len()];
 
-/// Formats a table in lines no wider than `width`, at most `height` of them.
+/// Formats a table: a summary, titles and rows, each at most `width` characters wide. Returns at
+/// most `height` lines, but at least one. If there are more, the last one gives the number left
+/// out.
 pub fn lines(table: &TopTable, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![shorten(&summary(table), width, Align::Text)];
     if !table.rows.is_empty() {

@@ -108,7 +108,8 @@ const IOCB_CMD_FDSYNC: u16 = 3;
 const IOCB_CMD_PREADV: u16 = 7;
 const IOCB_CMD_PWRITEV: u16 = 8;
 
-/// Does a request; returns the one that the kernel gets in its place, if it was done.
+/// Does a request; returns the one that the kernel gets in its place. Returns `None` if it was not
+/// done: then the kernel gets it unchanged, on a descriptor that has become the kernel's.
 unsafe fn replaced(request: &iocb) -> Option<iocb> {
     let fd = request.aio_fildes as c_int;
     if !is_served(fd) {

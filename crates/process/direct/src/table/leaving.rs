@@ -13,6 +13,8 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    /// Takes a chunk out of the table, so that no thread finds it any more, and adds it to the
+    /// list.
     pub(super) fn add(&mut self, direct: &Direct, chunk: &Chunk) {
         let entry = chunk.entry.swap(std::ptr::null_mut(), Relaxed);
         // SAFETY: null, or an entry of a leaf; leaves stay.

@@ -25,6 +25,7 @@ pub struct HeldResources {
 }
 
 impl HeldResources {
+    /// Makes both, and opens `NAMED` if the base has it. The process of `fs` holds them.
     pub fn make(fs: &dyn FileSystem) -> Result<Self, String> {
         let text = |e: Errno| format!("a file to hold: {e}");
         let made = fs.tmpfile(&Caller::ROOT, fs.root(), 0o600, 0).map_err(text)?;

@@ -27,7 +27,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps a file of at least two blocks, and bytes behind its end.
+    /// Maps an existing file for stores, from its start to two blocks behind its last one. The file
+    /// must have at least two blocks, and the caller must keep it alive.
     pub fn make(fs: &dyn FileSystem, path: &'static str) -> Result<Self, String> {
         let failed = |e: Errno| format!("mapping {path}: {e}");
         let ino = Driver::new(fs).held(path).ok_or_else(|| failed(Errno::NOENT))?;

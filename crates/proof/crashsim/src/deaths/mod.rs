@@ -111,6 +111,7 @@ impl fmt::Display for Death {
     }
 }
 
+/// Parses the form in replay lines.
 impl FromStr for Death {
     type Err = String;
 
@@ -311,6 +312,8 @@ struct Aftermath<'a, T> {
 type Process<'a> = Box<dyn SharingProcess + 'a>;
 
 impl<'a, T: Target> Aftermath<'a, T> {
+    /// Plays the scenario: the death, the recovery, and the operation that follows. Returns the
+    /// trees seen.
     fn run(&mut self) -> Result<Seen, String> {
         match self.scenario {
             Scenario::SurvivingProcess => self.survived(),
@@ -527,6 +530,7 @@ impl<'a, T: Target> Aftermath<'a, T> {
         self.last(fs, seen, Syncs::All, sync)
     }
 
+    /// Notes content, if that is durable only on sync; `syncs` is what has just been synced.
     fn remember(&mut self, fs: &dyn FileSystem, syncs: Syncs) -> Result<(), String> {
         if self.victim.strength.is_ordered() {
             Ok(())

@@ -65,6 +65,7 @@ fn byte(op: usize, at: u64) -> u8 {
     0x80 | (op as u8).wrapping_mul(31).wrapping_add(at as u8)
 }
 
+/// Makes a request as call number `op`, with content that shows that number ([`word`], [`byte`]).
 fn serve(
     kind: Kind,
     device: &dyn BlockDevice,
@@ -207,7 +208,8 @@ pub(super) fn steps(kind: Kind, requests: &[BlockRequest]) -> Result<usize, Stri
     Ok(run.trace.events.iter().filter(|e| is_step(e)).count())
 }
 
-/// Repeats on another thread what a victim did to a device that held `initial`, up to its death.
+/// Records a victim's requests on a device of its own that holds `initial`. Then repeats its steps
+/// up to its death on `recorder`, in another thread, and marks the end of that thread.
 fn die(
     recorder: &Recorder<CrashImage>,
     calls: &Calls,
@@ -255,6 +257,13 @@ pub fn record(workload: &BlockWorkload) -> Result<BlockRun, String> {
     Ok(BlockRun { order: taken.order, ..run })
 }
 
+/// Runs a workload on a device that holds `initial`, threads by `policy`, and records it. A victim
+/// dies first, and the device is opened again. Returns the run without its order, and the schedule
+/// that was taken.
+///
+/// # Errors
+/// A request fails, the content read back is wrong, a store bypasses the recorder, or the device is
+/// not fit for use afterwards.
 fn record_under(
     workload: &BlockWorkload,
     initial: &[u8],

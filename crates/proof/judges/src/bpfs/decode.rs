@@ -20,6 +20,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Notes the roles of the blocks of a tree of `height` whose top is at offset `block`. It holds
+    /// the bytes of `of` from `base` on; `leaf` returns a leaf's role by its first byte. Skips
+    /// blocks that are outside or have a role.
     fn tree(&mut self, block: u64, base: u64, height: u8, of: &str, leaf: &dyn Fn(u64) -> Role) {
         let inside = block != 0 && block.is_multiple_of(BLOCK) && block < self.image.len() as u64;
         if !inside || self.roles.contains_key(&block) {
@@ -38,6 +41,7 @@ impl Walk<'_> {
         }
     }
 
+    /// Walks the tree of a root word, as [`tree`](Self::tree) does.
     fn root(&mut self, word: u64, of: &str, leaf: &dyn Fn(u64) -> Role) {
         let (top, height) = split_root(word);
         if height <= HEIGHT_MAX {
@@ -46,6 +50,7 @@ impl Walk<'_> {
     }
 }
 
+/// Returns the role of each block in use, by its offset in bytes.
 fn roles(image: &[u8]) -> HashMap<u64, Role> {
     let mut w = Walk { image, roles: HashMap::new() };
     w.root(load(image, 64), "the inode file", &|base| Role::Inodes(base / INODE));

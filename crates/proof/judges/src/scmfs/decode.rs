@@ -24,7 +24,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows a map word of `of` that maps the bytes from `base` on.
+    /// Notes the roles of the blocks that a map word leads to. It maps the bytes of `of` from
+    /// `base` on; `role` returns a content block's role by its first byte.
     fn map(&mut self, word: u64, base: u64, of: &str, role: &dyn Fn(u64) -> Role) {
         let inside = |block: u64| block < self.image.len() as u64 / BLOCK;
         match Unverified::unpack(word) {
@@ -50,6 +51,7 @@ impl Walk<'_> {
     }
 }
 
+/// Returns the role of each block in use, by its number.
 fn roles(image: &[u8]) -> HashMap<u64, Role> {
     let mut w = Walk { image, roles: HashMap::new() };
     w.map(load(image, INODE_MAP.get()), 0, "the inode table", &|base| Role::Inodes(base / INODE));

@@ -101,7 +101,8 @@ impl MappingCount {
         word & Self::DIRECT != 0 && word & Self::WRITERS != 0
     }
 
-    /// Counts `n` mappings; `false` if there are mappings of the other kind, or too many.
+    /// Counts `n` mappings. Returns false if the inode has mappings of the other kind (by the
+    /// kernel, or direct), or too many.
     #[must_use]
     pub fn add(&self, mapper: Mapper, n: u32) -> bool {
         let more = |word: u32| match mapper {

@@ -53,7 +53,7 @@ pub trait SharedPool: Sized + Sync {
     }
 
     /// Reacts to the end of a file's last direct mapping, unless there are new ones: blocks that
-    /// were kept for it can be given back. Called as above.
+    /// were kept for it can be given back. Called inside an operation, perhaps more than once.
     fn all_unmapped(&self, _ino: Ino, _v: &Self::Inode) -> Result<()> {
         Ok(())
     }
@@ -306,6 +306,8 @@ pub fn recover<P: SharedPool>(pool: &P) -> Result<()> {
     }
 }
 
+/// Derives the state again while all other threads are outside, and adds what living processes
+/// hold. `EIO` if memory of the arena cannot be cleared.
 fn derive_anew<P: SharedPool>(pool: &P, stopped: &Stopped<'_>) -> Result<()> {
     let state = pool.state();
     let arena = &state.arena;

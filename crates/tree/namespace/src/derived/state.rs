@@ -204,7 +204,8 @@ impl<V: Inode> State<V> {
         self.kept(Kept::AccessTimes).load(Relaxed) & STRICT != 0
     }
 
-    /// Sets which accesses change times, for all users of the pool.
+    /// Sets which accesses update access times, for all processes that use the pool (as
+    /// `pool::Engine::record_access`).
     pub fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
         let bits = [(!files, NO_FILE_TIMES), (!dirs, NO_DIR_TIMES), (strictly, STRICT)];
         let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
@@ -326,8 +327,9 @@ impl<V: Inode> State<V> {
         fresh
     }
 
-    /// Claims a free inode number below `slots`, the number of inodes that the engine has room for.
-    /// The search starts at `hint`.
+    /// Claims a free inode number: one below `slots`, for which the engine has room, or else a
+    /// higher one, for which it must make room. The search starts at `hint`. `ENOSPC` if none is
+    /// free, or if the arena lacks memory.
     pub fn claim_number(&self, hint: u64, slots: u64) -> Result<Ino> {
         if self.arena.is_short() {
             return Err(Errno::NOSPC);
@@ -404,8 +406,8 @@ impl<V: Inode> State<V> {
         counts.iter().try_for_each(|counts| counts.clear(&self.arena, process))
     }
 
-    /// Counts that this process may map an inode. `EBUSY` if there are mappings of the other kind,
-    /// `EMFILE` if there are too many.
+    /// Counts that this process may map an inode. `EBUSY` if the inode has mappings of the other
+    /// kind (by the kernel, or direct), `EMFILE` if there are too many.
     pub fn add_mapping(&self, ino: Ino, v: &V, mapper: Mapper) -> Result<()> {
         let process = self.arena.process()?;
         if !v.mappings.add(mapper, 1) {
@@ -474,6 +476,7 @@ impl<V: Inode> State<V> {
         if lock.try_lock(mode) { Ok(()) } else { self.wait_long_for(lock, mode) }
     }
 
+    /// Sleeps until it has the lock. `ERESTART` as for [`wait_for`](Self::wait_for).
     #[cold]
     fn wait_long_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         let mut wait = None;
@@ -497,6 +500,7 @@ impl<V: Inode> State<V> {
         self.lock(LockMode::Exclusive, inos)
     }
 
+    /// Locks inodes, in this order. After an error no lock is held.
     #[inline]
     fn lock(&self, mode: LockMode, inos: &[Ino]) -> Result<Locks<'_>> {
         let mut locks = Locks { held: SmallVec::new(), mode };

@@ -77,6 +77,8 @@ impl Unnamed {
         }
     }
 
+    /// Records an inode that has lost its last name, and counts the notification (unnamed-U1,
+    /// unnamed-U2).
     fn notify(&self, ino: Ino) {
         let before = self.inos[ino.0 as usize % WORDS].swap(ino.0 as u32, AcqRel);
         if before != 0 && before != ino.0 as u32 {
@@ -90,7 +92,8 @@ impl Unnamed {
         self.server.load(Relaxed) != 0 && self.notified.load(Acquire) != self.told.load(Acquire)
     }
 
-    /// Begins to notify another server, or stops; returns whether the server was `from`.
+    /// Changes [`server`](Self#structfield.server) from `from` to `to` (0: no server). Returns
+    /// whether it was `from`.
     fn change_server(&self, from: u32, to: u32) -> bool {
         self.server.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
@@ -134,7 +137,11 @@ fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
     Ok(state.arena.process()? as u32 + 1)
 }
 
-/// Returns the notifications for this process.
+/// Returns the notifications for this process; claims them for it at the first call. Only servers
+/// call this.
+///
+/// # Errors
+/// `EUSERS` if the pool has [`SERVERS`] servers already.
 pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
     let mut all = state.unnamed().iter();

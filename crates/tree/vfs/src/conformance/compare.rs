@@ -55,8 +55,8 @@ impl<'a> CompareSession<'a> {
         if agree { Ok(()) } else { Err(format!("got {got:?}, the model {want:?}")) }
     }
 
-    /// Repeats on the model that a change of content took the capability of its file away, though
-    /// it found no space (contract vfs-C5).
+    /// Removes the file's capability in the model, too, if the implementation has removed it before
+    /// the change failed for want of space (contract vfs-C5).
     fn follow_capability(&mut self, op: &Op) {
         let (tested, model) =
             (self.handles.driver(self.fs), self.model_handles.driver(&self.model));

@@ -205,8 +205,9 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name away. The inode stays until [`reap`](Self::reap); a removed directory keeps its
-    /// own link count.
+    /// Removes a name and updates times and link counts; returns the entry. Does not free the inode
+    /// ([`reap`](Self::reap)), nor clear the link count of a removed directory. `ENOENT` without
+    /// such a name.
     fn detach(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.dir_mut(dir)?.entries.remove(name).ok_or(Errno::NOENT)?;
         let inode = self.inode_mut(slot.ino)?;
@@ -227,7 +228,8 @@ impl State {
         Ok(slot)
     }
 
-    /// Takes a name away for good; the removal of a directory's name kills the directory.
+    /// Removes a name ([`detach`](Self::detach)), and the inode if nothing else holds it. A
+    /// directory gets the link count 0.
     fn remove(&mut self, now: Timestamp, dir: Ino, name: &[u8]) -> Result<NameEntry> {
         let slot = self.detach(now, dir, name)?;
         let inode = self.inode_mut(slot.ino)?;

@@ -213,6 +213,7 @@ impl<'f> Driver<'f> {
         })
     }
 
+    /// Returns the offset in bytes that a position means in this inode.
     fn offset(&self, ino: Ino, pos: Pos) -> Result<u64, Stop> {
         match pos {
             Pos::At(offset) => Ok(offset),
@@ -230,6 +231,8 @@ impl<'f> Driver<'f> {
         self.on(place, |ino| Ok((ino, self.offset(ino, pos)?))).ok()
     }
 
+    /// Creates an inode at a path, with the options of the line, and keeps or gives back its
+    /// reference.
     fn make(
         &mut self,
         path: &str,
@@ -442,6 +445,7 @@ impl<'f> Driver<'f> {
         Ok(found?)
     }
 
+    /// Lists a directory, by calls that each return up to `batch` entries.
     fn list(&self, ino: Ino, batch: Option<u32>) -> Result<Given, Stop> {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
@@ -470,7 +474,7 @@ impl<'f> Driver<'f> {
         op.content_of().is_some_and(|place| get(place).is_ok())
     }
 
-    /// Does only that first step of such an operation.
+    /// Removes the capability of the file that `op` would change, and does not execute `op`.
     ///
     /// # Errors
     /// As [`FileSystem::removexattr`].
@@ -488,6 +492,8 @@ impl<'f> Driver<'f> {
         Ok(Given::Attr(attr))
     }
 
+    /// Puts a reference to an inode into a handle, and gives back the previous one. Skips the
+    /// operation if there is no such handle.
     fn hold(&mut self, handle: usize, ino: Ino) -> Result<(), Stop> {
         let Some(slot) = self.handles.get_mut(handle) else {
             self.release(ino);

@@ -98,6 +98,7 @@ pub fn parse<T: FromStr<Err = BadOp>>(text: &str) -> Result<Vec<T>, BadOp> {
     calls.filter(|call| !call.is_empty()).map(str::parse).collect()
 }
 
+/// Returns the part of a line before its comment.
 fn without_comment(line: &str) -> &str {
     let starts_word = |at: usize| {
         line[..at].ends_with(|before: char| before.is_ascii_whitespace() || before == ';')
