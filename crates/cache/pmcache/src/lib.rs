@@ -63,9 +63,9 @@ pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};
 pub use loading::Loading;
-pub use writeback::{PRIVATE, Written};
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
+pub use writeback::{PRIVATE, Written};
 
 use backing::Backing;
 use counters::CacheCounts;

@@ -76,9 +76,9 @@ pub struct Loading<P, B> {
 }
 
 /// The right to load names or content of an inode.
-struct Turn<'a, P: Backed, B: Backing>(&'a Loading<P, B>, Ino);
+struct LoadTurn<'a, P: Backed, B: Backing>(&'a Loading<P, B>, Ino);
 
-impl<P: Backed, B: Backing> Drop for Turn<'_, P, B> {
+impl<P: Backed, B: Backing> Drop for LoadTurn<'_, P, B> {
     fn drop(&mut self) {
         lock(&self.0.busy).remove(&self.1);
         self.0.is_free.notify_all();
@@ -292,12 +292,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     // --- loading --------------------------------------------------------------------------------
 
     /// Waits until no other thread loads names or content of an inode (loading-A1).
-    fn turn(&self, ino: Ino) -> Turn<'_, P, B> {
+    fn turn(&self, ino: Ino) -> LoadTurn<'_, P, B> {
         let mut busy = lock(&self.busy);
         while !busy.insert(ino) {
             busy = self.is_free.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn(self, ino)
+        LoadTurn(self, ino)
     }
 
     /// Finds the backing object of an inode, to load parts of it.

@@ -12,8 +12,8 @@
 //!   name. So a crash leaves no second object.
 //! - writeback-W3: a mark covers only what was durable below before, and only if the inode has not
 //!   changed since it was compared.
-//! - writeback-W4: an object loses its last name only if no inode of the pool has its identity, with
-//!   a name or without.
+//! - writeback-W4: an object loses its last name only if no inode of the pool has its identity,
+//!   with a name or without.
 //!
 //! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
 //!   inode stays dirty, and the pass names it.
@@ -73,19 +73,19 @@ struct Dir {
 }
 
 /// A name below: its directory and itself.
-type Place = (Ino, Vec<u8>);
+type NameBelow = (Ino, Vec<u8>);
 
 /// A name below that the pool does not have.
 struct Extra {
-    place: Place,
+    place: NameBelow,
     identity: Identity,
     kind: FileKind,
 }
 
 /// A referenced inode of the pool.
-struct Held<'a, P: Backed>(&'a P, Ino);
+struct PoolRef<'a, P: Backed>(&'a P, Ino);
 
-impl<P: Backed> Drop for Held<'_, P> {
+impl<P: Backed> Drop for PoolRef<'_, P> {
     fn drop(&mut self) {
         self.0.forget(self.1, 1);
     }
@@ -102,7 +102,7 @@ struct Pass<'a, P: Backed, B: Backing> {
     /// The objects of inodes that are compared, and of directories that contain them.
     objects: HashMap<Ino, Below<'a, B>>,
     /// References, so that no inode number gets another life meanwhile: above, and below.
-    held: Vec<Held<'a, P>>,
+    held: Vec<PoolRef<'a, P>>,
     held_below: Vec<Below<'a, B>>,
     /// Inodes that were compared before, and those that have got their objects in this pass.
     seen: HashSet<Ino>,
@@ -246,7 +246,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 }
                 // The name may have another inode by now, which the next pass finds.
                 if let Ok(found) = self.pool.lookup(ino, name) {
-                    self.held.push(Held(self.pool, found.ino));
+                    self.held.push(PoolRef(self.pool, found.ino));
                     if found.ino == *child {
                         pending.push((*child, Some(ino)));
                     }
@@ -647,7 +647,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         Ok(())
     }
 
-    fn rename(&self, from: &Place, to: (Ino, &[u8])) -> Result<()> {
+    fn rename(&self, from: &NameBelow, to: (Ino, &[u8])) -> Result<()> {
         self.backing.rename((from.0, &from.1), to, RenameFlags::empty())
     }
 
@@ -680,7 +680,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     }
 
     /// Returns a name below of an object.
-    fn find_below(&self, identity: &Identity) -> Option<Place> {
+    fn find_below(&self, identity: &Identity) -> Option<NameBelow> {
         self.below.iter().find_map(|(dir, names)| {
             let found = names.iter().find(|(_, (found, _))| found == identity);
             found.map(|(name, _)| (*dir, name.clone()))

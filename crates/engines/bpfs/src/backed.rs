@@ -5,8 +5,8 @@
 //!   before the end of the file. So one word expands an absent subtree, or makes a subtree absent.
 //! - backed-F2: no pointer behind the end of a file is absent, and the end moves only if no absent
 //!   subtree reaches across it. Otherwise a longer file would have absent content there.
-//! - backed-F3: a block that is marked clean does not change in place: the mark goes durably before.
-//!   A new pointer has no mark.
+//! - backed-F3: a block that is marked clean does not change in place: the mark goes durably
+//!   before. A new pointer has no mark.
 //! - backed-F4: a block of data is used again only after the pointer without it is durable.
 //! - backed-F5: a load needs no durability. As long as its pointers, or nulls, are not durable, the
 //!   content is absent after a crash, and that is the same.
@@ -54,7 +54,7 @@ impl Leaves {
 }
 
 /// The pointers that lead to a byte of a file, or to nothing there.
-enum Place {
+enum Reached {
     Leaves(Leaves),
     /// An absent subtree, with children: the place of its pointer, its height, and its range.
     Absent(PmOff, u8, Range<u64>),
@@ -64,7 +64,7 @@ enum Place {
 
 impl<M: Medium> Store<M> {
     /// Finds the pointers for a byte of a file.
-    fn place_of(&self, v: &VInode, at: u64) -> Result<Place> {
+    fn place_of(&self, v: &VInode, at: u64) -> Result<Reached> {
         let mut slot = self.word_at(v, Word::Root);
         let (mut pointer, mut height) = split_root(self.medium.load_u64(slot));
         if height > HEIGHT_MAX {
@@ -72,20 +72,22 @@ impl<M: Medium> Store<M> {
         }
         let mut base = 0;
         if at >= span(height) {
-            return Ok(Place::Hole(u64::MAX));
+            return Ok(Reached::Hole(u64::MAX));
         }
         loop {
             let range = base..base + span(height);
             if height == 0 {
-                return Ok(Place::Leaves(Leaves { slot, range }));
+                return Ok(Reached::Leaves(Leaves { slot, range }));
             }
             if pointer.is_absent() {
-                return Ok(Place::Absent(slot, height, range));
+                return Ok(Reached::Absent(slot, height, range));
             }
-            let Some(block) = self.check_block(pointer)? else { return Ok(Place::Hole(range.end)) };
+            let Some(block) = self.check_block(pointer)? else {
+                return Ok(Reached::Hole(range.end));
+            };
             height -= 1;
             if height == 0 {
-                return Ok(Place::Leaves(Leaves { slot: block.at(0), range }));
+                return Ok(Reached::Leaves(Leaves { slot: block.at(0), range }));
             }
             let i = at / span(height) % FANOUT;
             (slot, base) = (block.at(i * 8), base + i * span(height));
@@ -110,9 +112,9 @@ impl<M: Medium> Store<M> {
         let mut found: Option<Range<u64>> = None;
         while at < size {
             let (is_same, end) = match self.place_of(v, at)? {
-                Place::Absent(_, _, range) => (is_wanted(Pointer::ABSENT), range.end),
-                Place::Hole(end) => (is_wanted(Pointer::NULL), end),
-                Place::Leaves(leaves) => {
+                Reached::Absent(_, _, range) => (is_wanted(Pointer::ABSENT), range.end),
+                Reached::Hole(end) => (is_wanted(Pointer::NULL), end),
+                Reached::Leaves(leaves) => {
                     let slots = leaves.blocks(&(at..size)).map(|at| leaves.slot_of(at));
                     let is_first = is_wanted(self.load_leaf(leaves.slot_of(at)));
                     let is_same = |slot: &PmOff| is_wanted(self.load_leaf(*slot)) == is_first;
@@ -160,8 +162,10 @@ impl<M: Medium> Store<M> {
         }
         let root = self.root(v)?;
         match self.place_of(v, end - 1)? {
-            Place::Absent(_, _, range) if range.end > end => Err(ABSENT),
-            Place::Leaves(_) if !end.is_multiple_of(BLOCK) => self.find_block(root, end).map(drop),
+            Reached::Absent(_, _, range) if range.end > end => Err(ABSENT),
+            Reached::Leaves(_) if !end.is_multiple_of(BLOCK) => {
+                self.find_block(root, end).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -345,11 +349,11 @@ impl<M: Medium> Files<M> {
         let (mut at, mut loaded) = (offset, 0);
         while at < end {
             match self.place_of(v, at)? {
-                Place::Hole(next) => at = next,
-                Place::Absent(slot, height, range) => {
+                Reached::Hole(next) => at = next,
+                Reached::Absent(slot, height, range) => {
                     self.expand(v, (slot, height, range.start), size)?;
                 }
-                Place::Leaves(leaves) => {
+                Reached::Leaves(leaves) => {
                     at = leaves.range.end;
                     loaded += self.load_leaves(v, &leaves, offset, data)?;
                 }
@@ -372,9 +376,9 @@ impl<M: Medium> Files<M> {
         let mut at = range.start;
         while at < range.end {
             match self.place_of(v, at)? {
-                Place::Hole(end) => at = end,
-                Place::Absent(_, _, range) => at = range.end,
-                Place::Leaves(leaves) => {
+                Reached::Hole(end) => at = end,
+                Reached::Absent(_, _, range) => at = range.end,
+                Reached::Leaves(leaves) => {
                     let mark =
                         |word| Pointer::read(word).is_dirty().then_some(word | Pointer::CLEAN);
                     if let Some(slots) = self.change_leaves(&leaves, &(at..range.end), mark) {
@@ -399,19 +403,19 @@ impl<M: Medium> Files<M> {
         let mut at = range.start;
         while at < range.end {
             match self.place_of(v, at)? {
-                Place::Hole(end) => at = end,
+                Reached::Hole(end) => at = end,
                 // backed-F5: the backing store has a hole there.
-                Place::Absent(slot, height, absent)
+                Reached::Absent(slot, height, absent)
                     if range.start <= absent.start && absent.end.min(size) <= range.end =>
                 {
                     let tag = if slot == root_at { u64::from(height) } else { 0 };
                     self.medium.store_u64(slot, Pointer::NULL.word() | tag);
                     at = absent.end;
                 }
-                Place::Absent(slot, height, absent) => {
+                Reached::Absent(slot, height, absent) => {
                     self.expand(v, (slot, height, absent.start), size)?;
                 }
-                Place::Leaves(leaves) => {
+                Reached::Leaves(leaves) => {
                     let hole = |word| Pointer::read(word).is_absent().then_some(0);
                     self.change_leaves(&leaves, &(at..range.end), hole);
                     at = leaves.range.end;

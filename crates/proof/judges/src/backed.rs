@@ -460,7 +460,7 @@ pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
     for (steps, semantics) in
         [(CONTENT, Semantics::Adr), (NAMES, Semantics::Adr), (CONTENT, Semantics::AdrWords)]
     {
-        let run = Run::record(steps, semantics)?;
+        let run = RecordedSteps::record(steps, semantics)?;
         let (explored, bugs) = run.find_bugs(&run.trace, budget, distinct);
         if let Some(bug) = bugs.first() {
             return Err(format!("{} of {}: {bug}", semantics.name(), bugs.len()));
@@ -475,7 +475,7 @@ pub fn score(only: &dyn Fn(&Mutant) -> bool) -> std::result::Result<Fates, Strin
     let budget = Budget { states: 16, runs: 64, samples: 0, ..Budget::default() };
     let mut fates = Fates::new();
     for steps in [CONTENT, NAMES] {
-        let run = Run::record(steps, Semantics::Adr)?;
+        let run = RecordedSteps::record(steps, Semantics::Adr)?;
         for mutant in mutants(&run.trace, 0).into_iter().filter(|mutant| only(mutant)) {
             let mutated = mutate(&run.trace, &run.initial, &mutant);
             let fate = fates.entry(mutant).or_insert(Fate::Moot);
@@ -496,7 +496,7 @@ pub fn score(only: &dyn Fn(&Mutant) -> bool) -> std::result::Result<Fates, Strin
 pub type Fates = BTreeMap<Mutant, Fate>;
 
 /// Steps that have run.
-struct Run {
+struct RecordedSteps {
     semantics: Semantics,
     initial: Vec<u8>,
     trace: Trace,
@@ -509,7 +509,7 @@ struct Run {
     parts: Vec<BTreeMap<String, Seen>>,
 }
 
-impl Run {
+impl RecordedSteps {
     fn record(steps: &[Step], semantics: Semantics) -> std::result::Result<Self, String> {
         let image = CrashImage::new(POOL_BYTES);
         let options = FormatOptions { is_backed: true, ..FormatOptions::default() };

@@ -119,8 +119,9 @@ pub trait Backed: FileSystem {
     /// it is clean. Durable on return.
     fn begin_write_back(&self, ino: Ino) -> Result<()>;
 
-    /// Marks an inode clean, and records the stamp of its object, if the inode has not changed since
-    /// `version`. The result and the errors are those of [`clean_content`](Self::clean_content).
+    /// Marks an inode clean, and records the stamp of its object, if the inode has not changed
+    /// since `version`. The result and the errors are those of
+    /// [`clean_content`](Self::clean_content).
     fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>>;
 
     /// Calls `each` with every inode that is in use, whether it has a name or not, and its

@@ -84,7 +84,6 @@ pub struct Direct {
     pub(super) remembered: Remembered,
 }
 
-/// Borrows a descriptor of the program for one call.
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
     // SAFETY: descriptors here are the program's, which keeps them open during its calls; if it
     // does not, the kernel returns an error.
@@ -168,8 +167,7 @@ impl Direct {
         }
     }
 
-    /// Counts calls on a new descriptor, and looks at it once they are enough. Returns whether it
-    /// is served now.
+    /// Counts calls on a new descriptor until it is looked at. Returns whether it is served now.
     #[cold]
     fn count(&self, fd: i32, seen: u32, calls: u32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
@@ -262,8 +260,7 @@ impl Direct {
         self.chains.at((file::hash(dev, ino) % CHAINS) as u32 + 1)
     }
 
-    /// Returns the index of a file in the table, by its device and inode number. `None` if no
-    /// descriptor of it has been looked at.
+    /// Returns the index of a file, by device and inode number, if a descriptor of it is known.
     pub(super) fn known_file(&self, _held: &Held<'_>, dev: u64, ino: u64) -> Option<u32> {
         let mut at = self.chain(dev, ino).load(Relaxed);
         while at != 0 && !self.files.at(at).is(dev, ino) {
@@ -272,8 +269,6 @@ impl Direct {
         (at != 0).then_some(at)
     }
 
-    /// Returns the index of a file, which it adds to the table if it is new. `None` if the table is
-    /// full.
     fn find_file(
         &self,
         held: &Held<'_>,
@@ -311,8 +306,7 @@ impl Direct {
             link = &self.files.at(link.load(Relaxed)).next;
         }
         if let Some(by) = file.delegated.get() {
-            let which = (file.dev.load(Relaxed), file.ino.load(Relaxed));
-            self.remembered.note(held, which, by);
+            self.remembered.note(held, (file.dev.load(Relaxed), file.ino.load(Relaxed)), by);
         }
         link.store(file.next.load(Relaxed), Relaxed);
         self.files.give_back(index);
@@ -385,8 +379,6 @@ impl Direct {
         true
     }
 
-    /// Returns the entry of a chunk of a file, with a new leaf if it has none there. `None` if
-    /// there are no more leaves.
     fn make_entry<'f>(&self, file: &'f File, index: u64) -> Option<&'f AtomicUsize> {
         if file.leaf(index).is_none() {
             let leaf = self.leaves.at(self.leaves.take()?);

@@ -253,8 +253,9 @@ impl<V: Inode> State<V> {
         Some(self.kept(Kept::Derivations).load(Relaxed) << 32 | u64::from(of_lock))
     }
 
-    /// Returns the [version](Self::version) that an inode will have when the caller, which holds its
-    /// lock exclusively, gives the lock back; `None` if another writer had the lock since `version`.
+    /// Returns the [version](Self::version) that an inode will have when the caller, which holds
+    /// its lock exclusively, gives the lock back. `None` if another writer had the lock since
+    /// `version`.
     pub fn version_after(&self, ino: Ino, version: u64) -> Result<Option<u64>> {
         let (derivations, of_lock) = (version >> 32, version as u32);
         let is_first = self.vinode(ino)?.lock.is_first_since_version(of_lock)
