@@ -261,6 +261,8 @@ impl Transmission<'_> {
         let to = To { cookie: request.cookie(), off: request.off(), is_read: request.is_read() };
         let payload = request.payload_len(self.limits.mode);
         let checked = match request.check(&self.limits) {
+            // A disconnect never gets a reply.
+            Ok(request @ Request { command: Command::Disconnect, .. }) => Ok(request),
             _ if self.stopping.load(Ordering::Relaxed) => Err(shutting_down()),
             checked => checked,
         };

@@ -17,6 +17,7 @@
 //! - **buffered-U3** The pages of a buffer are written to the device in the order in which they
 //!   entered it, or together.
 
+use crate::frame::check_range;
 use crate::stats::{Counting, Guarding, StatsEvent};
 use crate::{BlockDevice, BlockSizes, DeviceExtent, Durability, Error, Stats, Zeroing};
 use std::collections::{HashMap, VecDeque};
@@ -145,13 +146,10 @@ impl Buffered {
         Ok(Self { shared, syncers, counting: Counting::default() })
     }
 
-    /// Fails if the range reaches beyond the end of the device.
+    /// Checks that a range consists of blocks of the device.
     fn check(&self, off: u64, len: u64) -> Result<(), Error> {
-        let size = self.shared.device.size();
-        match off.checked_add(len) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(Error::OutOfRange { off, len, size }),
-        }
+        let device = &self.shared.device;
+        check_range(off, len, device.size(), device.block_sizes())
     }
 }
 

@@ -103,15 +103,7 @@ impl<M: Medium> Frame<M> {
 
     /// Checks that a range consists of blocks of the device.
     pub(crate) fn check(&self, off: u64, len: u64) -> Result<(), Error> {
-        let block = self.blocks.minimum;
-        let size = self.size();
-        if off.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Error::OutOfRange { off, len, size });
-        }
-        match (off | len) % u64::from(block) {
-            0 => Ok(()),
-            _ => Err(Error::Misaligned { off, len, block }),
-        }
+        check_range(off, len, self.size(), self.blocks)
     }
 
     /// Begins a request that stores.
@@ -163,5 +155,17 @@ impl<M: Medium> Frame<M> {
             cycles: tally.cycles(),
         });
         self.counting.snapshot(self.medium.counters().snapshot(), guarding.unwrap_or_default())
+    }
+}
+
+/// Checks that a range consists of blocks of a device of `size` bytes.
+pub(crate) fn check_range(off: u64, len: u64, size: u64, blocks: BlockSizes) -> Result<(), Error> {
+    let block = blocks.minimum;
+    if off.checked_add(len).is_none_or(|end| end > size) {
+        return Err(Error::OutOfRange { off, len, size });
+    }
+    match (off | len) % u64::from(block) {
+        0 => Ok(()),
+        _ => Err(Error::Misaligned { off, len, block }),
     }
 }

@@ -62,8 +62,8 @@ pub const LAYOUT: &str = "scmfs";
 /// A mounted pool.
 pub type Scmfs<M> = namespace::Pool<ScmfsFiles<M>>;
 
-/// Returns the meeting place of the processes that use the pool in `region`: a copy of its file is
-/// another pool.
+/// Returns the name and access rights of the file with the state that processes share while they
+/// use the pool in `region`. A copy of the pool's own file is another pool.
 ///
 /// # Errors
 /// [`Error::NotAPool`]; [`Error::Shared`] if the region lies in no file.

@@ -371,8 +371,9 @@ stands_for_libc! {
         from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
         flags: c_uint
     ) -> ssize_t {
+        // Before the offsets are lent: a thread that is inside reports nothing.
+        tell_of(from, |direct| direct.read_by_kernel(from));
         with_offsets([from, to], || {
-            tell_of(from, |direct| direct.read_by_kernel(from));
             let copied = real::copy_file_range(from, from_offset, to, to_offset, len, flags);
             stats::moved_by_kernel(Class::Copy, &[from, to], copied as i64);
             copied

@@ -593,6 +593,8 @@ originals! {
     fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn sysv_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn sigset(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn sigignore(signal: c_int) -> c_int;
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
 
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn getrandom(buf: *mut c_void, len: size_t, flags: c_uint) -> ssize_t;

@@ -7,12 +7,12 @@
 //! comes out, it sends the signal to itself again ([`send_again`]).
 //!
 //! The library always handles SIGSEGV and SIGBUS, because [`crate::memory`] probes buffers.
-//! `sigaction` returns to the program the handler that it set itself.
+//! `sigaction` and the older functions return to the program the handler that it set itself.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{SIG_DFL, SIG_ERR, SIG_IGN, c_void, sighandler_t, siginfo_t, sigset_t, ucontext_t};
 
@@ -35,6 +35,10 @@ static DISPOSITIONS: [Disposition; SIGNALS] =
     [const { Disposition { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } };
         SIGNALS];
 
+/// Signals that `siginterrupt` lets interrupt calls: handlers that `signal` sets for them later do,
+/// too.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
+
 /// Signals of an instruction, which would be executed again.
 const SYNCHRONOUS: [c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
@@ -43,7 +47,12 @@ const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Returns the mask of all signals that can wait.
 fn deferrable() -> Mask {
-    SYNCHRONOUS.iter().fold(Mask::MAX, |mask, signal| mask & !(1 << (signal - 1)))
+    SYNCHRONOUS.iter().fold(Mask::MAX, |mask, &signal| mask & !bit(signal))
+}
+
+/// Returns the mask of one signal.
+fn bit(signal: c_int) -> Mask {
+    1 << (signal - 1)
 }
 
 /// Installs the library's handler of SIGSEGV and SIGBUS.
@@ -173,19 +182,32 @@ fn wraps(signal: c_int) -> bool {
     serves() && (1..SIGNALS as c_int).contains(&signal)
 }
 
+/// Returns the set of one signal.
+fn set_of(signal: c_int) -> sigset_t {
+    let mut set = no_signals();
+    // SAFETY: the set is ours.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    set
+}
+
+/// Returns the empty set of signals.
+fn no_signals() -> sigset_t {
+    // SAFETY: a set is plain data, and empty if it is zeros.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Sets a handler as `signal` and its variants do; returns the one before.
-unsafe fn set_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
+unsafe fn set_handler(
+    signal: c_int,
+    handler: sighandler_t,
+    mask: sigset_t,
+    flags: c_int,
+) -> sighandler_t {
     // SAFETY: plain data.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-    new.sa_sigaction = handler;
-    new.sa_flags = flags;
+    (new.sa_sigaction, new.sa_mask, new.sa_flags) = (handler, mask, flags);
     // SAFETY: both are ours.
-    unsafe {
-        if flags & libc::SA_RESTART != 0 {
-            libc::sigaddset(&mut new.sa_mask, signal);
-        }
-        if install(signal, &new, &mut old) == 0 { old.sa_sigaction } else { SIG_ERR }
-    }
+    if unsafe { install(signal, &new, &mut old) } == 0 { old.sa_sigaction } else { SIG_ERR }
 }
 
 export! {
@@ -197,7 +219,9 @@ export! {
 
     fn signal | bsd_signal | ssignal (signum: c_int, handler: sighandler_t) -> sighandler_t {
         if wraps(signum) && handler != SIG_ERR {
-            set_handler(signum, handler, libc::SA_RESTART)
+            let interrupts = INTERRUPTING.load(Ordering::Relaxed) & bit(signum) != 0;
+            let flags = if interrupts { 0 } else { libc::SA_RESTART };
+            set_handler(signum, handler, set_of(signum), flags)
         } else {
             real::signal(signum, handler)
         }
@@ -205,7 +229,7 @@ export! {
 
     fn sysv_signal | __sysv_signal (signum: c_int, handler: sighandler_t) -> sighandler_t {
         if wraps(signum) && handler != SIG_ERR {
-            set_handler(signum, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
+            set_handler(signum, handler, no_signals(), libc::SA_RESETHAND | libc::SA_NODEFER)
         } else {
             real::sysv_signal(signum, handler)
         }
@@ -213,15 +237,49 @@ export! {
 
     fn sigset (signum: c_int, handler: sighandler_t) -> sighandler_t {
         const SIG_HOLD: sighandler_t = 2;
-        if !wraps(signum) || handler == SIG_HOLD || handler == SIG_ERR {
+        if !wraps(signum) || handler == SIG_ERR {
             return real::sigset(signum, handler);
         }
-        let (mut only, mut before): (sigset_t, sigset_t) = std::mem::zeroed();
-        libc::sigaddset(&mut only, signum);
-        let old = set_handler(signum, handler, 0);
-        if old == SIG_ERR || libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, &mut before) != 0 {
-            return SIG_ERR;
+        let (only, mut before) = (set_of(signum), no_signals());
+        let mut old: libc::sigaction = std::mem::zeroed();
+        let done = if handler == SIG_HOLD {
+            libc::pthread_sigmask(libc::SIG_BLOCK, &only, &mut before) == 0
+                && install(signum, std::ptr::null(), &mut old) == 0
+        } else {
+            old.sa_sigaction = set_handler(signum, handler, no_signals(), 0);
+            old.sa_sigaction != SIG_ERR
+                && libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, &mut before) == 0
+        };
+        match done {
+            false => SIG_ERR,
+            true if libc::sigismember(&before, signum) == 1 => SIG_HOLD,
+            true => old.sa_sigaction,
         }
-        if libc::sigismember(&before, signum) == 1 { SIG_HOLD } else { old }
+    }
+
+    fn sigignore (signum: c_int) -> c_int {
+        if !wraps(signum) {
+            return real::sigignore(signum);
+        }
+        let is_set = set_handler(signum, SIG_IGN, no_signals(), 0) != SIG_ERR;
+        if is_set { 0 } else { -1 }
+    }
+
+    fn siginterrupt (signum: c_int, interrupts: c_int) -> c_int {
+        if !wraps(signum) {
+            return real::siginterrupt(signum, interrupts);
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if install(signum, std::ptr::null(), &mut action) != 0 {
+            return -1;
+        }
+        if interrupts != 0 {
+            INTERRUPTING.fetch_or(bit(signum), Ordering::Relaxed);
+            action.sa_flags &= !libc::SA_RESTART;
+        } else {
+            INTERRUPTING.fetch_and(!bit(signum), Ordering::Relaxed);
+            action.sa_flags |= libc::SA_RESTART;
+        }
+        install(signum, &action, std::ptr::null_mut())
     }
 }

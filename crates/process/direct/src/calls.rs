@@ -566,19 +566,24 @@ impl Direct {
 
     /// Gives the offsets of both descriptions to the kernel, and locks them until the result is
     /// dropped. The caller is outside; until then it counts as inside. `None` without memory.
+    ///
+    /// All threads lock descriptions in the order of their indices, so that no two of them wait for
+    /// each other.
     pub fn lend(&self, fds: [i32; 2]) -> Option<Lent<'_>> {
         let inside = InsideEpoch::enter()?;
-        let [a, b] = fds.map(|fd| self.get(fd));
-        let same = a.map(|(index, _)| index) == b.map(|(index, _)| index);
-        let lend = |fd, (_, description): (u32, &'_ Description)| {
+        let mut found = fds.map(|fd| self.get(fd).map(|(index, known)| (index, fd, known)));
+        found.sort_unstable_by_key(|found| found.map(|(index, ..)| index));
+        let [a, b] = found;
+        let same = a.map(|(index, ..)| index) == b.map(|(index, ..)| index);
+        let lend = |(_, fd, description): (u32, i32, &'_ Description)| {
             // SAFETY: descriptions lie in the slab, which lives as long as `self`.
             let description = unsafe { &*std::ptr::from_ref(description) };
             let mut locked = description.position.lock();
             give(fd, &mut locked);
             locked
         };
-        let first = a.map(|a| lend(fds[0], a));
-        let second = b.filter(|_| !same).map(|b| lend(fds[1], b));
+        let first = a.map(lend);
+        let second = b.filter(|_| !same).map(lend);
         Some(Lent { _locked: [first, second], _inside: inside })
     }
 }
@@ -695,4 +700,44 @@ fn copy_piece<const W: bool>(
     // the rest (`Direct::read`); a buffer that is a mapping of the same file is copied as by the
     // kernel, in some order. 2: ours. 3: entered.
     unsafe { copy::copy(inside.slot, to, from, len, copier, witness) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use rustix::fd::AsRawFd as _;
+    use rustix::fs::{Mode, OFlags};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn loans_of_the_same_offsets_do_not_wait_for_each_other() {
+        let direct = Direct::new(Config::new(vec![b"/dev/shm".to_vec()], libc::memcpy)).unwrap();
+        let direct: &Direct = Box::leak(Box::new(direct));
+        let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR);
+        let files = [(); 2].map(|()| rustix::fs::open("/dev/shm", flags, mode).unwrap());
+        let [a, b] = files.each_ref().map(|file| {
+            direct.opened(file.as_raw_fd(), libc::O_RDWR, None);
+            direct.look_now(file.as_raw_fd());
+            file.as_raw_fd()
+        });
+        let lend = |fds| {
+            let lent = direct.lend(fds).unwrap();
+            lent._locked.iter().flatten().count()
+        };
+        assert_eq!((lend([a, b]), lend([b, a])), (2, 2));
+        assert_eq!((lend([a, a]), lend([a, -1]), lend([-1, a])), (1, 1, 1));
+        let (ended, ends) = mpsc::channel();
+        for fds in [[a, b], [b, a]] {
+            let ended = ended.clone();
+            std::thread::spawn(move || {
+                (0..100_000).for_each(|_| drop(direct.lend(fds)));
+                ended.send(()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            ends.recv_timeout(Duration::from_secs(60)).expect("two threads wait for each other");
+        }
+    }
 }

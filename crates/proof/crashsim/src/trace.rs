@@ -183,12 +183,15 @@ impl fmt::Display for BadTrace {
 
 impl std::error::Error for BadTrace {}
 
-fn number(text: Option<&str>) -> Option<u64> {
+/// Parses a number, decimal or hexadecimal after `0x`. Returns `None` if it is none, or does not
+/// fit the type.
+fn number<T: TryFrom<u64>>(text: Option<&str>) -> Option<T> {
     let text = text?;
-    match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    }
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok()?,
+        None => text.parse().ok()?,
+    };
+    number.try_into().ok()
 }
 
 impl FromStr for Trace {
@@ -235,7 +238,7 @@ impl Trace {
                     "nt" => StoreKind::Nt,
                     _ => StoreKind::Line,
                 };
-                let addr = number(w.next())? as u32;
+                let addr: u32 = number(w.next())?;
                 let hex = w.next()?;
                 let bytes: Option<Vec<u8>> = (0..hex.len())
                     .step_by(2)
@@ -247,16 +250,12 @@ impl Trace {
                 }
                 Action::Store { kind, addr, len: bytes.len() as u32, data: self.keep(&bytes) }
             }
-            "load" => {
-                Action::Load { addr: number(w.next())? as u32, len: number(w.next())? as u32 }
-            }
-            "flush" => {
-                Action::Flush { addr: number(w.next())? as u32, len: number(w.next())? as u32 }
-            }
+            "load" => Action::Load { addr: number(w.next())?, len: number(w.next())? },
+            "flush" => Action::Flush { addr: number(w.next())?, len: number(w.next())? },
             "fence" => Action::Fence,
             "drain" => Action::Drain,
-            "begin" => Action::Begin { op: number(w.next())? as u32 },
-            "end" => Action::End { op: number(w.next())? as u32 },
+            "begin" => Action::Begin { op: number(w.next())? },
+            "end" => Action::End { op: number(w.next())? },
             _ => return None,
         };
         let site = self.site_named(w.next().unwrap_or("-"));

@@ -273,6 +273,7 @@ macro_rules! tests {
             openings_are_waited_for
             a_mount_is_one_while_its_server_says_so
             the_server_hears_of_removals
+            threads_of_a_server_count_as_one
             the_server_is_not_told_of_who_has_the_number_next
             who_comes_waits_until_the_kernel_keeps_nothing
             a_full_pool_waits_for_the_server

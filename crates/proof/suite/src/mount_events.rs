@@ -3,7 +3,7 @@
 
 use crate::{Engine, PoolFile, attach, mounted};
 use mounts::{MountEvents as _, Opening, Requester, Ticket};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 use vfs::{Caller, FileSystem as _, NewKind, NewNode, ROOT};
 
@@ -206,6 +206,44 @@ pub fn the_server_hears_of_removals<E: Engine>() {
         assert_eq!(waiting.join().unwrap(), [last]);
     });
     server.end_serving();
+}
+
+/// Tests that a server counts as one of four, although two of its threads come first at the same
+/// time.
+pub fn threads_of_a_server_count_as_one<E: Engine>() {
+    let pool = PoolFile::new::<E>("servers", 16 << 20);
+    let [server, others @ ..] = [(); 4].map(|()| attach::<E>(&pool.0));
+    // Spins, so that both threads go on at the same instant if each has a CPU.
+    let arrived = AtomicU32::new(0);
+    let meet = |times: u32| {
+        arrived.fetch_add(1, SeqCst);
+        for spins in 0.. {
+            match arrived.load(SeqCst) {
+                now if now >= 2 * times => break,
+                _ if spins < 10_000 => std::hint::spin_loop(),
+                _ => std::thread::yield_now(),
+            }
+        }
+    };
+    let meet_and_wake = |round: u32| {
+        meet(2 * round + 1);
+        server.wake();
+        meet(2 * round + 2);
+    };
+    let rounds = 0..2000;
+    let mut refused = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| rounds.clone().for_each(meet_and_wake));
+        for round in rounds.clone() {
+            meet_and_wake(round);
+            for other in &others {
+                let begun = other.wait_for_unnamed(Duration::ZERO, &mut |_| {});
+                refused += u32::from(begun.is_err());
+            }
+            others.iter().chain([&server]).for_each(|server| server.end_serving());
+        }
+    });
+    assert_eq!(refused, 0, "servers for which there was no room");
 }
 
 /// Tests that a new process must wait while the kernel may cache the answers of the server. Once

@@ -1,5 +1,5 @@
 //! The engine-independent parts of a pool: how pools are formatted, mounted and checked, reports
-//! about them, errors, and the place of the state that processes share.
+//! about them, errors, and the name of the file with the state that processes share.
 //!
 //! An engine implements [`Engine`], and takes and returns the types here. To open a pool of any
 //! engine, use the crate `engines`, the only one that names them all.

@@ -230,6 +230,29 @@ fn the_world_stops_without_the_dead() {
     });
 }
 
+/// Two threads of process 1 die inside (session-E2). Process 3 sees that although the slot of one of
+/// them is cleared meanwhile.
+#[test]
+fn a_slot_that_changes_hides_no_other_of_its_process() {
+    explore(|| {
+        let world = World::empty();
+        let slots = world.memory.table(world.tables.threads);
+        slots[2].who.store(ProcessId::numbered(1).0, Relaxed);
+        slots[2].inside.store(1, Relaxed);
+        world.process(1, |arena| {
+            std::mem::forget(arena.enter().unwrap());
+            die();
+        });
+        let clearing = world.clone();
+        let other = thread::spawn(move || {
+            let slots = clearing.memory.table(clearing.tables.threads);
+            slots[1].inside.store(0, Relaxed);
+        });
+        world.process(3, |arena| assert!(arena.has_died_inside()));
+        other.join().unwrap();
+    });
+}
+
 /// Two threads of one process; one keeps the other outside. A pause does not order accesses with a
 /// thread that enters after it, so the model has a fence of its own there.
 #[test]

@@ -205,13 +205,12 @@ impl Arena {
             if who == 0 || who == last_alive {
                 continue;
             }
-            if ProcessId(who).is_dead() {
-                // The slot may have been cleared and taken meanwhile.
-                if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
-                    return true;
-                }
+            if !ProcessId(who).is_dead() {
+                last_alive = who;
+            } else if t.who.load(Acquire) == who && t.inside.load(Acquire) != 0 {
+                // No thread has cleared the slot, or taken it again, meanwhile.
+                return true;
             }
-            last_alive = who;
         }
         false
     }

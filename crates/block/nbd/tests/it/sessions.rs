@@ -4,6 +4,7 @@ use crate::common::{Client, SIZE, context, go, request_bytes, server};
 use nbd::wire::{self, Code, STATE_HOLE, STATE_ZERO, command, export, flag, info, option, reply};
 use nbd::{MemoryDevice, Server, ServerOptions};
 use pmbd::{BlockDevice as _, Durability};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -300,6 +301,26 @@ fn a_server_that_ends_answers_what_was_asked() {
     assert!(Client::silent(&server).is_over());
     assert_eq!(server.clients(), 0);
     assert!(device.persisted.load(Ordering::Relaxed) > before, "everything is durable");
+}
+
+/// `NBD_CMD_DISC` has no reply, also if it arrives while the server ends.
+#[test]
+fn a_disconnect_gets_no_reply_from_a_server_that_ends() {
+    let (_, server) = disk();
+    let mut client = Client::structured(&server);
+    let data = pattern(1 << 20, 3);
+    assert_eq!(client.write(0, 0, &data).error, 0);
+    // When the reply to the read begins, the server waits for the client to receive more of it.
+    let read = request_bytes(false, command::READ, 0, 100, 0, 1 << 20);
+    client.put(&[read, request_bytes(false, command::DISC, 0, 101, 0, 0)].concat());
+    poll(&mut [PollFd::new(&client.stream, PollFlags::IN)], None).unwrap();
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| server.stop(Duration::from_secs(10)));
+        while !Client::silent(&server).is_over() {}
+        assert!(client.answer(100, 0).content(0, 1 << 20) == data);
+        assert!(client.is_over());
+        stop.join().unwrap().unwrap();
+    });
 }
 
 #[test]

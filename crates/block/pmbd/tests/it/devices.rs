@@ -169,7 +169,9 @@ proptest! {
 
 #[test]
 fn requests_that_make_no_sense_are_refused() {
-    for options in kinds() {
+    let atomic = Options { atomic: Some(512), ..Options::default() };
+    let buffered = bufferings().map(|how| Options { buffering: Some(how), ..atomic });
+    for options in kinds().into_iter().chain(buffered) {
         let Bed { device, path, _dir, .. } = Bed::new(options);
         let mut buf = [0; 1024];
         for off in [SIZE - 512, SIZE, u64::MAX - 511, u64::MAX] {
@@ -183,8 +185,13 @@ fn requests_that_make_no_sense_are_refused() {
             assert!(device.bytes(off, 1024).is_none());
         }
         if options.atomic.is_some() {
-            let result = device.write(100, &buf, Durability::Now);
-            assert!(matches!(result, Err(Error::Misaligned { block: 512, .. })));
+            let off_blocks = |r: Result<(), Error>| {
+                assert!(matches!(r, Err(Error::Misaligned { block: 512, .. })))
+            };
+            off_blocks(device.write(100, &buf, Durability::Now));
+            off_blocks(device.write(512, &buf[..100], Durability::Now));
+            off_blocks(device.read(100, &mut buf));
+            off_blocks(device.read(512, &mut buf[..100]));
         }
         device.write(512, b"", Durability::Now).unwrap();
         device.read(SIZE, &mut []).unwrap();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nbd::wire::export;
 use nbd::{Export, Exports, Server, ServerOptions};
 
@@ -48,19 +48,23 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
     let Opened { device, report, .. } = opened;
     let export = Export::new("", "", device.clone(), report.read_only)?;
     let server = Server::new(Exports::new([export])?, ServerOptions::default())?;
-    let (file, path) = free_device()?;
+    let mut sockets = Vec::new();
+    let mut flags = 0;
+    for _ in 0..connections {
+        let (ours, agreed) = connect(&server)?;
+        sockets.push(ours);
+        flags = agreed;
+    }
+    let (first, others) = sockets.split_first().context("there is no thread to serve it")?;
+    let (file, path) = claim_device(first)?;
     let control = |request, value: u64| {
         ioctl(&file, request, value).with_context(|| format!("{path}: cannot be set up"))
     };
-    control(request::CLEAR_SOCK, 0)?;
     control(request::SET_BLKSIZE, block.into())?;
     control(request::SET_SIZE_BLOCKS, device.size() / u64::from(block))?;
-    let mut sockets = Vec::new();
-    for _ in 0..connections {
-        let (ours, flags) = connect(&server)?;
-        control(request::SET_FLAGS, flags.into())?;
-        control(request::SET_SOCK, ours.as_raw_fd() as u64)?;
-        sockets.push(ours);
+    control(request::SET_FLAGS, flags.into())?;
+    for socket in others {
+        control(request::SET_SOCK, socket.as_raw_fd() as u64)?;
     }
     let releasing = file.try_clone()?;
     let (ended, end) = channel();
@@ -87,23 +91,37 @@ pub fn attach(opened: &Opened, block: u32, connections: usize) -> Result<Attache
     })
 }
 
-/// Opens a device that no client uses.
-fn free_device() -> Result<(File, String)> {
+/// Opens a device that no client uses, and gives it its first connection. From then on it belongs
+/// to this thread: the kernel refuses connections of any other with `EBUSY`.
+fn claim_device(socket: &UnixStream) -> Result<(File, String)> {
     ensure!(
         is_there(),
         "this kernel has no NBD client (no /dev/nbd0): `modprobe nbd` may bring it; else attach by another way, which \
          leaving out --by finds"
     );
+    let mut failure = None;
     for number in 0..DEVICES {
         let in_use = Path::new(&format!("/sys/block/nbd{number}/pid")).exists();
         let path = format!("/dev/nbd{number}");
         if in_use || !Path::new(&path).exists() {
             continue;
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path);
-        return Ok((file.with_context(|| format!("{path}: cannot be opened"))?, path));
+        let claimed = OpenOptions::new().read(true).write(true).open(&path).and_then(|file| {
+            ioctl(&file, request::SET_SOCK, socket.as_raw_fd() as u64)?;
+            Ok(file)
+        });
+        match claimed {
+            Ok(file) => return Ok((file, path)),
+            // Another program has claimed it meanwhile.
+            Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(err) => {
+                failure.get_or_insert_with(|| {
+                    anyhow!(err).context(format!("{path}: cannot be claimed"))
+                });
+            }
+        }
     }
-    bail!("all /dev/nbdN are in use")
+    Err(failure.unwrap_or_else(|| anyhow!("all /dev/nbdN are in use")))
 }
 
 /// Returns a connection for the kernel, after negotiation, and the flags of the export.

@@ -6,6 +6,7 @@ mod behind;
 mod beside;
 mod commands;
 mod common;
+mod copied;
 mod delegated;
 mod doctor;
 mod foreign;

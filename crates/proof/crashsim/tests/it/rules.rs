@@ -146,3 +146,18 @@ fn a_store_past_the_medium_is_noticed() {
     let _ = recorder.fence();
     assert_eq!(recorder.unrecorded(), Some(4096));
 }
+
+#[test]
+fn numbers_of_a_trace_that_do_not_fit_are_refused() {
+    let store = format!("word N {ONE} -");
+    for line in
+        [&store, "load N 8 -", "load 0 N -", "flush N 8 -", "flush 0 N -", "begin N", "end N"]
+    {
+        let read = |n: &str| {
+            format!("keepstone-trace 1 4096\n0 {}", line.replace('N', n)).parse::<Trace>()
+        };
+        assert!(read("8").is_ok(), "{line}");
+        // Cut to 32 bits, both would be 8.
+        assert!(read("4294967304").is_err() && read("0x100000008").is_err(), "{line}");
+    }
+}

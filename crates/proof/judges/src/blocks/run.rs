@@ -306,7 +306,7 @@ fn record_under(
     }
     drop(device);
     if let Some(at) = recorder.unrecorded() {
-        return Err(format!("byte {at} was stored past the medium"));
+        return Err(format!("a store near byte {at} bypassed the recorder"));
     }
     let calls = calls.into_inner().map_err(|_| "a program panicked")?;
     let mut trace = Arc::into_inner(recorder).ok_or("somebody keeps the device")?.into_trace();

@@ -10,6 +10,7 @@ use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use smallvec::SmallVec;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use vfs::{Errno, FileKind, Ino, Result};
 
@@ -92,6 +93,8 @@ pub struct State<V> {
     pub id: u64,
     /// Whether the loss of part of the medium has been logged.
     told_loss: AtomicBool,
+    /// Held by the thread of this process that claims notifications for it.
+    pub(crate) claiming: Mutex<()>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -152,6 +155,7 @@ impl<V: Inode> Plan<V> {
             arena,
             id: NEXT_ID.fetch_add(1, Relaxed),
             told_loss: AtomicBool::new(false),
+            claiming: Mutex::default(),
         }
     }
 }

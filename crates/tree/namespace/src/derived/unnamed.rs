@@ -22,6 +22,7 @@ use crate::derived::sharing::SharedPool;
 use crate::derived::state::State;
 use arena::atomic::{self, AtomicU32};
 use rustix::thread::{Timespec, futex, nanosleep};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use vfs::{Errno, Ino, Result};
@@ -144,9 +145,14 @@ fn own_server<V: Inode>(state: &State<V>) -> Result<u32> {
 /// `EUSERS` if the pool has [`SERVERS`] servers already.
 pub(crate) fn own_unnamed<V: Inode>(state: &State<V>) -> Result<&Unnamed> {
     let own = own_server(state)?;
-    let mut all = state.unnamed().iter();
-    let known = all.clone().find(|unnamed| unnamed.server.load(Relaxed) == own);
-    known.or_else(|| all.find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
+    let all = || state.unnamed().iter();
+    let known = || all().find(|unnamed| unnamed.server.load(Relaxed) == own);
+    if let Some(unnamed) = known() {
+        return Ok(unnamed);
+    }
+    // Threads may come here at the same time; only the first claims an entry for the process.
+    let _turn = state.claiming.lock().unwrap_or_else(PoisonError::into_inner);
+    known().or_else(|| all().find(|unnamed| unnamed.change_server(0, own))).ok_or(Errno::USERS)
 }
 
 /// Ends the notifications for the process in this slot, which is dead or has ended its mount.

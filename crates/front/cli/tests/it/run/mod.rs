@@ -249,6 +249,13 @@ fn changed_files_lose_their_capabilities_as_on_tmpfs() {
     }
 }
 
+#[test]
+fn older_functions_that_set_handlers_answer_as_on_tmpfs() {
+    let sandbox = Sandbox::mounted(&["-o", "direct"]);
+    on_pool(&sandbox, &compiled("handlers", &[]), &[], &[]);
+    sandbox.umount();
+}
+
 fn threads_have_identities_of_their_own_as_on_tmpfs(layout: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let report = on_pool(&sandbox, &compiled("identities", &[]), &[], &[]);
