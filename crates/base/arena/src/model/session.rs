@@ -230,8 +230,8 @@ fn the_world_stops_without_the_dead() {
     });
 }
 
-/// Two threads of process 1 die inside (session-E2). Process 3 sees that although the slot of one of
-/// them is cleared meanwhile.
+/// Two threads of process 1 die inside (session-E2). Process 3 sees that although the slot of one
+/// of them is cleared meanwhile.
 #[test]
 fn a_slot_that_changes_hides_no_other_of_its_process() {
     explore(|| {
