@@ -85,7 +85,11 @@ impl Directory {
                 return Ok(found);
             }
             match rustix::fs::mkdir(&path, Mode::from_raw_mode(MODE)) {
-                Ok(()) => open_to_users(&path, uid)?,
+                // The last user of another arena may remove it meanwhile, as it is empty.
+                Ok(()) => match open_to_users(&path, uid) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(e) => return Err(e.into()),
+                },
                 // Another user has taken the name (directory-S2).
                 Err(Errno::EXIST) => {
                     let suffix = RandomState::new().build_hasher().finish();
