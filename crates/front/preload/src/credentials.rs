@@ -36,7 +36,7 @@ fn then_thread<T>(result: T) -> T {
 /// Makes open files of the pool the kernel's for good, before IDs get another meaning (user
 /// namespaces).
 fn leave_user_namespace() {
-    fork::delegate_all();
+    fork::leave_all_to_kernel();
     open_by_kernel();
 }
 

@@ -16,7 +16,7 @@ use libc::pid_t;
 use posix::Process;
 
 use crate::direct;
-use crate::serve::{before_fd, delegate, delegate_streams, fail, give_to_kernel};
+use crate::serve::{before_fd, fail, give_to_kernel, leave_streams_to_kernel, leave_to_kernel};
 use crate::start::{forget_table, open_by_kernel, process, serve_no_more, serves, table};
 use crate::{cwd, guard, real, stats};
 
@@ -152,22 +152,22 @@ export! {
         master: *mut c_int, name: *mut c_char, terminal: *const c_void, window: *const c_void
     ) -> pid_t {
         // In the child, libc makes the terminal its standard streams.
-        delegate_streams();
+        leave_streams_to_kernel();
         fork_by(|| real::forkpty(master, name, terminal, window))
     }
 
     fn daemon (keep_directory: c_int, keep_streams: c_int) -> c_int {
         // Only the child returns. libc has changed its directory and its streams by calls of its
         // own.
-        delegate_streams();
+        leave_streams_to_kernel();
         let result = fork_by(|| real::daemon(keep_directory, keep_streams));
         if keep_directory == 0 { cwd::changed_by_kernel(process(), result) } else { result }
     }
 
     fn login_tty (fd: c_int) -> c_int {
         // libc makes it the standard streams, and closes it.
-        delegate_streams();
-        match delegate(fd) {
+        leave_streams_to_kernel();
+        match leave_to_kernel(fd) {
             Ok(()) => real::login_tty(fd),
             Err(err) => fail::<c_int>(err),
         }
@@ -220,7 +220,7 @@ pub fn before_clone(flags: u64) {
     });
     if let Some(process) = process() {
         if is_lost {
-            delegate_all();
+            leave_all_to_kernel();
         } else {
             for_each_owned(process, |fd| give_to_kernel(&[fd]));
         }
@@ -231,9 +231,9 @@ pub fn before_clone(flags: u64) {
 }
 
 /// Makes each descriptor of the process layer the kernel's for good.
-pub fn delegate_all() {
+pub fn leave_all_to_kernel() {
     if let Some(process) = process() {
-        for_each_owned(process, delegate);
+        for_each_owned(process, leave_to_kernel);
     }
 }
 

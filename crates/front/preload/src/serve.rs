@@ -300,22 +300,22 @@ pub fn give_pool_files_to_kernel(fds: &[c_int]) -> Result<(), Errno> {
 }
 
 /// Makes a descriptor the kernel's for good, before libc uses and closes it by calls of its own.
-pub fn delegate(fd: c_int) -> Result<(), Errno> {
+pub fn leave_to_kernel(fd: c_int) -> Result<(), Errno> {
     direct::forget(fd);
     match process().filter(|process| process.table().owns(fd) && !guard::is_inside()) {
         Some(process) => {
             stats::left_to_kernel(Class::Other, fd, Reason::Libc);
             stats::mark(fd, Some(Reason::Libc));
-            guard::run(|| process.promotions().delegate(fd)).unwrap_or(Err(Errno::IO))
+            guard::run(|| process.promotions().leave_to_kernel(fd)).unwrap_or(Err(Errno::IO))
         }
         None => Ok(()),
     }
 }
 
-/// As [`delegate`], for standard input, output and error, before libc replaces them.
-pub fn delegate_streams() {
+/// As [`leave_to_kernel`], for standard input, output and error, before libc replaces them.
+pub fn leave_streams_to_kernel() {
     // If that fails, calls on them are answered as before.
     for fd in 0..=2 {
-        let _ = delegate(fd);
+        let _ = leave_to_kernel(fd);
     }
 }

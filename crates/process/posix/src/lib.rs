@@ -61,7 +61,7 @@
 //!   as before, at the kernel's offset (`Promotions::promote`). Files that are open when a program
 //!   starts are such descriptors, and are served once they are used enough
 //!   (`FileContents::recognize`).
-//! - Descriptors that libc uses and closes by itself (`Promotions::delegate`).
+//! - Descriptors that libc uses and closes by itself (`Promotions::leave_to_kernel`).
 //!
 //! # Differences from the mount
 //!

@@ -8,8 +8,8 @@
 //!   and for each call that only the kernel can make.
 //! - **promote-M3** A promoted description is served here as before. A transfer at the offset
 //!   reserves its range by `lseek`, which is atomic for all processes that share the description.
-//!   Only a descriptor that libc is going to use and close by itself is *delegated* to the kernel:
-//!   its entry is emptied ([`Promotions::delegate`]).
+//!   Only a descriptor that libc is going to use and close by itself is *left* to the kernel:
+//!   its entry is emptied ([`Promotions::leave_to_kernel`]).
 //! - **promote-M4** A descriptor is a capability: promoting a regular file asks for no permission
 //!   on it ([`mounts::Ticket`]). So the program may do what it could do when it opened the file.
 //! - **promote-M5** The kernel drops a process's POSIX locks on a file when any description of the
@@ -110,7 +110,7 @@ impl Promotions {
 
     /// Leaves the descriptor `fd` to the kernel for good, because libc is going to use it, and
     /// perhaps to close it, without a call that this library sees.
-    pub fn delegate(&self, fd: i32) -> Result<(), Errno> {
+    pub fn leave_to_kernel(&self, fd: i32) -> Result<(), Errno> {
         self.promote(fd)?;
         let table = self.table().lock_table();
         let before = self.table().entry(fd).map(|entry| entry.load(Acquire));

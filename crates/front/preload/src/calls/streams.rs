@@ -12,7 +12,7 @@ use posix::Errno;
 use super::descriptors::{dup2, fcntl, open_at};
 use super::names::mkdir;
 use super::{close, lseek};
-use crate::serve::{before_fd, delegate, delegate_streams, fd_freed, set_errno};
+use crate::serve::{before_fd, fd_freed, leave_streams_to_kernel, leave_to_kernel, set_errno};
 use crate::start::process;
 use crate::stats::Class;
 use crate::{cancel, direct, guard, memory, real, stats, streams};
@@ -67,7 +67,7 @@ impl StreamMode {
             if let Some(stream) = streams::make(fd, self.name) {
                 return stream.as_ptr();
             }
-            let failed = match delegate(fd) {
+            let failed = match leave_to_kernel(fd) {
                 Ok(()) => match real::fdopen(fd, self.name.as_ptr()) {
                     stream if !stream.is_null() => return stream,
                     _ => *libc::__errno_location(),
@@ -137,14 +137,14 @@ fn opened(stream: *mut FILE, mode: *const c_char) -> *mut FILE {
 
 /// Makes a stream's descriptor the kernel's for good, as libc is going to close it internally;
 /// returns it.
-fn delegate_stream(stream: *mut FILE) -> c_int {
+fn leave_stream_to_kernel(stream: *mut FILE) -> c_int {
     if stream.is_null() {
         return -1;
     }
     // SAFETY: the program passes a stream.
     let fd = unsafe { libc::fileno(stream) };
     // If that fails, calls on it are answered as before.
-    let _ = delegate(fd);
+    let _ = leave_to_kernel(fd);
     fd
 }
 
@@ -157,7 +157,7 @@ export! {
     }
 
     fn fdopen | _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut FILE {
-        stream_on(fd, mode).unwrap_or_else(|| match delegate(fd) {
+        stream_on(fd, mode).unwrap_or_else(|| match leave_to_kernel(fd) {
             Ok(()) => real::fdopen(fd, mode),
             Err(err) => {
                 set_errno(err);
@@ -177,7 +177,7 @@ export! {
             .and_then(|mode| Some((mode, open_at(AT_FDCWD, path, mode.flags, 0o666)?)))
             .filter(|(_, fd)| *fd >= 0);
         before_fd();
-        delegate_stream(stream);
+        leave_stream_to_kernel(stream);
         let Some((mode, fd)) = opened else {
             let reopened = real::freopen(path, mode, stream);
             fd_freed(0);
@@ -203,7 +203,7 @@ export! {
         if streams::have_ours() && streams::served(stream, Class::Close).is_some() {
             return real::fclose(stream);
         }
-        let fd = delegate_stream(stream);
+        let fd = leave_stream_to_kernel(stream);
         stats::unmark(fd, fd);
         let closed = real::fclose(stream);
         fd_freed(fd);
@@ -217,7 +217,7 @@ export! {
     }
 
     fn fcloseall () -> c_int {
-        delegate_streams();
+        leave_streams_to_kernel();
         let closed = real::fcloseall();
         fd_freed(0);
         closed

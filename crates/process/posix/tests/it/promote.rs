@@ -13,7 +13,7 @@ const RW: i32 = libc::O_RDWR | libc::O_CREAT;
 /// A single test, because it forks and counts descriptors.
 fn promotion(engine: TestEngine) {
     promotion_keeps_the_offset(engine);
-    a_delegated_descriptor_is_the_kernels_alone(engine);
+    a_descriptor_left_to_the_kernel_is_its_alone(engine);
     streams_are_promoted_directories_are_not(engine);
     exec_takes_what_it_inherits(engine);
     locks_are_the_kernels(engine);
@@ -103,12 +103,12 @@ fn promotion_keeps_the_offset(engine: TestEngine) {
     done(p.descriptors().close(third)).unwrap();
 }
 
-fn a_delegated_descriptor_is_the_kernels_alone(engine: TestEngine) {
+fn a_descriptor_left_to_the_kernel_is_its_alone(engine: TestEngine) {
     let world = TestWorld::new(engine);
     let p = &world.process;
     let fd = world.open("a", RW);
     let twin = done(p.descriptors().dup(fd)).unwrap();
-    p.promotions().delegate(fd).unwrap();
+    p.promotions().leave_to_kernel(fd).unwrap();
     assert!(!p.table().owns(fd) && p.table().owns(twin));
     assert_eq!(p.contents().write(fd, b"x"), Served::Kernel);
     assert_eq!(done(p.contents().write(twin, b"xy")), Ok(2));
