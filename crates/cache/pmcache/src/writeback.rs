@@ -110,6 +110,9 @@ struct Pass<'a, P: Backed, B: Backing> {
     /// The names below of directories whose names are compared.
     below: HashMap<Ino, BTreeMap<Vec<u8>, (Identity, FileKind)>>,
     extras: Vec<Extra>,
+    /// The identities that inodes of the pool had when the walk was over. An object that gets an
+    /// inode later has a name elsewhere, by which it was loaded.
+    known: HashSet<Vec<u8>>,
     failed: HashSet<Ino>,
     written: Written,
 }
@@ -135,6 +138,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             created: HashSet::new(),
             below: HashMap::new(),
             extras: Vec::new(),
+            known: HashSet::new(),
             failed: HashSet::new(),
             written: Written::default(),
         };
@@ -157,6 +161,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.sync(|kind| kind != FileKind::Dir);
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
+        if !dirs.is_empty() {
+            self.known = self.identities()?;
+        }
         for dir in &dirs {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
@@ -533,12 +540,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             }
         }
         self.below.insert(object, listed);
-        let known: HashSet<Vec<u8>> = match pending.iter().any(|e| e.kind == FileKind::Dir) {
-            true => self.identities()?,
-            false => HashSet::new(),
-        };
         while let Some(extra) = pending.pop() {
-            if extra.kind == FileKind::Dir && !known.contains(&extra.identity.0) {
+            if extra.kind == FileKind::Dir && !self.known.contains(&extra.identity.0) {
                 let inside = Below(self.backing, self.backing.find(&extra.identity, b"")?);
                 for (name, (identity, kind)) in self.list(inside.1.ino)? {
                     pending.push(Extra { place: (inside.1.ino, name), identity, kind });
@@ -666,7 +669,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 backing.rename((dir, name), (dir, private), RenameFlags::NOREPLACE)
             };
             self.with_private_name(rename)?.0
-        } else if self.identities()?.contains(&identity.0) {
+        } else if self.known.contains(&identity.0) {
             let object = Below(backing, backing.find(&identity, b"")?);
             let link = |private: &[u8]| {
                 backing.link(object.1.ino, dir, private).map(|entry| backing.forget(entry.ino, 1))

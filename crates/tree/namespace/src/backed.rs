@@ -13,16 +13,13 @@
 //! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
 //!   the file would go, and its content would be missing under those names.
 
-use crate::derived::SharedPool as _;
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
-use crate::mounted::{Files, Pool};
 use crate::store::Storage;
 use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
 use crate::xattr::Attributes;
 use pmem::Fenced;
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vfs::{
     ABSENT, Attr, Backed, Errno, FileKind, IDENTITY_MAX, Ino, LoadedObject, Residence, Result,
@@ -386,60 +383,6 @@ impl<S: Storage> Core<S> {
         };
         let is_unused = v.refs.load(Relaxed) == 0;
         Ok(state & CLEAN != 0 && goes_with_name && is_unused && !self.has_dirty_content(v)?)
-    }
-}
-
-impl<F: Files> Backed for Pool<F> {
-    fn residence(&self, ino: Ino) -> Result<Residence> {
-        self.files.op(|core| core.residence(ino))
-    }
-    fn load_name(&self, dir: Ino, name: &[u8], object: &LoadedObject<'_>) -> Result<Ino> {
-        self.files.op(|core| core.load_name(dir, name, object))
-    }
-    fn load_link(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
-        self.files.op(|core| core.load_link(dir, name, ino))
-    }
-    fn finish_names(&self, dir: Ino) -> Result<()> {
-        self.files.op(|core| core.finish_names(dir))
-    }
-    fn finish_links(&self, ino: Ino) -> Result<()> {
-        self.files.op(|core| core.finish_links(ino))
-    }
-    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
-        self.files.op(|_| self.files.absent_range(ino, from))
-    }
-    fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<u64> {
-        self.files.op(|_| self.files.load_content(ino, offset, data))
-    }
-    fn load_hole(&self, ino: Ino, range: Range<u64>) -> Result<()> {
-        self.files.op(|_| self.files.load_hole(ino, range.clone()))
-    }
-    fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
-        self.files.op(|_| self.files.dirty_range(ino, from))
-    }
-    fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
-        self.files.op(|_| self.files.hole_range(ino, from))
-    }
-    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> Result<Option<u64>> {
-        self.files.op(|_| self.files.clean_content(ino, range.clone(), version))
-    }
-    fn set_identity(&self, ino: Ino, identity: &[u8]) -> Result<()> {
-        self.files.op(|core| core.set_identity(ino, identity))
-    }
-    fn begin_write_back(&self, ino: Ino) -> Result<()> {
-        self.files.op(|core| core.begin_write_back(ino))
-    }
-    fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
-        self.files.op(|core| core.clean_inode(ino, version, stamp))
-    }
-    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
-        self.files.op(|core| core.each_inode(each))
-    }
-    fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
-        self.files.op(|_| self.files.evict_content(ino, range.clone()))
-    }
-    fn evict_names(&self, dir: Ino) -> Result<bool> {
-        self.files.op(|core| core.evict_names(dir))
     }
 }
 

@@ -24,6 +24,7 @@
 
 mod attr;
 mod backed;
+mod backed_pool;
 mod check;
 pub mod derived;
 mod dir;

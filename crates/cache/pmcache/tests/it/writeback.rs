@@ -6,12 +6,14 @@ use backing::model::ModelCall;
 use pmcache::PRIVATE;
 use rng::Rng;
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use vfs::conformance::{Handles, Outcome, apply, gen_op, gen_ops, number_from_env};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
 use vfs::{
-    Attr, Backed as _, Caller, Errno, Fallocate, FileKind, FileSystem, Ino, NewKind, ROOT,
+    Attr, Backed as _, Caller, Errno, Fallocate, FileKind, FileSystem, Ino, NewKind, NewNode, ROOT,
     RenameFlags, Seek, SetAttr, SetXattr,
 };
 
@@ -398,4 +400,78 @@ fn what_others_change_below_is_not_overwritten() {
     find(&fs, "dir/another");
     assert_eq!(fs.getattr(find(&fs, "dir")).unwrap().perm, 0o711);
     assert!(fs.pool().residence(find(&fs, "dir")).unwrap().is_clean);
+}
+
+/// Threads change what a third writes back, evicts and compares.
+#[test]
+fn changes_meanwhile_are_written_back_later() {
+    let below = empty();
+    for d in 0..3 {
+        let dir = make(&below, ROOT, &format!("d{d}"), NewKind::Dir);
+        for i in 0..6 {
+            file(&below, dir, &format!("f{i}"), &[d; 3 * BLOCK as usize]);
+        }
+    }
+    let fs = fresh(&below);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let threads = [0, 1].map(|thread| {
+            let fs = &fs;
+            s.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for i in 0..1500 {
+                    let mut path = || format!("d{}/f{}", rng.below(3), rng.below(8));
+                    let (from, to) = (path(), path());
+                    // Another thread may have moved or removed either.
+                    let _ = change(fs, rng.below(5), (&from, &to), i);
+                }
+            })
+        });
+        let writer = s.spawn(|| {
+            let mut rng = Rng::new(7);
+            while !is_over.load(Relaxed) {
+                let written = fs.write_back().unwrap();
+                assert!(written.conflicts.is_empty(), "{written:?}");
+                evict(&fs, &mut rng, 30);
+            }
+        });
+        threads.map(|thread| thread.join().unwrap());
+        is_over.store(true, Relaxed);
+        writer.join().unwrap();
+    });
+    write_back(&fs, "threads");
+    compare_below(&fs, "threads");
+    compare_below(&again(fs), "threads, mounted again");
+}
+
+/// Makes one change that may fail.
+fn change(fs: &Tested, what: u64, (from, to): (&str, &str), seed: u64) -> vfs::Result<()> {
+    let dir = |path: &str| {
+        let (dir, name) = path.split_once('/').unwrap();
+        Ok((fs.peek(ROOT, dir.as_bytes())?.ino, name.as_bytes().to_vec()))
+    };
+    let ((from_dir, from), (to_dir, to)) = (dir(from)?, dir(to)?);
+    match what {
+        0 => fs.rename((from_dir, &from), (to_dir, &to), RenameFlags::empty()),
+        1 if seed.is_multiple_of(3) => fs.unlink(from_dir, &from),
+        1 => {
+            let node = NewNode { kind: NewKind::File, mode: 0o640, umask: 0 };
+            let new = fs.create(&Caller::ROOT, from_dir, &from, &node)?.ino;
+            let written = fs.write(new, 0, &[seed as u8; 6000]);
+            fs.forget(new, 1);
+            written
+        }
+        what => {
+            let found = fs.lookup(from_dir, &from)?.ino;
+            let size = 3 * BLOCK - seed;
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let done = match what {
+                2 => fs.setattr(&Caller::ROOT, found, &set).map(drop),
+                3 => fs.link(found, to_dir, &to).map(|entry| fs.forget(entry.ino, 1)),
+                _ => fs.write(found, seed * 5, &seed.to_le_bytes()),
+            };
+            fs.forget(found, 1);
+            done
+        }
+    }
 }
