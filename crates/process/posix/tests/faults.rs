@@ -40,7 +40,7 @@ struct Number {
     of: usize,
     cloexec: bool,
     /// Whether it is the kernel's alone.
-    delegated: bool,
+    is_left_to_kernel: bool,
 }
 
 /// A program, with its expected state.
@@ -220,7 +220,7 @@ impl TestedProgram {
     }
 
     fn add(&mut self, fd: i32, of: usize, cloexec: bool) {
-        self.numbers.insert(fd, Number { of, cloexec, delegated: false });
+        self.numbers.insert(fd, Number { of, cloexec, is_left_to_kernel: false });
     }
 
     fn open(&mut self, name: &'static str, flags: i32) -> ScenarioOutcome {
@@ -306,7 +306,7 @@ impl TestedProgram {
     }
 
     fn close(&mut self, fd: i32) -> ScenarioOutcome {
-        let closed = if self.numbers[&fd].delegated {
+        let closed = if self.numbers[&fd].is_left_to_kernel {
             // SAFETY: a descriptor of this test.
             libc_result(unsafe { libc::close(fd) }.into()).map(drop)
         } else {
@@ -343,9 +343,9 @@ impl TestedProgram {
         Ok(())
     }
 
-    fn delegate(&mut self, fd: i32) -> ScenarioOutcome {
-        self.world.process.promotions().delegate(fd)?;
-        self.numbers.get_mut(&fd).unwrap().delegated = true;
+    fn leave_to_kernel(&mut self, fd: i32) -> ScenarioOutcome {
+        self.world.process.promotions().leave_to_kernel(fd)?;
+        self.numbers.get_mut(&fd).unwrap().is_left_to_kernel = true;
         Ok(())
     }
 
@@ -524,7 +524,7 @@ impl TestedProgram {
         for (fd, number) in &self.numbers {
             let description = &self.descriptions[number.of];
             assert_eq!(flag_of(*fd), Some(number.cloexec), "{fd} {number:?}");
-            if number.delegated {
+            if number.is_left_to_kernel {
                 continue;
             }
             assert_eq!(
@@ -545,7 +545,7 @@ impl TestedProgram {
         for of in 0..self.descriptions.len() {
             let mapped = self.mapped.contains(&self.descriptions[of].ino);
             let number = self.numbers.values().find(|number| number.of == of);
-            let served = number.is_some_and(|number| !number.delegated);
+            let served = number.is_some_and(|number| !number.is_left_to_kernel);
             if served && !self.descriptions[of].name.is_empty() && !mapped {
                 self.read(of).unwrap();
             }
@@ -580,7 +580,7 @@ impl TestedProgram {
         self.check();
         for of in 0..self.descriptions.len() {
             let number = self.numbers.values().find(|number| number.of == of);
-            if number.is_some_and(|number| !number.delegated) {
+            if number.is_some_and(|number| !number.is_left_to_kernel) {
                 self.promote(of).unwrap();
             }
         }

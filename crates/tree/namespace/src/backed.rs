@@ -21,9 +21,7 @@ use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
 use crate::xattr::Attributes;
 use pmem::Fenced;
 use std::sync::atomic::Ordering::Relaxed;
-use vfs::{
-    ABSENT, Attr, Backed, Errno, FileKind, IDENTITY_MAX, Ino, LoadedObject, Residence, Result,
-};
+use vfs::{ABSENT, Attr, Errno, FileKind, IDENTITY_MAX, Ino, LoadedObject, Residence, Result};
 
 /// The shift of the absent links in the word of the state.
 const LINKS_SHIFT: u32 = 32;

@@ -435,7 +435,9 @@ fn changes_meanwhile_are_written_back_later() {
                 evict(&fs, &mut rng, 30);
             }
         });
-        threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         is_over.store(true, Relaxed);
         writer.join().unwrap();
     });
@@ -446,7 +448,7 @@ fn changes_meanwhile_are_written_back_later() {
 
 /// Makes one change that may fail.
 fn change(fs: &Tested, what: u64, (from, to): (&str, &str), seed: u64) -> vfs::Result<()> {
-    let dir = |path: &str| {
+    let dir = |path: &str| -> vfs::Result<(Ino, Vec<u8>)> {
         let (dir, name) = path.split_once('/').unwrap();
         Ok((fs.peek(ROOT, dir.as_bytes())?.ino, name.as_bytes().to_vec()))
     };

@@ -45,7 +45,7 @@ pub const SCENARIOS: &[(&str, FaultScenario)] = &[
         p.promote(0)?;
         p.dup(p.number(0), libc::F_DUPFD, 0)
     }),
-    ("delegation", |p| p.delegate(p.number(0))),
+    ("left to the kernel", |p| p.leave_to_kernel(p.number(0))),
     ("a record lock", |p| p.lock(2)),
     ("flock", |p| {
         let (a, p) = (p.number(0), &p.world.process);
