@@ -215,12 +215,12 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
     }
 
-    /// Notes that a later pass has to go on with a directory.
-    fn wait(&mut self, ino: Ino) {
-        let dirty = self.dirty.iter_mut().find(|dirty| dirty.ino == ino);
-        if let Some(dirty) = dirty {
+    /// Leaves a name to a later pass, which goes on with its directory.
+    fn wait(&mut self, dir: Ino) -> Result<()> {
+        if let Some(dirty) = self.dirty.iter_mut().find(|dirty| dirty.ino == dir) {
             dirty.must_wait = true;
         }
+        Ok(())
     }
 
     // --- finding what is dirty ------------------------------------------------------------------
@@ -592,7 +592,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let identity = Identity(match self.pool.residence(ino) {
             Ok(residence) => residence.identity,
             // It is gone: a later pass removes the name.
-            Err(Errno::STALE) => return Ok(self.wait(dir_ino)),
+            Err(Errno::STALE) => return self.wait(dir_ino),
             Err(e) => return Err(e),
         });
         let dir = self.object(dir_ino)?;
@@ -601,7 +601,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             return Ok(());
         }
         if identity.0.is_empty() || self.failed.contains(&ino) {
-            return Ok(self.wait(dir_ino));
+            return self.wait(dir_ino);
         }
         let mut is_free = found.is_none();
         if let Some((found, found_kind)) = found {
@@ -623,7 +623,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             }
             // It lies where another directory has to be.
             None if kind == FileKind::Dir => {
-                let Some(from) = self.find_below(&identity) else { return Ok(self.wait(dir_ino)) };
+                let Some(from) = self.find_below(&identity) else { return self.wait(dir_ino) };
                 self.rename(&from, (dir, name))?;
                 self.below.entry(from.0).or_default().remove(&from.1);
             }

@@ -85,7 +85,8 @@ const ALONE: &str =
 const BUSY: &str = "an inode that is busy has no stamp that counts";
 const UNMARKED: &str = "a mark that goes too early costs a write-back";
 const NEW: &str = "nothing leads to the block yet";
-const LOAD: &str = "content that is not loaded after a crash is absent, which is the same (backed-F5)";
+const LOAD: &str =
+    "content that is not loaded after a crash is absent, which is the same (backed-F5)";
 const EVICTED: &str = "what is marked clean may be absent at any time";
 const WRITTEN: &str = "the backing store has all that the mark covers before the call";
 const NO_MARKS: &str = "an inode without marks may lose its identity: it gets another object";
