@@ -477,3 +477,23 @@ fn change(fs: &Tested, what: u64, (from, to): (&str, &str), seed: u64) -> vfs::R
         }
     }
 }
+
+#[test]
+fn removed_directories_go_with_all_that_was_in_them() {
+    let below = empty();
+    let dir = make(&below, ROOT, "dir", NewKind::Dir);
+    let sub = make(&below, dir, "sub", NewKind::Dir);
+    file(&below, dir, "gone", b"it");
+    file(&below, sub, "gone", b"it");
+    file(&below, sub, "moved", b"moved");
+    let fs = fresh(&below);
+    let (dir, sub) = (find(&fs, "dir"), find(&fs, "dir/sub"));
+    rename(&fs, "dir/sub/moved", "moved");
+    for dir in [dir, sub] {
+        fs.unlink(dir, b"gone").unwrap();
+    }
+    fs.rmdir(dir, b"sub").unwrap();
+    fs.rmdir(ROOT, b"dir").unwrap();
+    write_back(&fs, "removed directories");
+    compare_below(&fs, "removed directories");
+}
