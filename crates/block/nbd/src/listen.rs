@@ -180,7 +180,7 @@ mod tests {
         });
         assert!(!seen.is_empty() && seen.iter().all(|mode| *mode == 0o600));
         assert!(!path.exists());
-        // What lies there already is left alone.
+        // A file that lies there already is left alone.
         fs::write(&path, "content").unwrap();
         assert_eq!(Listener::unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read(&path).unwrap(), b"content");

@@ -11,7 +11,7 @@
 //!   of [`Links`] has each loaded file that may have other names.
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
-//! [`write_back`](Loading::write_back) brings changes below. What is loaded is not compared with the
+//! [`write_back`](Loading::write_back) brings changes below. Loaded parts are not compared with the
 //! backing store again. Nothing is evicted except by a caller.
 
 use crate::{BLOCK, lock};
@@ -38,7 +38,7 @@ const IDLE_ATTEMPTS: u32 = 16;
 /// Most files whose last load is remembered.
 const STREAMS: usize = 1024;
 
-/// What a call may need of the pool.
+/// A part of the pool that a call may need.
 #[derive(Clone, Copy)]
 enum Need<'a> {
     /// All names of a directory.

@@ -1,7 +1,7 @@
 //! Write-back by comparing: makes the backing store equal to a pool that holds the tree.
 //!
 //! A pass walks the names that are in the pool, and compares every inode that is not marked clean
-//! with its object. What differs is changed there, in this order: contents and attributes of files;
+//! with its object. Differences are written there, in this order: contents and attributes of files;
 //! their sync; names; names that are not wanted any more; attributes of directories; their sync.
 //! Marks follow. A pass that was interrupted is repeated: what is equal needs no change.
 //!
@@ -41,7 +41,7 @@ pub const PRIVATE: &[u8] = b".keepstone-";
 /// Attempts to find a private name that is free.
 const NAMES_MAX: u32 = 1000;
 
-/// What a pass has done.
+/// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Inodes that were compared.
@@ -697,7 +697,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             return Ok(());
         }
         let known = self.identities()?;
-        // What lies in a directory came after it.
+        // Entries of a directory came after it.
         for extra in extras.into_iter().rev() {
             let Extra { place: (dir, name), identity, kind } = extra;
             let is_known = known.contains(&identity.0);

@@ -27,7 +27,7 @@ pub struct Residence {
     pub are_names_absent: bool,
     /// Whether write-back may have changed its object since the stamp.
     pub is_busy: bool,
-    /// The stamp of its object, when they were equal the last time; 0 if there is none.
+    /// The stamp of its object, when they were equal the last time; 0: it has no stamp.
     pub stamp: u32,
     /// The number of names of this file that only the backing store has.
     pub absent_links: u32,
@@ -42,8 +42,8 @@ pub struct LoadedObject<'a> {
     pub attr: Attr,
     /// Its identity, of 1 to [`IDENTITY_MAX`] bytes.
     pub identity: &'a [u8],
-    /// A value that is another one when the object has changed; 0 if there is none. Devices have
-    /// none.
+    /// A value that is another one when the object has changed. Devices, and objects without such a
+    /// value, have 0.
     pub stamp: u32,
     /// The target of a symbolic link; else empty.
     pub target: &'a [u8],

@@ -264,7 +264,7 @@ fn a_load_that_fails_is_the_error_of_the_call() {
         below.heal();
     }
     fs.write(f, 5000, b"x").unwrap();
-    // What is in the pool needs no backing store.
+    // Content that is in the pool needs no backing store.
     below.fail_where(|_| Some(Errno::IO));
     let mut buf = [0; 3];
     assert_eq!(fs.read(f, 4999, &mut buf), Ok(3));

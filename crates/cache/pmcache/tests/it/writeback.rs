@@ -368,7 +368,7 @@ fn what_others_change_below_is_not_overwritten() {
         fs.write(find(&fs, name), 0, b"ours").unwrap();
     }
     fs.write(file(&fs, find(&fs, "dir"), "ours", b"it"), 0, b"it").unwrap();
-    // Others, while nobody looks.
+    // Others, while the pool is not mounted.
     below.write(other, 0, b"theirs").unwrap();
     file(&below, dir, "theirs", b"it");
     let fs = again(fs);
