@@ -164,13 +164,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     /// Gives an inode the attributes of its object, and marks it clean.
     fn adopt(&self, ino: Ino, object: &Attr) -> Result<()> {
-        let (old, new) = (xattrs(&self.pool, ino)?, xattrs(&self.backing, object.ino)?);
-        for (name, _) in old.iter().filter(|(old, _)| !new.iter().any(|(new, _)| new == old)) {
-            self.pool.removexattr(ino, name)?;
-        }
-        for (name, value) in new.iter().filter(|xattr| !old.contains(xattr)) {
-            self.pool.setxattr(ino, name, value, SetXattr::Any)?;
-        }
+        copy_xattrs((&self.backing, object.ino), (&self.pool, ino))?;
         let set = SetAttr {
             perm: Some(object.perm),
             uid: Some(object.uid),
@@ -308,8 +302,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn object_of(&self, ino: Ino) -> Result<Below<'_, B>> {
         let (residence, object) = self.any_object_of(ino)?;
         if has_changed(&residence, &object.1) {
-            tracing::warn!(ino = ino.0, "its object has changed behind the cache");
-            return Err(Errno::IO);
+            return Err(changed_behind(ino));
         }
         Ok(object)
     }
@@ -346,25 +339,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let (residence, below) = self.any_object_of(dir)?;
         if has_changed(&residence, &below.1) {
             if !residence.is_clean {
-                tracing::warn!(ino = dir.0, "the directory has changed behind the cache");
-                return Err(Errno::IO);
+                return Err(changed_behind(dir));
             }
             self.adopt(dir, &below.1)?;
         }
-        let mut names = Vec::new();
-        self.backing.readdir(below.1.ino, 0, &mut |e| {
-            if !matches!(e.name, b"." | b"..") {
-                names.push(e.name.to_vec());
-            }
-            true
-        })?;
-        for name in names {
-            match self.backing.lookup(below.1.ino, &name) {
-                Ok(entry) => self.load_entry(dir, &name, &Below(&self.backing, entry))?,
-                Err(Errno::NOENT) => {}
-                Err(e) => return Err(e),
-            }
-        }
+        each_entry(&self.backing, below.1.ino, |name, entry| self.load_entry(dir, name, entry))?;
         self.pool.finish_names(dir)?;
         Ok(true)
     }
@@ -518,6 +497,36 @@ pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
     !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
 }
 
+/// Logs that others have changed the object of an inode. Returns the error of a load that needs it
+/// as it was.
+fn changed_behind(ino: Ino) -> Errno {
+    tracing::warn!(ino = ino.0, "its object has changed behind the cache");
+    Errno::IO
+}
+
+/// Calls `each` with each name in a directory of the backing store, and its inode.
+pub(crate) fn each_entry<'b, B: Backing>(
+    backing: &'b B,
+    dir: Ino,
+    mut each: impl FnMut(&[u8], &Below<'b, B>) -> Result<()>,
+) -> Result<()> {
+    let mut names = Vec::new();
+    backing.readdir(dir, 0, &mut |e| {
+        if !matches!(e.name, b"." | b"..") {
+            names.push(e.name.to_vec());
+        }
+        true
+    })?;
+    for name in names {
+        match backing.lookup(dir, &name) {
+            Ok(entry) => each(&name, &Below(backing, entry))?,
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 /// Treats a name that exists as loaded.
 fn existing(loaded: Result<()>) -> Result<()> {
     match loaded {
@@ -526,8 +535,25 @@ fn existing(loaded: Result<()>) -> Result<()> {
     }
 }
 
+/// Gives an inode the extended attributes of another one.
+pub(crate) fn copy_xattrs<F: FileSystem, T: FileSystem>(
+    from: (&F, Ino),
+    (fs, ino): (&T, Ino),
+) -> Result<()> {
+    let (wanted, found) = (xattrs(from.0, from.1)?, xattrs(fs, ino)?);
+    for (name, _) in &found {
+        if !wanted.iter().any(|(wanted, _)| wanted == name) {
+            fs.removexattr(ino, name)?;
+        }
+    }
+    for (name, value) in wanted.iter().filter(|xattr| !found.contains(xattr)) {
+        fs.setxattr(ino, name, value, SetXattr::Any)?;
+    }
+    Ok(())
+}
+
 /// Returns all extended attributes of an inode.
-pub(crate) fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = fs.listxattr(ino)?.into_iter();
     let value = |name: Vec<u8>| Ok((name.clone(), fs.getxattr(ino, &name)?));
     names.map(value).collect()

@@ -14,7 +14,6 @@
 //!   changed since it was compared.
 //! - writeback-W4: an object loses its last name only if no inode of the pool has its identity,
 //!   with a name or without.
-//!
 //! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
 //!   inode stays dirty, and the pass names it.
 //!
@@ -22,14 +21,14 @@
 //! have was removed in the pool.
 
 use crate::BLOCK;
-use crate::loading::{Below, Loading, has_changed, stamp, xattrs};
+use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
-    RenameFlags, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
+    RenameFlags, Residence, Result, Seek, SetAttr, SetTime,
 };
 
 /// Bytes of content that one call copies.
@@ -57,13 +56,12 @@ pub struct Written {
 }
 
 /// An inode that is compared.
+#[derive(Clone, Copy)]
 struct Dirty {
     ino: Ino,
     kind: FileKind,
     /// Its version before it was compared.
     version: u64,
-    /// Whether a later pass has to go on.
-    must_wait: bool,
 }
 
 /// A directory whose names are compared.
@@ -80,6 +78,27 @@ struct Extra {
     place: NameBelow,
     identity: Identity,
     kind: FileKind,
+}
+
+/// Names below that the pool does not have, those in a directory after that of the directory.
+#[derive(Default)]
+struct Extras {
+    list: Vec<Option<Extra>>,
+    /// Places in the list.
+    of: HashMap<Identity, Vec<usize>>,
+}
+
+impl Extras {
+    fn push(&mut self, extra: Extra) {
+        self.of.entry(extra.identity.clone()).or_default().push(self.list.len());
+        self.list.push(Some(extra));
+    }
+
+    /// Takes a name of an object.
+    fn take(&mut self, identity: &Identity) -> Option<Extra> {
+        let at = self.of.get_mut(identity)?.pop()?;
+        self.list[at].take()
+    }
 }
 
 /// A referenced inode of the pool.
@@ -109,11 +128,13 @@ struct Pass<'a, P: Backed, B: Backing> {
     created: HashSet<Ino>,
     /// The names below of directories whose names are compared.
     below: HashMap<Ino, BTreeMap<Vec<u8>, (Identity, FileKind)>>,
-    extras: Vec<Extra>,
+    extras: Extras,
     /// The identities that inodes of the pool had when the walk was over. An object that gets an
     /// inode later has a name elsewhere, by which it was loaded.
     known: HashSet<Vec<u8>>,
     failed: HashSet<Ino>,
+    /// Directories with which a later pass has to go on.
+    waiting: HashSet<Ino>,
     written: Written,
 }
 
@@ -137,9 +158,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             seen: HashSet::new(),
             created: HashSet::new(),
             below: HashMap::new(),
-            extras: Vec::new(),
+            extras: Extras::default(),
             known: HashSet::new(),
             failed: HashSet::new(),
+            waiting: HashSet::new(),
             written: Written::default(),
         };
         pass.run()?;
@@ -158,7 +180,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             FileKind::Dir => pass.write_attributes(ino),
             _ => pass.write_file(ino, kind),
         });
-        self.sync(|kind| kind != FileKind::Dir);
+        self.each_dirty(|pass, ino, kind| match kind {
+            FileKind::Dir => Ok(()),
+            _ => pass.sync(ino, kind == FileKind::File),
+        });
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
         if !dirs.is_empty() {
@@ -189,8 +214,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             FileKind::Dir => pass.write_times(ino),
             _ => Ok(()),
         });
-        self.sync(|_| true);
-        self.mark()
+        // Files have other names; their content is durable.
+        self.each_dirty(|pass, ino, kind| pass.sync(ino, kind == FileKind::Dir));
+        self.mark();
+        Ok(())
     }
 
     /// Calls `step` for each inode without an error so far.
@@ -217,9 +244,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Leaves a name to a later pass, which goes on with its directory.
     fn wait(&mut self, dir: Ino) -> Result<()> {
-        if let Some(dirty) = self.dirty.iter_mut().find(|dirty| dirty.ino == dir) {
-            dirty.must_wait = true;
-        }
+        self.waiting.insert(dir);
         Ok(())
     }
 
@@ -281,23 +306,18 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             // A later pass can place it.
             self.failed.insert(ino);
         } else {
-            let begun = self.begin(ino, attr.kind, &residence, parent);
+            let begun = self.begin(&attr, &residence, parent);
             self.note(ino, begun);
         }
         let version = self.pool.version(ino).ok_or(Errno::OPNOTSUPP)?;
-        self.dirty.push(Dirty { ino, kind: attr.kind, version, must_wait: false });
+        self.dirty.push(Dirty { ino, kind: attr.kind, version });
         Ok(Some(attr.kind))
     }
 
     /// Finds the object of an inode, or makes one, and notes that it changes.
-    fn begin(
-        &mut self,
-        ino: Ino,
-        kind: FileKind,
-        residence: &Residence,
-        parent: Option<Ino>,
-    ) -> Result<()> {
-        self.find_object(ino, kind, Identity(residence.identity.clone()), parent)?;
+    fn begin(&mut self, inode: &Attr, residence: &Residence, parent: Option<Ino>) -> Result<()> {
+        let ino = inode.ino;
+        self.find_object(inode, Identity(residence.identity.clone()), parent)?;
         let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
         if !self.created.contains(&ino) && has_changed(residence, object) {
             tracing::warn!(ino = ino.0, "its object has changed behind the cache");
@@ -311,8 +331,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Finds the object of an inode, or makes one.
     fn find_object(
         &mut self,
-        ino: Ino,
-        kind: FileKind,
+        &Attr { ino, kind, rdev, .. }: &Attr,
         identity: Identity,
         parent: Option<Ino>,
     ) -> Result<()> {
@@ -335,7 +354,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             FileKind::Symlink => self.pool.readlink(ino)?,
             _ => Vec::new(),
         };
-        let rdev = self.pool.getattr(ino)?.rdev;
         let kind = match kind {
             FileKind::File => NewKind::File,
             FileKind::Dir => NewKind::Dir,
@@ -476,18 +494,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             self.backing.setattr(&Caller::ROOT, object, &owner)?;
         }
         // A new owner, and new content, took the capability away.
-        let (xattrs_wanted, xattrs_found) =
-            (xattrs(self.pool, ino)?, xattrs(self.backing, object)?);
-        for (name, _) in &xattrs_found {
-            if !xattrs_wanted.iter().any(|(wanted, _)| wanted == name) {
-                self.backing.removexattr(object, name)?;
-            }
-        }
-        for xattr in &xattrs_wanted {
-            if !xattrs_found.contains(xattr) {
-                self.backing.setxattr(object, &xattr.0, &xattr.1, SetXattr::Any)?;
-            }
-        }
+        copy_xattrs((self.pool, ino), (self.backing, object))?;
         let is_link = wanted.kind == FileKind::Symlink;
         if !is_link && self.backing.getattr(object)?.perm != wanted.perm {
             let perm = SetAttr { perm: Some(wanted.perm), ..SetAttr::default() };
@@ -511,19 +518,13 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         Ok(())
     }
 
-    /// Makes the objects of dirty inodes durable.
-    fn sync(&mut self, is_wanted: impl Fn(FileKind) -> bool) {
-        let backing = self.backing;
-        self.each_dirty(|pass, ino, kind| {
-            if !is_wanted(kind) {
-                return Ok(());
-            }
-            let object = pass.object(ino)?;
-            if matches!(kind, FileKind::File | FileKind::Dir) {
-                backing.fsync(object)?;
-            }
-            backing.sync_metadata(object)
-        });
+    /// Makes an object's names and attributes durable, and with `has_content` its content, too.
+    fn sync(&mut self, ino: Ino, has_content: bool) -> Result<()> {
+        let object = self.object(ino)?;
+        if has_content {
+            self.backing.fsync(object)?;
+        }
+        self.backing.sync_metadata(object)
     }
 
     // --- names ----------------------------------------------------------------------------------
@@ -555,24 +556,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Lists a directory below.
     fn list(&self, dir: Ino) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
-        let mut names = Vec::new();
-        self.backing.readdir(dir, 0, &mut |e| {
-            if !matches!(e.name, b"." | b"..") {
-                names.push(e.name.to_vec());
-            }
-            true
-        })?;
         let mut listed = BTreeMap::new();
-        for name in names {
-            match self.backing.lookup(dir, &name) {
-                Ok(entry) => {
-                    let entry = Below(self.backing, entry);
-                    listed.insert(name, (self.backing.identity(entry.1.ino)?, entry.1.kind));
-                }
-                Err(Errno::NOENT) => {}
-                Err(e) => return Err(e),
-            }
-        }
+        each_entry(self.backing, dir, |name, Below(backing, entry)| {
+            listed.insert(name.to_vec(), (backing.identity(entry.ino)?, entry.kind));
+            Ok(())
+        })?;
         Ok(listed)
     }
 
@@ -611,16 +599,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 self.below.entry(dir).or_default().remove(name);
             }
         }
-        let extra = self.extras.iter().position(|extra| extra.identity == identity);
-        match extra {
-            Some(extra) => {
-                let from = self.extras.remove(extra).place;
-                let renamed = self.rename(&from, (dir, name));
-                if renamed.is_err() {
-                    self.extras.push(Extra { place: from, identity: identity.clone(), kind });
-                }
-                renamed?;
-            }
+        match self.extras.take(&identity) {
+            Some(extra) => self.rename_extra(extra, (dir, name))?,
             // It lies where another directory has to be.
             None if kind == FileKind::Dir => {
                 let Some(from) = self.find_below(&identity) else { return self.wait(dir_ino) };
@@ -629,20 +609,13 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             }
             None => {
                 let object = self.object(ino)?;
-                let backing = self.backing;
-                let link = |name: &[u8]| {
-                    backing.link(object, dir, name).map(|entry| backing.forget(entry.ino, 1))
-                };
                 if is_free {
-                    link(name)?;
+                    self.link(object, dir, name)?;
                 } else {
-                    let private = (dir, self.with_private_name(link)?.0);
-                    let renamed = self.rename(&private, (dir, name));
-                    if renamed.is_err() {
-                        let identity = identity.clone();
-                        self.extras.push(Extra { place: private, identity, kind });
-                    }
-                    renamed?;
+                    let link = |private: &[u8]| self.link(object, dir, private);
+                    let place = (dir, self.with_private_name(link)?.0);
+                    let extra = Extra { place, identity: identity.clone(), kind };
+                    self.rename_extra(extra, (dir, name))?;
                 }
             }
         }
@@ -652,6 +625,20 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     fn rename(&self, from: &NameBelow, to: (Ino, &[u8])) -> Result<()> {
         self.backing.rename((from.0, &from.1), to, RenameFlags::empty())
+    }
+
+    /// Renames a name that the pool does not have to one that it has.
+    fn rename_extra(&mut self, extra: Extra, to: (Ino, &[u8])) -> Result<()> {
+        let renamed = self.rename(&extra.place, to);
+        if renamed.is_err() {
+            self.extras.push(extra);
+        }
+        renamed
+    }
+
+    /// Gives an object another name.
+    fn link(&self, object: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+        self.backing.link(object, dir, name).map(|entry| self.backing.forget(entry.ino, 1))
     }
 
     /// Keeps an object whose name another one gets: under a private name as well, if the pool has
@@ -671,10 +658,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             self.with_private_name(rename)?.0
         } else if self.known.contains(&identity.0) {
             let object = Below(backing, backing.find(&identity, b"")?);
-            let link = |private: &[u8]| {
-                backing.link(object.1.ino, dir, private).map(|entry| backing.forget(entry.ino, 1))
-            };
-            self.with_private_name(link)?.0
+            self.with_private_name(|private| self.link(object.1.ino, dir, private))?.0
         } else {
             return Ok(());
         };
@@ -692,7 +676,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Removes names below that the pool does not have (writeback-W4).
     fn remove_extras(&mut self) -> Result<()> {
-        let extras = std::mem::take(&mut self.extras);
+        let extras: Vec<Extra> =
+            std::mem::take(&mut self.extras).list.into_iter().flatten().collect();
         if extras.is_empty() {
             return Ok(());
         }
@@ -722,9 +707,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Notes that a later pass has to compare the names of all directories of this one.
     fn wait_for_extras(&mut self) {
-        for dirty in &mut self.dirty {
-            dirty.must_wait |= dirty.kind == FileKind::Dir;
-        }
+        let dirs = self.dirty.iter().filter(|dirty| dirty.kind == FileKind::Dir);
+        self.waiting.extend(dirs.map(|dirty| dirty.ino));
     }
 
     fn links(&self, identity: &Identity) -> Result<u32> {
@@ -738,28 +722,17 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     // --- marks ----------------------------------------------------------------------------------
 
     /// Marks what is equal now (writeback-W3).
-    fn mark(&mut self) -> Result<()> {
-        for i in 0..self.dirty.len() {
-            let Dirty { ino, kind, version, must_wait } = self.dirty[i];
-            let is_done = !must_wait && !self.failed.contains(&ino);
-            if !is_done {
-                self.written.left += 1;
-                continue;
-            }
-            match self.mark_one(ino, kind, version) {
-                Ok(true) => {}
-                Ok(false) => self.written.left += 1,
-                Err(e) => {
-                    self.written.left += 1;
-                    self.note(ino, Err(e));
-                }
-            }
+    fn mark(&mut self) {
+        for dirty in std::mem::take(&mut self.dirty) {
+            let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
+            let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
+            self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
+            self.note(dirty.ino, is_marked.map(drop));
         }
-        Ok(())
     }
 
-    fn mark_one(&mut self, ino: Ino, kind: FileKind, version: u64) -> Result<bool> {
-        let mut version = version;
+    /// Marks an inode; returns whether it has not changed since it was compared.
+    fn mark_one(&mut self, Dirty { ino, kind, mut version }: Dirty) -> Result<bool> {
         let object = self.object(ino)?;
         let stamp = stamp(&self.backing.getattr(object)?);
         if kind == FileKind::File {

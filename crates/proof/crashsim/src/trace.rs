@@ -183,8 +183,8 @@ impl fmt::Display for BadTrace {
 
 impl std::error::Error for BadTrace {}
 
-/// Parses a number, decimal or hexadecimal after `0x`. Returns `None` if it is none, or does not
-/// fit the type.
+/// Parses a number, decimal or hexadecimal after `0x`. Returns `None` if the text is not a number
+/// of this type.
 fn number<T: TryFrom<u64>>(text: Option<&str>) -> Option<T> {
     let text = text?;
     let number = match text.strip_prefix("0x") {

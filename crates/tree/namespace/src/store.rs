@@ -323,8 +323,7 @@ pub trait Storage: Sized + Send + Sync {
     #[inline]
     fn common_attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         match v.kind() {
-            FileKind::Char | FileKind::Block => self.attr_into(ino, v, attr),
-            _ if self.is_backed() => self.attr_into(ino, v, attr),
+            kind if has_device(kind) || self.is_backed() => self.attr_into(ino, v, attr),
             _ => attr_of::<{ LINE as usize }, Self>(self, ino, v, attr),
         }
     }

@@ -108,18 +108,23 @@ pub fn compare(fs: &Tested, model: &Model, what: &str) {
     assert!(diff.is_empty(), "{what}: the trees differ (left: loaded, right: model)\n{diff}");
 }
 
+/// Runs the same calls on two file systems.
+pub fn fill(seed: u64, count: usize, all: [&dyn FileSystem; 2]) {
+    for fs in all {
+        let mut handles = Handles::new(fs.root());
+        for op in gen_ops(seed ^ 0xbe10, count) {
+            apply(fs, &mut handles, &op);
+        }
+        handles.release(fs);
+    }
+}
+
 /// Runs calls on a tree that lies below at first, and on a model with the same tree. Returns what
 /// was evicted meanwhile.
 fn run(seed: u64, count: usize) -> (u64, u64) {
     let mut evicted = (0, 0);
     let (below, model) = (empty(), Model::new());
-    for fs in [&below as &dyn FileSystem, &model] {
-        let mut handles = Handles::new(fs.root());
-        for op in gen_ops(seed ^ 0xbe10, 150) {
-            apply(fs, &mut handles, &op);
-        }
-        handles.release(fs);
-    }
+    fill(seed, 150, [&below, &model]);
     let before = tree(&below).unwrap();
     let mut fs = fresh(&below);
     let (mut handles, mut model_handles) = (Handles::new(ROOT), Handles::new(model.root()));

@@ -1,7 +1,7 @@
 //! Write-back of pools that hold the tree.
 
 use crate::common::Below;
-use crate::loading::{BLOCK, Tested, again, compare, empty, evict, find, fresh, make};
+use crate::loading::{BLOCK, Tested, again, compare, empty, evict, fill, find, fresh, make};
 use backing::model::ModelCall;
 use pmcache::PRIVATE;
 use rng::Rng;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use vfs::conformance::{Handles, Outcome, apply, gen_op, gen_ops, number_from_env};
+use vfs::conformance::{Handles, Outcome, apply, gen_op, number_from_env};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
 use vfs::{
@@ -61,13 +61,7 @@ fn compare_below(fs: &Tested, what: &str) {
 /// store in between. Returns bytes written back, and bytes and directories evicted after that.
 fn run(seed: u64, count: usize) -> (u64, u64, u64) {
     let (below, model) = (empty(), Model::new());
-    for fs in [&below as &dyn FileSystem, &model] {
-        let mut handles = Handles::new(fs.root());
-        for op in gen_ops(seed ^ 0xbe10, 100) {
-            apply(fs, &mut handles, &op);
-        }
-        handles.release(fs);
-    }
+    fill(seed, 100, [&below, &model]);
     below.sync().unwrap();
     let mut fs = fresh(&below);
     let (mut handles, mut model_handles) = (Handles::new(ROOT), Handles::new(model.root()));
