@@ -21,35 +21,16 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    ABSENT, Attr, Backed, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileKind,
-    FileSystem, IDENTITY_MAX, Ino, LoadedObject, Mappings, NewNode, Openings, ROOT, RenameFlags,
-    Residence, Result, Seek, SetAttr, SetTime, SetXattr,
+    ABSENT, Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX,
+    Ino, LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
+    SetTime, SetXattr, StatFs, load_for,
 };
 
 /// Most bytes of one read of the backing store.
 const READ_AHEAD: u64 = 256 << 10;
 
-/// Most bytes that one call copies between files.
-const COPY_MAX: u64 = 16 << 20;
-
-/// Attempts of a call that finds nothing to load, while other threads evict what it needs.
-const IDLE_ATTEMPTS: u32 = 16;
-
 /// Most files whose last load is remembered.
 const STREAMS: usize = 1024;
-
-/// A part of the pool that a call may need.
-#[derive(Clone, Copy)]
-enum Need<'a> {
-    /// All names of a directory.
-    Names(Ino),
-    /// The same, and that its entry of this name can go.
-    Removal(Ino, &'a [u8]),
-    /// A range of a file's content; if it reaches behind the end, the last block.
-    Content(Ino, u64, u64),
-    /// The content from a byte on, until the call finds what it searches.
-    Search(Ino, u64),
-}
 
 /// Loaded files that may have other names, by the identity of their objects (loading-A2).
 #[derive(Default)]
@@ -211,7 +192,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                     true
                 })
             };
-            let listed = if loads { self.load_for(&[Need::Names(dir)], list) } else { once(list) };
+            let listed = if loads { load_for(self, &[Need::Names(dir)], list) } else { once(list) };
             match listed {
                 Ok(()) => {}
                 // It is gone, or not loaded.
@@ -227,31 +208,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(())
     }
 
-    // --- calls ----------------------------------------------------------------------------------
-
-    /// Makes a call on the pool. Loads what it needs and repeats it while something is absent.
-    fn load_for<T>(&self, needs: &[Need<'_>], mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut idle = 0;
-        loop {
-            match call() {
-                Err(ABSENT) => {}
-                done => return done,
-            }
-            let mut has_loaded = false;
-            for need in needs {
-                // loading-A3.
-                has_loaded |= self.load(*need)?;
-            }
-            idle = if has_loaded { 0 } else { idle + 1 };
-            if idle > IDLE_ATTEMPTS {
-                tracing::error!("a call needs what nothing loads: unmount and check the pool");
-                return Err(Errno::UCLEAN);
-            }
-        }
-    }
+    // --- needs ----------------------------------------------------------------------------------
 
     /// Loads what is absent of a need; returns whether anything was.
-    fn load(&self, need: Need<'_>) -> Result<bool> {
+    fn load_need(&self, need: Need<'_>) -> Result<bool> {
         match need {
             Need::Names(dir) => self.load_names(dir),
             Need::Removal(dir, name) => {
@@ -265,12 +225,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 };
                 Ok(has_loaded | more)
             }
-            Need::Content(ino, start, end) => {
+            Need::Content(ino, start, end) | Need::Extension(ino, start, end) => {
                 let Ok(Attr { size, kind: FileKind::File, .. }) = self.pool.getattr(ino) else {
                     return Ok(false);
                 };
                 let has_loaded = self.load_content(ino, start..end.min(size))?;
-                let tail = if end > size { size.saturating_sub(1)..size } else { 0..0 };
+                let is_tail = matches!(need, Need::Extension(..)) && end > size;
+                let tail = if is_tail { size.saturating_sub(1)..size } else { 0..0 };
                 Ok(self.load_content(ino, tail)? | has_loaded)
             }
             Need::Search(ino, from) => match self.pool.absent_range(ino, from)? {
@@ -280,6 +241,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 }
                 None => Ok(false),
             },
+            Need::Room(_) => Ok(false),
         }
     }
 
@@ -559,110 +521,28 @@ fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     names.map(value).collect()
 }
 
-/// Returns the range of a file from `offset` on, as a need.
-fn content(ino: Ino, offset: u64, len: u64) -> Need<'static> {
-    Need::Content(ino, offset, offset.saturating_add(len))
-}
+impl<P: Backed, B: Backing> Loader for Loading<P, B> {
+    type Pool = P;
 
-impl<P: Backed, B: Backing> FileSystem for Loading<P, B> {
-    vfs::forward!(self => self.pool; root, durability, kernel_cache, limits, forget, getattr,
-        tmpfile, readlink, drop_privileges, fsync, sync, close, getxattr, setxattr, listxattr,
-        removexattr, statfs);
-
-    fn version(&self, ino: Ino) -> Option<u64> {
-        self.pool.version(ino)
+    fn pool(&self) -> &P {
+        &self.pool
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.load_for(&[Need::Names(dir)], || self.pool.lookup(dir, name))
+    fn load(&self, need: &Need<'_>) -> Result<bool> {
+        self.load_need(*need)
     }
 
-    fn lookup_into(&self, dir: Ino, name: &[u8], entry: &mut Entry) -> Result<()> {
-        self.load_for(&[Need::Names(dir)], || self.pool.lookup_into(dir, name, entry))
-    }
-
-    fn peek_into(&self, dir: Ino, name: &[u8], attr: &mut Attr) -> Result<()> {
-        self.load_for(&[Need::Names(dir)], || self.pool.peek_into(dir, name, attr))
-    }
-
-    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let size = set.size.unwrap_or(0);
-        let need = content(ino, size.saturating_sub(1), 1);
-        self.load_for(&[need], || self.pool.setattr(caller, ino, set))
-    }
-
-    fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        self.load_for(&[Need::Names(dir)], || self.pool.create(caller, dir, name, node))
-    }
-
-    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.load_for(&[Need::Removal(dir, name)], || self.pool.unlink(dir, name))
-    }
-
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.load_for(&[Need::Removal(dir, name)], || self.pool.rmdir(dir, name))
-    }
-
-    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.load_for(&[Need::Names(dir)], || self.pool.link(ino, dir, name))
-    }
-
-    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        let needs = [Need::Names(from.0), Need::Removal(to.0, to.1)];
-        self.load_for(&needs, || self.pool.rename(from, to, flags))
-    }
-
-    fn rename_whiteout(
-        &self,
-        caller: &Caller,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-        flags: RenameFlags,
-    ) -> Result<()> {
-        let needs = [Need::Names(from.0), Need::Removal(to.0, to.1)];
-        self.load_for(&needs, || self.pool.rename_whiteout(caller, from, to, flags))
-    }
-
-    fn readdir(
-        &self,
-        dir: Ino,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.load_for(&[Need::Names(dir)], || self.pool.readdir(dir, cookie, emit))
-    }
-
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let Ok(attr) = self.pool.getattr(ino) else { return self.pool.read(ino, offset, buf) };
-        let end = offset.saturating_add(buf.len() as u64).min(attr.size);
-        self.load_for(&[Need::Content(ino, offset, end)], || self.pool.read(ino, offset, buf))
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        let need = content(ino, offset, data.len() as u64);
-        self.load_for(&[need], || self.pool.write(ino, offset, data))
-    }
-
-    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.load_for(&[Need::Content(ino, u64::MAX, u64::MAX)], || self.pool.append(ino, data))
-    }
-
-    fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
-        let need = match mode {
-            Fallocate::Collapse | Fallocate::Insert => content(ino, 0, u64::MAX),
-            _ => content(ino, offset, len),
-        };
-        self.load_for(&[need], || self.pool.fallocate(ino, mode, offset, len))
-    }
-
-    fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
-        self.load_for(&[Need::Search(ino, offset)], || self.pool.seek(ino, offset, whence))
-    }
-
-    fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        let len = len.min(COPY_MAX);
-        let needs = [content(from.0, from.1, len), content(to.0, to.1, len)];
-        self.load_for(&needs, || self.pool.copy_range(from, to, len))
+    /// Returns the space of the backing store. All that the pool holds counts as if it needed new
+    /// space there.
+    fn space(&self) -> StatFs {
+        let (pool, below) = (self.pool.statfs(), self.backing.statfs());
+        let used = (pool.blocks - pool.blocks_free) * u64::from(pool.block_size);
+        let taken = used.div_ceil(u64::from(below.block_size.max(1)));
+        StatFs {
+            blocks_free: below.blocks_free.saturating_sub(taken),
+            blocks_available: below.blocks_available.saturating_sub(taken),
+            ..below
+        }
     }
 }
 
