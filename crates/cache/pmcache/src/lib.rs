@@ -38,6 +38,7 @@
 mod behind;
 mod births;
 mod cnode;
+mod commands;
 mod content;
 mod control;
 mod copy;

@@ -14,11 +14,12 @@
 //! [`write_back`](Loading::write_back) brings changes below. Loaded parts are not compared with the
 //! backing store again. Nothing is evicted except by a caller.
 
+use crate::commands::History;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX,
@@ -54,6 +55,9 @@ pub struct Loading<P, B> {
     writing: Mutex<()>,
     /// The number of the next private name.
     next_private: AtomicU64,
+    history: Mutex<History>,
+    /// Bytes that were loaded.
+    loaded: AtomicU64,
 }
 
 /// The right to load names or content of an inode.
@@ -84,8 +88,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     pub fn attach(pool: P, backing: B) -> Result<Self> {
         let (links, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
         let is_free = Condvar::new();
-        let (writing, next_private) = (Mutex::default(), AtomicU64::default());
-        let loading = Self { pool, backing, links, busy, is_free, streams, writing, next_private };
+        let loading = Self {
+            pool,
+            backing,
+            links,
+            busy,
+            is_free,
+            streams,
+            writing: Mutex::default(),
+            next_private: AtomicU64::default(),
+            history: Mutex::default(),
+            loaded: AtomicU64::default(),
+        };
         loading.adopt_root()?;
         loading.find_links()?;
         Ok(loading)
@@ -109,6 +123,21 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns the counter of private names.
     pub(crate) fn next_private(&self) -> &AtomicU64 {
         &self.next_private
+    }
+
+    /// Returns the record of write-backs.
+    pub(crate) fn history(&self) -> &Mutex<History> {
+        &self.history
+    }
+
+    /// Returns the bytes that were loaded.
+    pub(crate) fn loaded_bytes(&self) -> u64 {
+        self.loaded.load(Relaxed)
+    }
+
+    /// Loads all of a file.
+    pub(crate) fn warm(&self, ino: Ino, size: u64) -> Result<()> {
+        self.load(&Need::Content(ino, 0, size)).map(drop)
     }
 
     /// Returns the pool again.
@@ -431,6 +460,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             return Err(Errno::IO);
         }
         self.pool.load_content(ino, start, &bytes)?;
+        self.loaded.fetch_add(bytes.len() as u64, Relaxed);
         let mut streams = lock(&self.streams);
         if streams.len() >= STREAMS {
             streams.clear();
@@ -543,6 +573,21 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
             blocks_available: below.blocks_available.saturating_sub(taken),
             ..below
         }
+    }
+
+    /// Writes everything back first. What cannot be written back stays in the pool.
+    fn finish(&self) -> Result<()> {
+        let written = self.write_back_all();
+        self.pool.close()?;
+        written
+    }
+
+    fn ask(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.read_command(ino, name)
+    }
+
+    fn tell(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change_command(ino, name)
     }
 }
 

@@ -381,6 +381,7 @@ pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
         size_bytes: sb.size.get(),
         created_ns: sb.created_ns.get(),
         block_bytes: BLOCK as u32,
+        has_backing_store: false,
     })
 }
 

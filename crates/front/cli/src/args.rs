@@ -185,6 +185,10 @@ pub struct MkfsArgs {
     /// File system.
     #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,
+    /// Make a pool for `attach` that holds names and contents of the tree: programs under
+    /// `keepstone run` then use them without asking the server. Layout bpfs only.
+    #[arg(long)]
+    pub cache: bool,
     /// Label for human readers, up to 64 bytes.
     #[arg(long, default_value = "")]
     pub label: String,

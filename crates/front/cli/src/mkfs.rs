@@ -58,7 +58,8 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
 
 fn format(region: &Region, args: &MkfsArgs) -> Result<PoolInfo> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let options = FormatOptions { label: args.label.clone(), owner: maker, ..Default::default() };
+    let (label, is_backed) = (args.label.clone(), args.cache);
+    let options = FormatOptions { label, owner: maker, is_backed };
     let info = args.layout.format(region, &options)?;
     // Cuts off the part of the file beyond the pool.
     set_len(region, region.len())?;

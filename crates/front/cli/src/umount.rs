@@ -53,7 +53,9 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let stats = asked.and_then(Result::ok);
     let server = stats.as_ref().and_then(server_of);
     let below = stats.as_ref().map(|stats| output::text(&stats["dir"]));
-    if entry.is_cache() && server.is_some() {
+    let is_cache =
+        entry.is_cache() || stats.as_ref().is_some_and(|stats| stats["cache"].is_object());
+    if is_cache && server.is_some() {
         ending::flush_before_unmount(&dir, args.force, json)?;
     }
     unmount(&dir, &entry.source, args.lazy)?;
@@ -62,7 +64,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
         Some(server) if !args.lazy => wait_for(&server)?,
         _ => false,
     };
-    let is_over = entry.is_cache() && server_ended && !stale;
+    let is_over = is_cache && server_ended && !stale;
     let done = Unmounted {
         pool: entry.source.display().to_string(),
         dir: dir.display().to_string(),

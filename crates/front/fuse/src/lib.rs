@@ -39,6 +39,7 @@ mod holes;
 mod invalidate;
 mod keeping;
 mod listing;
+mod loads;
 mod mount;
 mod names;
 mod options;
@@ -57,6 +58,7 @@ pub use apart::call_apart;
 pub use counters::{CountedOp, OpCounters, OpSnapshot};
 pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
+pub use loads::Loads;
 pub use mount::{
     MountAccess, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server,
     is_stale, mount, open_below, remount, unmount,

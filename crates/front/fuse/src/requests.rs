@@ -14,7 +14,7 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use vfs::{Caller, Errno, NewKind, NewNode, SetAttr, SetXattr, access};
+use vfs::{Caller, Errno, Need, NewKind, NewNode, SetAttr, SetXattr, access};
 
 use crate::capabilities::CAPABILITIES;
 use crate::counters::CountedOp;
@@ -675,6 +675,12 @@ impl fuser::Filesystem for Server {
             [req, in_data],
             ioctl(&req, ino, fh, _flags, cmd, &in_data, _out_size, reply)
         );
+        if cmd == Need::COMMAND {
+            return match self.load(req, ino, in_data) {
+                Ok(result) => reply.ioctl(result, &[]),
+                Err(err) => reply.error(err),
+            };
+        }
         match self.announce((ino, fh), cmd, in_data) {
             Ok(credit) => reply.ioctl(0, &credit.to_bytes()),
             Err(err) => reply.error(err),

@@ -19,6 +19,7 @@ use crate::counters::CountedOp;
 use crate::holes::Holes;
 use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
+use crate::loads::Loads;
 use crate::names::Names;
 use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
 use crate::privileges::Privileges;
@@ -33,7 +34,9 @@ pub struct Server {
     /// State of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
     /// Rights for attributes that control the file system.
-    rights: Option<Rights>,
+    pub(crate) rights: Option<Rights>,
+    /// Loads what programs with direct access need.
+    pub(crate) loads: Option<Loads>,
     /// Notifies the kernel, once it is connected.
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The threads that answer.
@@ -85,8 +88,9 @@ impl Server {
         let options = ServerOptions { caching, ..options };
         let workers = Workers::new(1);
         let (notifier, holes) = (Arc::default(), Holes::default());
-        let (shared, rights, privileges) = (None, None, Privileges::default());
-        Ok(Self { fs, options, shared, rights, notifier, holes, privileges, workers })
+        let (shared, rights, loads) = (None, None, None);
+        let privileges = Privileges::default();
+        Ok(Self { fs, options, shared, rights, loads, notifier, holes, privileges, workers })
     }
 
     /// Serves a pool that other processes change without asking this server. They can open files by

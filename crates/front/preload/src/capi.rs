@@ -199,6 +199,10 @@ export! {
                 crate::start::debug(format_args!("{}: {err}", path.display()));
                 why_not_open(err.as_ref())
             })?;
+            if fs.backed().is_some() {
+                crate::start::debug(format_args!("{}: files of caches are opened by their paths", path.display()));
+                return Err(Errno::OPNOTSUPP);
+            }
             Ok(Arc::new(Pool { fs }))
         }))
     }

@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::io::ErrorKind;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use pmem::Medium as _;
 use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
 use rustix::thread::{Timespec, nanosleep};
 
+use crate::needs::Served;
 use crate::start::{debug, process};
 use crate::stats::{self, Reason};
-use crate::{calls, fork, mounts};
+use crate::{calls, fork, mounts, needs};
 
 /// Attached pools, as many as the process layer takes.
 static ATTACHED: [AtomicPtr<Arc<dyn Engine>>; 16] =
@@ -34,7 +35,7 @@ pub fn spec(mount: PoolMount) -> MountSpec {
     let look = move || mounts::state(&looked_at, device);
     let attach = move || {
         let attached = match is_believed {
-            true => attach(Path::new(OsStr::from_bytes(&pool)), dev),
+            true => attach(Path::new(OsStr::from_bytes(&pool)), (&dir, dev)),
             false => Err(Foreign.into()),
         };
         if let Err(err) = &attached {
@@ -94,17 +95,34 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
 
 /// Joins the processes that use the pool. Fails if the mount has the pool for itself (`-o
 /// exclusive`).
-fn attach(pool: &Path, device: u64) -> Result<AttachedPool, Refused> {
+fn attach(pool: &Path, (dir, device): (&[u8], u64)) -> Result<AttachedPool, Refused> {
     let (fs, hidden) = join(pool, device)?;
+    if fs.backed().is_some() {
+        return attach_backed(fs, dir);
+    }
     let file = pool_file(&*fs, hidden);
+    Ok(AttachedPool { on_fork: on_fork(&fs), events: fs.clone(), fs, file })
+}
+
+/// Prepares a pool whose server loads what is absent.
+fn attach_backed(fs: Arc<dyn Engine>, dir: &[u8]) -> Result<AttachedPool, Refused> {
+    let dir = CString::new(dir)?;
+    let root = needs::open_root(&dir)?.into_raw_fd();
+    let root = process().ok_or(Errno::NOTSUP)?.fd_allocator().hide(root)?;
+    let on_fork = on_fork(&fs);
+    let served = Arc::new(Served::new(fs.clone(), root, dir));
+    Ok(AttachedPool { fs: served, events: fs, file: None, on_fork })
+}
+
+/// Returns the function that the process layer calls when the process forks.
+fn on_fork(fs: &Arc<dyn Engine>) -> Box<dyn Fn(Fork) + Send + Sync> {
     let forking = fs.clone();
-    let on_fork = Box::new(move |step| match step {
+    Box::new(move |step| match step {
         Fork::Begins => forking.begin_fork(),
         // It fails only if the pool does, and then every call fails.
         Fork::Inherits(ino) => drop(forking.inherit(ino)),
         Fork::Ends => forking.end_fork(),
-    });
-    Ok(AttachedPool { events: fs.clone(), fs, file, on_fork })
+    })
 }
 
 /// The reason that a pool is not attached.

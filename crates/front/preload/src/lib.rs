@@ -59,6 +59,7 @@ mod later;
 mod lent;
 mod memory;
 mod mounts;
+mod needs;
 mod next;
 mod real;
 mod signals;

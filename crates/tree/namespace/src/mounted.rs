@@ -17,9 +17,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent, Fallocate,
-    FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result,
-    Seek, SetAttr, SetXattr, StatFs,
+    Attr, Backed, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent,
+    Fallocate, FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT,
+    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -706,6 +706,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn put_read_buf(&self) {
         Self::put_read_buf(self);
+    }
+
+    fn backed(&self) -> Option<&dyn Backed> {
+        self.files.is_backed().then_some(self)
     }
 }
 

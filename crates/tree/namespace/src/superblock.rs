@@ -165,6 +165,7 @@ impl Format {
             size_bytes: sb.blocks.get() * BLOCK,
             created_ns: sb.created_ns.get(),
             block_bytes: sb.block_bytes.get(),
+            has_backing_store: self.backed == Some(sb.version.get()),
         })
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU8;
-use vfs::{FileSystem, Ino, Result};
+use vfs::{Backed, FileSystem, Ino, Result};
 
 /// A pool that is open, with the functions that front ends need besides file access.
 ///
@@ -49,6 +49,11 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
     fn maintain(&self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Returns the pool as one with a backing store; `None` if it has none.
+    fn backed(&self) -> Option<&dyn Backed> {
+        None
     }
 
     /// Does the work of dropping a [`ReadBuf`], for front ends whose buffers have no owner in Rust,

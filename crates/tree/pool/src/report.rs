@@ -27,6 +27,8 @@ pub struct PoolInfo {
     pub created_ns: u64,
     /// Bytes per block.
     pub block_bytes: u32,
+    /// Whether the pool holds parts of a tree whose whole is in a backing store.
+    pub has_backing_store: bool,
 }
 
 /// Bytes of an aligned unit of space that a huge page can map.

@@ -111,6 +111,30 @@ pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
 
     /// Implements [`FileSystem::statfs`]: the space that programs see.
     fn space(&self) -> StatFs;
+
+    /// Implements [`FileSystem::close`].
+    ///
+    /// # Errors
+    /// Those of the pool and of the backing store.
+    fn finish(&self) -> Result<()> {
+        self.pool().close()
+    }
+
+    /// Implements [`FileSystem::getxattr`] for a name that the pool refuses: a command that reads.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if it is none.
+    fn ask(&self, _ino: Ino, _name: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`FileSystem::setxattr`] for a name that the pool refuses: a command.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if it is none.
+    fn tell(&self, _ino: Ino, _name: &[u8]) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
 }
 
 /// Makes a call on the pool. Loads what it needs and repeats it while something is absent, or while
@@ -177,7 +201,7 @@ fn change(ino: Ino, offset: u64, len: u64) -> Need<'static> {
 
 impl<L: Loader> FileSystem for L {
     crate::forward!(self => self.pool(); root, durability, kernel_cache, limits, forget, getattr,
-        readlink, drop_privileges, fsync, sync, close, getxattr, listxattr);
+        readlink, drop_privileges, fsync, sync, listxattr);
 
     fn version(&self, ino: Ino) -> Option<u64> {
         self.pool().version(ino)
@@ -185,6 +209,10 @@ impl<L: Loader> FileSystem for L {
 
     fn statfs(&self) -> StatFs {
         self.space()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.finish()
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
@@ -286,7 +314,17 @@ impl<L: Loader> FileSystem for L {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
-        load_for(self, &[], || self.pool().setxattr(ino, name, value, mode))
+        match load_for(self, &[], || self.pool().setxattr(ino, name, value, mode)) {
+            Err(Errno::OPNOTSUPP) => self.tell(ino, name),
+            done => done,
+        }
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        match self.pool().getxattr(ino, name) {
+            Err(Errno::OPNOTSUPP) => self.ask(ino, name),
+            done => done,
+        }
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {

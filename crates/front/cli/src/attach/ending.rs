@@ -133,8 +133,8 @@ pub fn finish(cache: &Attached) {
 
 /// Records what an unmounted cache could not write back, and then fails. The process that waits for
 /// the end of the server reads the record.
-pub fn record(cache: &Attached, pool: &Path, names: (&str, &str)) -> Result<()> {
-    let left = Remainder::of(&cache.status());
+pub fn record(status: &pmcache::Status, pool: &Path, names: (&str, &str)) -> Result<()> {
+    let left = Remainder::of(status);
     if left.is_nothing() {
         return Ok(());
     }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use fuse::MountEntry;
 use indicatif::{ProgressBar, ProgressStyle};
 use pmcache::{Command, FileStatus};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{mount, output, size};
+use crate::{mount, output, size, stats};
 
 /// Longest status in JSON, in bytes.
 const STATUS_MAX: usize = 4096;
@@ -88,7 +89,11 @@ fn is_still_cached(reports: &mut [Report]) -> bool {
 fn require_cache(path: &Path) -> Result<()> {
     let found = path.symlink_metadata().with_context(|| path.display().to_string())?;
     let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
-    if fuse::mounts()?.iter().any(|mount| mount.is_cache() && mount.device == device) {
+    let is_cache = |mount: &MountEntry| {
+        mount.is_cache() || stats::ask_one(&mount.dir).is_ok_and(|stats| stats["cache"].is_object())
+    };
+    let is_it = |mount: &MountEntry| mount.is_keepstone() && mount.device == device;
+    if fuse::mounts()?.iter().any(|mount| is_it(mount) && is_cache(mount)) {
         return Ok(());
     }
     explain(Errno::NODATA, path).with_context(|| path.display().to_string())

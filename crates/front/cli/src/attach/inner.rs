@@ -1,15 +1,17 @@
 //! The pool of a cache, of any engine. The cache shares it with programs to which files are
 //! delegated.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use ::pool::{Engine, MountOptions};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
-use vfs::{Delegations, FileSystem, Mappings, Openings};
+use rustix::io::Errno;
+use vfs::{Backed, Delegations, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence};
 
-use crate::pool;
+use crate::{busy, pool};
 
 /// An engine as a file system.
 #[derive(Clone)]
@@ -48,11 +50,105 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Opens a pool that has a backing store, which the server shares with programs.
+    ///
+    /// # Errors
+    /// If another server has it open, or programs cannot share it.
+    pub fn open_backed(path: &Path) -> Result<Self> {
+        if let Some(who) = busy::server(path) {
+            bail!("{}: in use by {who}", path.display());
+        }
+        let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
+        let region = pool::open(path, &options, Access::ReadWrite)?;
+        let opened = engines::attach(region, &MountOptions::default());
+        Ok(Self(opened.with_context(|| path.display().to_string())?))
+    }
+
+    fn backed(&self) -> vfs::Result<&dyn Backed> {
+        self.0.backed().ok_or(Errno::OPNOTSUPP)
+    }
+}
+
+impl Backed for Inner {
+    fn residence(&self, ino: Ino) -> vfs::Result<Residence> {
+        self.backed()?.residence(ino)
+    }
+
+    fn load_name(&self, dir: Ino, name: &[u8], object: &LoadedObject<'_>) -> vfs::Result<Ino> {
+        self.backed()?.load_name(dir, name, object)
+    }
+
+    fn load_link(&self, dir: Ino, name: &[u8], ino: Ino) -> vfs::Result<()> {
+        self.backed()?.load_link(dir, name, ino)
+    }
+
+    fn finish_names(&self, dir: Ino) -> vfs::Result<()> {
+        self.backed()?.finish_names(dir)
+    }
+
+    fn finish_links(&self, ino: Ino) -> vfs::Result<()> {
+        self.backed()?.finish_links(ino)
+    }
+
+    fn absent_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {
+        self.backed()?.absent_range(ino, from)
+    }
+
+    fn load_content(&self, ino: Ino, offset: u64, data: &[u8]) -> vfs::Result<u64> {
+        self.backed()?.load_content(ino, offset, data)
+    }
+
+    fn load_hole(&self, ino: Ino, range: Range<u64>) -> vfs::Result<()> {
+        self.backed()?.load_hole(ino, range)
+    }
+
+    fn dirty_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {
+        self.backed()?.dirty_range(ino, from)
+    }
+
+    fn hole_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {
+        self.backed()?.hole_range(ino, from)
+    }
+
+    fn clean_content(&self, ino: Ino, range: Range<u64>, version: u64) -> vfs::Result<Option<u64>> {
+        self.backed()?.clean_content(ino, range, version)
+    }
+
+    fn set_identity(&self, ino: Ino, identity: &[u8]) -> vfs::Result<()> {
+        self.backed()?.set_identity(ino, identity)
+    }
+
+    fn begin_write_back(&self, ino: Ino) -> vfs::Result<()> {
+        self.backed()?.begin_write_back(ino)
+    }
+
+    fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> vfs::Result<Option<u64>> {
+        self.backed()?.clean_inode(ino, version, stamp)
+    }
+
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> vfs::Result<()> {
+        self.backed()?.each_inode(each)
+    }
+
+    fn evict_content(&self, ino: Ino, range: Range<u64>) -> vfs::Result<u64> {
+        self.backed()?.evict_content(ino, range)
+    }
+
+    fn evict_names(&self, dir: Ino) -> vfs::Result<bool> {
+        self.backed()?.evict_names(dir)
+    }
+}
+
 impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
         setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
         read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr,
         setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close);
+
+    fn version(&self, ino: Ino) -> Option<u64> {
+        self.0.version(ino)
+    }
 }
 
 impl Mappings for Inner {}

@@ -7,6 +7,7 @@ mod inner;
 mod place;
 mod serve;
 mod status;
+mod tree;
 mod watch;
 
 use std::ffi::OsString;
@@ -75,13 +76,13 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        serve::run(args, store, |ready| announce(ready, json))?;
+        serve(args, store, |ready| announce(ready, json))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
     let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
-        background::serve(|ready| serve::run(args, store, ready));
+        background::serve(|ready| serve(args, store, ready));
         background::remove_if_empty(&log);
     } else {
         let ready: Ready = background::start(arguments(args, store)?, &log)?;
@@ -164,14 +165,7 @@ fn open(
     choose: impl FnOnce(u64, &Below, &mut CacheOptions) -> Result<()>,
 ) -> Result<Attached> {
     let pool = pool::absolute(pool)?;
-    if let Some(why) = trust::changeable_by(&pool)? {
-        bail!(
-            "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
-             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
-            pool.display(),
-            place.path().display()
-        );
-    }
+    require_own(&pool, place)?;
     let inner = Inner::open(&pool)?;
     let below = place.open(store)?;
     let mut options = CacheOptions::for_pool(inner.size());
@@ -179,6 +173,36 @@ fn open(
     let name = place.path().display().to_string();
     Cache::attach(inner, below, &name, options)
         .with_context(|| format!("{} as the cache of {name}", pool.display()))
+}
+
+/// Fails if other users may write the pool of a cache.
+fn require_own(pool: &Path, place: &Place) -> Result<()> {
+    if let Some(why) = trust::changeable_by(pool)? {
+        bail!(
+            "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
+             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
+            pool.display(),
+            place.path().display()
+        );
+    }
+    Ok(())
+}
+
+/// Returns whether the pool of a cache holds the tree.
+fn holds_tree(pool: &Path) -> Result<bool> {
+    Ok(pool::info(&pool::absolute(pool)?)?.0.has_backing_store)
+}
+
+/// Serves a cache of either kind.
+fn serve(
+    args: &ServerArgs,
+    store: &StoreArgs,
+    started: impl FnOnce(&Ready) -> Result<()>,
+) -> Result<()> {
+    match holds_tree(&args.pool)? {
+        true => tree::run(args, store, started),
+        false => serve::run(args, store, started),
+    }
 }
 
 #[derive(Serialize)]
@@ -189,8 +213,19 @@ struct Drained {
     troubles: Vec<pmcache::Trouble>,
 }
 
-fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
-    let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
+/// Writes back all that a pool has for a directory; shows the progress if that is possible. Returns
+/// the status afterwards, and whether there was no error.
+fn write_back(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+    json: bool,
+) -> Result<(pmcache::Status, bool)> {
+    if holds_tree(pool)? {
+        let (status, done) = tree::drain(&pool::absolute(pool)?, place, store)?;
+        return Ok((status, done.is_ok()));
+    }
+    let cache = open(pool, place, store, |_, _, _| Ok(()))?;
     let before = cache.status().dirty_bytes;
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
     let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
@@ -203,6 +238,11 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
     if status.dirty_bytes == 0 && status.troubles.is_empty() {
         closed?;
     }
+    Ok((status, result.is_ok()))
+}
+
+fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
+    let (status, is_written) = write_back(pool, &Place::parse(dir)?, store, json)?;
     let done = Drained {
         written_bytes: status.counters.drained_bytes,
         files: status.counters.drained_files,
@@ -220,7 +260,7 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
         );
         status::show_troubles(&done.troubles);
     }
-    let is_done = result.is_ok() && done.left_bytes == 0 && done.troubles.is_empty();
+    let is_done = is_written && done.left_bytes == 0 && done.troubles.is_empty();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -232,6 +272,12 @@ fn discard(
     json: bool,
 ) -> Result<ExitCode> {
     use std::os::unix::ffi::OsStrExt as _;
+    if holds_tree(pool)? {
+        bail!(
+            "{}: nothing of a pool that was formatted with --cache is lost below: remove the file through the mount",
+            pool.display()
+        );
+    }
     let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
     let others = cache.status().troubles;

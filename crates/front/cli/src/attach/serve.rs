@@ -1,6 +1,7 @@
 //! Serving a cache until it is unmounted.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -48,20 +49,12 @@ pub fn run(
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
-    let (pool_path, below) = (pool::absolute(&args.pool)?, Place::parse(&args.dir)?);
-    let place = match &args.mount {
-        Some(mount) => absolute_dir(mount)?,
-        None => below.mount_point()?,
-    };
-    let notices = mount::check_place(&place, &pool_path)?;
     // Opens the backing store before anything is mounted over it.
-    let mut asked = Options::default();
-    args.mount_options.iter().try_for_each(|list| asked.add(list, false))?;
-    asked.for_cache()?;
-    asked.read_only(args.read_only);
+    let plan = Plan::new(args)?;
+    let asked = &plan.asked;
     let mut flags = asked.flags;
-    let cache = Arc::new(open(&args.pool, &below, store, |bytes, under, options| {
-        flags = mount::flags::of_cache(under.mount_flags(), &asked)?;
+    let cache = Arc::new(open(&plan.pool, &plan.place, store, |bytes, under, options| {
+        flags = mount::flags::of_cache(under.mount_flags(), asked)?;
         under.serve_with(flags);
         let percent = |n: u64| bytes / 100 * n;
         options.mode = args.data;
@@ -75,28 +68,15 @@ pub fn run(
         options.max_age_ns = i64::from(args.max_age) * 1_000_000_000;
         options.coherence_ns = i64::from(args.coherence) * 1_000_000;
         options.reserve = args.reserve;
-        options.read_ahead = args.read_ahead.unwrap_or(below.read_ahead());
+        options.read_ahead = args.read_ahead.unwrap_or(plan.place.read_ahead());
         options.bypass = args.bypass;
         options.policy = args.policy;
         Ok(())
     })?);
     // Removes the record of an earlier server: the open pool has the data that it describes.
-    ending::take(&pool_path)?;
+    ending::take(&plan.pool)?;
     watch::begin(&cache, args.watch)?;
-    let status = cache.status();
-    let ready = Ready {
-        pool: pool_path.display().to_string(),
-        dir: below.path().display().to_string(),
-        mount: place.display().to_string(),
-        data: status.mode,
-        domain: cache.pool().0.region().domain().into(),
-        size_bytes: status.size_bytes,
-        dirty_bytes: status.dirty_bytes,
-        troubles: status.troubles.len(),
-        pid: std::process::id(),
-        log: None,
-        notices,
-    };
+    let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
     let threads = pool::threads(args.threads);
     let counters = Arc::new(OpCounters::default());
     let server = Server::new(
@@ -104,7 +84,9 @@ pub fn run(
         ServerOptions {
             caching: Caching::EXCLUSIVE,
             counters: counters.clone(),
-            stats: Some(stats(&cache, &ready, counters, threads)),
+            stats: Some(stats(&cache, &ready, counters, threads, |cache| {
+                (cache.status(), cache.pool().0.region().counters().snapshot())
+            })),
         },
     )?;
     let server = server.restricted(pmcache::right);
@@ -112,35 +94,27 @@ pub fn run(
     watch::follow(&cache, invalidator.clone())?;
     if threads > 1 {
         let forget = move |ino| invalidator.forget(ino);
-        let path = pool_path.as_os_str().as_bytes().to_vec();
+        let path = plan.pool.as_os_str().as_bytes().to_vec();
         cache.delegate_to_programs(path, Box::new(forget));
     }
     mount::reap(Arc::downgrade(&cache.pool().0));
     mount::remove_abandoned();
     let engine = Arc::downgrade(&cache.pool().0);
     let background = Arc::downgrade(&cache);
-    let root = rustix::process::geteuid().is_root();
-    let for_all = root || args.allow_other;
-    let options = MountOptions {
-        kind: MountKind::Cache,
-        source: ready.pool.clone(),
-        access: if for_all { MountAccess::All } else { MountAccess::Owner },
-        flags,
-        threads,
-    };
-    let mounted = fuse::mount(server, &place, &options).with_context(|| {
-        format!("{}: cannot mount; `keepstone doctor` may know why", place.display())
+    let options = plan.mount_options(args, MountKind::Cache, flags);
+    let mounted = fuse::mount(server, &plan.mount, &options).with_context(|| {
+        format!("{}: cannot mount; `keepstone doctor` may know why", ready.mount)
     })?;
     // Programs use a pool directly only if its server has recorded the device of the mount.
     let (major, minor) = mounted.mount_point().device();
     cache.pool().0.begin_serving(rustix::fs::makedev(major, minor))?;
     mount::end_on_signal(stop, mounted.mount_point());
-    mount::flags::follow(pool_path.clone(), mounted.mount_point(), &asked, engine);
+    mount::flags::follow(plan.pool.clone(), mounted.mount_point(), asked, engine);
     maintain(background);
     started(&ready)?;
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
     ending::finish(&cache);
-    let ended = ending::record(&cache, &pool_path, (&ready.pool, &ready.dir));
+    let ended = ending::record(&cache.status(), &plan.pool, (&ready.pool, &ready.dir));
     cache.backing().end_use();
     ended
 }
@@ -152,11 +126,14 @@ fn maintain(cache: Weak<Attached>) {
     background::maintain(cache, MAINTAIN_EVERY, Duration::ZERO, step);
 }
 
-fn stats(
-    cache: &Arc<Attached>,
+/// Returns the function that computes the statistics of a cache, for as long as the cache exists.
+/// `read` reads the status, and the counters of the pool's memory.
+pub fn stats<C: Send + Sync + 'static>(
+    cache: &Arc<C>,
     ready: &Ready,
     counters: Arc<OpCounters>,
     threads: usize,
+    read: fn(&C) -> (pmcache::Status, pmem::CountersSnapshot),
 ) -> fuse::Stats {
     let cache = Arc::downgrade(cache);
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
@@ -164,7 +141,7 @@ fn stats(
     let started = Instant::now();
     Box::new(move |reader| {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
-        let status = cache.status();
+        let (status, medium) = read(&cache);
         let stats = ServeStats {
             pool: &pool,
             dir: &dir,
@@ -175,7 +152,7 @@ fn stats(
             threads,
             uptime_s: started.elapsed().as_secs(),
             requests: counters.snapshot(),
-            medium: cache.pool().0.region().counters().snapshot(),
+            medium,
             cache: match reader {
                 StatsReader::Owner => status,
                 StatsReader::Other => status.without_names(),
@@ -183,4 +160,64 @@ fn stats(
         };
         serde_json::to_vec(&stats).unwrap_or_default()
     })
+}
+
+/// The place where a cache is mounted, and the options of the mount.
+pub struct Plan {
+    pub pool: PathBuf,
+    pub place: Place,
+    pub mount: PathBuf,
+    pub asked: Options,
+    pub notices: Vec<String>,
+}
+
+impl Plan {
+    /// Checks the arguments of a server.
+    pub fn new(args: &ServerArgs) -> Result<Self> {
+        let (pool, place) = (pool::absolute(&args.pool)?, Place::parse(&args.dir)?);
+        let mount = match &args.mount {
+            Some(mount) => absolute_dir(mount)?,
+            None => place.mount_point()?,
+        };
+        let notices = mount::check_place(&mount, &pool)?;
+        let mut asked = Options::default();
+        args.mount_options.iter().try_for_each(|list| asked.add(list, false))?;
+        asked.for_cache()?;
+        asked.read_only(args.read_only);
+        Ok(Self { pool, place, mount, asked, notices })
+    }
+
+    /// Returns the report of the server of a cache with this status.
+    pub fn ready(&self, status: pmcache::Status, domain: pmem::Domain) -> Ready {
+        Ready {
+            pool: self.pool.display().to_string(),
+            dir: self.place.path().display().to_string(),
+            mount: self.mount.display().to_string(),
+            data: status.mode,
+            domain: domain.into(),
+            size_bytes: status.size_bytes,
+            dirty_bytes: status.dirty_bytes,
+            troubles: status.troubles.len(),
+            pid: std::process::id(),
+            log: None,
+            notices: self.notices.clone(),
+        }
+    }
+
+    /// Returns the options of the mount.
+    pub fn mount_options(
+        &self,
+        args: &ServerArgs,
+        kind: MountKind,
+        flags: MountFlags,
+    ) -> MountOptions {
+        let for_all = rustix::process::geteuid().is_root() || args.allow_other;
+        MountOptions {
+            kind,
+            source: self.pool.display().to_string(),
+            access: if for_all { MountAccess::All } else { MountAccess::Owner },
+            flags,
+            threads: pool::threads(args.threads),
+        }
+    }
 }

@@ -58,6 +58,12 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         );
     }
     let info = engines::info(fs.region())?;
+    if info.has_backing_store {
+        bail!(
+            "{0}: the pool is for the cache of a directory, which `keepstone attach {0} DIR` serves",
+            plan.pool.display()
+        );
+    }
     let idle = plan.options.of_scmfs();
     if info.layout != Layout::Scmfs.name() && !idle.is_empty() {
         notices.push(format!(
@@ -121,8 +127,7 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         super::flush::begin(reaped.clone(), plan.options.data_flush_interval);
     }
     if is_shared {
-        let watch = MountWatch::begin(&mounted.mount_point())?;
-        let _ = changes.set(Changes { watch, fs: reaped.clone() });
+        let _ = changes.set(Changes::begin(&mounted.mount_point(), reaped.clone())?);
         follow(changes);
         reap(reaped);
         remove_abandoned();
@@ -234,14 +239,19 @@ pub fn remove_abandoned() {
 }
 
 /// Notifies programs with direct access when the mount is remounted, or something is mounted in it.
-struct Changes {
+pub struct Changes {
     watch: MountWatch,
     fs: Weak<dyn Engine>,
 }
 
 impl Changes {
+    /// Begins to look for changes of a mount.
+    pub fn begin(mount: &MountPoint, fs: Weak<dyn Engine>) -> io::Result<Self> {
+        Ok(Self { watch: MountWatch::begin(mount)?, fs })
+    }
+
     /// Announces changes before this call. Returns whether the mount still exists.
-    fn look(&self) -> io::Result<bool> {
+    pub fn look(&self) -> io::Result<bool> {
         self.watch.look(|| self.fs.upgrade().iter().for_each(|fs| fs.announce_mount_change()))
     }
 
@@ -255,7 +265,7 @@ impl Changes {
 }
 
 /// Starts a thread that announces changes.
-fn follow(changes: Arc<OnceLock<Changes>>) {
+pub fn follow(changes: Arc<OnceLock<Changes>>) {
     std::thread::spawn(move || {
         if let Some(Err(err)) = changes.get().map(Changes::follow) {
             tracing::error!("programs will not be notified of changes of the mount: {err}");

@@ -1,0 +1,253 @@
+//! Status and commands of a cache whose pool holds the tree.
+
+use crate::control::{Command, FileStatus};
+use crate::counters::{CacheCounters, Status, Trouble};
+use crate::loading::Loading;
+use crate::lock;
+use crate::options::Mode;
+use crate::writeback::Written;
+use backing::{Backing, Watch};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use vfs::{Backed, Errno, FileKind, Ino, ROOT, Result};
+
+/// Passes until everything is below that was dirty at first, while programs change more.
+const PASSES: u32 = 16;
+
+/// The write-backs of a cache so far.
+pub(crate) struct History {
+    /// The last pass.
+    last: Written,
+    /// The beginning of the last pass that left nothing.
+    clean_since: Instant,
+    bytes: u64,
+    inodes: u64,
+    failures: u64,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let last = Written::default();
+        Self { last, clean_since: Instant::now(), bytes: 0, inodes: 0, failures: 0 }
+    }
+}
+
+/// The parts of files in a pool.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    /// Bytes of content in the pool.
+    cached: u64,
+    /// Bytes of them that the backing store lacks.
+    dirty: u64,
+}
+
+impl<P: Backed, B: Backing> Loading<P, B> {
+    /// Writes back until nothing is left that was dirty at the beginning.
+    ///
+    /// # Errors
+    /// The first error of an inode, `ESTALE` for a conflict, and `EAGAIN` if programs change inodes
+    /// faster than they are written back.
+    pub fn write_back_all(&self) -> Result<()> {
+        for _ in 0..PASSES {
+            let begun = Instant::now();
+            let written = self.write_back()?;
+            let result = match (written.errors.first(), written.conflicts.first(), written.left) {
+                (Some((_, e)), ..) => Some(Err(*e)),
+                (None, Some(_), _) => Some(Err(Errno::STALE)),
+                (None, None, 0) => Some(Ok(())),
+                _ => None,
+            };
+            self.note_pass(begun, written);
+            if let Some(result) = result {
+                return result;
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Writes back if something may have been dirty for `max_age`, or more than `high` bytes of the
+    /// pool are in use. Long-lived processes call this periodically.
+    ///
+    /// # Errors
+    /// As [`write_back`](Self::write_back); those of single inodes are in the status.
+    pub fn write_back_when_due(&self, max_age: Duration) -> Result<()> {
+        if lock(self.history()).clean_since.elapsed() < max_age {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let written = self.write_back()?;
+        self.note_pass(begun, written);
+        Ok(())
+    }
+
+    fn note_pass(&self, begun: Instant, written: Written) {
+        let mut history = lock(self.history());
+        history.bytes += written.bytes;
+        history.inodes += written.inodes.saturating_sub(written.left);
+        history.failures += written.errors.len() as u64;
+        // What failed is tried again after the same time.
+        if written.left == 0 || !written.errors.is_empty() || !written.conflicts.is_empty() {
+            history.clean_since = begun;
+        }
+        history.last = written;
+    }
+
+    /// Returns the status of the cache. Takes time that grows with the files in the pool.
+    pub fn status(&self) -> Status {
+        let space = self.pool().statfs();
+        let bytes = |blocks: u64| blocks * u64::from(space.block_size);
+        let (mut dirty_bytes, mut dirty_files) = (0, 0);
+        let mut inodes = Vec::new();
+        // An error of the pool shows in every call of programs, too.
+        let _ = self.pool().each_inode(&mut |ino, _| inodes.push(ino));
+        for ino in inodes {
+            if self.pool().residence(ino).is_ok_and(|residence| !residence.is_clean) {
+                dirty_files += 1;
+                dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
+            }
+        }
+        let history = lock(self.history());
+        let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
+        let troubles = self.troubles(&history.last);
+        Status {
+            mode: Mode::Journal.to_string(),
+            watch: Watch::Off.to_string(),
+            watch_reach: None,
+            watch_problem: None,
+            size_bytes: bytes(space.blocks),
+            used_bytes: bytes(space.blocks - space.blocks_free),
+            pinned_bytes: 0,
+            pinned_bytes_max: 0,
+            dirty_bytes,
+            dirty_files,
+            oldest_dirty_ms: oldest.as_millis() as u64,
+            pending_changes: 0,
+            hit_rate: None,
+            write_amplification: None,
+            counters: CacheCounters {
+                fetched_bytes: self.loaded_bytes(),
+                drained_bytes: history.bytes,
+                drained_files: history.inodes,
+                failures: history.failures,
+                ..CacheCounters::default()
+            },
+            troubled_files: troubles.len() as u64,
+            troubles,
+        }
+    }
+
+    /// Describes the inodes that a pass could not write back.
+    fn troubles(&self, written: &Written) -> Vec<Trouble> {
+        let conflicts = written.conflicts.iter().map(|ino| {
+            let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
+            (*ino, what.to_owned())
+        });
+        let errors =
+            written.errors.iter().map(|(ino, e)| (*ino, format!("cannot be written: {e}")));
+        let all: Vec<_> = conflicts.chain(errors).collect();
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let paths = self.paths().unwrap_or_default();
+        let trouble = |(ino, what)| Trouble {
+            path: paths.get(&ino).cloned().unwrap_or_else(|| format!("inode {}", ino.0)),
+            what,
+            dirty_bytes: self.held(ino).map_or(0, |held| held.dirty),
+        };
+        all.into_iter().map(trouble).collect()
+    }
+
+    /// Returns a path of each inode that has a loaded name.
+    fn paths(&self) -> Result<HashMap<Ino, String>> {
+        let mut paths = HashMap::from([(ROOT, ".".to_owned())]);
+        let mut pending = vec![(ROOT, String::new())];
+        while let Some((dir, above)) = pending.pop() {
+            let mut inside = Vec::new();
+            let listed = self.pool().readdir(dir, 0, &mut |e| {
+                if !matches!(e.name, b"." | b"..") {
+                    inside.push((e.ino, e.kind, String::from_utf8_lossy(e.name).into_owned()));
+                }
+                true
+            });
+            if !matches!(listed, Ok(()) | Err(vfs::ABSENT | Errno::STALE | Errno::NOENT)) {
+                listed?;
+            }
+            for (ino, kind, name) in inside {
+                let path = if above.is_empty() { name } else { format!("{above}/{name}") };
+                if kind == FileKind::Dir {
+                    pending.push((ino, path.clone()));
+                }
+                paths.entry(ino).or_insert(path);
+            }
+        }
+        Ok(paths)
+    }
+
+    /// Returns the parts of a file that are in the pool.
+    fn held(&self, ino: Ino) -> Result<Held> {
+        let attr = self.pool().getattr(ino)?;
+        if attr.kind != FileKind::File {
+            return Ok(Held::default());
+        }
+        let sum = |next: &dyn Fn(u64) -> Result<Option<std::ops::Range<u64>>>| -> Result<u64> {
+            let (mut bytes, mut at) = (0, 0);
+            while let Some(range) = next(at)? {
+                let end = range.end.min(attr.size);
+                bytes += end.saturating_sub(range.start);
+                at = range.end.max(at + 1);
+            }
+            Ok(bytes)
+        };
+        let absent = sum(&|at| self.pool().absent_range(ino, at))?;
+        let dirty = sum(&|at| self.pool().dirty_range(ino, at))?;
+        Ok(Held { cached: attr.size.saturating_sub(absent), dirty })
+    }
+
+    /// Runs a command that only reads, by the name of its attribute. Returns the status of the file
+    /// afterwards: [`FileStatus`] in JSON.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for another name, `EPERM` for other commands, `EINVAL` if it is no file.
+    pub(crate) fn read_command(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let command = Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))?;
+        if !command.only_reads() {
+            return Err(Errno::PERM);
+        }
+        let attr = self.pool().getattr(ino)?;
+        if attr.kind != FileKind::File {
+            return Err(Errno::INVAL);
+        }
+        if command == Command::Warm {
+            self.warm(ino, attr.size)?;
+        }
+        let Held { cached, dirty } = self.held(ino)?;
+        let status = FileStatus {
+            size_bytes: attr.size,
+            cached_bytes: cached,
+            dirty_bytes: dirty,
+            is_pinned: false,
+            mode: Mode::Journal.to_string(),
+        };
+        serde_json::to_vec(&status).map_err(|_| Errno::IO)
+    }
+
+    /// Runs a command, by the name of its attribute.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for another name, and for pins; `EBUSY` for a file in use whose content cannot
+    /// go; those of [`write_back_all`](Self::write_back_all).
+    pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
+            Command::Status => Ok(()),
+            Command::Warm => self.warm(ino, self.pool().getattr(ino)?.size),
+            Command::Flush => self.write_back_all(),
+            Command::Invalidate => {
+                self.write_back_all()?;
+                self.pool().evict_content(ino, 0..u64::MAX)?;
+                let left = self.held(ino)?;
+                if left.dirty == 0 { Ok(()) } else { Err(Errno::BUSY) }
+            }
+            Command::Pin | Command::Unpin => Err(Errno::OPNOTSUPP),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The server of a cache whose pool holds the tree: programs use the pool as any other pool, and
+//! this process loads, writes back and evicts.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use fuse::{Caching, MountFlags, MountKind, OpCounters, Server, ServerOptions, StopSignals};
+use pmcache::{Loading, Mode};
+use pmem::Medium as _;
+use vfs::{FileSystem as _, Loader as _};
+
+use super::Ready;
+use super::args::{ServerArgs, StoreArgs};
+use super::ending;
+use super::inner::Inner;
+use super::place::{Below, Place};
+use super::serve::{self, Plan};
+use crate::{background, mount, pool};
+
+/// A cache that is open.
+pub type Tree = Loading<Inner, Below>;
+
+/// Interval between two looks for data to write back.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Refuses options that such a cache does not have.
+fn check(args: &ServerArgs) -> Result<()> {
+    let refuse = |what: &str| bail!("{what}: not for a pool that was formatted with --cache");
+    if args.data != Mode::Journal {
+        return refuse(&format!("--data {}", args.data));
+    }
+    if args.write_through {
+        return refuse("--write-through");
+    }
+    if args.bypass > 0 {
+        return refuse("--bypass");
+    }
+    Ok(())
+}
+
+/// Opens the cache.
+fn open(pool: &Path, place: &Place, store: &StoreArgs) -> Result<Tree> {
+    super::require_own(pool, place)?;
+    let inner = Inner::open_backed(pool)?;
+    let below = place.open(store)?;
+    let name = place.path().display().to_string();
+    Loading::attach(inner, below)
+        .with_context(|| format!("{} as the cache of {name}", pool.display()))
+}
+
+/// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
+/// can be written back has been.
+pub fn run(
+    args: &ServerArgs,
+    store: &StoreArgs,
+    started: impl FnOnce(&Ready) -> Result<()>,
+) -> Result<()> {
+    // Blocked before any thread exists, so that all threads inherit the mask.
+    let stop = StopSignals::block()?;
+    mount::handle_faults()?;
+    check(args)?;
+    let plan = Plan::new(args)?;
+    // Opens the backing store before anything is mounted over it.
+    let cache = Arc::new(open(&plan.pool, &plan.place, store)?);
+    let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
+    cache.backing().serve_with(flags);
+    // Removes the record of an earlier server: the open pool has the data that it describes.
+    ending::take(&plan.pool)?;
+    let engine = cache.pool().0.clone();
+    let threads = pool::threads(args.threads);
+    let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
+    let counters = Arc::new(OpCounters::default());
+    let changes = Arc::new(OnceLock::new());
+    let loader = cache.clone();
+    let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
+    let stats = serve::stats(&cache, &ready, counters.clone(), threads, |cache| {
+        (cache.status(), cache.pool().0.region().counters().snapshot())
+    });
+    let options = ServerOptions { caching, counters, stats: Some(stats) };
+    let server = Server::new(cache.clone(), options)?
+        .shared(engine.clone())
+        .restricted(pmcache::right)
+        .loading(Box::new(move |need| loader.load(need)));
+    let options = plan.mount_options(args, MountKind::Pool, flags);
+    let mounted = fuse::mount(server, &plan.mount, &options).with_context(|| {
+        format!("{}: cannot mount; `keepstone doctor` may know why", ready.mount)
+    })?;
+    mount::end_on_signal(stop, mounted.mount_point());
+    let weak = Arc::downgrade(&engine);
+    drop(engine);
+    mount::flags::follow(plan.pool.clone(), mounted.mount_point(), &plan.asked, weak.clone());
+    let _ = changes.set(mount::Changes::begin(&mounted.mount_point(), weak.clone())?);
+    mount::follow(changes);
+    mount::reap(weak);
+    mount::remove_abandoned();
+    if !flags.contains(MountFlags::RDONLY) {
+        maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
+    }
+    started(&ready)?;
+    // The end of the mount writes back.
+    mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
+    let ended = ending::record(&cache.status(), &plan.pool, (&ready.pool, &ready.dir));
+    cache.backing().end_use();
+    ended
+}
+
+/// Writes back in the background, for as long as the cache exists.
+fn maintain(cache: Weak<Tree>, max_age: Duration) {
+    let step = move |cache: &Tree| {
+        if let Err(err) = cache.write_back_when_due(max_age) {
+            tracing::error!("cannot write back: {err}");
+        }
+        false
+    };
+    background::maintain(cache, LOOK_EVERY, Duration::ZERO, step);
+}
+
+/// Writes everything back without a mount; returns the status before and after, and the error of
+/// the write-back.
+pub fn drain(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+) -> Result<(pmcache::Status, vfs::Result<()>)> {
+    let cache = open(pool, place, store)?;
+    let done = cache.close();
+    Ok((cache.status(), done))
+}
