@@ -2,7 +2,7 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # their output and files.
 #
-#   scripts/test/run/run.sh [--direct|--cache] PROGRAM [DIR]
+#   scripts/test/run/run.sh [--direct|--cache|--tree] PROGRAM [DIR]
 #       PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build, rsync, copies,
 #       backups, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind,
 #       together, pairs, pjdfstest, or all
@@ -11,7 +11,8 @@
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or
 # a directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. With
 # --cache, DIR is the mount of a cache (`keepstone attach`); without DIR, a cache of a directory on
-# the disk is made.
+# the disk is made. --tree is the same with a pool that holds the tree (`mkfs --cache`), which
+# programs use as any other pool.
 #
 # Needs root. Installs packages by apt-get. Environment: KEEPSTONE, the program under test (default:
 # target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
@@ -38,6 +39,8 @@ run_options=(--stats --quiet --json)
 among_many=
 # Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
 kept=
+# Set for a pool that holds the tree of a directory on the disk.
+tree=
 case ${1:-} in
 --direct | --cache)
     kept=$1
@@ -45,8 +48,12 @@ case ${1:-} in
     export KEEPSTONE_DIRECT_AFTER=0
     shift
     ;;
+--tree)
+    tree=$1
+    shift
+    ;;
 esac
-program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${programs[*]} together pairs pjdfstest all}
+program=${1:?usage: run.sh [--direct|--cache|--tree] PROGRAM [DIR]; programs: ${programs[*]} together pairs pjdfstest all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -139,7 +146,7 @@ with_cache() (
     }
     chmod 755 "$scratch"
     mkdir "$scratch/below" "$scratch/mount"
-    "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
+    "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" ${tree:+--cache} >/dev/null
     "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
     trap clean_up EXIT
     "$@" "$scratch/mount"
@@ -201,7 +208,7 @@ if [ "$program" = all ]; then
     # names.
     [ -n "$kept" ] || programs+=(together pairs pjdfstest)
     # shellcheck disable=SC2317  # each calls it
-    alone() { "$0" ${kept:+"$kept"} "$1" ${dir:+"$dir"}; }
+    alone() { "$0" ${kept:+"$kept"} ${tree:+"$tree"} "$1" ${dir:+"$dir"}; }
     each alone -- "${programs[@]}"
     exit 0
 fi
@@ -214,7 +221,7 @@ elif [ "$kept" = --direct ]; then
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $dir" EXIT
     run_program "$program" "$dir"
-elif [ "$kept" = --cache ]; then
+elif [ "$kept" = --cache ] || [ -n "$tree" ]; then
     with_cache run_program "$program"
 else
     with_pool run_program "$program"

@@ -322,7 +322,10 @@ impl<L: Loader> FileSystem for L {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         match self.pool().getxattr(ino, name) {
-            Err(Errno::OPNOTSUPP) => self.ask(ino, name),
+            Err(refused @ (Errno::OPNOTSUPP | Errno::NODATA)) => match self.ask(ino, name) {
+                Err(Errno::OPNOTSUPP) => Err(refused),
+                done => done,
+            },
             done => done,
         }
     }

@@ -26,4 +26,5 @@ mod strangers;
 mod stress;
 mod tidy;
 mod top;
+mod tree;
 mod usage;

@@ -1,0 +1,368 @@
+//! `keepstone attach` with a pool that holds the tree (`mkfs --cache`): programs under `run` and
+//! programs on the mount use names and contents from the pool, and the server loads what is absent.
+//!
+//! Needs root and `/dev/fuse`.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::common::library;
+
+/// A directory, and a pool in memory whose mount shows it.
+struct Tree {
+    base: tempfile::TempDir,
+    memory: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new(size: &str) -> Self {
+        let base = tempfile::TempDir::with_prefix("keepstone-tree-").unwrap();
+        fs::set_permissions(base.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        fs::create_dir(base.path().join("below")).unwrap();
+        fs::create_dir(base.path().join("mount")).unwrap();
+        let memory = tempfile::TempDir::with_prefix_in("keepstone-tree-", "/dev/shm").unwrap();
+        let tree = Self { base, memory };
+        tree.ok(&["mkfs", &tree.pool(), "--cache", "--size", size]);
+        tree
+    }
+
+    fn pool(&self) -> String {
+        self.memory.path().join("pool").to_str().unwrap().to_owned()
+    }
+
+    fn below(&self, name: &str) -> PathBuf {
+        self.base.path().join("below").join(name)
+    }
+
+    fn mount(&self, name: &str) -> PathBuf {
+        self.base.path().join("mount").join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_keepstone")).args(args).output().unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn attach(&self, options: &[&str]) {
+        let (pool, below, mount) = (self.pool(), self.below(""), self.mount(""));
+        let places = [&pool[..], below.to_str().unwrap(), mount.to_str().unwrap()];
+        self.ok(&[&["attach"], options, &places].concat());
+    }
+
+    fn detach(&self) {
+        self.ok(&["umount", self.mount("").to_str().unwrap()]);
+    }
+
+    fn flush(&self) {
+        self.ok(&["attach", "flush", self.mount("").to_str().unwrap()]);
+    }
+
+    fn status(&self) -> Value {
+        let told = self.ok(&["--json", "attach", "status", self.mount("").to_str().unwrap()]);
+        serde_json::from_str(&told).unwrap()
+    }
+
+    /// Runs a shell script in the mount under `keepstone run`. Returns its output, and the report.
+    fn serve(&self, script: &str) -> (String, Value) {
+        let report = self.base.path().join("report");
+        let output = Command::new(env!("CARGO_BIN_EXE_keepstone"))
+            .args(["run", "--stats", "--quiet", "--json", "--", "bash", "-ec"])
+            .arg(format!(
+                "exec 3>&1 >{}; {{ {script}; }} >&3",
+                report.with_extension("x").display()
+            ))
+            .env("KEEPSTONE_LIBRARY", library())
+            .current_dir(self.mount(""))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (shown, told) = match text.rfind("\n{").or(text.starts_with('{').then_some(0)) {
+            Some(0) if text.starts_with('{') => ("", &text[..]),
+            Some(at) => text.split_at(at + 1),
+            None => (&text[..], "null"),
+        };
+        (shown.to_owned(), serde_json::from_str(told).unwrap())
+    }
+
+    fn kill_server(&self) {
+        let pid = self.status()["pid"].as_i64().unwrap() as i32;
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ended, None).unwrap();
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = self.run(&["umount", "--lazy", self.mount("").to_str().unwrap()]);
+    }
+}
+
+/// Returns the share of calls on pools that a report says were served, in percent.
+fn served(report: &Value) -> f64 {
+    report["served_percent"][0].as_f64().unwrap_or_else(|| panic!("{report}"))
+}
+
+/// Returns names, kinds, modes, links and contents at and below a directory.
+fn listed(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(at) = left.pop() {
+        for entry in at.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let about = path.symlink_metadata().unwrap();
+            let mut line = format!(
+                "{} {:o} {}:{} {}",
+                path.strip_prefix(dir).unwrap().display(),
+                about.mode(),
+                about.uid(),
+                about.gid(),
+                if about.is_dir() { 0 } else { about.nlink() },
+            );
+            if about.is_dir() {
+                left.push(path.clone());
+            } else if about.is_symlink() {
+                line += &format!(" -> {}", path.read_link().unwrap().display());
+            } else if about.is_file() {
+                line += &format!(" {} {}", about.mtime_nsec(), crc(&fs::read(&path).unwrap()));
+            }
+            found.push(line);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn crc(bytes: &[u8]) -> String {
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    format!("{} bytes {sum:x}", bytes.len())
+}
+
+fn fill(dir: &Path) {
+    fs::create_dir_all(dir.join("sub/deep")).unwrap();
+    fs::write(dir.join("small"), "text").unwrap();
+    fs::write(dir.join("sub/large"), vec![7; 3 << 20]).unwrap();
+    fs::write(dir.join("sub/deep/empty"), "").unwrap();
+    fs::hard_link(dir.join("small"), dir.join("sub/link")).unwrap();
+    symlink("../small", dir.join("sub/symlink")).unwrap();
+    fs::set_permissions(dir.join("small"), PermissionsExt::from_mode(0o640)).unwrap();
+    let sparse = fs::File::create(dir.join("sparse")).unwrap();
+    sparse.set_len(8 << 20).unwrap();
+    sparse.write_all_at(b"end", (8 << 20) - 3).unwrap();
+}
+
+#[test]
+fn mount_and_run_show_the_directory_and_change_it() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&[]);
+    assert_eq!(listed(&tree.mount("")), listed(&tree.below("")));
+    // On the mount, beside a program under `run`.
+    fs::write(tree.mount("plain"), "plain").unwrap();
+    let (shown, report) = tree.serve(
+        "cat small plain; echo more >>plain; mkdir new; mv sub/large new/moved; rm sub/link; ln new/moved new/again; \
+         chmod 600 sparse; stat -c %s sparse",
+    );
+    assert_eq!(shown, "textplain8388608\n");
+    assert!(served(&report) > 90., "{report}");
+    assert_eq!(fs::read(tree.mount("plain")).unwrap(), b"plainmore\n");
+    let expected = listed(&tree.mount(""));
+    tree.detach();
+    assert_eq!(listed(&tree.below("")), expected);
+    // Nothing is left; the clean pool shows the same again.
+    tree.attach(&[]);
+    assert_eq!(tree.status()["cache"]["dirty_files"], 0);
+    assert_eq!(listed(&tree.mount("")), expected);
+    tree.detach();
+}
+
+#[test]
+fn what_is_absent_is_loaded_in_programs() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&[]);
+    let (shown, report) = tree.serve("md5sum <sub/large; tail -c 3 sparse; readlink sub/symlink");
+    assert!(shown.ends_with("end../small\n"), "{shown}");
+    assert!(served(&report) > 90., "{report}");
+    let show = |name: &str| -> Value {
+        let path = tree.mount(name);
+        let told = tree.ok(&["--json", "attach", "show", path.to_str().unwrap()]);
+        serde_json::from_str(&told).unwrap()
+    };
+    assert_eq!(show("sub/large")[0]["cached_bytes"], 3 << 20);
+    tree.ok(&["attach", "invalidate", tree.mount("sub/large").to_str().unwrap()]);
+    assert_eq!(show("sub/large")[0]["cached_bytes"], 0);
+    let (again, _) = tree.serve("md5sum <sub/large");
+    assert!(shown.starts_with(&again));
+    // Changes in a block that is absent keep the rest of it.
+    tree.serve("printf X | dd of=small bs=1 seek=1 conv=notrunc status=none");
+    tree.flush();
+    assert_eq!(fs::read(tree.below("small")).unwrap(), b"tXxt");
+    tree.detach();
+}
+
+/// A file of three quarters of the pool is served in the program.
+#[test]
+fn a_file_of_three_quarters_of_the_pool_is_served() {
+    let tree = Tree::new("64M");
+    fs::write(tree.below("large"), vec![3; 48 << 20]).unwrap();
+    tree.attach(&[]);
+    for script in
+        ["cat large | wc -c", "dd if=/dev/zero of=large bs=64K count=100 conv=notrunc status=none"]
+    {
+        let (_, report) = tree.serve(script);
+        let calls = report["served"]["calls"].as_u64().unwrap();
+        assert!(calls > 300 || script.starts_with("dd"), "{report}");
+        assert!(served(&report) >= 99., "{script}: {report}");
+    }
+    tree.detach();
+    let bytes = fs::read(tree.below("large")).unwrap();
+    assert!(bytes[..100 << 16].iter().all(|byte| *byte == 0));
+    assert!(bytes[100 << 16..].iter().all(|byte| *byte == 3));
+}
+
+#[test]
+fn acknowledged_changes_survive_a_killed_server() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    let before = listed(&tree.below(""));
+    tree.attach(&["--max-age", "3600"]);
+    tree.serve("echo kept >kept; rm small; mv sub/deep deep");
+    let expected = listed(&tree.mount(""));
+    tree.kill_server();
+    assert_eq!(listed(&tree.below("")), before, "nothing was written back");
+    tree.attach(&["--max-age", "3600"]);
+    assert_eq!(listed(&tree.mount("")), expected);
+    tree.kill_server();
+    let _ = rustix::mount::unmount(tree.mount(""), rustix::mount::UnmountFlags::DETACH);
+    let (pool, below) = (tree.pool(), tree.below(""));
+    tree.ok(&["attach", "drain", &pool, below.to_str().unwrap()]);
+    assert_eq!(listed(&below), expected);
+}
+
+/// A program that has the pool open goes on when it is attached again.
+#[test]
+fn a_program_goes_on_after_the_server_was_replaced() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&["--max-age", "3600"]);
+    let script = "exec 4<sub/large; echo ready; read -r _; cat small; head -c 10 <&4 | wc -c; echo more >made";
+    let mut program = Command::new(env!("CARGO_BIN_EXE_keepstone"))
+        .args(["run", "--quiet", "--", "bash", "-c", script])
+        .env("KEEPSTONE_LIBRARY", library())
+        .current_dir(tree.mount(""))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = std::io::BufReader::new(program.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    tree.kill_server();
+    tree.attach(&["--max-age", "3600"]);
+    program.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut output, &mut rest).unwrap();
+    assert_eq!(program.wait().unwrap().code(), Some(0), "{rest}");
+    assert_eq!(rest, "text10\n");
+    assert_eq!(fs::read(tree.mount("made")).unwrap(), b"more\n");
+    tree.detach();
+}
+
+#[test]
+fn such_a_pool_is_used_by_attach_alone() {
+    let tree = Tree::new("64M");
+    let (pool, mount) = (tree.pool(), tree.mount(""));
+    let refused = tree.run(&["mount", &pool, mount.to_str().unwrap()]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && text.contains("keepstone attach"), "{text}");
+    let other = tree.memory.path().join("other");
+    let made = tree.run(&[
+        "mkfs",
+        other.to_str().unwrap(),
+        "--cache",
+        "--layout",
+        "scmfs",
+        "--size",
+        "64M",
+    ]);
+    let text = String::from_utf8(made.stderr).unwrap();
+    assert!(!made.status.success() && text.contains("scmfs"), "{text}");
+    assert!(!other.exists());
+    for refused in [&["--data", "ordered"][..], &["--write-through"], &["--bypass", "4096"]] {
+        let (below, mount) = (tree.below(""), tree.mount(""));
+        let places = [&pool[..], below.to_str().unwrap(), mount.to_str().unwrap()];
+        let output = tree.run(&[&["attach"], refused, &places].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains("--cache"), "{refused:?}: {text}");
+    }
+    // Another directory is refused.
+    tree.attach(&[]);
+    tree.detach();
+    let other = tree.base.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let output = tree.run(&["attach", &pool, other.to_str().unwrap(), mount.to_str().unwrap()]);
+    assert!(!output.status.success());
+    // So is a pool that others may write.
+    fs::set_permissions(&pool, PermissionsExt::from_mode(0o666)).unwrap();
+    let output =
+        tree.run(&["attach", &pool, tree.below("").to_str().unwrap(), mount.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("other users may write"), "{text}");
+}
+
+/// A stranger cannot make the server load anything, but uses the mount as the modes permit.
+#[test]
+fn strangers_use_the_mount_alone() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&[]);
+    let as_stranger = |program: &str, args: &[&str]| {
+        Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", program])
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    let mount = tree.mount("");
+    let large = tree.mount("sub/large");
+    let read = as_stranger("md5sum", &[large.to_str().unwrap()]);
+    assert!(read.status.success(), "{read:?}");
+    let small = tree.mount("small");
+    assert!(!as_stranger("cat", &[small.to_str().unwrap()]).status.success());
+    let ask = "import fcntl, os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)\n\
+        need = (1).to_bytes(8, 'little') + (1).to_bytes(8, 'little') + bytes(287 - 16)\n\
+        try:\n print(fcntl.ioctl(fd, 1 << 30 | 287 << 16 | ord('K') << 8 | 2, need, False))\n\
+        except OSError as e:\n print(e.errno)";
+    let asked = as_stranger("python3", &["-c", ask, mount.to_str().unwrap()]);
+    assert_eq!(String::from_utf8(asked.stdout).unwrap(), format!("{}\n", libc_eperm()));
+    let own = Command::new("python3").args(["-c", ask, mount.to_str().unwrap()]).output().unwrap();
+    assert_eq!(
+        String::from_utf8(own.stdout).unwrap().trim().parse::<u8>().ok(),
+        Some(0),
+        "loaded before"
+    );
+    tree.detach();
+}
+
+/// `EPERM`
+fn libc_eperm() -> i32 {
+    rustix::io::Errno::PERM.raw_os_error()
+}
