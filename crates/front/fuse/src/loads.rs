@@ -1,8 +1,8 @@
 //! Needs that programs with direct access send to the server of a pool with a backing store.
 //!
 //! They come as an `ioctl` on the root directory. A need names inodes and ranges, and gives nothing
-//! away; but serving it takes time and space. So only root, and the user that runs the server, may
-//! send one: the same users may open the pool of a cache.
+//! away; but serving it takes time and space. So only root, the user that runs the server, and
+//! processes that have opened the pool may send one. The latter may have become another user since.
 
 use fuser::{INodeNo, Request};
 use vfs::{Errno, Need, Result};
@@ -31,10 +31,19 @@ impl Server {
             let loads = self.loads.as_ref().filter(|_| ino == INodeNo::ROOT);
             let loads = loads.ok_or(Errno::NOTTY)?;
             let own = rustix::process::geteuid().as_raw();
-            if req.uid() != 0 && req.uid() != own {
+            if req.uid() != 0 && req.uid() != own && !self.uses_pool(req.pid()) {
                 return Err(Errno::PERM);
             }
             loads(&Need::from_bytes(argument).ok_or(Errno::INVAL)?).map(i32::from)
         })
+    }
+
+    /// Whether the process of a thread has the pool open.
+    fn uses_pool(&self, thread: u32) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        let process = process.and_then(|number| number.trim().parse().ok());
+        process.is_some_and(|process| shared.events.is_user(process))
     }
 }

@@ -108,6 +108,10 @@ pub trait MountEvents: Send + Sync {
     /// the server.
     fn has_company(&self) -> bool;
 
+    /// Returns whether a living process with this number uses the pool directly. Only for the
+    /// server.
+    fn is_user(&self, process: u32) -> bool;
+
     /// Asks, with `keeps`, whether the kernel may cache the server's answers, and records the
     /// result. Returns whether it may: only while no other process uses the pool. Without `keeps`,
     /// withdraws the permission, after the kernel has dropped everything. A process that begins to
@@ -212,6 +216,10 @@ impl<T: HasMountEvents> MountEvents for T {
         self.mount_events().has_company()
     }
 
+    fn is_user(&self, process: u32) -> bool {
+        self.mount_events().is_user(process)
+    }
+
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
         self.mount_events().let_kernel_keep(keeps)
     }
@@ -290,6 +298,10 @@ impl MountEvents for NoMountEvents {
     fn wake(&self) {}
 
     fn has_company(&self) -> bool {
+        false
+    }
+
+    fn is_user(&self, _process: u32) -> bool {
         false
     }
 

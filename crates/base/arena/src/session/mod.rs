@@ -611,6 +611,13 @@ impl Arena {
         s.processes().iter().enumerate().any(is_other)
     }
 
+    /// Whether a process with this number has a slot, and is not known to have ended.
+    pub fn has_process(&self, pid: u32) -> bool {
+        let Some(s) = self.session() else { return false };
+        let mut all = s.processes().iter().map(|process| process.who.load(Acquire));
+        all.any(|who| ![0, GONE].contains(&who) && ProcessId(who).pid() == pid && !is_nobody(who))
+    }
+
     /// Whether no living process has this slot.
     pub fn is_process_dead(&self, slot: usize) -> bool {
         let Some(s) = self.session() else { return false };

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -156,7 +156,7 @@ fn crc(bytes: &[u8]) -> String {
 fn fill(dir: &Path) {
     fs::create_dir_all(dir.join("sub/deep")).unwrap();
     fs::write(dir.join("small"), "text").unwrap();
-    fs::write(dir.join("sub/large"), vec![7; 3 << 20]).unwrap();
+    fs::write(dir.join("sub/large"), vec![b'7'; 3 << 20]).unwrap();
     fs::write(dir.join("sub/deep/empty"), "").unwrap();
     fs::hard_link(dir.join("small"), dir.join("sub/link")).unwrap();
     symlink("../small", dir.join("sub/symlink")).unwrap();
@@ -196,7 +196,7 @@ fn what_is_absent_is_loaded_in_programs() {
     let tree = Tree::new("64M");
     fill(&tree.below(""));
     tree.attach(&[]);
-    let (shown, report) = tree.serve("md5sum <sub/large; tail -c 3 sparse; readlink sub/symlink");
+    let (shown, report) = tree.serve("md5sum sub/large; tail -c 3 sparse; readlink sub/symlink");
     assert!(shown.ends_with("end../small\n"), "{shown}");
     assert!(served(&report) > 90., "{report}");
     let show = |name: &str| -> Value {
@@ -207,7 +207,7 @@ fn what_is_absent_is_loaded_in_programs() {
     assert_eq!(show("sub/large")[0]["cached_bytes"], 3 << 20);
     tree.ok(&["attach", "invalidate", tree.mount("sub/large").to_str().unwrap()]);
     assert_eq!(show("sub/large")[0]["cached_bytes"], 0);
-    let (again, _) = tree.serve("md5sum <sub/large");
+    let (again, _) = tree.serve("md5sum sub/large");
     assert!(shown.starts_with(&again));
     // Changes in a block that is absent keep the rest of it.
     tree.serve("printf X | dd of=small bs=1 seek=1 conv=notrunc status=none");
@@ -261,7 +261,7 @@ fn a_program_goes_on_after_the_server_was_replaced() {
     let tree = Tree::new("64M");
     fill(&tree.below(""));
     tree.attach(&["--max-age", "3600"]);
-    let script = "exec 4<sub/large; echo ready; read -r _; cat small; head -c 10 <&4 | wc -c; echo more >made";
+    let script = "exec 4<sub/large; echo ready; read -r _; read -r line <small; echo $line; read -r -N 10 ten <&4; echo ${#ten}; echo more >made";
     let mut program = Command::new(env!("CARGO_BIN_EXE_keepstone"))
         .args(["run", "--quiet", "--", "bash", "-c", script])
         .env("KEEPSTONE_LIBRARY", library())
@@ -280,7 +280,7 @@ fn a_program_goes_on_after_the_server_was_replaced() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut output, &mut rest).unwrap();
     assert_eq!(program.wait().unwrap().code(), Some(0), "{rest}");
-    assert_eq!(rest, "text10\n");
+    assert_eq!(rest, "text\n10\n");
     assert_eq!(fs::read(tree.mount("made")).unwrap(), b"more\n");
     tree.detach();
 }
@@ -349,16 +349,36 @@ fn strangers_use_the_mount_alone() {
     let ask = "import fcntl, os, sys\n\
         fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)\n\
         need = (1).to_bytes(8, 'little') + (1).to_bytes(8, 'little') + bytes(287 - 16)\n\
-        try:\n print(fcntl.ioctl(fd, 1 << 30 | 287 << 16 | ord('K') << 8 | 2, need, False))\n\
+        try:\n print(fcntl.ioctl(fd, 1 << 30 | 287 << 16 | ord('K') << 8 | 2, bytearray(need)))\n\
         except OSError as e:\n print(e.errno)";
-    let asked = as_stranger("python3", &["-c", ask, mount.to_str().unwrap()]);
+    let asked = as_stranger("/usr/bin/python3", &["-c", ask, mount.to_str().unwrap()]);
+    assert!(asked.status.success(), "{asked:?}");
     assert_eq!(String::from_utf8(asked.stdout).unwrap(), format!("{}\n", libc_eperm()));
-    let own = Command::new("python3").args(["-c", ask, mount.to_str().unwrap()]).output().unwrap();
+    let own = Command::new("/usr/bin/python3")
+        .args(["-c", ask, mount.to_str().unwrap()])
+        .output()
+        .unwrap();
     assert_eq!(
         String::from_utf8(own.stdout).unwrap().trim().parse::<u8>().ok(),
         Some(0),
         "loaded before"
     );
+    tree.detach();
+}
+
+/// A program that opens the pool as root and becomes another user goes on.
+#[test]
+fn a_program_that_became_another_user_goes_on() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    fs::write(tree.below("sub/open"), "for all").unwrap();
+    tree.attach(&[]);
+    let script = "import os\nos.stat('small')\nos.setresgid(65534, 65534, 65534)\nos.setresuid(65534, 65534, 65534)\n\
+        print(open('sub/open').read())\n\
+        try:\n open('small')\nexcept PermissionError:\n print('refused')";
+    let (shown, report) = tree.serve(&format!("/usr/bin/python3 -c \"{script}\""));
+    assert_eq!(shown, "for all\nrefused\n");
+    assert!(served(&report) > 90., "{report}");
     tree.detach();
 }
 

@@ -140,6 +140,10 @@ impl<P: SharedPool + Send> MountEvents for PoolEvents<'_, P> {
         self.state().arena.has_company()
     }
 
+    fn is_user(&self, process: u32) -> bool {
+        self.state().arena.has_process(process)
+    }
+
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
         admission::set(self.state(), keeps)
     }

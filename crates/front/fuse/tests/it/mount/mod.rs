@@ -131,6 +131,9 @@ impl MountEvents for Probe {
     fn has_company(&self) -> bool {
         self.company.load(SeqCst)
     }
+    fn is_user(&self, _process: u32) -> bool {
+        self.company.load(SeqCst)
+    }
     fn let_kernel_keep(&self, keeps: bool) -> Result<bool> {
         let may = keeps && !self.has_company();
         self.keeps.store(may, SeqCst);
