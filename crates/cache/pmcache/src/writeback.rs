@@ -37,6 +37,9 @@ const PIECE: u64 = 256 << 10;
 /// The start of the private names of objects that are not complete.
 pub const PRIVATE: &[u8] = b".keepstone-";
 
+/// Fewest inodes that are synced by one sync of the whole backing store.
+const SYNCED_TOGETHER: usize = 32;
+
 /// Attempts to find a private name that is free.
 const NAMES_MAX: u32 = 1000;
 
@@ -180,10 +183,12 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             FileKind::Dir => pass.write_attributes(ino),
             _ => pass.write_file(ino, kind),
         });
-        self.each_dirty(|pass, ino, kind| match kind {
-            FileKind::Dir => Ok(()),
-            _ => pass.sync(ino, kind == FileKind::File),
-        });
+        if !self.sync_together() {
+            self.each_dirty(|pass, ino, kind| match kind {
+                FileKind::Dir => Ok(()),
+                _ => pass.sync(ino, kind == FileKind::File),
+            });
+        }
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
         if !dirs.is_empty() {
@@ -215,9 +220,17 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             _ => Ok(()),
         });
         // Files have other names; their content is durable.
-        self.each_dirty(|pass, ino, kind| pass.sync(ino, kind == FileKind::Dir));
+        if !self.sync_together() {
+            self.each_dirty(|pass, ino, kind| pass.sync(ino, kind == FileKind::Dir));
+        }
         self.mark();
         Ok(())
+    }
+
+    /// Makes everything below durable at once, if there are many inodes. After an error, each is
+    /// synced by itself, so that the error concerns only its inode.
+    fn sync_together(&self) -> bool {
+        self.dirty.len() >= SYNCED_TOGETHER && self.backing.sync().is_ok()
     }
 
     /// Calls `step` for each inode without an error so far.
