@@ -51,6 +51,21 @@ space() {
     stat --file-system --format '%f free blocks, %d free inodes' "$1"
 }
 
+helper=/sbin/mount.fuse.keepstone
+made_helper=
+
+# install_helper: installs the mount helper, which remounting needs, unless there is one.
+install_helper() {
+    [ ! -e "$helper" ] || return 0
+    ln -s "$keepstone" "$helper"
+    made_helper=1
+}
+
+# remove_helper: removes what `install_helper` has made.
+remove_helper() {
+    [ -z "$made_helper" ] || rm -f "$helper"
+}
+
 # with_pool COMMAND ARG…: makes a pool, mounts it, runs COMMAND ARG… DIR, unmounts, checks. No
 # leftovers may remain: a new count finds the same free space, and no shared state stays. Also
 # installs the mount helper, which remounting needs, and removes it again.
@@ -61,13 +76,11 @@ with_pool() (
     scratch=$(mktemp -d /tmp/keepstone-test.XXXXXX)
     chmod 755 "$scratch"
     pool=$(mktemp -u /dev/shm/keepstone-test.XXXXXX)
-    helper=/sbin/mount.fuse.keepstone
-    made_helper=
     # shellcheck disable=SC2317  # the trap calls it
     clean_up() {
         "$keepstone" umount "$scratch" 2>/dev/null || "$keepstone" umount --lazy "$scratch" || true
         rm -f "$pool"
-        [ -z "$made_helper" ] || rm -f "$helper"
+        remove_helper
         rmdir "$scratch"
     }
     "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" >/dev/null
@@ -76,10 +89,7 @@ with_pool() (
     # by option.
     "$keepstone" mount -o "suid,dev${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}" "$pool" "$scratch" >/dev/null
     trap clean_up EXIT
-    if [ ! -e "$helper" ]; then
-        ln -s "$keepstone" "$helper"
-        made_helper=1
-    fi
+    install_helper
     status=0
     "$@" "$scratch" || status=$?
     # Not `grep -q`: it would leave early, and the pipe would break.
@@ -107,7 +117,7 @@ with_pool() (
     "$keepstone" check "$pool" || status=$?
     trap - EXIT
     rm -f "$pool"
-    [ -z "$made_helper" ] || rm -f "$helper"
+    remove_helper
     rmdir "$scratch"
     return $status
 )

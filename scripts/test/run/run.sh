@@ -142,6 +142,7 @@ with_cache() (
     clean_up() {
         "$keepstone" umount "$scratch/mount" 2>/dev/null || "$keepstone" umount --lazy "$scratch/mount" || true
         rm -rf "$pool" "$scratch/below" "$scratch/mount"
+        remove_helper
         rmdir "$scratch"
     }
     chmod 755 "$scratch"
@@ -149,6 +150,7 @@ with_cache() (
     "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" ${tree:+--cache} >/dev/null
     "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
     trap clean_up EXIT
+    install_helper
     "$@" "$scratch/mount"
     "$keepstone" umount "$scratch/mount"
     "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" --json | jq -e '.dirty_bytes == 0' >/dev/null ||

@@ -15,6 +15,7 @@ use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
 use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
 use rustix::thread::{Timespec, nanosleep};
+use vfs::FileSystem;
 
 use crate::needs::Served;
 use crate::start::{debug, process};
@@ -96,22 +97,18 @@ pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSy
 /// Joins the processes that use the pool. Fails if the mount has the pool for itself (`-o
 /// exclusive`).
 fn attach(pool: &Path, (dir, device): (&[u8], u64)) -> Result<AttachedPool, Refused> {
-    let (fs, hidden) = join(pool, device)?;
-    if fs.backed().is_some() {
-        return attach_backed(fs, dir);
-    }
-    let file = pool_file(&*fs, hidden);
-    Ok(AttachedPool { on_fork: on_fork(&fs), events: fs.clone(), fs, file })
+    let (engine, hidden) = join(pool, device)?;
+    let file = pool_file(&*engine, hidden);
+    let fs = if engine.backed().is_some() { served(&engine, dir)? } else { engine.clone() };
+    Ok(AttachedPool { on_fork: on_fork(&engine), events: engine, fs, file })
 }
 
-/// Prepares a pool whose server loads what is absent.
-fn attach_backed(fs: Arc<dyn Engine>, dir: &[u8]) -> Result<AttachedPool, Refused> {
+/// Returns a pool whose server loads what is absent, as a file system.
+fn served(engine: &Arc<dyn Engine>, dir: &[u8]) -> Result<Arc<dyn FileSystem>, Refused> {
     let dir = CString::new(dir)?;
     let root = needs::open_root(&dir)?.into_raw_fd();
     let root = process().ok_or(Errno::NOTSUP)?.fd_allocator().hide(root)?;
-    let on_fork = on_fork(&fs);
-    let served = Arc::new(Served::new(fs.clone(), root, dir));
-    Ok(AttachedPool { fs: served, events: fs, file: None, on_fork })
+    Ok(Arc::new(Served::new(engine.clone(), root, dir)))
 }
 
 /// Returns the function that the process layer calls when the process forks.

@@ -133,7 +133,7 @@ pub fn stats<C: Send + Sync + 'static>(
     ready: &Ready,
     counters: Arc<OpCounters>,
     threads: usize,
-    read: fn(&C) -> (pmcache::Status, pmem::CountersSnapshot),
+    read: impl Fn(&C) -> (pmcache::Status, pmem::CountersSnapshot) + Send + Sync + 'static,
 ) -> fuse::Stats {
     let cache = Arc::downgrade(cache);
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());

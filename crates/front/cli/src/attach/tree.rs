@@ -72,11 +72,17 @@ pub fn run(
     let threads = pool::threads(args.threads);
     let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
     let counters = Arc::new(OpCounters::default());
-    let changes = Arc::new(OnceLock::new());
+    let changes = Arc::new(OnceLock::<mount::Changes>::new());
+    mount::record_access(&*engine, plan.asked.flags);
     let loader = cache.clone();
     let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
-    let stats = serve::stats(&cache, &ready, counters.clone(), threads, |cache| {
-        (cache.status(), cache.pool().0.region().counters().snapshot())
+    let (told, dir) = (changes.clone(), plan.mount.clone());
+    let stats = serve::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree| {
+        // A remount waits for this answer (`mount::helper`), so announce changes first.
+        let _ = told.get().map(mount::Changes::look);
+        let engine = &cache.pool().0;
+        mount::follow_flags(&**engine, &dir);
+        (cache.status(), engine.region().counters().snapshot())
     });
     let options = ServerOptions { caching, counters, stats: Some(stats) };
     let server = Server::new(cache.clone(), options)?

@@ -28,7 +28,9 @@ use options::Options;
 pub use background::log_of;
 pub use faults::handle as handle_faults;
 pub use helper::run_as_helper;
-pub use serve::{Changes, end_on_signal, follow, reap, remove_abandoned};
+pub use serve::{
+    Changes, end_on_signal, follow, follow_flags, reap, record_access, remove_abandoned,
+};
 
 /// The parameters of a mount.
 #[derive(Debug)]

@@ -209,14 +209,14 @@ fn is_to_be_shared(options: &Options) -> bool {
 
 /// Passes `noatime`, `nodiratime` and `strictatime` to the engine, because the kernel leaves times
 /// to it.
-fn record_access(fs: &dyn Engine, flags: MountFlags) {
+pub fn record_access(fs: &dyn Engine, flags: MountFlags) {
     let files = !flags.contains(MountFlags::NOATIME);
     let dirs = files && !flags.contains(MountFlags::NODIRATIME);
     fs.record_access(files, dirs, flags.contains(MountFlags::STRICTATIME));
 }
 
 /// Passes the current flags of the mount to the engine.
-fn follow_flags(fs: &dyn Engine, dir: &Path) {
+pub fn follow_flags(fs: &dyn Engine, dir: &Path) {
     let Ok(Some(mount)) = fuse::mount_at(dir) else { return };
     let has = |name: &str| mount.has_option(name);
     let flags = [
