@@ -33,8 +33,9 @@
 # of /var/tmp, so its fsync is that disk's; its time is printed, too. The cached ext4 lies in
 # another image, because the cache receives fanotify events of it, and each event slows its cause.
 #
-# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), MODE, the
-# cache's promise (journal), JSON (a file that gets the results, too).
+# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), KIND (tree: a
+# pool made with `mkfs --cache`; shadow: the older kind), MODE, the promise of the older kind
+# (journal), JSON (a file that gets the results, too).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
@@ -43,7 +44,8 @@ keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
-measured "ROUNDS=$rounds scripts/bench/cache.sh${*:+ $*}" bpfs pmcache
+kind=${KIND:-tree}
+measured "KIND=$kind ROUNDS=$rounds scripts/bench/cache.sh${*:+ $*}" bpfs pmcache
 transactions=4000
 # shellcheck source=../lib/ext4.sh
 source "$root/scripts/lib/ext4.sh"
@@ -85,7 +87,12 @@ for image in ext4 below; do
     ext4_in "$disk/$image" 2G "$work/$image"
     mkdir "$work/$image/data"
 done
-for pool in cache bpfs; do "$keepstone" mkfs "$work/$pool.pool" --size 1G >/dev/null; done
+"$keepstone" mkfs "$work/bpfs.pool" --size 1G >/dev/null
+case $kind in
+    tree) "$keepstone" mkfs "$work/cache.pool" --cache --size 1G >/dev/null ;;
+    shadow) "$keepstone" mkfs "$work/cache.pool" --size 1G >/dev/null ;;
+    *) echo "cache.sh: KIND is tree or shadow" >&2 && exit 2 ;;
+esac
 "$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cached" --data "${MODE:-journal}" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
