@@ -23,6 +23,7 @@ pub mod input;
 pub mod mounts;
 pub mod mutate;
 pub mod nbd;
+pub mod needs;
 pub mod replies;
 pub mod store;
 
@@ -37,7 +38,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "nbd_session", run: nbd::session, seeds: nbd::session_seeds },
     Target { name: "nbd_tls", run: nbd::tls, seeds: nbd::tls_seeds },
     Target { name: "atomic_region", run: device::atomic, seeds: device::seeds },
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "cache_pool", run: cache::pool, seeds: cache::pool_seeds },
     Target { name: "cache_control", run: cache::control, seeds: cache::control_seeds },
     Target { name: "cache_ioctl", run: cache::announcements, seeds: cache::announcement_seeds },
+    Target { name: "cache_needs", run: needs::needs, seeds: needs::seeds },
     Target { name: "mount_names", run: mounts::names, seeds: mounts::name_seeds },
     Target { name: "mount_table", run: mounts::table, seeds: mounts::table_seeds },
     Target { name: "store_objects", run: store::objects, seeds: store::object_seeds },
