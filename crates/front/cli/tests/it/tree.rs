@@ -285,6 +285,56 @@ fn a_program_goes_on_after_the_server_was_replaced() {
     tree.detach();
 }
 
+/// Programs write while the server is killed again and again, also in the middle of write-backs.
+#[test]
+fn nothing_acknowledged_is_lost_by_kills() {
+    const WRITERS: usize = 4;
+    const KILLS: usize = 6;
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&["--max-age", "0"]);
+    let stop = tree.base.path().join("stop");
+    let script = format!(
+        "exec 4>>$0; for ((i = 0; ; i++)); do echo $i >&4 || exit 1; echo $i; \
+         ((i % 50)) || [[ ! -e {} ]] || exit 0; done",
+        stop.display()
+    );
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|n| {
+            let acknowledged = tree.base.path().join(format!("acknowledged-{n}"));
+            let program = Command::new(env!("CARGO_BIN_EXE_keepstone"))
+                .args(["run", "--quiet", "--", "bash", "-c", &script, &format!("written-{n}")])
+                .env("KEEPSTONE_LIBRARY", library())
+                .current_dir(tree.mount(""))
+                .stdout(fs::File::create(&acknowledged).unwrap())
+                .spawn()
+                .unwrap();
+            (program, acknowledged)
+        })
+        .collect();
+    for kill in 0..KILLS {
+        fs::create_dir(tree.mount(&format!("dir-{kill}"))).unwrap();
+        fs::rename(tree.mount("sub/large"), tree.mount(&format!("dir-{kill}/large"))).unwrap();
+        fs::rename(tree.mount(&format!("dir-{kill}/large")), tree.mount("sub/large")).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        tree.kill_server();
+        tree.attach(&["--max-age", "0"]);
+    }
+    fs::write(stop, "").unwrap();
+    let mut lines = Vec::new();
+    for (mut program, acknowledged) in writers {
+        assert_eq!(program.wait().unwrap().code(), Some(0));
+        lines.push(fs::read_to_string(acknowledged).unwrap());
+    }
+    for (n, acknowledged) in lines.iter().enumerate() {
+        let written = fs::read_to_string(tree.mount(&format!("written-{n}"))).unwrap();
+        assert!(acknowledged.len() > 100 && written.starts_with(acknowledged), "writer {n}");
+    }
+    let expected = listed(&tree.mount(""));
+    tree.detach();
+    assert_eq!(listed(&tree.below("")), expected);
+}
+
 #[test]
 fn such_a_pool_is_used_by_attach_alone() {
     let tree = Tree::new("64M");
