@@ -322,7 +322,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             let begun = self.begin(&attr, &residence, parent);
             self.note(ino, begun);
         }
-        let version = self.pool.version(ino).ok_or(Errno::OPNOTSUPP)?;
+        // Without a version it is being changed. A later pass compares it again.
+        let version = self.pool.version(ino).unwrap_or_else(|| {
+            self.failed.insert(ino);
+            0
+        });
         self.dirty.push(Dirty { ino, kind: attr.kind, version });
         Ok(Some(attr.kind))
     }

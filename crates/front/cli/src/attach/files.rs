@@ -12,7 +12,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::{mount, output, size, stats};
+use crate::{mount, output, size};
 
 /// Longest status in JSON, in bytes.
 const STATUS_MAX: usize = 4096;
@@ -89,9 +89,12 @@ fn is_still_cached(reports: &mut [Report]) -> bool {
 fn require_cache(path: &Path) -> Result<()> {
     let found = path.symlink_metadata().with_context(|| path.display().to_string())?;
     let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
-    let is_cache = |mount: &MountEntry| {
-        mount.is_cache() || stats::ask_one(&mount.dir).is_ok_and(|stats| stats["cache"].is_object())
+    // A cache knows the command, which is for files only.
+    let knows = |dir: &Path| {
+        let status = &*Command::Status.attribute();
+        rustix::fs::lgetxattr(dir, status, &mut [0u8; STATUS_MAX][..]) == Err(Errno::INVAL)
     };
+    let is_cache = |mount: &MountEntry| mount.is_cache() || knows(&mount.dir);
     let is_it = |mount: &MountEntry| mount.is_keepstone() && mount.device == device;
     if fuse::mounts()?.iter().any(|mount| is_it(mount) && is_cache(mount)) {
         return Ok(());
