@@ -3,9 +3,9 @@
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble};
 use crate::loading::Loading;
-use crate::lock;
 use crate::options::Mode;
 use crate::writeback::Written;
+use crate::{BLOCK, lock};
 use backing::{Backing, Watch};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -194,7 +194,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             while let Some(range) = next(at)? {
                 let end = range.end.min(attr.size);
                 bytes += end.saturating_sub(range.start);
-                at = range.end.max(at + 1);
+                at = range.end.next_multiple_of(BLOCK);
             }
             Ok(bytes)
         };
