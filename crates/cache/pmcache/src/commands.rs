@@ -1,10 +1,9 @@
 //! Status and commands of a cache whose pool holds the tree.
 
 use crate::control::{Command, FileStatus};
-use crate::counters::{CacheCounters, Status, Trouble};
+use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
 use crate::options::Mode;
-use crate::writeback::Written;
 use crate::{BLOCK, lock};
 use backing::{Backing, Watch};
 use std::collections::HashMap;
@@ -129,6 +128,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 drained_bytes: history.bytes,
                 drained_files: history.inodes,
                 failures: history.failures,
+                evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
                 ..CacheCounters::default()
             },
             troubled_files: troubles.len() as u64,

@@ -2,25 +2,33 @@
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vfs::{Errno, Ino};
 
+/// Makes a struct of counts, and one of the counters themselves.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// The counts of a cache since it was attached.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-        pub struct CacheCounters { $($(#[$doc])* pub $name: u64),+ }
+    ($(#[$of:meta])* $shown:ident, $counts:ident: $($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct $shown { $($(#[$doc])* pub $name: u64),+ }
 
         #[derive(Default)]
-        pub(crate) struct CacheCounts { $(pub $name: AtomicU64),+ }
+        pub(crate) struct $counts { $(pub $name: std::sync::atomic::AtomicU64),+ }
 
-        impl CacheCounts {
-            pub fn snapshot(&self) -> CacheCounters {
-                CacheCounters { $($name: self.$name.load(Relaxed)),+ }
+        impl $counts {
+            pub fn snapshot(&self) -> $shown {
+                let load = |counter: &std::sync::atomic::AtomicU64| {
+                    counter.load(std::sync::atomic::Ordering::Relaxed)
+                };
+                $shown { $($name: load(&self.$name)),+ }
             }
         }
     };
 }
+pub(crate) use counters;
 
 counters! {
+    /// The counts of a cache since it was attached.
+    CacheCounters, CacheCounts:
     /// Reads that the cache answered alone.
     read_hits,
     /// Reads for which the backing file was read.
@@ -65,6 +73,21 @@ counters! {
 /// Adds `n` to a counter.
 pub(crate) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);
+}
+
+/// The result of a pass of write-back ([`Loading::write_back`](crate::Loading::write_back)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Inodes that were compared.
+    pub inodes: u64,
+    /// Bytes of content that were written.
+    pub bytes: u64,
+    /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
+    pub left: u64,
+    /// Inodes with errors, and their first errors.
+    pub errors: Vec<(Ino, Errno)>,
+    /// Inodes that are dirty and whose objects others have changed (writeback-W5).
+    pub conflicts: Vec<Ino>,
 }
 
 /// A file that needs the user's attention.

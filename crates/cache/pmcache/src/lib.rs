@@ -45,6 +45,8 @@ mod copy;
 mod counters;
 mod delegate;
 mod drain;
+mod evict;
+mod extras;
 mod fs;
 mod loading;
 mod node;
@@ -61,12 +63,13 @@ mod table;
 mod writeback;
 
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
-pub use counters::{CacheCounters, Status, Trouble};
+pub use counters::{CacheCounters, Status, Trouble, Written};
 pub use delegate::{DELEGATION, Forget, JOIN};
+pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
-pub use writeback::{PRIVATE, Written};
+pub use writeback::PRIVATE;
 
 use backing::Backing;
 use counters::CacheCounts;

@@ -12,9 +12,11 @@
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
 //! [`write_back`](Loading::write_back) brings changes below. Loaded parts are not compared with the
-//! backing store again. Nothing is evicted except by a caller.
+//! backing store again. [`make_room`](Loading::make_room) and [`keep_room`](Loading::keep_room)
+//! evict.
 
 use crate::commands::History;
+use crate::evict::{Evict, EvictOptions};
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -29,6 +31,9 @@ use vfs::{
 
 /// Most bytes of one read of the backing store.
 const READ_AHEAD: u64 = 256 << 10;
+
+/// Most times that one load waits for room.
+const ROOM_ATTEMPTS: u32 = 64;
 
 /// Most files whose last load is remembered.
 const STREAMS: usize = 1024;
@@ -58,6 +63,8 @@ pub struct Loading<P, B> {
     history: Mutex<History>,
     /// Bytes that were loaded.
     loaded: AtomicU64,
+    /// What can be evicted.
+    evict: Evict,
 }
 
 /// The right to load names or content of an inode.
@@ -88,6 +95,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     pub fn attach(pool: P, backing: B) -> Result<Self> {
         let (links, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
         let is_free = Condvar::new();
+        let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
         let loading = Self {
             pool,
             backing,
@@ -99,10 +107,21 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             next_private: AtomicU64::default(),
             history: Mutex::default(),
             loaded: AtomicU64::default(),
+            evict,
         };
         loading.adopt_root()?;
         loading.find_links()?;
         Ok(loading)
+    }
+
+    /// Changes the options of eviction, before the first call.
+    pub fn with_eviction(self, options: EvictOptions) -> Self {
+        Self { evict: Evict::new(options), ..self }
+    }
+
+    /// Returns what can be evicted.
+    pub(crate) fn evict(&self) -> &Evict {
+        &self.evict
     }
 
     /// Returns the pool.
@@ -300,16 +319,29 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     /// As [`object_of`](Self::object_of), whether it has changed or not.
     fn any_object_of(&self, ino: Ino) -> Result<(Residence, Below<'_, B>)> {
-        let residence = self.pool.residence(ino)?;
-        let identity = residence.identity.clone();
-        if identity.is_empty() {
-            // Only objects of the backing store have absent parts.
-            return Err(Errno::UCLEAN);
+        let mut residence = self.pool.residence(ino)?;
+        loop {
+            let identity = residence.identity.clone();
+            if identity.is_empty() {
+                // Only objects of the backing store have absent parts.
+                return Err(Errno::UCLEAN);
+            }
+            let found = self.backing.find(&Identity(identity), b"");
+            // The object is gone, but its name is loaded: the backing store changed behind the
+            // cache.
+            let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
+            let object = Below(&self.backing, found);
+            if !has_changed(&residence, &object.1) {
+                return Ok((residence, object));
+            }
+            // Write-back may have changed the object meanwhile, which the residence shows
+            // (backed-B5).
+            let now = self.pool.residence(ino)?;
+            if now == residence {
+                return Ok((residence, object));
+            }
+            residence = now;
         }
-        let found = self.backing.find(&Identity(identity), b"");
-        // The object is gone, but its name is loaded: the backing store changed behind the cache.
-        let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
-        Ok((residence, Below(&self.backing, found)))
     }
 
     /// Loads the names of a directory if they are absent; returns whether they were.
@@ -459,8 +491,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             // The file became shorter behind the cache.
             return Err(Errno::IO);
         }
-        self.pool.load_content(ino, start, &bytes)?;
-        self.loaded.fetch_add(bytes.len() as u64, Relaxed);
+        let loaded = self.pool.load_content(ino, start, &bytes);
+        // Part of it may have been loaded before an error.
+        self.note_loaded(ino, start..stop);
+        self.loaded.fetch_add(loaded?, Relaxed);
         let mut streams = lock(&self.streams);
         if streams.len() >= STREAMS {
             streams.clear();
@@ -558,8 +592,22 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
         &self.pool
     }
 
+    /// Makes room for what is loaded.
     fn load(&self, need: &Need<'_>) -> Result<bool> {
-        self.load_need(*need)
+        let bytes = match *need {
+            Need::Room(bytes) => return self.make_room(bytes),
+            Need::Content(_, start, end) | Need::Extension(_, start, end) => {
+                end.saturating_sub(start).min(READ_AHEAD)
+            }
+            _ => READ_AHEAD,
+        };
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.load_need(*need) {
+                Err(Errno::NOSPC) if self.make_room(bytes)? => {}
+                done => return done,
+            }
+        }
+        Err(Errno::NOSPC)
     }
 
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new

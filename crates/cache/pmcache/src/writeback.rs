@@ -16,11 +16,15 @@
 //!   with a name or without.
 //! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
 //!   inode stays dirty, and the pass names it.
+//! - writeback-W6: an inode is busy before its object gets or loses a name, also if it was renamed
+//!   in the pool after the walk. So its stamp does not tell of a change by others.
 //!
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
 
 use crate::BLOCK;
+use crate::counters::Written;
+use crate::extras::{Extra, Extras, NameBelow};
 use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -43,21 +47,6 @@ const SYNCED_TOGETHER: usize = 32;
 /// Attempts to find a private name that is free.
 const NAMES_MAX: u32 = 1000;
 
-/// The result of a pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Inodes that were compared.
-    pub inodes: u64,
-    /// Bytes of content that were written.
-    pub bytes: u64,
-    /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
-    pub left: u64,
-    /// Inodes with errors, and their first errors.
-    pub errors: Vec<(Ino, Errno)>,
-    /// Inodes that are dirty and whose objects others have changed (writeback-W5).
-    pub conflicts: Vec<Ino>,
-}
-
 /// An inode that is compared.
 #[derive(Clone, Copy)]
 struct Dirty {
@@ -71,37 +60,6 @@ struct Dirty {
 struct Dir {
     ino: Ino,
     names: BTreeMap<Vec<u8>, (Ino, FileKind)>,
-}
-
-/// A name below: its directory and itself.
-type NameBelow = (Ino, Vec<u8>);
-
-/// A name below that the pool does not have.
-struct Extra {
-    place: NameBelow,
-    identity: Identity,
-    kind: FileKind,
-}
-
-/// Names below that the pool does not have, those in a directory after that of the directory.
-#[derive(Default)]
-struct Extras {
-    list: Vec<Option<Extra>>,
-    /// Places in the list.
-    of: HashMap<Identity, Vec<usize>>,
-}
-
-impl Extras {
-    fn push(&mut self, extra: Extra) {
-        self.of.entry(extra.identity.clone()).or_default().push(self.list.len());
-        self.list.push(Some(extra));
-    }
-
-    /// Takes a name of an object.
-    fn take(&mut self, identity: &Identity) -> Option<Extra> {
-        let at = self.of.get_mut(identity)?.pop()?;
-        self.list[at].take()
-    }
 }
 
 /// A referenced inode of the pool.
@@ -134,10 +92,14 @@ struct Pass<'a, P: Backed, B: Backing> {
     extras: Extras,
     /// The identities that inodes of the pool had when the walk was over. An object that gets an
     /// inode later has a name elsewhere, by which it was loaded.
-    known: HashSet<Vec<u8>>,
+    known: HashMap<Vec<u8>, Ino>,
+    /// The identities of objects that got or lost names.
+    renamed: HashSet<Vec<u8>>,
     failed: HashSet<Ino>,
     /// Directories with which a later pass has to go on.
     waiting: HashSet<Ino>,
+    /// Files whose content was marked clean.
+    marked: Vec<Ino>,
     written: Written,
 }
 
@@ -162,12 +124,17 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             created: HashSet::new(),
             below: HashMap::new(),
             extras: Extras::default(),
-            known: HashSet::new(),
+            known: HashMap::new(),
+            renamed: HashSet::new(),
             failed: HashSet::new(),
             waiting: HashSet::new(),
+            marked: Vec::new(),
             written: Written::default(),
         };
         pass.run()?;
+        for ino in &pass.marked {
+            self.note_clean(*ino);
+        }
         Ok(pass.written)
     }
 }
@@ -223,8 +190,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if !self.sync_together() {
             self.each_dirty(|pass, ino, kind| pass.sync(ino, kind == FileKind::Dir));
         }
-        self.mark();
-        Ok(())
+        self.mark()
     }
 
     /// Makes everything below durable at once, if there are many inodes. After an error, each is
@@ -366,7 +332,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 Err(e) => return Err(e),
             }
         }
-        let dir = self.object(parent.ok_or(Errno::STALE)?)?;
+        let parent = parent.ok_or(Errno::STALE)?;
+        let dir = self.object(parent)?;
+        // The directory may have been clean when the walk came to it.
+        self.pool.begin_write_back(parent)?;
         let target = match kind {
             FileKind::Symlink => self.pool.readlink(ino)?,
             _ => Vec::new(),
@@ -465,6 +434,16 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Copies a range of a file, which is in the pool.
     fn copy(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
+        // evict-E5: the reads of a copy are no uses. If there was one, they note it again.
+        let is_used = self.pool.take_use(ino);
+        let copied = self.copy_pieces(ino, object, range);
+        if !is_used {
+            self.pool.take_use(ino);
+        }
+        copied
+    }
+
+    fn copy_pieces(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
         let mut bytes = vec![0; PIECE.min(range.end - range.start) as usize];
         let mut at = range.start;
         while at < range.end {
@@ -559,7 +538,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         self.below.insert(object, listed);
         while let Some(extra) = pending.pop() {
-            if extra.kind == FileKind::Dir && !self.known.contains(&extra.identity.0) {
+            if extra.kind == FileKind::Dir && !self.known.contains_key(&extra.identity.0) {
                 let inside = Below(self.backing, self.backing.find(&extra.identity, b"")?);
                 for (name, (identity, kind)) in self.list(inside.1.ino)? {
                     pending.push(Extra { place: (inside.1.ino, name), identity, kind });
@@ -582,14 +561,31 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     }
 
     /// Returns the identities of all inodes of the pool.
-    fn identities(&self) -> Result<HashSet<Vec<u8>>> {
-        let mut all = HashSet::new();
-        self.pool.each_inode(&mut |_, identity| {
+    fn identities(&self) -> Result<HashMap<Vec<u8>, Ino>> {
+        let mut all = HashMap::new();
+        self.pool.each_inode(&mut |ino, identity| {
             if !identity.is_empty() {
-                all.insert(identity.to_vec());
+                all.insert(identity.to_vec(), ino);
             }
         })?;
         Ok(all)
+    }
+
+    /// Notes that an object is about to get or lose a name, which changes it (writeback-W6).
+    fn note_renamed(&mut self, identity: &Identity) -> Result<()> {
+        if let Some(ino) = self.known.get(&identity.0) {
+            self.begin_again(*ino, &identity.0)?;
+        }
+        self.renamed.insert(identity.0.clone());
+        Ok(())
+    }
+
+    /// Notes that the object with this identity changes, if it is still that of the inode.
+    fn begin_again(&self, ino: Ino, identity: &[u8]) -> Result<()> {
+        let begun = self.pool.residence(ino).and_then(|residence| {
+            if residence.identity == identity { self.pool.begin_write_back(ino) } else { Ok(()) }
+        });
+        begun.or_else(|e| if e == Errno::STALE { Ok(()) } else { Err(e) })
     }
 
     /// Gives an object one of its names, if another object or none has it.
@@ -608,6 +604,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if identity.0.is_empty() || self.failed.contains(&ino) {
             return self.wait(dir_ino);
         }
+        self.note_renamed(&identity)?;
         let mut is_free = found.is_none();
         if let Some((found, found_kind)) = found {
             is_free = found_kind == FileKind::Dir || kind == FileKind::Dir;
@@ -667,13 +664,14 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         kind: FileKind,
         must_go: bool,
     ) -> Result<()> {
+        self.note_renamed(&identity)?;
         let backing = self.backing;
         let private = if must_go {
             let rename = |private: &[u8]| {
                 backing.rename((dir, name), (dir, private), RenameFlags::NOREPLACE)
             };
             self.with_private_name(rename)?.0
-        } else if self.known.contains(&identity.0) {
+        } else if self.known.contains_key(&identity.0) {
             let object = Below(backing, backing.find(&identity, b"")?);
             self.with_private_name(|private| self.link(object.1.ino, dir, private))?.0
         } else {
@@ -698,11 +696,12 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if extras.is_empty() {
             return Ok(());
         }
-        let known = self.identities()?;
+        self.known = self.identities()?;
         // Entries of a directory came after it.
         for extra in extras.into_iter().rev() {
             let Extra { place: (dir, name), identity, kind } = extra;
-            let is_known = known.contains(&identity.0);
+            let is_known = self.known.contains_key(&identity.0);
+            self.note_renamed(&identity)?;
             let removed = match kind {
                 FileKind::Dir if is_known => Err(Errno::BUSY),
                 FileKind::Dir => self.backing.rmdir(dir, &name),
@@ -739,13 +738,32 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     // --- marks ----------------------------------------------------------------------------------
 
     /// Marks what is equal now (writeback-W3).
-    fn mark(&mut self) {
+    fn mark(&mut self) -> Result<()> {
+        self.begin_renamed()?;
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
             let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
             self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
             self.note(dirty.ino, is_marked.map(drop));
         }
+        Ok(())
+    }
+
+    /// Leaves inodes to a later pass that this one has not compared, but whose objects it changed.
+    fn begin_renamed(&mut self) -> Result<()> {
+        if self.renamed.is_empty() {
+            return Ok(());
+        }
+        let compared: HashSet<Ino> = self.dirty.iter().map(|dirty| dirty.ino).collect();
+        // Some may have got their inodes meanwhile.
+        let known = self.identities()?;
+        for identity in &self.renamed {
+            if let Some(ino) = known.get(identity).filter(|ino| !compared.contains(ino)) {
+                self.begin_again(*ino, identity)?;
+                self.written.left += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Marks an inode; returns whether it has not changed since it was compared.
@@ -754,7 +772,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let stamp = stamp(&self.backing.getattr(object)?);
         if kind == FileKind::File {
             match self.pool.clean_content(ino, 0..u64::MAX, version) {
-                Ok(Some(next)) => version = next,
+                Ok(Some(next)) => {
+                    self.marked.push(ino);
+                    version = next;
+                }
                 Ok(None) | Err(Errno::STALE) => return Ok(false),
                 Err(e) => return Err(e),
             }

@@ -327,6 +327,13 @@ impl<M: Medium> Files<M> {
         self.dirty_blocks(self.live_file(ino)?, from)
     }
 
+    /// Implements [`vfs::Backed::clean_range`].
+    pub fn clean_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.check_backed()?;
+        let _lock = self.v.lock_shared(ino)?;
+        self.find_blocks(self.live_file(ino)?, from, Pointer::is_clean)
+    }
+
     /// Implements [`vfs::Backed::hole_range`].
     pub fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.check_backed()?;

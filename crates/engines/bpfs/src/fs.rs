@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 22 << 1;
+pub const STATE_FORMAT: u64 = 23 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -118,6 +118,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         Self::dirty_range(self, ino, from)
+    }
+
+    fn clean_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        Self::clean_range(self, ino, from)
     }
 
     fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {

@@ -21,6 +21,7 @@ impl<M: Medium> Files<M> {
             return Ok((None, 0));
         }
         self.touch_accessed(v);
+        self.note_read(v);
         if let Some((at, have)) = self.in_extent(v, offset)? {
             return Ok((Some(at), have.min(end - offset)));
         }

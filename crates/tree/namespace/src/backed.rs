@@ -27,11 +27,12 @@ use vfs::{ABSENT, Attr, Errno, FileKind, IDENTITY_MAX, Ino, LoadedObject, Reside
 const LINKS_SHIFT: u32 = 32;
 
 impl<S: Storage> Core<S> {
-    /// Takes the marks off clean inodes before they change. The caller holds their locks
-    /// exclusively (backed-B1).
+    /// Takes the marks off clean inodes before they change, and notes their use. The caller holds
+    /// their locks exclusively (backed-B1).
     pub fn mark_dirty(&self, inos: &[Ino]) {
         let mut has_marks = false;
         for v in inos.iter().filter_map(|ino| self.live(*ino).ok()) {
+            v.note_use();
             if v.state.load(Relaxed) & CLEAN != 0 {
                 self.store_state(v, CLEAN, 0, self.absent_links(v));
                 has_marks = true;
@@ -310,9 +311,16 @@ impl<S: Storage> Core<S> {
         Ok(Some(next))
     }
 
+    /// Implements [`vfs::Backed::take_use`].
+    pub fn take_use(&self, ino: Ino) -> bool {
+        self.is_backed() && self.live(ino).is_ok_and(VInode::take_use)
+    }
+
     /// Implements [`vfs::Backed::each_inode`].
     pub fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
-        for (ino, v) in (0..).map(Ino).zip(self.tables().inodes()) {
+        // To look at the numbers behind would give memory to the part of the table that is empty.
+        let numbers = (0..self.tables().inode_slots()).map(Ino);
+        for (ino, v) in numbers.zip(self.tables().inodes()) {
             if v.is_live() {
                 match self.residence(ino) {
                     Ok(residence) => each(ino, &residence.identity),
@@ -324,7 +332,8 @@ impl<S: Storage> Core<S> {
         Ok(())
     }
 
-    /// Implements [`vfs::Backed::evict_names`].
+    /// Implements [`vfs::Backed::evict_names`]. A directory with references keeps its names: the
+    /// cookies of a process that lists it would lead elsewhere.
     pub fn evict_names(&self, dir: Ino) -> Result<bool> {
         self.check_backed()?;
         let mut children = Vec::new();
@@ -342,7 +351,8 @@ impl<S: Storage> Core<S> {
         let state = d.state.load(Relaxed) & (CLEAN | NAMES_ABSENT);
         let is_done = state & NAMES_ABSENT != 0 && children.is_empty();
         let is_listed = d.entries.load(Relaxed) as usize == children.len();
-        if state & CLEAN == 0 || is_done || !is_listed {
+        let is_unused = d.refs.load(Relaxed) == 0;
+        if state & CLEAN == 0 || is_done || !is_listed || !is_unused {
             return Ok(false);
         }
         let mut found = Vec::with_capacity(children.len());
@@ -368,6 +378,7 @@ impl<S: Storage> Core<S> {
         for (ino, _) in &children {
             self.drop_name(d, *ino, self.live(*ino)?);
         }
+        self.free_dir_blocks(dir, d);
         Ok(true)
     }
 

@@ -33,6 +33,9 @@ impl<F: Files> Backed for Pool<F> {
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.dirty_range(ino, from))
     }
+    fn clean_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.files.op(|_| self.files.clean_range(ino, from))
+    }
     fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
         self.files.op(|_| self.files.hole_range(ino, from))
     }
@@ -50,6 +53,9 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
         self.files.op(|core| core.each_inode(each))
+    }
+    fn take_use(&self, ino: Ino) -> bool {
+        self.files.op(|core| Ok(core.take_use(ino))).unwrap_or(false)
     }
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
         self.files.op(|_| self.files.evict_content(ino, range.clone()))

@@ -164,6 +164,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Implements [`vfs::Backed::clean_range`].
+    fn clean_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Implements [`vfs::Backed::hole_range`].
     fn hole_range(&self, _ino: Ino, _from: u64) -> Result<Option<Range<u64>>> {
         Err(Errno::OPNOTSUPP)

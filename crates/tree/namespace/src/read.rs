@@ -31,6 +31,7 @@ impl<S: Storage> Core<S> {
             // The content last: it arrives meanwhile.
             let read = self.live_file(ino).and_then(|v| {
                 let is_recorded = self.is_access_recorded(v);
+                self.note_read(v);
                 Ok((copy(v)?, is_recorded))
             });
             // An answer counts only if the lock did not change meanwhile; this includes errors.
@@ -42,6 +43,7 @@ impl<S: Storage> Core<S> {
         let v = self.live_file(ino)?;
         let n = copy(v).map_err(|e| report(ino, e))?;
         self.touch_accessed(v);
+        self.note_read(v);
         Ok(n)
     }
 

@@ -208,6 +208,10 @@ pub trait Storage: Sized + Send + Sync {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff>;
 
+    /// Frees the blocks of a directory, which has no entry, durably. Only pools with a backing store
+    /// need it: a directory without loaded names takes no space there.
+    fn free_dir_blocks(&self, _dir: Ino, _d: &VInode) {}
+
     /// Calls `each(block, base)` for the blocks of a directory, in order, from byte `from` on,
     /// until it returns `false`. `block` is the place in PM, `base` the position in the directory.
     fn visit_dir(
@@ -383,6 +387,14 @@ pub trait Storage: Sized + Send + Sync {
             }
         };
         is_recent || !self.tables().records_access(v.kind()) || !vfs::access::is_recorded()
+    }
+
+    /// Notes that content of a file is read, in a pool with a backing store.
+    #[inline]
+    fn note_read(&self, v: &VInode) {
+        if self.is_backed() {
+            v.note_use();
+        }
     }
 
     /// Records an access if the mount requires it. Not worth a fence.

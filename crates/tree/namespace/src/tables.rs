@@ -44,6 +44,9 @@ pub const CLEAN: u32 = 1 << 16;
 pub const NAMES_ABSENT: u32 = 1 << 17;
 /// State bit of an inode: its object changes by write-back ([`crate::layout::STATE_BUSY`]).
 pub const BUSY: u32 = 1 << 18;
+/// State bit of an inode: it was changed, or its content read, since the last look
+/// ([`vfs::Backed::take_use`]). Only in pools with a backing store.
+pub const USED: u32 = 1 << 19;
 
 impl Deref for VInode {
     type Target = InodeState;
@@ -62,6 +65,23 @@ impl VInode {
         self.entries.store(0, Relaxed);
         self.dir.store(0, Relaxed);
         self.common.begin(kind, flags);
+    }
+
+    /// Notes a use ([`USED`]). Any thread may call this, with or without the lock: a use that is
+    /// lost, or counts for the next life, costs nothing but a worse choice of what is evicted.
+    #[inline]
+    pub fn note_use(&self) {
+        if self.state.load(Relaxed) & USED == 0 {
+            self.state.fetch_or(USED, Relaxed);
+        }
+    }
+
+    /// Returns whether a use was noted, and forgets it.
+    pub fn take_use(&self) -> bool {
+        self.state.load(Relaxed) & USED != 0 && {
+            self.state.fetch_and(!USED, Relaxed);
+            true
+        }
     }
 
     /// Returns the place of its record in PM. It changes when the leaf is copied, under all locks

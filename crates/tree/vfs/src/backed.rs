@@ -97,6 +97,9 @@ pub trait Backed: FileSystem {
     /// clean. A hole is not such a block.
     fn dirty_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
 
+    /// Returns the first range at or after `from` whose blocks are in the pool and marked clean.
+    fn clean_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
+
     /// Returns the first range at or after `from` that is a hole in the pool, in whole blocks.
     fn hole_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
 
@@ -128,12 +131,20 @@ pub trait Backed: FileSystem {
     /// identity if it has one.
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()>;
 
+    /// Returns whether any process has used an inode since the last call of this kind: it has read
+    /// or written its content, or changed it otherwise. The calls of this trait are no uses. `false`
+    /// if the inode is gone.
+    fn take_use(&self, ino: Ino) -> bool;
+
     /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
     /// became free.
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64>;
 
-    /// Makes the names of a directory absent, if the directory is clean, and everything that it
-    /// names is clean and unused. A directory in it must have absent names itself, and a file no
-    /// other loaded name. Returns whether it did so.
+    /// Makes the names of a directory absent, if the directory and everything that it names are
+    /// clean and unused: no process has a reference. A directory in it must have absent names
+    /// itself, and a file no other loaded name. Returns whether it did so.
+    ///
+    /// The cookies of its entries change. So a process that lists a directory over several calls
+    /// has to hold a reference meanwhile.
     fn evict_names(&self, dir: Ino) -> Result<bool>;
 }

@@ -4,6 +4,7 @@
 //! - loader-L1: a call is repeated only after an error that changed nothing: [`ABSENT`] (backed-K1)
 //!   or `ENOSPC` (vfs-C2).
 //! - loader-L2: the error of a load is the error of the call.
+//! - loader-L3: a read of more than the pool has room for is done in pieces, so it is not atomic.
 //!
 //! The server of the pool loads by itself. Another process [sends](Need::to_bytes) its needs to the
 //! server.
@@ -19,8 +20,14 @@ const COPY_MAX: u64 = 16 << 20;
 /// Attempts of a call that finds nothing to load, while other threads evict what it needs.
 const IDLE_ATTEMPTS: u32 = 16;
 
+/// Attempts of a call, while other calls evict what it has loaded.
+const ATTEMPTS: u32 = 64;
+
 /// Bytes of room that a call without content needs.
 const ROOM: u64 = 64 << 10;
+
+/// Bytes that are read at once if a pool has no room for more.
+const PIECE: usize = 256 << 10;
 
 /// A part of the pool that a call may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +167,7 @@ fn repeat<L: Loader + ?Sized, T>(
     call: &mut dyn FnMut() -> Result<T>,
 ) -> Result<T> {
     let mut idle = 0;
-    loop {
+    for _ in 0..ATTEMPTS {
         if errno == Errno::NOSPC {
             if idle >= IDLE_ATTEMPTS || !loader.load(&Need::Room(room(needs)))? {
                 return Err(errno);
@@ -183,6 +190,23 @@ fn repeat<L: Loader + ?Sized, T>(
             done => return done,
         }
     }
+    // What it needs at once does not fit.
+    Err(Errno::NOSPC)
+}
+
+/// Reads in pieces (loader-L3).
+#[cold]
+fn read_pieces<L: Loader>(loader: &L, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    for piece in buf.chunks_mut(PIECE) {
+        let len = piece.len();
+        let n = loader.read(ino, offset.saturating_add(done as u64), piece)?;
+        done += n;
+        if n < len {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 /// Returns the bytes of space that a call with these needs takes at most, about.
@@ -280,7 +304,10 @@ impl<L: Loader> FileSystem for L {
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let need = Need::Content(ino, offset, offset.saturating_add(buf.len() as u64));
-        load_for(self, &[need], || self.pool().read(ino, offset, buf))
+        match load_for(self, &[need], || self.pool().read(ino, offset, buf)) {
+            Err(Errno::NOSPC) if buf.len() > PIECE => read_pieces(self, ino, offset, buf),
+            done => done,
+        }
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {

@@ -7,5 +7,6 @@ mod cost;
 mod example;
 mod identities;
 mod suite;
+mod uses;
 mod waits;
 mod zeroed;

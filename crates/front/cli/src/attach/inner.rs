@@ -107,6 +107,14 @@ impl Backed for Inner {
         self.backed()?.dirty_range(ino, from)
     }
 
+    fn clean_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {
+        self.backed()?.clean_range(ino, from)
+    }
+
+    fn take_use(&self, ino: Ino) -> bool {
+        self.backed().is_ok_and(|pool| pool.take_use(ino))
+    }
+
     fn hole_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {
         self.backed()?.hole_range(ino, from)
     }

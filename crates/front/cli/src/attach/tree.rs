@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use eviction::PolicyKind;
 use fuse::{Caching, MountFlags, MountKind, OpCounters, Server, ServerOptions, StopSignals};
-use pmcache::{Loading, Mode};
+use pmcache::{EvictOptions, Loading, Mode};
 use pmem::Medium as _;
 use vfs::{FileSystem as _, Loader as _};
 
@@ -25,6 +26,9 @@ pub type Tree = Loading<Inner, Below>;
 /// Interval between two looks for data to write back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval between two looks for room in the pool.
+const EVICT_EVERY: Duration = Duration::from_millis(50);
+
 /// Refuses options that such a cache does not have.
 fn check(args: &ServerArgs) -> Result<()> {
     let refuse = |what: &str| bail!("{what}: not for a pool that was formatted with --cache");
@@ -41,13 +45,15 @@ fn check(args: &ServerArgs) -> Result<()> {
 }
 
 /// Opens the cache.
-fn open(pool: &Path, place: &Place, store: &StoreArgs) -> Result<Tree> {
+fn open(pool: &Path, place: &Place, store: &StoreArgs, policy: PolicyKind) -> Result<Tree> {
     super::require_own(pool, place)?;
     let inner = Inner::open_backed(pool)?;
     let below = place.open(store)?;
     let name = place.path().display().to_string();
-    Loading::attach(inner, below)
-        .with_context(|| format!("{} as the cache of {name}", pool.display()))
+    let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
+    let cache = Loading::attach(inner, below)
+        .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
+    Ok(cache.with_eviction(options))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -63,7 +69,7 @@ pub fn run(
     check(args)?;
     let plan = Plan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store)?);
+    let cache = Arc::new(open(&plan.pool, &plan.place, store, args.policy)?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
@@ -112,7 +118,7 @@ pub fn run(
     ended
 }
 
-/// Writes back in the background, for as long as the cache exists.
+/// Writes back and evicts in the background, for as long as the cache exists.
 fn maintain(cache: Weak<Tree>, max_age: Duration) {
     let step = move |cache: &Tree| {
         if let Err(err) = cache.write_back_when_due(max_age) {
@@ -120,7 +126,14 @@ fn maintain(cache: Weak<Tree>, max_age: Duration) {
         }
         false
     };
-    background::maintain(cache, LOOK_EVERY, Duration::ZERO, step);
+    background::maintain(cache.clone(), LOOK_EVERY, Duration::ZERO, step);
+    let evict = |cache: &Tree| {
+        cache.keep_room().unwrap_or_else(|err| {
+            tracing::error!("cannot make room: {err}");
+            false
+        })
+    };
+    background::maintain(cache, EVICT_EVERY, Duration::ZERO, evict);
 }
 
 /// Writes everything back without a mount; returns the status before and after, and the error of
@@ -130,7 +143,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store)?;
+    let cache = open(pool, place, store, PolicyKind::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }

@@ -1,0 +1,36 @@
+//! Names in the backing store that a pool does not have.
+
+use backing::Identity;
+use std::collections::HashMap;
+use vfs::{FileKind, Ino};
+
+/// A name below: its directory and itself.
+pub(crate) type NameBelow = (Ino, Vec<u8>);
+
+/// A name below that the pool does not have.
+pub(crate) struct Extra {
+    pub place: NameBelow,
+    pub identity: Identity,
+    pub kind: FileKind,
+}
+
+/// Names below that the pool does not have, those in a directory after that of the directory.
+#[derive(Default)]
+pub(crate) struct Extras {
+    pub list: Vec<Option<Extra>>,
+    /// Places in the list.
+    of: HashMap<Identity, Vec<usize>>,
+}
+
+impl Extras {
+    pub fn push(&mut self, extra: Extra) {
+        self.of.entry(extra.identity.clone()).or_default().push(self.list.len());
+        self.list.push(Some(extra));
+    }
+
+    /// Takes a name of an object.
+    pub fn take(&mut self, identity: &Identity) -> Option<Extra> {
+        let at = self.of.get_mut(identity)?.pop()?;
+        self.list[at].take()
+    }
+}
