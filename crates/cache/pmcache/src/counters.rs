@@ -3,24 +3,31 @@
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Makes a struct of counts, and one of the counters themselves.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// The counts of a cache since it was attached.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-        pub struct CacheCounters { $($(#[$doc])* pub $name: u64),+ }
+    ($(#[$of:meta])* $shown:ident, $counts:ident: $($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+        pub struct $shown { $($(#[$doc])* pub $name: u64),+ }
 
         #[derive(Default)]
-        pub(crate) struct CacheCounts { $(pub $name: AtomicU64),+ }
+        pub(crate) struct $counts { $(pub $name: std::sync::atomic::AtomicU64),+ }
 
-        impl CacheCounts {
-            pub fn snapshot(&self) -> CacheCounters {
-                CacheCounters { $($name: self.$name.load(Relaxed)),+ }
+        impl $counts {
+            pub fn snapshot(&self) -> $shown {
+                let load = |counter: &std::sync::atomic::AtomicU64| {
+                    counter.load(std::sync::atomic::Ordering::Relaxed)
+                };
+                $shown { $($name: load(&self.$name)),+ }
             }
         }
     };
 }
+pub(crate) use counters;
 
 counters! {
+    /// The counts of a cache since it was attached.
+    CacheCounters, CacheCounts:
     /// Reads that the cache answered alone.
     read_hits,
     /// Reads for which the backing file was read.

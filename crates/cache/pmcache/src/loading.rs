@@ -12,8 +12,10 @@
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
 //! [`write_back`](Loading::write_back) brings changes below. Loaded parts are not compared with the
-//! backing store again. Nothing is evicted except by a caller.
+//! backing store again. [`make_room`](Loading::make_room) and [`keep_room`](Loading::keep_room)
+//! evict.
 
+use crate::evict::{Evict, EvictOptions};
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -73,6 +75,8 @@ pub struct Loading<P, B> {
     writing: Mutex<()>,
     /// The number of the next private name.
     next_private: AtomicU64,
+    /// What can be evicted.
+    evict: Evict,
 }
 
 /// The right to load names or content of an inode.
@@ -104,10 +108,22 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let (links, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
         let is_free = Condvar::new();
         let (writing, next_private) = (Mutex::default(), AtomicU64::default());
-        let loading = Self { pool, backing, links, busy, is_free, streams, writing, next_private };
+        let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
+        let loading =
+            Self { pool, backing, links, busy, is_free, streams, writing, next_private, evict };
         loading.adopt_root()?;
         loading.find_links()?;
         Ok(loading)
+    }
+
+    /// Changes the options of eviction, before the first call.
+    pub fn with_eviction(self, options: EvictOptions) -> Self {
+        Self { evict: Evict::new(options), ..self }
+    }
+
+    /// Returns what can be evicted.
+    pub(crate) fn evict(&self) -> &Evict {
+        &self.evict
     }
 
     /// Returns the pool.
@@ -309,16 +325,29 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     /// As [`object_of`](Self::object_of), whether it has changed or not.
     fn any_object_of(&self, ino: Ino) -> Result<(Residence, Below<'_, B>)> {
-        let residence = self.pool.residence(ino)?;
-        let identity = residence.identity.clone();
-        if identity.is_empty() {
-            // Only objects of the backing store have absent parts.
-            return Err(Errno::UCLEAN);
+        let mut residence = self.pool.residence(ino)?;
+        loop {
+            let identity = residence.identity.clone();
+            if identity.is_empty() {
+                // Only objects of the backing store have absent parts.
+                return Err(Errno::UCLEAN);
+            }
+            let found = self.backing.find(&Identity(identity), b"");
+            // The object is gone, but its name is loaded: the backing store changed behind the
+            // cache.
+            let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
+            let object = Below(&self.backing, found);
+            if !has_changed(&residence, &object.1) {
+                return Ok((residence, object));
+            }
+            // Write-back may have changed the object meanwhile, which the residence shows
+            // (backed-B5).
+            let now = self.pool.residence(ino)?;
+            if now == residence {
+                return Ok((residence, object));
+            }
+            residence = now;
         }
-        let found = self.backing.find(&Identity(identity), b"");
-        // The object is gone, but its name is loaded: the backing store changed behind the cache.
-        let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
-        Ok((residence, Below(&self.backing, found)))
     }
 
     /// Loads the names of a directory if they are absent; returns whether they were.
@@ -468,7 +497,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             // The file became shorter behind the cache.
             return Err(Errno::IO);
         }
-        self.pool.load_content(ino, start, &bytes)?;
+        let loaded = self.pool.load_content(ino, start, &bytes);
+        // Part of it may have been loaded before an error.
+        self.note_loaded(ino, start..stop);
+        loaded?;
         let mut streams = lock(&self.streams);
         if streams.len() >= STREAMS {
             streams.clear();

@@ -135,6 +135,8 @@ struct Pass<'a, P: Backed, B: Backing> {
     failed: HashSet<Ino>,
     /// Directories with which a later pass has to go on.
     waiting: HashSet<Ino>,
+    /// Files whose content was marked clean.
+    marked: Vec<Ino>,
     written: Written,
 }
 
@@ -162,9 +164,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             known: HashSet::new(),
             failed: HashSet::new(),
             waiting: HashSet::new(),
+            marked: Vec::new(),
             written: Written::default(),
         };
         pass.run()?;
+        for ino in &pass.marked {
+            self.note_clean(*ino);
+        }
         Ok(pass.written)
     }
 }
@@ -448,6 +454,16 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Copies a range of a file, which is in the pool.
     fn copy(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
+        // evict-E5: the reads of a copy are no uses. If there was one, they note it again.
+        let is_used = self.pool.take_use(ino);
+        let copied = self.copy_pieces(ino, object, range);
+        if !is_used {
+            self.pool.take_use(ino);
+        }
+        copied
+    }
+
+    fn copy_pieces(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
         let mut bytes = vec![0; PIECE.min(range.end - range.start) as usize];
         let mut at = range.start;
         while at < range.end {
@@ -737,7 +753,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let stamp = stamp(&self.backing.getattr(object)?);
         if kind == FileKind::File {
             match self.pool.clean_content(ino, 0..u64::MAX, version) {
-                Ok(Some(next)) => version = next,
+                Ok(Some(next)) => {
+                    self.marked.push(ino);
+                    version = next;
+                }
                 Ok(None) | Err(Errno::STALE) => return Ok(false),
                 Err(e) => return Err(e),
             }

@@ -7,6 +7,7 @@ mod conformance;
 mod control;
 mod crash;
 mod delegate;
+mod evict;
 mod faults;
 mod full;
 mod loading;

@@ -21,7 +21,7 @@ use vfs::{
 const PASSES: usize = 6;
 
 /// Writes back until nothing is left.
-fn write_back(fs: &Tested, what: &str) {
+pub fn write_back(fs: &Tested, what: &str) {
     for _ in 0..PASSES {
         let written = fs.write_back().unwrap();
         assert_eq!((&written.errors[..], &written.conflicts[..]), (&[][..], &[][..]), "{what}");
@@ -34,13 +34,18 @@ fn write_back(fs: &Tested, what: &str) {
 
 /// Compares the backing store with the pool, times included.
 fn compare_below(fs: &Tested, what: &str) {
-    let (got, want) = (tree(fs.backing()).unwrap(), tree(fs).unwrap());
+    compare_stores(fs, fs.backing(), what);
+}
+
+/// The same for a pool that is used in another way.
+pub fn compare_stores(fs: &dyn FileSystem, below: &Below, what: &str) {
+    let (got, want) = (tree(below).unwrap(), tree(fs).unwrap());
     let diff = diff(&got, &want).unwrap_or_default();
     assert!(diff.is_empty(), "{what}: the trees differ (left: below, right: pool)\n{diff}");
-    let mut pending = vec![(ROOT, fs.backing().root(), String::new())];
-    while let Some((above, below, path)) = pending.pop() {
+    let mut pending = vec![(ROOT, below.root(), String::new())];
+    while let Some((above, object, path)) = pending.pop() {
         let mtime = |fs: &dyn FileSystem, ino| fs.getattr(ino).unwrap().mtime;
-        assert_eq!(mtime(fs, above), mtime(fs.backing(), below), "{what}: {path}");
+        assert_eq!(mtime(fs, above), mtime(below, object), "{what}: {path}");
         let mut names = vec![];
         if fs.getattr(above).unwrap().kind == FileKind::Dir {
             fs.readdir(above, 0, &mut |e| {
@@ -52,7 +57,7 @@ fn compare_below(fs: &Tested, what: &str) {
         for name in names.iter().filter(|name| !matches!(&name[..], b"." | b"..")) {
             let of = |fs: &dyn FileSystem, dir| fs.peek(dir, name).unwrap().ino;
             let path = format!("{path}/{}", String::from_utf8_lossy(name));
-            pending.push((of(fs, above), of(fs.backing(), below), path));
+            pending.push((of(fs, above), of(below, object), path));
         }
     }
 }
@@ -172,7 +177,7 @@ fn watch(below: &Below, names: &'static [&str]) -> Arc<Mutex<BTreeSet<Vec<Seen>>
     seen
 }
 
-fn file(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Ino {
+pub fn file(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Ino {
     let ino = make(fs, dir, name, NewKind::File);
     fs.write(ino, 0, content).unwrap();
     ino
