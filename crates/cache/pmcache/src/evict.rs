@@ -18,8 +18,8 @@
 //!   over, the extent leaves when the hand or a victim shows it, or when the next life enters.
 //! - evict-E4: one thread at a time makes room; callers that wait get its result. A run does each
 //!   step once. It is successful only if something became absent.
-//! - evict-E5: a use is no hit if content of the inode has come since the last look, because the call
-//!   that needed it makes a use. The reads of write-back are no uses.
+//! - evict-E5: a use is no hit if content of the inode has come since the last look, because the
+//!   call that needed it makes a use. The reads of write-back are no uses.
 //! - evict-E6: the root keeps its names, which every path needs. So does a directory to which a
 //!   process has a reference: its cookies would lead elsewhere. A program that lists a directory
 //!   over several calls without a reference may miss names, or see them twice.
@@ -65,7 +65,7 @@ pub struct EvictOptions {
     pub low: u64,
     /// The number of free bytes at which it ends.
     pub high: u64,
-    /// The number of bytes that [`Loading::make_room`] frees in addition to those that a call needs.
+    /// The number of bytes that [`Loading::make_room`] frees beyond those that a call needs.
     pub reserve: u64,
     /// The number of bytes that come into the pool while the hand goes round once.
     pub round: u64,

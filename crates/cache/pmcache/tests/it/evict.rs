@@ -532,7 +532,7 @@ fn threads_use_a_tree_larger_than_the_pool() {
     fs.again();
 }
 
-/// A call that loads content and then needs space does not only evict what it has loaded (evict-E8).
+/// A call that loads content and then needs space does not only evict what it loaded (evict-E8).
 #[test]
 fn a_call_keeps_what_it_has_loaded() {
     let below = empty();
