@@ -4,30 +4,31 @@
 //! 1 MiB that are in the pool and marked clean. If they do not suffice, one pass writes changes
 //! back. If that does not suffice either, directories lose their names, the deepest ones first.
 //!
-//! Programs use the pool from their own processes, so the server sees no hits. The pool has a bit for
-//! each inode that was used ([`Backed::take_use`]). A hand goes round all inodes with extents while
-//! content comes into the pool. It takes the bit, and marks a hit on all extents of the inode.
+//! Programs use the pool from their own processes, so the server sees no hits. The pool has a bit
+//! for each inode that was used ([`Backed::take_use`]). A hand goes round all inodes with extents
+//! while content comes into the pool. It takes the bit, and marks a hit on all extents of the
+//! inode.
 //!
 //! - evict-E1: only what is marked clean becomes absent, which the pool checks under its locks
 //!   (backed-K3). This module only chooses. A wrong weight, or an extent that is gone, costs time.
-//! - evict-E2: an extent leaves the policy before its content becomes absent. It enters when content
-//!   has come or was marked clean. So the policy has all clean content, except what a thread is about
-//!   to enter, and what was in the pool when it was attached: the walk enters that.
+//! - evict-E2: an extent leaves the policy before its content becomes absent. It enters when
+//!   content has come or was marked clean. So the policy has all clean content, except what a
+//!   thread is about to enter, and what was in the pool when it was attached: the walk enters that.
 //! - evict-E3: an extent belongs to one life of an inode number, by the generation. If that life is
 //!   over, the extent leaves when the hand or a victim shows it, or when the next life enters.
-//! - evict-E4: one thread at a time makes room; callers that wait get its result. A run is successful
-//!   only if something became absent. So a call that is repeated after each success comes to an end.
-//! - evict-E5: a use is no hit if content of the inode has come since the last look, because the call
-//!   that needed it makes a use. The reads of write-back are no uses.
+//! - evict-E4: one thread at a time makes room; callers that wait get its result. A run does each
+//!   step once. It is successful only if something became absent.
+//! - evict-E5: a use is no hit if content of the inode has come since the last look, because the
+//!   call that needed it makes a use. The reads of write-back are no uses.
 //! - evict-E6: the root keeps its names, which every path needs. So does a directory to which a
 //!   process has a reference: its cookies would lead elsewhere. A program that lists a directory
 //!   over several calls without a reference may miss names, or see them twice.
 //! - evict-E7: a directory whose load was interrupted may lose its names, but that is no success.
 //!   Otherwise a directory that is larger than the pool would be loaded for ever.
-//! - evict-E8: content that was loaded since the last run does not count as room for a call: the call
-//!   may need it. So a run that finds no other goes on with write-back and names. It is successful,
-//!   and content can pass through a pool that is full of changes. A call that needs more than there
-//!   is room for ends by the number of its attempts.
+//! - evict-E8: content that was loaded since the last run does not count as room for a call: the
+//!   call may need it. So a run that finds no other goes on with write-back and names. It is
+//!   successful still, so that content can pass through a pool that is full of changes. A call that
+//!   needs more than there is room for ends by the number of its attempts.
 //!
 //! Memory: the policy takes at most 64 bytes an extent, and the map of extents about 40. The walk
 //! takes 8 bytes for each inode that it has not met yet.
@@ -64,7 +65,7 @@ pub struct EvictOptions {
     pub low: u64,
     /// The number of free bytes at which it ends.
     pub high: u64,
-    /// The number of bytes that [`Loading::make_room`] frees in addition to those that a call needs.
+    /// The number of bytes that [`Loading::make_room`] frees beyond those that a call needs.
     pub reserve: u64,
     /// The number of bytes that come into the pool while the hand goes round once.
     pub round: u64,

@@ -208,8 +208,8 @@ pub trait Storage: Sized + Send + Sync {
         content: &[u8; BLOCK as usize],
     ) -> Result<PmOff>;
 
-    /// Frees the blocks of a directory, which has no entry, durably. Only pools with a backing store
-    /// need it: a directory without loaded names takes no space there.
+    /// Frees the blocks of a directory, which has no entry, durably. Only pools with a backing
+    /// store need it: a directory without loaded names takes no space there.
     fn free_dir_blocks(&self, _dir: Ino, _d: &VInode) {}
 
     /// Calls `each(block, base)` for the blocks of a directory, in order, from byte `from` on,

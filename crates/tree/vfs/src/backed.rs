@@ -132,8 +132,8 @@ pub trait Backed: FileSystem {
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()>;
 
     /// Returns whether any process has used an inode since the last call of this kind: it has read
-    /// or written its content, or changed it otherwise. The calls of this trait are no uses. `false`
-    /// if the inode is gone.
+    /// or written its content, or changed it otherwise. The calls of this trait are no uses.
+    /// `false` if the inode is gone.
     fn take_use(&self, ino: Ino) -> bool;
 
     /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
