@@ -37,6 +37,7 @@
 
 mod behind;
 mod births;
+mod changes;
 mod cnode;
 mod commands;
 mod content;
@@ -46,7 +47,9 @@ mod counters;
 mod delegate;
 mod drain;
 mod fs;
+mod known;
 mod loading;
+mod merge;
 mod node;
 mod openers;
 mod options;
@@ -60,6 +63,7 @@ mod space;
 mod table;
 mod writeback;
 
+pub use changes::{Conflict, Seen};
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble};
 pub use delegate::{DELEGATION, Forget, JOIN};

@@ -20,8 +20,8 @@
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
 
-use crate::BLOCK;
 use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
+use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub struct Written {
     pub left: u64,
     /// Inodes with errors, and their first errors.
     pub errors: Vec<(Ino, Errno)>,
-    /// Inodes that are dirty and whose objects others have changed (writeback-W5).
+    /// Inodes that are dirty and whose objects others have changed or replaced (writeback-W5).
     pub conflicts: Vec<Ino>,
 }
 
@@ -148,6 +148,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// Those of the pool, and of syncs of the whole backing store.
     pub fn write_back(&self) -> Result<Written> {
+        let written = self.write_back_once()?;
+        // Some conflicts can be resolved. This waits for loads, which may wait for a write-back.
+        written.conflicts.iter().for_each(|ino| self.try_look(*ino, false));
+        Ok(written)
+    }
+
+    fn write_back_once(&self) -> Result<Written> {
         let _turn = self.write_back_turn();
         let mut pass = Pass {
             pool: self.pool(),
@@ -168,6 +175,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             written: Written::default(),
         };
         pass.run()?;
+        for ino in &pass.created {
+            // An inode that is gone has no identity.
+            let identity = self.pool().residence(*ino).unwrap_or_default().identity;
+            if !identity.is_empty() {
+                self.note_known(&mut lock(&self.known), &identity, *ino)?;
+            }
+        }
         Ok(pass.written)
     }
 }
@@ -335,9 +349,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     fn begin(&mut self, inode: &Attr, residence: &Residence, parent: Option<Ino>) -> Result<()> {
         let ino = inode.ino;
         self.find_object(inode, Identity(residence.identity.clone()), parent)?;
+        if self.failed.contains(&ino) {
+            return Ok(());
+        }
         let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
         if !self.created.contains(&ino) && has_changed(residence, object) {
-            tracing::warn!(ino = ino.0, "its object has changed behind the cache");
             self.written.conflicts.push(ino);
             self.failed.insert(ino);
             return Ok(());
@@ -361,12 +377,20 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                         return Ok(());
                     }
                 }
-                // The backing store has lost it in a crash, before it had a name.
+                // The backing store has lost it in a crash, before it had a name. Or others have
+                // removed it, and its directory misses the name.
                 Err(Errno::STALE) => {}
                 Err(e) => return Err(e),
             }
         }
-        let dir = self.object(parent.ok_or(Errno::STALE)?)?;
+        let parent = parent.ok_or(Errno::STALE)?;
+        if self.pool.residence(parent)?.is_clean {
+            // No name would lead to another object: that of a third one is in its place.
+            self.written.conflicts.push(ino);
+            self.failed.insert(ino);
+            return Ok(());
+        }
+        let dir = self.object(parent)?;
         let target = match kind {
             FileKind::Symlink => self.pool.readlink(ino)?,
             _ => Vec::new(),

@@ -21,7 +21,7 @@ use vfs::{
 const PASSES: usize = 6;
 
 /// Writes back until nothing is left.
-fn write_back(fs: &Tested, what: &str) {
+pub fn write_back(fs: &Tested, what: &str) {
     for _ in 0..PASSES {
         let written = fs.write_back().unwrap();
         assert_eq!((&written.errors[..], &written.conflicts[..]), (&[][..], &[][..]), "{what}");
@@ -33,7 +33,7 @@ fn write_back(fs: &Tested, what: &str) {
 }
 
 /// Compares the backing store with the pool, times included.
-fn compare_below(fs: &Tested, what: &str) {
+pub fn compare_below(fs: &Tested, what: &str) {
     let (got, want) = (tree(fs.backing()).unwrap(), tree(fs).unwrap());
     let diff = diff(&got, &want).unwrap_or_default();
     assert!(diff.is_empty(), "{what}: the trees differ (left: below, right: pool)\n{diff}");
@@ -172,13 +172,13 @@ fn watch(below: &Below, names: &'static [&str]) -> Arc<Mutex<BTreeSet<Vec<Seen>>
     seen
 }
 
-fn file(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Ino {
+pub fn file(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Ino {
     let ino = make(fs, dir, name, NewKind::File);
     fs.write(ino, 0, content).unwrap();
     ino
 }
 
-fn rename(fs: &Tested, from: &str, to: &str) {
+pub fn rename(fs: &Tested, from: &str, to: &str) {
     let dir = |path: &str| path.rsplit_once('/').map_or(ROOT, |(dir, _)| find(fs, dir));
     let last = |path: &str| path.rsplit('/').next().unwrap().as_bytes().to_vec();
     let (from, to) = ((dir(from), last(from)), (dir(to), last(to)));
