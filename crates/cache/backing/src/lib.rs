@@ -109,6 +109,29 @@ pub trait Backing: FileSystem {
         Err(Errno::OPNOTSUPP)
     }
 
+    /// Returns the part of an identity by which [`wait_for_changes_of`](Self::wait_for_changes_of)
+    /// knows its inode.
+    fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
+        identity
+    }
+
+    /// As [`wait_for_changes`](Self::wait_for_changes), for a caller that holds no references.
+    /// `number` returns the caller's own number of the inode with this [key](Self::key), if the
+    /// caller knows it; only changes of such inodes are reported, with these numbers. Nothing
+    /// follows [`Change::Lost`]. With [`Reach::Directories`], the kernel may have dropped the mark
+    /// of a directory that is not referenced.
+    ///
+    /// # Errors
+    /// As for `wait_for_changes`.
+    fn wait_for_changes_of(
+        &self,
+        _limit: Duration,
+        _number: &dyn Fn(&[u8]) -> Option<Ino>,
+        _tell: &mut dyn FnMut(Change),
+    ) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Makes other processes that open the file wait until they get an answer. Does nothing except
     /// with [`Watch::Permission`].
     ///
@@ -171,6 +194,17 @@ macro_rules! forward {
             tell: &mut dyn FnMut($crate::Change),
         ) -> ::vfs::Result<()> {
             $to.wait_for_changes(limit, tell)
+        }
+        fn key<'i>(&$this, identity: &'i [u8]) -> &'i [u8] {
+            $to.key(identity)
+        }
+        fn wait_for_changes_of(
+            &$this,
+            limit: ::std::time::Duration,
+            number: &dyn Fn(&[u8]) -> Option<::vfs::Ino>,
+            tell: &mut dyn FnMut($crate::Change),
+        ) -> ::vfs::Result<()> {
+            $to.wait_for_changes_of(limit, number, tell)
         }
         fn guard(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.guard(ino)

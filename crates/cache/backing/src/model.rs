@@ -397,6 +397,29 @@ impl Backing for ModelBacking {
         Ok(())
     }
 
+    fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
+        identity.first_chunk::<8>().map_or(identity, |number| number)
+    }
+
+    fn wait_for_changes_of(
+        &self,
+        limit: Duration,
+        number: &dyn Fn(&[u8]) -> Option<Ino>,
+        tell: &mut dyn FnMut(Change),
+    ) -> Result<()> {
+        self.changes.take(limit, &mut |change| {
+            let numbered = |ino: Ino| number(&ino.0.to_le_bytes());
+            let known = match change {
+                Change::Lost => Some(Change::Lost),
+                Change::Content(ino) => numbered(ino).map(Change::Content),
+                Change::Attributes(ino) => numbered(ino).map(Change::Attributes),
+                Change::Name(dir, name) => numbered(dir).map(|dir| Change::Name(dir, name)),
+            };
+            known.into_iter().for_each(&mut *tell);
+        });
+        Ok(())
+    }
+
     fn guard(&self, ino: Ino) -> Result<()> {
         locked(&self.guarded).insert(ino);
         Ok(())

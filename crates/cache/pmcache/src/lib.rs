@@ -37,6 +37,7 @@
 
 mod behind;
 mod births;
+mod changes;
 mod cnode;
 mod commands;
 mod content;
@@ -48,7 +49,9 @@ mod drain;
 mod evict;
 mod extras;
 mod fs;
+mod known;
 mod loading;
+mod merge;
 mod node;
 mod openers;
 mod options;
@@ -62,6 +65,7 @@ mod space;
 mod table;
 mod writeback;
 
+pub use changes::{Conflict, Seen};
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble, Written};
 pub use delegate::{DELEGATION, Forget, JOIN};

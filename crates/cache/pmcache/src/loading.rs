@@ -7,16 +7,18 @@
 //!
 //! - loading-A1: one thread at a time loads the names of a directory, or the content of a file.
 //!   Others that need the same wait for it.
-//! - loading-A2: all loaded names of one backing object are names of one inode of the pool. The map
-//!   of [`Links`] has each loaded file that may have other names.
+//! - loading-A2: all loaded names of one backing object are names of one inode of the pool: a name
+//!   is loaded, and an inode goes by eviction, only under the lock of [`Known`].
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
-//! [`write_back`](Loading::write_back) brings changes below. Loaded parts are not compared with the
-//! backing store again. [`make_room`](Loading::make_room) and [`keep_room`](Loading::keep_room)
-//! evict.
+//! [`write_back`](Loading::write_back) brings changes below. The crate's `changes` module brings
+//! those that others make there into the pool. [`make_room`](Loading::make_room) and
+//! [`keep_room`](Loading::keep_room) evict.
 
+use crate::changes::{Changes, Seen};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
+use crate::known::Known;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -35,22 +37,18 @@ const READ_AHEAD: u64 = 256 << 10;
 /// Most times that one load waits for room.
 const ROOM_ATTEMPTS: u32 = 64;
 
+/// Most changes by others that a load starts again for.
+const CHANGES_MAX: u32 = 8;
+
 /// Most files whose last load is remembered.
 const STREAMS: usize = 1024;
-
-/// Loaded files that may have other names, by the identity of their objects (loading-A2).
-#[derive(Default)]
-struct Links {
-    inodes: HashMap<Vec<u8>, Ino>,
-    /// The number of entries at which those of inodes that are gone are removed.
-    prune_at: usize,
-}
 
 /// A pool with a backing store, and the backing store.
 pub struct Loading<P, B> {
     pool: P,
     backing: B,
-    links: Mutex<Links>,
+    pub(crate) known: Mutex<Known>,
+    pub(crate) changes: Changes,
     /// Inodes of which a thread loads names or content (loading-A1).
     busy: Mutex<HashSet<Ino>>,
     is_free: Condvar,
@@ -68,7 +66,7 @@ pub struct Loading<P, B> {
 }
 
 /// The right to load names or content of an inode.
-struct LoadTurn<'a, P: Backed, B: Backing>(&'a Loading<P, B>, Ino);
+pub(crate) struct LoadTurn<'a, P: Backed, B: Backing>(&'a Loading<P, B>, Ino);
 
 impl<P: Backed, B: Backing> Drop for LoadTurn<'_, P, B> {
     fn drop(&mut self) {
@@ -86,6 +84,15 @@ impl<B: Backing> Drop for Below<'_, B> {
     }
 }
 
+/// A referenced inode of the pool.
+pub(crate) struct PoolRef<'a, P: Backed>(pub &'a P, pub Ino);
+
+impl<P: Backed> Drop for PoolRef<'_, P> {
+    fn drop(&mut self) {
+        self.0.forget(self.1, 1);
+    }
+}
+
 impl<P: Backed, B: Backing> Loading<P, B> {
     /// Attaches a pool to its backing store. The first time, the root of the pool becomes that of
     /// the backing store.
@@ -93,13 +100,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// `EXDEV` if the pool belongs to another backing store; errors of either.
     pub fn attach(pool: P, backing: B) -> Result<Self> {
-        let (links, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (known, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let changes = Changes::default();
         let is_free = Condvar::new();
         let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
         let loading = Self {
             pool,
             backing,
-            links,
+            known,
+            changes,
             busy,
             is_free,
             streams,
@@ -109,8 +118,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             loaded: AtomicU64::default(),
             evict,
         };
+        loading.find_known(&mut lock(&loading.known))?;
         loading.adopt_root()?;
-        loading.find_links()?;
         Ok(loading)
     }
 
@@ -164,13 +173,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool
     }
 
-    /// Makes the names of a directory absent, if that is possible ([`Backed::evict_names`]).
+    /// Makes the names of a directory absent, if that is possible ([`Backed::evict_names`]) and no
+    /// thread loads or compares them.
     ///
     /// # Errors
     /// Those of the pool.
     pub fn evict_names(&self, dir: Ino) -> Result<bool> {
+        let Some(_turn) = self.try_turn(dir) else { return Ok(false) };
         // No name of a file comes while its inode goes (loading-A2).
-        let _links = lock(&self.links);
+        let _known = lock(&self.known);
         self.pool.evict_names(dir)
     }
 
@@ -187,6 +198,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let attr = self.backing.getattr(root)?;
         // Other processes do not use the pool yet.
         self.pool.set_identity(ROOT, &identity.0)?;
+        self.note_known(&mut lock(&self.known), &identity.0, ROOT)?;
         self.adopt(ROOT, &attr)?;
         self.load_names(ROOT).map(drop)
     }
@@ -209,21 +221,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool.clean_inode(ino, version, stamp(object)).map(drop)
     }
 
-    /// Finds the loaded files that may have other names, after a mount.
-    fn find_links(&self) -> Result<()> {
-        self.each_directory(false, |entries| {
-            for (ino, kind) in entries {
-                if *kind != FileKind::Dir && self.pool.getattr(*ino).is_ok_and(|a| a.nlink > 1) {
-                    self.note_link(&mut lock(&self.links), *ino)?;
-                }
-            }
-            Ok(true)
-        })
-    }
-
     /// Calls `each` with the inodes in every directory of the tree, until it returns `false`. Loads
     /// directories whose names are absent, or leaves them out.
-    fn each_directory(
+    pub(crate) fn each_directory(
         &self,
         loads: bool,
         mut each: impl FnMut(&[(Ino, FileKind)]) -> Result<bool>,
@@ -296,7 +296,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     // --- loading --------------------------------------------------------------------------------
 
     /// Waits until no other thread loads names or content of an inode (loading-A1).
-    fn turn(&self, ino: Ino) -> LoadTurn<'_, P, B> {
+    pub(crate) fn turn(&self, ino: Ino) -> LoadTurn<'_, P, B> {
         let mut busy = lock(&self.busy);
         while !busy.insert(ino) {
             busy = self.is_free.wait(busy).unwrap_or_else(PoisonError::into_inner);
@@ -304,21 +304,27 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         LoadTurn(self, ino)
     }
 
-    /// Finds the backing object of an inode, to load parts of it.
+    /// As [`turn`](Self::turn), but does not wait.
+    fn try_turn(&self, ino: Ino) -> Option<LoadTurn<'_, P, B>> {
+        lock(&self.busy).insert(ino).then(|| LoadTurn(self, ino))
+    }
+
+    /// Finds the backing object of a file, to load parts of it. If others have changed it, first
+    /// makes the file follow. The caller has the file's turn.
     ///
     /// # Errors
-    /// `EIO` if it is gone, or has changed behind the cache: what is in the pool does not belong to
-    /// what would be loaded.
+    /// `EIO` if it is gone, or if the file is dirty and others have changed it: what is in the pool
+    /// does not belong to what would be loaded.
     fn object_of(&self, ino: Ino) -> Result<Below<'_, B>> {
         let (residence, object) = self.any_object_of(ino)?;
-        if has_changed(&residence, &object.1) {
-            return Err(changed_behind(ino));
+        match self.renew(ino, residence, &object, false)? {
+            Seen::Conflict => Err(Errno::IO),
+            _ => Ok(object),
         }
-        Ok(object)
     }
 
     /// As [`object_of`](Self::object_of), whether it has changed or not.
-    fn any_object_of(&self, ino: Ino) -> Result<(Residence, Below<'_, B>)> {
+    pub(crate) fn any_object_of(&self, ino: Ino) -> Result<(Residence, Below<'_, B>)> {
         let mut residence = self.pool.residence(ino)?;
         loop {
             let identity = residence.identity.clone();
@@ -355,78 +361,73 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if !is_absent()? {
             return Ok(false);
         }
-        let _turn = self.turn(dir);
-        if !is_absent()? {
-            return Ok(false);
-        }
-        let (residence, below) = self.any_object_of(dir)?;
-        if has_changed(&residence, &below.1) {
-            if !residence.is_clean {
-                return Err(changed_behind(dir));
-            }
-            self.adopt(dir, &below.1)?;
-        }
-        each_entry(&self.backing, below.1.ino, |name, entry| self.load_entry(dir, name, entry))?;
-        self.pool.finish_names(dir)?;
+        self.follow_names(dir, false).map(drop)?;
         Ok(true)
     }
 
-    /// Loads one name of a directory, and its object if that has no inode yet.
-    fn load_entry(&self, dir: Ino, name: &[u8], object: &Below<'_, B>) -> Result<()> {
+    /// Loads one name of a directory, and its object if that has no inode yet. Returns the inode if
+    /// it is a directory that has a name elsewhere in the pool: then it gets none here.
+    pub(crate) fn load_entry(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        object: &Below<'_, B>,
+        identity: &[u8],
+    ) -> Result<Option<Ino>> {
         let Below(backing, attr) = object;
-        let Identity(identity) = backing.identity(attr.ino)?;
         if identity.len() > IDENTITY_MAX {
             return Err(Errno::OVERFLOW);
         }
-        let has_links = attr.kind != FileKind::Dir && attr.nlink > 1;
-        let mut links = has_links.then(|| lock(&self.links));
-        if let Some(links) = &mut links
-            && let Some(ino) = self.linked(links, &identity)
-        {
-            return existing(self.pool.load_link(dir, name, ino));
+        let parts = ObjectParts::of(*backing, attr)?;
+        let mut known = lock(&self.known);
+        if let Some(ino) = self.known_inode(&known, identity) {
+            if attr.kind == FileKind::Dir {
+                return Ok(Some(ino));
+            }
+            return existing(self.pool.load_link(dir, name, ino)).map(|()| None);
         }
-        let target = match attr.kind {
-            FileKind::Symlink => backing.readlink(attr.ino)?,
-            _ => Vec::new(),
-        };
-        let xattrs = xattrs(*backing, attr.ino)?;
-        let (stamp, target) = (stamp(attr), &target[..]);
-        let loaded =
-            LoadedObject { attr: *attr, identity: &identity, stamp, target, xattrs: &xattrs };
-        match self.pool.load_name(dir, name, &loaded) {
+        match self.pool.load_name(dir, name, &parts.loaded(attr, identity)) {
             Ok(ino) => {
-                let noted = links.map_or(Ok(()), |mut links| self.note_link(&mut links, ino));
+                let noted = self.note_known(&mut known, identity, ino);
                 self.pool.forget(ino, 1);
-                noted
+                noted.map(|()| None)
             }
             // An earlier load or eviction was interrupted.
-            Err(Errno::EXIST) => Ok(()),
+            Err(Errno::EXIST) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Returns the inode that an object with several names has, if it still has it.
-    fn linked(&self, links: &Links, identity: &[u8]) -> Option<Ino> {
-        let ino = *links.inodes.get(identity)?;
-        self.is_inode_of(ino, identity).then_some(ino)
-    }
-
-    fn is_inode_of(&self, ino: Ino, identity: &[u8]) -> bool {
-        self.pool.residence(ino).is_ok_and(|residence| residence.identity == identity)
-    }
-
-    /// Notes a loaded file that may have other names.
-    fn note_link(&self, links: &mut Links, ino: Ino) -> Result<()> {
-        let identity = self.pool.residence(ino)?.identity;
-        if identity.is_empty() {
-            return Ok(());
-        }
-        if links.inodes.len() >= links.prune_at {
-            links.inodes.retain(|identity, ino| self.is_inode_of(*ino, identity));
-            links.prune_at = 2 * links.inodes.len().max(32);
-        }
-        links.inodes.insert(identity, ino);
+    /// Finds all inodes of the pool that have objects (known-N1).
+    fn find_known(&self, known: &mut Known) -> Result<()> {
+        known.begin();
+        self.pool.each_inode(&mut |ino, identity| {
+            if !identity.is_empty() {
+                known.add(self.backing.key(identity), ino);
+            }
+        })?;
+        known.end();
         Ok(())
+    }
+
+    /// Notes that an inode has an object.
+    pub(crate) fn note_known(&self, known: &mut Known, identity: &[u8], ino: Ino) -> Result<()> {
+        if known.is_full() {
+            self.find_known(known)?;
+        }
+        known.add(self.backing.key(identity), ino);
+        Ok(())
+    }
+
+    /// Returns the inode of an object, if it has one with a name.
+    pub(crate) fn known_inode(&self, known: &Known, identity: &[u8]) -> Option<Ino> {
+        let ino = known.find(self.backing.key(identity))?;
+        let has_name = || self.pool.getattr(ino).is_ok_and(|attr| attr.nlink > 0);
+        (self.is_inode_of(ino, identity) && has_name()).then_some(ino)
+    }
+
+    pub(crate) fn is_inode_of(&self, ino: Ino, identity: &[u8]) -> bool {
+        self.pool.residence(ino).is_ok_and(|residence| residence.identity == identity)
     }
 
     /// Finds the absent names of a file, in all directories if need be; returns whether there were
@@ -452,32 +453,50 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             return Ok(false);
         }
         let _turn = self.turn(ino);
-        let mut at = range.start;
-        let mut has_loaded = false;
-        let mut below = None;
+        let (mut at, mut changes, mut object) = (range.start, 0, None);
         while let Some(absent) = next(at)? {
-            let below = match &below {
+            let below = match &object {
                 Some(below) => below,
-                None => below.insert(self.object_of(ino)?),
+                None => object.insert(self.object_of(ino)?),
             };
             let start = absent.start.max(at - at % BLOCK);
             let wanted = range.end.next_multiple_of(BLOCK).min(absent.end);
-            at = self.load_piece(ino, below.1.ino, start, wanted, absent.end)?;
-            has_loaded = true;
+            let is_checked = changes < CHANGES_MAX;
+            match self.load_piece((ino, below), start, wanted, absent.end, is_checked) {
+                Err(Errno::AGAIN) if is_checked => {
+                    (at, changes, object) = (range.start, changes + 1, None);
+                }
+                end => at = end?,
+            }
         }
-        Ok(has_loaded)
+        Ok(true)
     }
 
     /// Loads a hole, or a piece of data, that begins at `start`: at least one block, up to
     /// `wanted`, and by read-ahead up to `end`, where the content is present or the file ends.
-    /// Returns the end of the piece.
-    fn load_piece(&self, ino: Ino, below: Ino, start: u64, wanted: u64, end: u64) -> Result<u64> {
+    /// Returns the end of the piece. With `is_checked`, fails with `EAGAIN` if others change the
+    /// object meanwhile.
+    fn load_piece(
+        &self,
+        (ino, object): (Ino, &Below<'_, B>),
+        start: u64,
+        wanted: u64,
+        end: u64,
+        is_checked: bool,
+    ) -> Result<u64> {
+        let below = object.1.ino;
+        let check = || match is_checked && stamp(&self.backing.getattr(below)?) != stamp(&object.1)
+        {
+            true if !self.pool.residence(ino)?.is_busy => Err(Errno::AGAIN),
+            _ => Ok(()),
+        };
         let data = match self.backing.seek(below, start, Seek::Data) {
             Ok(data) => (data - data % BLOCK).min(end),
             Err(Errno::NXIO) => end,
             Err(e) => return Err(e),
         };
         if data > start {
+            check()?;
             self.pool.load_hole(ino, start..data)?;
             return Ok(data);
         }
@@ -489,8 +508,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let mut bytes = vec![0; (stop - start) as usize];
         if self.backing.read(below, start, &mut bytes)? < bytes.len() {
             // The file became shorter behind the cache.
-            return Err(Errno::IO);
+            return Err(if is_checked { Errno::AGAIN } else { Errno::IO });
         }
+        check()?;
         let loaded = self.pool.load_content(ino, start, &bytes);
         // Part of it may have been loaded before an error.
         self.note_loaded(ino, start..stop);
@@ -521,13 +541,6 @@ pub(crate) fn stamp(object: &Attr) -> u32 {
 /// Whether others have changed an object since it equalled its inode.
 pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
     !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
-}
-
-/// Logs that others have changed the object of an inode. Returns the error of a load that needs it
-/// as it was.
-fn changed_behind(ino: Ino) -> Errno {
-    tracing::warn!(ino = ino.0, "its object has changed behind the cache");
-    Errno::IO
 }
 
 /// Calls `each` with each name in a directory of the backing store, and its inode.
@@ -578,8 +591,31 @@ pub(crate) fn copy_xattrs<F: FileSystem, T: FileSystem>(
     Ok(())
 }
 
+/// What an object has besides its attributes and its content.
+pub(crate) struct ObjectParts {
+    target: Vec<u8>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl ObjectParts {
+    /// Reads them from the backing store.
+    pub fn of(backing: &impl Backing, attr: &Attr) -> Result<Self> {
+        let target = match attr.kind {
+            FileKind::Symlink => backing.readlink(attr.ino)?,
+            _ => Vec::new(),
+        };
+        Ok(Self { target, xattrs: xattrs(backing, attr.ino)? })
+    }
+
+    /// Returns the object, as an engine gets it. Its attributes were read before.
+    pub fn loaded<'p>(&'p self, attr: &Attr, identity: &'p [u8]) -> LoadedObject<'p> {
+        let (target, xattrs) = (&self.target[..], &self.xattrs[..]);
+        LoadedObject { attr: *attr, identity, stamp: stamp(attr), target, xattrs }
+    }
+}
+
 /// Returns all extended attributes of an inode.
-fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(crate) fn xattrs(fs: &impl FileSystem, ino: Ino) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = fs.listxattr(ino)?.into_iter();
     let value = |name: Vec<u8>| Ok((name.clone(), fs.getxattr(ino, &name)?));
     names.map(value).collect()

@@ -22,10 +22,10 @@
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
 
-use crate::BLOCK;
 use crate::counters::Written;
 use crate::extras::{Extra, Extras, NameBelow};
-use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
+use crate::loading::{Below, Loading, PoolRef, copy_xattrs, each_entry, has_changed, stamp};
+use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -60,15 +60,6 @@ struct Dirty {
 struct Dir {
     ino: Ino,
     names: BTreeMap<Vec<u8>, (Ino, FileKind)>,
-}
-
-/// A referenced inode of the pool.
-struct PoolRef<'a, P: Backed>(&'a P, Ino);
-
-impl<P: Backed> Drop for PoolRef<'_, P> {
-    fn drop(&mut self) {
-        self.0.forget(self.1, 1);
-    }
 }
 
 /// One pass.
@@ -110,6 +101,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// Those of the pool, and of syncs of the whole backing store.
     pub fn write_back(&self) -> Result<Written> {
+        let written = self.write_back_once()?;
+        // Some conflicts can be resolved. This waits for loads, which may wait for a write-back.
+        written.conflicts.iter().for_each(|ino| self.try_look(*ino, false));
+        Ok(written)
+    }
+
+    fn write_back_once(&self) -> Result<Written> {
         let _turn = self.write_back_turn();
         let mut pass = Pass {
             pool: self.pool(),
@@ -134,6 +132,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         pass.run()?;
         for ino in &pass.marked {
             self.note_clean(*ino);
+        }
+        for ino in &pass.created {
+            // An inode that is gone has no identity.
+            let identity = self.pool().residence(*ino).unwrap_or_default().identity;
+            if !identity.is_empty() {
+                self.note_known(&mut lock(&self.known), &identity, *ino)?;
+            }
         }
         Ok(pass.written)
     }
@@ -301,9 +306,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     fn begin(&mut self, inode: &Attr, residence: &Residence, parent: Option<Ino>) -> Result<()> {
         let ino = inode.ino;
         self.find_object(inode, Identity(residence.identity.clone()), parent)?;
+        if self.failed.contains(&ino) {
+            return Ok(());
+        }
         let Below(_, object) = self.objects.get(&ino).ok_or(Errno::STALE)?;
         if !self.created.contains(&ino) && has_changed(residence, object) {
-            tracing::warn!(ino = ino.0, "its object has changed behind the cache");
             self.written.conflicts.push(ino);
             self.failed.insert(ino);
             return Ok(());
@@ -327,12 +334,19 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                         return Ok(());
                     }
                 }
-                // The backing store has lost it in a crash, before it had a name.
+                // The backing store has lost it in a crash, before it had a name. Or others have
+                // removed it, and its directory misses the name.
                 Err(Errno::STALE) => {}
                 Err(e) => return Err(e),
             }
         }
         let parent = parent.ok_or(Errno::STALE)?;
+        if self.pool.residence(parent)?.is_clean {
+            // No name would lead to another object: that of a third one is in its place.
+            self.written.conflicts.push(ino);
+            self.failed.insert(ino);
+            return Ok(());
+        }
         let dir = self.object(parent)?;
         // The directory may have been clean when the walk came to it.
         self.pool.begin_write_back(parent)?;

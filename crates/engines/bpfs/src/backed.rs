@@ -18,6 +18,7 @@
 //! | mark clean | – | the pointers | 1 |
 //! | take a mark off | – | the pointer | 1 |
 //! | evict | – | the pointers, or that of the subtree which is absent then | 1 |
+//! | reload | the attributes | a record of the words of the inode | 4 |
 
 use crate::blocks::KEEP;
 use crate::crawler::Node;
@@ -25,10 +26,11 @@ use crate::extent::FileExtent as _;
 use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
-use namespace::{Storage as _, VInode};
+use crate::xattr::blocks_of;
+use namespace::{Storage as _, VInode, Words, loaded_attributes};
 use pmem::{Fenced, Medium, PmOff};
 use std::ops::Range;
-use vfs::{ABSENT, Errno, Ino, Result};
+use vfs::{ABSENT, Errno, FileKind, Ino, LoadedObject, Result};
 use zerocopy::IntoBytes as _;
 
 /// Pointers to blocks of data that lie together: those of one pointer block, or the root word of a
@@ -466,5 +468,44 @@ impl<M: Medium> Files<M> {
         v.add_blocks(-(freed.len() as i64));
         self.v.release(&freed);
         Ok(freed.len() as u64 * BLOCK)
+    }
+
+    /// Implements [`vfs::Backed::reload`].
+    pub fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        if !self.is_reloadable(v, object, was)? {
+            return Ok(false);
+        }
+        let mut content = Vec::new();
+        if v.kind() == FileKind::File {
+            let root = self.root_if_present(self.load(v, Word::Root))?;
+            self.visit_all(Node::top(root), &mut |block| content.push(block))?;
+            // extent-U2.
+            v.cut_extent(&(0..u64::MAX));
+        }
+        let list = loaded_attributes(object);
+        let old = self.attributes(v)?;
+        let need = if list == old { 0 } else { blocks_of(&list) };
+        self.v.transact(need, self.keep_for(v, &list)?, |txn| {
+            let mut words = self.reloaded_words(v, object);
+            if list != old {
+                words.push((Word::Xattr, self.replace_attributes(txn, v, &list)?));
+            }
+            let placed: Words =
+                words.iter().map(|(word, value)| (self.word_at(v, *word), *value)).collect();
+            // The record is the only commit: a crash leaves the old state or the new one.
+            if !placed.is_empty() {
+                self.commit_words(ino, &placed)?;
+            }
+            // backed-F4: the blocks become free when the record is durably done.
+            content.iter().for_each(|block| txn.free(*block));
+            v.add_blocks(txn.delta());
+            Ok::<(), Errno>(())
+        })?;
+        self.note_reloaded(v, &list);
+        Ok(true)
     }
 }

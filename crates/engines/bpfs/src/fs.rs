@@ -12,7 +12,7 @@ use pmem::{Medium, Pm, PmOff};
 use pool::{Error, MountOptions};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vfs::{Durability, Fallocate, Ino, Result, Seek};
+use vfs::{Durability, Fallocate, Ino, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
 pub const STATE_FORMAT: u64 = 23 << 1;
@@ -142,6 +142,10 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
         Self::evict_content(self, ino, range)
+    }
+
+    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+        Self::reload(self, ino, object, was)
     }
 
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {

@@ -76,7 +76,7 @@ impl<M: Medium> Store<M> {
     /// Returns the number of blocks that must stay free while a list is stored. A list that takes
     /// no more blocks than the previous one needs its blocks only until the commit, and may use
     /// half of the reserved ones.
-    fn keep_for(&self, v: &VInode, list: &Attributes) -> Result<u64> {
+    pub fn keep_for(&self, v: &VInode, list: &Attributes) -> Result<u64> {
         let old = self.check_root(self.load(v, Word::Xattr))?;
         let mut blocks = 0;
         self.visit_all(Node::top(old), &mut |_| blocks += 1)?;

@@ -5,7 +5,8 @@
 //! sound. Its tree, completed from the backing store where it is absent, is that before or after
 //! the operation in flight (backed-K1). Whatever is marked clean equals the backing store
 //! (backed-K2), and so does each stamp that counts (backed-B5). Between operations, a crash makes
-//! nothing dirty that was marked clean.
+//! nothing dirty that was marked clean. If others changed the backing store just before, all of this
+//! holds for the backing store as it was, or for the one that it is (backed-K4).
 
 use crate::{mounted, text};
 use crashsim::explore::Budget;
@@ -23,6 +24,7 @@ use namespace::Pool;
 use pmem::Medium;
 use pool::FormatOptions;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, LoadedObject, NewKind, NewNode,
     ROOT, RenameFlags, Result, SetAttr, SetTime, Timestamp,
@@ -69,8 +71,18 @@ struct Seen {
     blocks: Vec<Option<bool>>,
 }
 
-/// One operation, and whether the backing store has all of the tree just before.
-struct Step(bool, fn(&dyn Backed, &Tree) -> Result<()>);
+/// What happens to the backing store just before an operation.
+enum Before {
+    Same,
+    /// It gets all of the tree.
+    HasAll,
+    /// Others change it. The operation makes the pool follow.
+    Others(fn(&mut Tree)),
+}
+use Before::{HasAll, Others, Same};
+
+/// One operation.
+struct Step(Before, fn(&dyn Backed, &Tree) -> Result<()>);
 
 fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|i| (i / 8 * 13 + i % 8 + seed) as u8 | 1).collect()
@@ -122,16 +134,20 @@ fn find(fs: &dyn Backed, path: &str) -> Result<Ino> {
     names.into_iter().try_fold(ROOT, |at, name| Ok(fs.peek(at, name.as_bytes())?.ino))
 }
 
-fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
-    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+/// Returns an object as an engine gets it.
+fn loaded<'t>(tree: &'t Tree, path: &'t str) -> Result<LoadedObject<'t>> {
     let object = tree.get(path).ok_or(Errno::NOENT)?;
     let (size, time) = (object.content.len() as u64, object.mtime);
     let times = Attr { atime: time, mtime: time, ctime: time, btime: time, ..Attr::NONE };
     let nlink = links_of(tree, path);
     let attr = Attr { kind: object.kind, perm: object.perm, size, nlink, ..times };
     let (identity, xattrs) = (identity_of(path), &object.xattrs[..]);
-    let loaded = LoadedObject { attr, identity, stamp: object.stamp, target: b"", xattrs };
-    match fs.load_name(find(fs, dir)?, name.as_bytes(), &loaded) {
+    Ok(LoadedObject { attr, identity, stamp: object.stamp, target: b"", xattrs })
+}
+
+fn load(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    match fs.load_name(find(fs, dir)?, name.as_bytes(), &loaded(tree, path)?) {
         Ok(ino) => fs.forget(ino, 1),
         Err(Errno::EXIST) => {}
         Err(e) => return Err(e),
@@ -166,6 +182,24 @@ fn clean(fs: &dyn Backed, below: &Tree, path: &str, is_inode: bool) -> Result<()
     done.map(drop).ok_or(Errno::AGAIN)
 }
 
+fn reload(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
+    let ino = find(fs, path)?;
+    let was = fs.residence(ino)?.stamp;
+    match fs.reload(ino, &loaded(tree, path)?, was)? {
+        true => Ok(()),
+        false => Err(Errno::AGAIN),
+    }
+}
+
+fn unload(fs: &dyn Backed, path: &str) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let (dir, ino) = (find(fs, dir)?, find(fs, path)?);
+    match fs.unload_name(dir, name.as_bytes(), ino)? {
+        true => Ok(()),
+        false => Err(Errno::AGAIN),
+    }
+}
+
 fn set_identity(fs: &dyn Backed, path: &str) -> Result<()> {
     fs.set_identity(find(fs, path)?, identity_of(path))
 }
@@ -185,104 +219,172 @@ fn create(fs: &dyn Backed, path: &str) -> Result<()> {
 
 /// Content: loads, changes in place and by copies, marks, evictions, and space that is used again.
 const CONTENT: &[Step] = &[
-    Step(false, |fs, tree| load(fs, tree, "f")),
-    Step(false, |fs, tree| load(fs, tree, "g")),
-    Step(false, |fs, _| fs.finish_names(ROOT)),
-    Step(false, |fs, tree| load_content(fs, tree, "f")),
-    Step(false, |fs, tree| load_content(fs, tree, "g")),
-    Step(false, |fs, _| create(fs, "h")),
-    Step(false, |fs, _| fs.evict_content(find(fs, "g")?, 0..u64::MAX).map(drop)),
-    Step(false, |fs, _| fs.write(find(fs, "h")?, 0, &bytes(9, 3 * BLOCK))),
-    Step(false, |fs, _| fs.write(find(fs, "f")?, 8, &[0xee; 8])),
-    Step(false, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
-    Step(false, |fs, _| fs.write(find(fs, "f")?, 2 * BLOCK, &bytes(8, BLOCK))),
-    Step(false, |fs, _| fs.append(find(fs, "f")?, &[0xec; 50]).map(drop)),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, below| clean(fs, below, "f", false)),
-    Step(false, |fs, below| clean(fs, below, "f", true)),
-    Step(false, |fs, _| fs.write(find(fs, "f")?, 3 * BLOCK + 1, &[0xeb; 3])),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, below| clean(fs, below, "f", false)),
-    Step(false, |fs, below| clean(fs, below, "f", true)),
-    Step(false, |fs, _| fs.evict_content(find(fs, "f")?, BLOCK..3 * BLOCK).map(drop)),
-    Step(false, |fs, _| fs.append(find(fs, "h")?, &bytes(7, 2 * BLOCK)).map(drop)),
-    Step(false, |fs, _| resize(fs, "f", 3 * BLOCK + 50)),
-    Step(false, |fs, _| resize(fs, "f", 6 * BLOCK)),
-    Step(false, |fs, tree| load_content(fs, tree, "f")),
-    Step(false, |fs, _| fs.fallocate(find(fs, "f")?, Fallocate::PunchHole, BLOCK, BLOCK)),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, below| clean(fs, below, "f", false)),
-    Step(false, |fs, below| clean(fs, below, "f", true)),
-    Step(false, |fs, _| fs.evict_content(find(fs, "f")?, 0..u64::MAX).map(drop)),
-    Step(false, |fs, _| fs.load_hole(find(fs, "f")?, 4 * BLOCK..6 * BLOCK)),
-    Step(false, |fs, _| create(fs, "i")),
-    Step(false, |fs, _| fs.write(find(fs, "i")?, 0, &bytes(6, 6 * BLOCK))),
-    Step(false, |fs, _| resize(fs, "f", 0)),
+    Step(Same, |fs, tree| load(fs, tree, "f")),
+    Step(Same, |fs, tree| load(fs, tree, "g")),
+    Step(Same, |fs, _| fs.finish_names(ROOT)),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    Step(Same, |fs, tree| load_content(fs, tree, "g")),
+    Step(Same, |fs, _| create(fs, "h")),
+    Step(Same, |fs, _| fs.evict_content(find(fs, "g")?, 0..u64::MAX).map(drop)),
+    Step(Same, |fs, _| fs.write(find(fs, "h")?, 0, &bytes(9, 3 * BLOCK))),
+    Step(Same, |fs, _| fs.write(find(fs, "f")?, 8, &[0xee; 8])),
+    Step(Same, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
+    Step(Same, |fs, _| fs.write(find(fs, "f")?, 2 * BLOCK, &bytes(8, BLOCK))),
+    Step(Same, |fs, _| fs.append(find(fs, "f")?, &[0xec; 50]).map(drop)),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, below| clean(fs, below, "f", false)),
+    Step(Same, |fs, below| clean(fs, below, "f", true)),
+    Step(Same, |fs, _| fs.write(find(fs, "f")?, 3 * BLOCK + 1, &[0xeb; 3])),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, below| clean(fs, below, "f", false)),
+    Step(Same, |fs, below| clean(fs, below, "f", true)),
+    Step(Same, |fs, _| fs.evict_content(find(fs, "f")?, BLOCK..3 * BLOCK).map(drop)),
+    Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(7, 2 * BLOCK)).map(drop)),
+    Step(Same, |fs, _| resize(fs, "f", 3 * BLOCK + 50)),
+    Step(Same, |fs, _| resize(fs, "f", 6 * BLOCK)),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    Step(Same, |fs, _| fs.fallocate(find(fs, "f")?, Fallocate::PunchHole, BLOCK, BLOCK)),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, below| clean(fs, below, "f", false)),
+    Step(Same, |fs, below| clean(fs, below, "f", true)),
+    Step(Same, |fs, _| fs.evict_content(find(fs, "f")?, 0..u64::MAX).map(drop)),
+    Step(Same, |fs, _| fs.load_hole(find(fs, "f")?, 4 * BLOCK..6 * BLOCK)),
+    Step(Same, |fs, _| create(fs, "i")),
+    Step(Same, |fs, _| fs.write(find(fs, "i")?, 0, &bytes(6, 6 * BLOCK))),
+    Step(Same, |fs, _| resize(fs, "f", 0)),
 ];
 
 /// Names: loads, marks, evictions, and inodes that are used again.
 const NAMES: &[Step] = &[
-    Step(false, |fs, tree| load(fs, tree, "d")),
-    Step(false, |fs, tree| load(fs, tree, "f")),
-    Step(false, |fs, tree| load(fs, tree, "g")),
-    Step(false, |fs, tree| load(fs, tree, "l")),
-    Step(false, |fs, _| load_link(fs, "l2", "l")),
-    Step(false, |fs, _| fs.finish_names(ROOT)),
-    Step(false, |fs, _| fs.finish_links(find(fs, "l")?)),
-    Step(false, |fs, _| fs.unlink(ROOT, b"l")),
-    Step(false, |fs, tree| load(fs, tree, "d/a")),
-    Step(false, |fs, tree| {
+    Step(Same, |fs, tree| load(fs, tree, "d")),
+    Step(Same, |fs, tree| load(fs, tree, "f")),
+    Step(Same, |fs, tree| load(fs, tree, "g")),
+    Step(Same, |fs, tree| load(fs, tree, "l")),
+    Step(Same, |fs, _| load_link(fs, "l2", "l")),
+    Step(Same, |fs, _| fs.finish_names(ROOT)),
+    Step(Same, |fs, _| fs.finish_links(find(fs, "l")?)),
+    Step(Same, |fs, _| fs.unlink(ROOT, b"l")),
+    Step(Same, |fs, tree| load(fs, tree, "d/a")),
+    Step(Same, |fs, tree| {
         load(fs, tree, "d/long name of a file that takes more than the line of its header")
     }),
-    Step(false, |fs, tree| load(fs, tree, "d/sub")),
-    Step(false, |fs, _| fs.finish_names(find(fs, "d")?)),
-    Step(false, |fs, tree| load_content(fs, tree, "d/a")),
-    Step(false, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
-    Step(false, |fs, _| create(fs, "n")),
-    Step(false, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(9, 3 * BLOCK))),
-    Step(false, |fs, tree| {
+    Step(Same, |fs, tree| load(fs, tree, "d/sub")),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(Same, |fs, tree| load_content(fs, tree, "d/a")),
+    Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
+    Step(Same, |fs, _| create(fs, "n")),
+    Step(Same, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(9, 3 * BLOCK))),
+    Step(Same, |fs, tree| {
         let names = tree.keys().filter(|path| path.starts_with("d/"));
         names.into_iter().try_for_each(|path| load(fs, tree, path))
     }),
-    Step(false, |fs, _| fs.finish_names(find(fs, "d")?)),
-    Step(false, |fs, _| fs.finish_names(find(fs, "d/sub")?)),
-    Step(false, |fs, _| create(fs, "d/new")),
-    Step(false, |fs, _| fs.write(find(fs, "d/new")?, 0, &bytes(3, BLOCK + 9))),
-    Step(false, |fs, _| {
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d/sub")?)),
+    Step(Same, |fs, _| create(fs, "d/new")),
+    Step(Same, |fs, _| fs.write(find(fs, "d/new")?, 0, &bytes(3, BLOCK + 9))),
+    Step(Same, |fs, _| {
         let set = SetAttr { perm: Some(0o604), ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
     }),
-    Step(false, |fs, _| {
+    Step(Same, |fs, _| {
         let d = find(fs, "d")?;
         fs.rename((d, b"new"), (find(fs, "d/sub")?, b"moved"), RenameFlags::empty())
     }),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, _| set_identity(fs, "d/sub/moved")),
-    Step(false, |fs, below| clean(fs, below, "d/sub/moved", false)),
-    Step(false, |fs, below| clean(fs, below, "d/sub/moved", true)),
-    Step(false, |fs, below| clean(fs, below, "d/a", true)),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, _| set_identity(fs, "d/sub/moved")),
+    Step(Same, |fs, below| clean(fs, below, "d/sub/moved", false)),
+    Step(Same, |fs, below| clean(fs, below, "d/sub/moved", true)),
+    Step(Same, |fs, below| clean(fs, below, "d/a", true)),
     // The object of a file is replaced.
-    Step(false, |fs, _| {
+    Step(Same, |fs, _| {
         let sub = find(fs, "d/sub")?;
         fs.rename((sub, b"moved"), (sub, b"other"), RenameFlags::empty())
     }),
-    Step(false, |fs, _| fs.write(find(fs, "d/sub/other")?, 0, &bytes(4, BLOCK + 9))),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, _| set_identity(fs, "d/sub/other")),
-    Step(false, |fs, below| clean(fs, below, "d/sub/other", false)),
-    Step(false, |fs, below| clean(fs, below, "d/sub/other", true)),
-    Step(false, |fs, _| {
+    Step(Same, |fs, _| fs.write(find(fs, "d/sub/other")?, 0, &bytes(4, BLOCK + 9))),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, _| set_identity(fs, "d/sub/other")),
+    Step(Same, |fs, below| clean(fs, below, "d/sub/other", false)),
+    Step(Same, |fs, below| clean(fs, below, "d/sub/other", true)),
+    Step(Same, |fs, _| {
         let mtime = Some(SetTime::At(Timestamp(1 << 40)));
         let set = SetAttr { mtime, ..SetAttr::default() };
         fs.setattr(&Caller::ROOT, find(fs, "d/a")?, &set).map(drop)
     }),
-    Step(false, |fs, _| begin(fs)),
-    Step(true, |fs, below| clean(fs, below, "d/a", true)),
-    Step(false, |fs, below| clean(fs, below, "d/sub", true)),
-    Step(false, |fs, below| clean(fs, below, "d", true)),
-    Step(false, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
-    Step(false, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
-    Step(false, |fs, _| create(fs, "o")),
+    Step(Same, |fs, _| begin(fs)),
+    Step(HasAll, |fs, below| clean(fs, below, "d/a", true)),
+    Step(Same, |fs, below| clean(fs, below, "d/sub", true)),
+    Step(Same, |fs, below| clean(fs, below, "d", true)),
+    Step(Same, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
+    Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
+    Step(Same, |fs, _| create(fs, "o")),
+];
+
+/// Objects that others change below: reloads, entries that go and come, and space that is used
+/// again.
+const CHANGES: &[Step] = &[
+    Step(Same, |fs, tree| load(fs, tree, "f")),
+    Step(Same, |fs, tree| load(fs, tree, "g")),
+    Step(Same, |fs, tree| load(fs, tree, "d")),
+    Step(Same, |fs, _| fs.finish_names(ROOT)),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    Step(Same, |fs, tree| load_content(fs, tree, "g")),
+    // Shorter, and with attributes.
+    Step(
+        Others(|below| {
+            let xattrs = vec![(b"user.y".to_vec(), b"theirs".to_vec())];
+            let mtime = Timestamp(50);
+            let theirs =
+                Object { perm: 0o604, stamp: 100, xattrs, mtime, ..file(9, 2 * BLOCK + 7) };
+            below.insert("f".into(), theirs);
+        }),
+        |fs, tree| reload(fs, tree, "f"),
+    ),
+    Step(Same, |fs, _| create(fs, "h")),
+    Step(Same, |fs, _| fs.write(find(fs, "h")?, 0, &bytes(8, 4 * BLOCK))),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    // Longer, and without them.
+    Step(
+        Others(|below| {
+            let theirs = Object { stamp: 101, mtime: Timestamp(51), ..file(7, 5 * BLOCK) };
+            below.insert("f".into(), theirs);
+        }),
+        |fs, tree| reload(fs, tree, "f"),
+    ),
+    Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(5, 2 * BLOCK)).map(drop)),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    Step(Same, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
+    Step(Same, |fs, tree| load(fs, tree, "d/a")),
+    Step(Same, |fs, tree| {
+        load(fs, tree, "d/long name of a file that takes more than the line of its header")
+    }),
+    Step(Same, |fs, tree| load(fs, tree, "d/sub")),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(Same, |fs, tree| load_content(fs, tree, "d/a")),
+    // A name goes, and one comes.
+    Step(Others(|below| drop(below.remove("d/a"))), |fs, _| {
+        fs.begin_names(find(fs, "d")?)?;
+        unload(fs, "d/a")
+    }),
+    Step(Same, |fs, _| create(fs, "n")),
+    Step(Same, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(3, 3 * BLOCK))),
+    Step(Others(|below| drop(below.insert("d/b".into(), file(6, 9000)))), |fs, tree| {
+        load(fs, tree, "d/b")
+    }),
+    Step(
+        Others(|below| {
+            let dir = below.get_mut("d").expect("it is there");
+            (dir.perm, dir.mtime, dir.stamp) = (0o711, Timestamp(60), 102);
+        }),
+        |fs, tree| reload(fs, tree, "d"),
+    ),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
+    Step(Same, |fs, tree| load_content(fs, tree, "d/b")),
+    // A directory that changes on both sides.
+    Step(Same, |fs, _| create(fs, "d/new")),
+    Step(Others(|below| below.get_mut("d").expect("it is there").stamp = 103), |fs, _| {
+        fs.note_stamp(find(fs, "d")?, 102, 103).map(drop)
+    }),
+    Step(Same, |fs, _| create(fs, "d/newer")),
 ];
 
 /// Reads all that a pool has. In a directory whose names are absent, looks for those that the
@@ -457,9 +559,13 @@ fn mount<M: Medium>(medium: &M) -> std::result::Result<Engine<'_, M>, String> {
 pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
     let budget = Budget { states: 1 << 8, samples: 16, ..Budget::default() };
     let mut stats = Stats::default();
-    for (steps, semantics) in
-        [(CONTENT, Semantics::Adr), (NAMES, Semantics::Adr), (CONTENT, Semantics::AdrWords)]
-    {
+    for (steps, semantics) in [
+        (CONTENT, Semantics::Adr),
+        (NAMES, Semantics::Adr),
+        (CHANGES, Semantics::Adr),
+        (CONTENT, Semantics::AdrWords),
+        (CHANGES, Semantics::AdrWords),
+    ] {
         let run = RecordedSteps::record(steps, semantics)?;
         let (explored, bugs) = run.find_bugs(&run.trace, budget, distinct);
         if let Some(bug) = bugs.first() {
@@ -474,7 +580,7 @@ pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
 pub fn score(only: &dyn Fn(&Mutant) -> bool) -> std::result::Result<Fates, String> {
     let budget = Budget { states: 16, runs: 64, samples: 0, ..Budget::default() };
     let mut fates = Fates::new();
-    for steps in [CONTENT, NAMES] {
+    for steps in [CONTENT, NAMES, CHANGES] {
         let run = RecordedSteps::record(steps, Semantics::Adr)?;
         for mutant in mutants(&run.trace, 0).into_iter().filter(|mutant| only(mutant)) {
             let mutated = mutate(&run.trace, &run.initial, &mutant);
@@ -504,6 +610,8 @@ struct RecordedSteps {
     belows: Vec<Tree>,
     /// All objects that it has had.
     all: Tree,
+    /// Whether others change the backing store before a step.
+    by_others: Vec<bool>,
     /// The tree after a number of steps, and the part that the pool has.
     trees: Vec<Tree>,
     parts: Vec<BTreeMap<String, Seen>>,
@@ -521,10 +629,12 @@ impl RecordedSteps {
             let fs = mount(&recorder)?;
             parts.push(see(&fs, &belows[0]).map_err(text)?);
             trees.push(complete(&parts[0], &belows[0])?);
-            for (i, Step(is_written_back, run)) in steps.iter().enumerate() {
+            for (i, Step(before, run)) in steps.iter().enumerate() {
                 let mut below = belows[i].clone();
-                if *is_written_back {
-                    write_back(&mut below, &trees[i], i as u32 + 2);
+                match before {
+                    Same => {}
+                    HasAll => write_back(&mut below, &trees[i], i as u32 + 2),
+                    Others(change) => change(&mut below),
                 }
                 recorder.begin(i as u32);
                 run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;
@@ -535,8 +645,9 @@ impl RecordedSteps {
             }
         }
         let all = belows.iter().flatten().map(|(p, o)| (p.clone(), o.clone())).collect();
+        let by_others = steps.iter().map(|Step(before, _)| matches!(before, Others(_))).collect();
         let trace = recorder.into_trace();
-        Ok(Self { semantics, initial, trace, belows, all, trees, parts })
+        Ok(Self { semantics, initial, trace, belows, all, by_others, trees, parts })
     }
 
     /// Explores the crashes of this trace, or of one with a planted bug.
@@ -548,15 +659,24 @@ impl RecordedSteps {
                 None => see(&mount(image)?, &self.all).map_err(text),
             }
         };
-        let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
-            let found = complete(seen, &self.belows[now.begun as usize])?;
-            if now.returned == now.begun {
-                check_marks(&self.parts[now.begun as usize], seen)?;
-            }
-            match self.trees[now.returned as usize..=now.begun as usize].contains(&found) {
+        // Whether a crash left one of these moments, if the pool belongs to this backing store.
+        let is_of = |moments: RangeInclusive<usize>, below: usize, seen: &_| {
+            let found = complete(seen, &self.belows[below])?;
+            match self.trees[moments].contains(&found) {
                 true => Ok(()),
                 false => Err(format!("the tree is that of no moment: {:?}", found.keys())),
             }
+        };
+        let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
+            let (returned, begun) = (now.returned as usize, now.begun as usize);
+            if returned == begun {
+                check_marks(&self.parts[begun], seen)?;
+            } else if self.by_others[returned] {
+                // All of the pool belongs to the backing store as it was, or as it is.
+                return is_of(returned..=returned, returned, seen)
+                    .or_else(|_| is_of(begun..=begun, begun, seen));
+            }
+            is_of(returned..=begun, begun, seen)
         };
         find_bugs(trace, &self.initial, self.semantics, budget, distinct, &recover, &judge)
     }

@@ -10,6 +10,9 @@
 //!   names: so it changes only while there are none.
 //! - backed-B5: a record is busy, durably, before write-back changes its object, until the stamp of
 //!   the changed object is recorded. So a stamp that differs tells of a change by others.
+//! - backed-B6: an entry of a directory whose object others have changed may be wrong, whether its
+//!   names are absent or not. Its stamp tells that, so it gets another stamp only after the entries
+//!   were made right.
 //! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
 //!   the file would go, and its content would be missing under those names.
 
@@ -113,7 +116,7 @@ impl<S: Storage> Core<S> {
             is_clean: state & CLEAN != 0,
             are_names_absent: state & NAMES_ABSENT != 0,
             is_busy: state & BUSY != 0,
-            stamp: if has_device(v.kind()) { 0 } else { self.load(v, Word::Rdev) as u32 },
+            stamp: self.stamp(v),
             absent_links: if v.kind() == FileKind::Dir { 0 } else { self.absent_links(v) },
             identity: identity.to_vec(),
         })
@@ -141,8 +144,7 @@ impl<S: Storage> Core<S> {
             let d = self.dir_to_load(dir, name)?;
             let v = self.tables().vinode(ino)?;
             let kind = object.attr.kind;
-            let mut xattrs = Attributes::default();
-            object.xattrs.iter().for_each(|(name, value)| xattrs.set(name, value.clone()));
+            let xattrs = loaded_attributes(object);
             let may_be_capable = if xattrs.is_empty() { 0 } else { MAY_BE_CAPABLE };
             let absent = if kind == FileKind::Dir { NAMES_ABSENT } else { 0 };
             v.begin(kind, CLEAN | absent | may_be_capable);
@@ -302,7 +304,7 @@ impl<S: Storage> Core<S> {
         let Some(next) = self.tables().version_after(ino, version)? else { return Ok(None) };
         if !has_device(v.kind()) {
             // The line of the state, so before it (backed-B5).
-            let word = self.load(v, Word::Rdev) >> 32 << 32 | u64::from(stamp);
+            let word = self.stamped(v, stamp);
             let ready = Fenced::not_needed("the state follows in its line");
             self.medium().publish_word(self.word_at(v, Word::Rdev), word, ready);
         }
@@ -314,6 +316,147 @@ impl<S: Storage> Core<S> {
     /// Implements [`vfs::Backed::take_use`].
     pub fn take_use(&self, ino: Ino) -> bool {
         self.is_backed() && self.live(ino).is_ok_and(VInode::take_use)
+    }
+
+    /// Returns the stamp of an inode's object; 0 if it has none.
+    fn stamp(&self, v: &VInode) -> u32 {
+        if has_device(v.kind()) { 0 } else { self.load(v, Word::Rdev) as u32 }
+    }
+
+    /// Returns the word with the stamp, with another one.
+    fn stamped(&self, v: &VInode, stamp: u32) -> u64 {
+        self.load(v, Word::Rdev) >> 32 << 32 | u64::from(stamp)
+    }
+
+    /// Returns whether an inode can be [reloaded](vfs::Backed::reload): it is clean and has the
+    /// stamp `was`. The caller holds its lock.
+    ///
+    /// # Errors
+    /// `EINVAL` if the object is not that of the inode.
+    pub fn is_reloadable(&self, v: &VInode, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+        let mut identity = [0; IDENTITY];
+        self.medium().read(self.word_at(v, Word::Identity), &mut identity);
+        let is_its = (1..=IDENTITY_MAX).contains(&object.identity.len())
+            && stored(object.identity) == identity
+            && object.attr.kind == v.kind();
+        if !is_its {
+            return Err(Errno::INVAL);
+        }
+        let is_clean = v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?;
+        Ok(is_clean && self.stamp(v) == was)
+    }
+
+    /// Returns the words of a clean inode that its object changes, except for the place of its
+    /// attributes. The caller holds its lock.
+    pub fn reloaded_words(&self, v: &VInode, object: &LoadedObject<'_>) -> Vec<(Word, u64)> {
+        let mut record = self.loaded_record(v, object);
+        // It is the same life.
+        record.set_generation(self.generations(v)[0]);
+        let names_absent = v.state.load(Relaxed) & NAMES_ABSENT != 0;
+        match v.kind() {
+            FileKind::Dir if names_absent => {}
+            FileKind::Dir => {
+                record.state = STATE_CLEAN.into();
+                record.absent_links = 0.into();
+            }
+            _ => {
+                let links = object.attr.nlink.saturating_sub(v.links.load(Relaxed));
+                record.absent_links = links.into();
+            }
+        }
+        let common = [
+            Word::Mtime,
+            Word::Ctime,
+            Word::Atime,
+            Word::Owner,
+            Word::Mode,
+            Word::Rdev,
+            Word::State,
+        ];
+        let of_files: &[Word] =
+            if v.kind() == FileKind::File { &[Word::Root, Word::Size] } else { &[] };
+        of_files
+            .iter()
+            .chain(&common)
+            .map(|word| (*word, record.word(*word)))
+            .filter(|(word, value)| self.load(v, *word) != *value)
+            .collect()
+    }
+
+    /// Updates the derived state of an inode that was reloaded, with its extended attributes.
+    pub fn note_reloaded(&self, v: &VInode, xattrs: &Attributes) {
+        if !xattrs.is_empty() {
+            v.state.fetch_or(MAY_BE_CAPABLE, Relaxed);
+        }
+        self.note_attributes(v, xattrs);
+    }
+
+    /// Implements [`vfs::Backed::note_stamp`].
+    pub fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        let is_its = v.state.load(Relaxed) & (CLEAN | BUSY) == 0 && self.stamp(v) == was;
+        if !is_its || has_device(v.kind()) {
+            return Ok(false);
+        }
+        let (at, word) = (self.word_at(v, Word::Rdev), self.stamped(v, stamp));
+        let _ = self.medium().publish(at, word, Fenced::not_needed("the inode is dirty"));
+        Ok(true)
+    }
+
+    /// Implements [`vfs::Backed::begin_names`].
+    pub fn begin_names(&self, dir: Ino) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[dir])?;
+        let d = self.live_dir(dir)?;
+        if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
+            // backed-B6: after a crash the stamp tells that the entries are those of another state.
+            self.store_state(d, 0, NAMES_ABSENT, d.links.load(Relaxed));
+        }
+        Ok(())
+    }
+
+    /// Implements [`vfs::Backed::each_name`].
+    pub fn each_name(&self, dir: Ino, each: &mut dyn FnMut(&[u8], Ino, FileKind)) -> Result<()> {
+        let _lock = self.tables().lock_shared(dir)?;
+        self.list(self.live_dir(dir)?, 0, &mut |e| {
+            let kind = FileKind::from_mode(u32::from(e.kind) << 12).unwrap_or(FileKind::File);
+            each(e.name, e.ino, kind);
+            true
+        })
+    }
+
+    /// Implements [`vfs::Backed::unload_name`].
+    pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        self.check_backed()?;
+        let _locks = self.tables().lock_for_change(&[dir, ino])?;
+        let d = self.live_dir(dir)?;
+        if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
+            return Err(Errno::INVAL);
+        }
+        let Some(found) = self.find_name(dir, name).filter(|found| found.ino == ino) else {
+            return Ok(false);
+        };
+        let v = self.live(ino)?;
+        let is_clean = || -> Result<bool> {
+            Ok(v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?)
+        };
+        let can_go = match v.kind() {
+            FileKind::Dir => v.entries.load(Relaxed) == 0 && is_clean()?,
+            // Another name keeps what is dirty.
+            _ => v.links.load(Relaxed) > 1 || is_clean()?,
+        };
+        if !can_go {
+            return Ok(false);
+        }
+        self.unindex_name(dir, name, found.pos);
+        let cleared = self.clear_entry(found.pos);
+        // No inode, and no block, is used again before the entry is durably gone.
+        let _ = self.medium().fence();
+        self.update_index_after_clear(d, found.pos.block(), cleared)?;
+        self.drop_name(d, ino, v);
+        Ok(true)
     }
 
     /// Implements [`vfs::Backed::each_inode`].
@@ -393,6 +536,13 @@ impl<S: Storage> Core<S> {
         let is_unused = v.refs.load(Relaxed) == 0;
         Ok(state & CLEAN != 0 && goes_with_name && is_unused && !self.has_dirty_content(v)?)
     }
+}
+
+/// Returns the extended attributes of an object.
+pub fn loaded_attributes(object: &LoadedObject<'_>) -> Attributes {
+    let mut list = Attributes::default();
+    object.xattrs.iter().for_each(|(name, value)| list.set(name, value.clone()));
+    list
 }
 
 /// Whether an inode of this kind has a device number, and no stamp.

@@ -3,7 +3,7 @@
 use crate::derived::SharedPool as _;
 use crate::mounted::{Files, Pool};
 use std::ops::Range;
-use vfs::{Backed, Ino, LoadedObject, Residence, Result};
+use vfs::{Backed, FileKind, Ino, LoadedObject, Residence, Result};
 
 impl<F: Files> Backed for Pool<F> {
     fn residence(&self, ino: Ino) -> Result<Residence> {
@@ -50,6 +50,21 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
         self.files.op(|core| core.clean_inode(ino, version, stamp))
+    }
+    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+        self.files.op(|_| self.files.reload(ino, object, was))
+    }
+    fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
+        self.files.op(|core| core.note_stamp(ino, was, stamp))
+    }
+    fn begin_names(&self, dir: Ino) -> Result<()> {
+        self.files.op(|core| core.begin_names(dir))
+    }
+    fn each_name(&self, dir: Ino, each: &mut dyn FnMut(&[u8], Ino, FileKind)) -> Result<()> {
+        self.files.op(|core| core.each_name(dir, each))
+    }
+    fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        self.files.op(|core| core.unload_name(dir, name, ino))
     }
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
         self.files.op(|core| core.each_inode(each))

@@ -136,6 +136,12 @@ impl InodeRecord {
         Self { mtime: t, ctime: t, atime: t, btime: t, ..Self::new_zeroed() }
     }
 
+    /// Returns one of its words.
+    pub fn word(&self, word: Word) -> u64 {
+        let bytes = &self.as_bytes()[word as usize..][..8];
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    }
+
     /// Sets the generation.
     pub fn set_generation(&mut self, generation: u32) {
         self.generation.set(generation);

@@ -45,6 +45,7 @@ mod superblock;
 mod tables;
 mod xattr;
 
+pub use backed::loaded_attributes;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
 pub use free::{FreeRun, FreeUnits};

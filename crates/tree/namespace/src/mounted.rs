@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
     Attr, Backed, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent,
-    Fallocate, FileSystem, Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT,
-    RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Fallocate, FileSystem, Ino, KernelCache, Limits, LoadedObject, Mappings, NewNode, Openings,
+    ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -191,6 +191,11 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Implements [`vfs::Backed::evict_content`].
     fn evict_content(&self, _ino: Ino, _range: Range<u64>) -> Result<u64> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::reload`].
+    fn reload(&self, _ino: Ino, _object: &LoadedObject<'_>, _was: u32) -> Result<bool> {
         Err(Errno::OPNOTSUPP)
     }
 

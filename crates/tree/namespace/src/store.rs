@@ -414,9 +414,7 @@ pub trait Storage: Sized + Send + Sync {
             self.medium().write(self.word_at(v, Word::State), &bytes[Word::State as usize..]);
         }
         for word in [Word::Mode, Word::Btime, Word::Rdev] {
-            let value = &bytes[word as usize..][..8];
-            let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
-            self.medium().store_u64(at + word as u64, value);
+            self.medium().store_u64(at + word as u64, record.word(word));
         }
         self.medium().flush(at, RECORD as u64);
     }

@@ -6,10 +6,12 @@
 //! - backed-K2: an inode or block that is marked clean equals that of the backing store. The mark
 //!   goes durably before the first change, or with it.
 //! - backed-K3: only what is marked clean becomes absent.
+//! - backed-K4: an object that others change differs from what is marked clean. The stamp of the
+//!   object tells that, until the inode is [reloaded](Backed::reload).
 //!
 //! The time of the last access is not part of what a mark covers.
 
-use crate::{Attr, Errno, FileSystem, Ino, Result};
+use crate::{Attr, Errno, FileKind, FileSystem, Ino, Result};
 use std::ops::Range;
 
 /// The error of a call that needs what only the backing store has. Front ends never pass it on.
@@ -126,6 +128,38 @@ pub trait Backed: FileSystem {
     /// since `version`. The result and the errors are those of
     /// [`clean_content`](Self::clean_content).
     fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>>;
+
+    /// Gives an inode that is marked clean the attributes, extended attributes and stamp of its
+    /// object, which others have changed since it had the stamp `was`. The content of a file becomes
+    /// absent. The names of a directory stay: its caller has made them equal. All of this is one
+    /// step, durable on return. Returns whether it was done: not if the inode or its content is
+    /// dirty, or if it has another stamp.
+    ///
+    /// # Errors
+    /// `EINVAL` if the object is another one, or of another kind; `ENOSPC`.
+    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool>;
+
+    /// Records the stamp of the object of a dirty inode, if it had the stamp `was`: from now on, the
+    /// inode differs from this state of its object by its own changes. Returns whether it did so.
+    /// Durable on return.
+    fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool>;
+
+    /// Makes the names of a directory absent and keeps its entries, so that no name in it changes
+    /// until [`finish_names`](Self::finish_names), except by its caller. A crash may undo it.
+    fn begin_names(&self, dir: Ino) -> Result<()>;
+
+    /// Calls `each` with every name of a directory that is in the pool, whether others are absent
+    /// or not.
+    fn each_name(&self, dir: Ino, each: &mut dyn FnMut(&[u8], Ino, FileKind)) -> Result<()>;
+
+    /// Removes a name that the backing store does not have any more from a directory whose names
+    /// are absent. Durable on return. Returns whether it did so: not if the name does not lead to
+    /// `ino`, or is the last one of an inode with something dirty, or leads to a directory with
+    /// entries.
+    ///
+    /// # Errors
+    /// `EINVAL` if the names are there.
+    fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool>;
 
     /// Calls `each` with every inode that is in use, whether it has a name or not, and its
     /// identity if it has one.

@@ -23,10 +23,10 @@
 //!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
-use super::inode::{key_of, stat, told_key};
+use super::inode::{key_of, key_of_told, stat, told_key};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
-use crate::nodes::{FoundNode, Nodes};
+use crate::nodes::FoundNode;
 use crate::{Change, Opening, Reach, Watch};
 use libc::{
     FAN_ATTRIB, FAN_CLASS_CONTENT, FAN_CLOSE_WRITE, FAN_CREATE, FAN_DELETE, FAN_DELETE_SELF,
@@ -133,28 +133,7 @@ impl DirFs {
     /// Waits for events up to `limit`, then calls `tell` once for each different change. After an
     /// overflow reports all inodes and names in the table as changed.
     pub(super) fn take_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
-        let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
-        if watching.was_idle.load(Relaxed) {
-            std::thread::sleep(PAUSE.min(limit));
-        }
-        if !wait(&watching.changes, limit)? {
-            watching.was_idle.store(false, Relaxed);
-            return Ok(());
-        }
-        let mut buffer = lock(&watching.buffer);
-        let mut told = BTreeSet::new();
-        let mut has_more = true;
-        while has_more {
-            let nodes = self.nodes();
-            has_more = watching.changes.read(&mut buffer, |event| {
-                // behind-D1.
-                if event.pid != watching.pid {
-                    note(&nodes, &event, &mut told);
-                }
-            })?;
-        }
-        drop(buffer);
-        watching.was_idle.store(told.is_empty(), Relaxed);
+        let mut told = self.read_changes(limit, |handle| self.nodes().told(handle))?;
         if told.contains(&Change::Lost) {
             let nodes = self.nodes();
             told.extend(nodes.numbers().map(Change::Attributes));
@@ -162,6 +141,49 @@ impl DirFs {
         }
         told.into_iter().for_each(tell);
         Ok(())
+    }
+
+    /// As [`take_changes`](Self::take_changes), for the inodes that `number` knows by the
+    /// [keys](key_of_told) of their identities.
+    pub(super) fn take_changes_of(
+        &self,
+        limit: Duration,
+        number: &dyn Fn(&[u8]) -> Option<Ino>,
+        tell: &mut dyn FnMut(Change),
+    ) -> Result<()> {
+        let told = self.read_changes(limit, |handle| number(&key_of_told(handle)?))?;
+        told.into_iter().for_each(tell);
+        Ok(())
+    }
+
+    /// Waits for events up to `limit`, and returns the changes of inodes for which `number` returns
+    /// a number by their handles.
+    fn read_changes(
+        &self,
+        limit: Duration,
+        number: impl Fn(&[u8]) -> Option<Ino>,
+    ) -> Result<BTreeSet<Change>> {
+        let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
+        if watching.was_idle.load(Relaxed) {
+            std::thread::sleep(PAUSE.min(limit));
+        }
+        if !wait(&watching.changes, limit)? {
+            watching.was_idle.store(false, Relaxed);
+            return Ok(BTreeSet::new());
+        }
+        let mut buffer = lock(&watching.buffer);
+        let mut told = BTreeSet::new();
+        let mut has_more = true;
+        while has_more {
+            has_more = watching.changes.read(&mut buffer, |event| {
+                // behind-D1.
+                if event.pid != watching.pid {
+                    note(&number, &event, &mut told);
+                }
+            })?;
+        }
+        watching.was_idle.store(told.is_empty(), Relaxed);
+        Ok(told)
     }
 
     /// Makes openings of a file by other processes wait for this one, or no longer. Does nothing
@@ -223,20 +245,20 @@ fn wait(group: &Group, limit: Duration) -> Result<bool> {
     }
 }
 
-/// Adds the changes that an event reports of inodes in the table.
-fn note(nodes: &Nodes, event: &Event<'_>, told: &mut BTreeSet<Change>) {
+/// Adds the changes that an event reports of inodes that have a number.
+fn note(number: &impl Fn(&[u8]) -> Option<Ino>, event: &Event<'_>, told: &mut BTreeSet<Change>) {
     if event.mask & FAN_Q_OVERFLOW != 0 {
         told.insert(Change::Lost);
     }
     if event.mask & NAMES != 0
         && let Some((dir, name)) = event.entry
-        && let Some(dir) = nodes.told(dir)
+        && let Some(dir) = number(dir)
     {
         told.insert(Change::Name(dir, name.to_vec()));
     }
     // Events of a directory itself name it `.`.
     let itself = event.entry.filter(|(_, name)| *name == b".").map(|(dir, _)| dir);
-    let Some(ino) = event.object.or(itself).and_then(|object| nodes.told(object)) else { return };
+    let Some(ino) = event.object.or(itself).and_then(number) else { return };
     if event.mask & CONTENT != 0 {
         told.insert(Change::Content(ino));
     }

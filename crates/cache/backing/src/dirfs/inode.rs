@@ -73,6 +73,17 @@ pub fn told_key(identity: &Identity) -> Option<Box<[u8]>> {
     Some([&kind.to_ne_bytes()[..], bytes].concat().into())
 }
 
+/// Returns the part of an identity before the birth time, which events do not have.
+pub fn key(identity: &[u8]) -> &[u8] {
+    identity.split_last_chunk::<8>().map_or(identity, |(key, _)| key)
+}
+
+/// Returns the [`key`] of the inode with this handle in the format of the kernel's events.
+pub fn key_of_told(handle: &[u8]) -> Option<Vec<u8>> {
+    let (kind, bytes) = handle.split_first_chunk()?;
+    Some([&[BY_HANDLE][..], &i32::from_ne_bytes(*kind).to_le_bytes(), bytes].concat())
+}
+
 /// The way in which inodes are identified.
 pub struct Identities {
     /// The device of the root.

@@ -625,6 +625,19 @@ impl Backing for DirFs {
         self.take_changes(limit, tell)
     }
 
+    fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
+        inode::key(identity)
+    }
+
+    fn wait_for_changes_of(
+        &self,
+        limit: Duration,
+        number: &dyn Fn(&[u8]) -> Option<Ino>,
+        tell: &mut dyn FnMut(Change),
+    ) -> Result<()> {
+        self.take_changes_of(limit, number, tell)
+    }
+
     fn guard(&self, ino: Ino) -> Result<()> {
         self.set_guarded(ino, true)
     }

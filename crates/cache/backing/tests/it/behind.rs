@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use vfs::{Errno, FileSystem as _, ROOT, SetAttr};
+use vfs::{Errno, FileSystem as _, Ino, ROOT, SetAttr};
 
 /// The time after which a test gives up waiting.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ fn told(fs: &DirFs, expected: &[Change]) -> BTreeSet<Change> {
     told
 }
 
-fn name(dir: vfs::Ino, name: &str) -> Change {
+fn name(dir: Ino, name: &str) -> Change {
     Change::Name(dir, name.into())
 }
 
@@ -99,6 +99,64 @@ fn who_may_less_is_told_of_directories() {
         changes_are_told(&path, &fs);
         set_capabilities(None, all).unwrap();
     }
+}
+
+/// Collects what is reported of inodes that the caller knows by these keys, and numbers from 100.
+fn told_by_keys(fs: &DirFs, keys: &[Vec<u8>], expected: &[Change]) -> BTreeSet<Change> {
+    let until = Instant::now() + LIMIT;
+    let number = |key: &[u8]| {
+        let found = keys.iter().position(|known| known == key);
+        found.map(|at| Ino(100 + at as u64))
+    };
+    let mut told = BTreeSet::new();
+    while !expected.iter().all(|change| told.contains(change)) {
+        assert!(Instant::now() < until, "{told:?} and not {expected:?}");
+        fs.wait_for_changes_of(Duration::from_millis(100), &number, &mut |change| {
+            told.insert(change);
+        })
+        .unwrap();
+    }
+    told
+}
+
+fn changes_are_told_by_keys(path: &Path, fs: &DirFs) {
+    let (f, d) = (file(fs, ROOT, b"f"), directory(fs, ROOT, b"d"));
+    let keys = [f, d, ROOT].map(|ino| {
+        let identity = fs.identity(ino).unwrap();
+        fs.key(&identity.0).to_vec()
+    });
+    fs.sync().unwrap();
+    [f, d].into_iter().for_each(|ino| fs.forget(ino, 1));
+    assert_eq!(fs.nodes_held(), 1, "only the root");
+    fs::write(path.join("own"), b"own").unwrap();
+    others(path, "echo more >>f; chmod 700 d; touch new; touch d/in; mkdir other; touch other/x");
+    let [f, d, root] = [100, 101, 102].map(Ino);
+    let expected = [Change::Content(f), Change::Attributes(d), name(root, "new"), name(d, "in")];
+    let told = told_by_keys(fs, &keys, &expected);
+    let more = [name(root, "other"), Change::Attributes(root)];
+    assert!(told.iter().all(|c| expected.contains(c) || more.contains(c)), "{told:?}");
+}
+
+/// A caller that holds no references knows inodes by the keys of their identities.
+#[test]
+fn what_is_not_referenced_is_told_by_keys() {
+    for kind in KINDS {
+        let disk = Disk::new(kind);
+        let path = disk.dir("d");
+        let fs = open(&path);
+        assert_eq!(fs.watch(Watch::Notify), Ok(Reach::Whole), "{kind}");
+        changes_are_told_by_keys(&path, &fs);
+    }
+    let mut fewer = capabilities(None).unwrap();
+    fewer.effective -= CapabilitySet::SYS_ADMIN;
+    let disk = Disk::new("ext4");
+    let path = disk.dir("d");
+    let fs = open(&path);
+    let all = capabilities(None).unwrap();
+    set_capabilities(None, fewer).unwrap();
+    assert_eq!(fs.watch(Watch::Notify), Ok(Reach::Directories));
+    changes_are_told_by_keys(&path, &fs);
+    set_capabilities(None, all).unwrap();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! own.
 
 mod behind;
+mod changes;
 mod common;
 mod conformance;
 mod control;

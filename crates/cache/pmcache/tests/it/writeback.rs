@@ -33,7 +33,7 @@ pub fn write_back(fs: &Tested, what: &str) {
 }
 
 /// Compares the backing store with the pool, times included.
-fn compare_below(fs: &Tested, what: &str) {
+pub fn compare_below(fs: &Tested, what: &str) {
     compare_stores(fs, fs.backing(), what);
 }
 
@@ -183,7 +183,7 @@ pub fn file(fs: &dyn FileSystem, dir: Ino, name: &str, content: &[u8]) -> Ino {
     ino
 }
 
-fn rename(fs: &Tested, from: &str, to: &str) {
+pub fn rename(fs: &Tested, from: &str, to: &str) {
     let dir = |path: &str| path.rsplit_once('/').map_or(ROOT, |(dir, _)| find(fs, dir));
     let last = |path: &str| path.rsplit('/').next().unwrap().as_bytes().to_vec();
     let (from, to) = ((dir(from), last(from)), (dir(to), last(to)));

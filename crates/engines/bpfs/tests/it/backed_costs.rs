@@ -4,7 +4,9 @@ use crate::backed::{BLOCK, MIB, Pool, attr, load, load_dir, load_range};
 use bpfs::{Bpfs, FormatOptions, MountOptions};
 use pmem::Medium as _;
 use suite::FILE;
-use vfs::{Backed as _, Caller, FileKind, FileSystem as _, ROOT, Timestamp};
+use vfs::{
+    Attr, Backed as _, Caller, FileKind, FileSystem as _, Ino, LoadedObject, ROOT, Timestamp,
+};
 
 /// Returns the bytes by non-temporal stores, the flushed lines, and the fences of a call.
 fn cost<T>(fs: &Pool, call: impl FnOnce() -> T) -> (u64, u64, u64) {
@@ -52,4 +54,34 @@ fn costs() {
     let evict = |range| cost(&fs, || fs.evict_content(f, range).unwrap());
     assert_eq!(evict(64 * BLOCK..96 * BLOCK), (0, 4, 1), "eviction of 32 blocks");
     assert_eq!(evict(0..2 * MIB), (0, 1, 1), "eviction of the rest");
+    load_range(&fs, f, 0..BLOCK);
+    let theirs = LoadedObject {
+        attr: Attr { mtime: Timestamp(9), ctime: Timestamp(9), ..attr(FileKind::File, MIB) },
+        identity: b"some object",
+        stamp: 10,
+        target: b"",
+        xattrs: &[],
+    };
+    // Two lines of a record, and one that clears it.
+    let reload = || assert!(fs.reload(f, &theirs, 9).unwrap());
+    assert_eq!(cost(&fs, reload), (192, 2, 4), "the object of a clean inode was changed");
+    let dir = load_again(&fs);
+    assert_eq!(cost(&fs, || fs.begin_names(dir).unwrap()), (0, 1, 0), "entries may go");
+    let gone = fs.peek(dir, b"gone").unwrap().ino;
+    let unload = || assert!(fs.unload_name(dir, b"gone", gone).unwrap());
+    assert_eq!(cost(&fs, unload), (0, 1, 1), "a name that is gone below");
+    fs.finish_names(dir).unwrap();
+    fs.create(&Caller::ROOT, dir, b"new", &FILE).unwrap();
+    let note = || assert!(fs.note_stamp(dir, 5, 11).unwrap());
+    assert_eq!(cost(&fs, note), (0, 1, 1), "the stamp of a dirty inode");
+}
+
+/// Loads a directory with a name.
+fn load_again(fs: &Pool) -> Ino {
+    fs.begin_names(ROOT).unwrap();
+    let dir = load_dir(fs, ROOT, "dir");
+    fs.finish_names(ROOT).unwrap();
+    load(fs, dir, "gone", attr(FileKind::File, 0));
+    fs.finish_names(dir).unwrap();
+    dir
 }

@@ -9,7 +9,9 @@ use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
-use vfs::{Backed, Delegations, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence};
+use vfs::{
+    Backed, Delegations, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence,
+};
 
 use crate::{busy, pool};
 
@@ -133,6 +135,26 @@ impl Backed for Inner {
 
     fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> vfs::Result<Option<u64>> {
         self.backed()?.clean_inode(ino, version, stamp)
+    }
+
+    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> vfs::Result<bool> {
+        self.backed()?.reload(ino, object, was)
+    }
+
+    fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> vfs::Result<bool> {
+        self.backed()?.note_stamp(ino, was, stamp)
+    }
+
+    fn begin_names(&self, dir: Ino) -> vfs::Result<()> {
+        self.backed()?.begin_names(dir)
+    }
+
+    fn each_name(&self, dir: Ino, each: &mut dyn FnMut(&[u8], Ino, FileKind)) -> vfs::Result<()> {
+        self.backed()?.each_name(dir, each)
+    }
+
+    fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> vfs::Result<bool> {
+        self.backed()?.unload_name(dir, name, ino)
     }
 
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> vfs::Result<()> {
