@@ -23,8 +23,8 @@
 //! have was removed in the pool.
 
 use crate::counters::Written;
-use crate::extras::{Extra, Extras, NameBelow};
 use crate::loading::{Below, Loading, PoolRef, copy_xattrs, each_entry, has_changed, stamp};
+use crate::pass::{Dir, Dirty, Extra, Extras, NameBelow};
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -46,21 +46,6 @@ const SYNCED_TOGETHER: usize = 32;
 
 /// Attempts to find a private name that is free.
 const NAMES_MAX: u32 = 1000;
-
-/// An inode that is compared.
-#[derive(Clone, Copy)]
-struct Dirty {
-    ino: Ino,
-    kind: FileKind,
-    /// Its version before it was compared.
-    version: u64,
-}
-
-/// A directory whose names are compared.
-struct Dir {
-    ino: Ino,
-    names: BTreeMap<Vec<u8>, (Ino, FileKind)>,
-}
 
 /// One pass.
 struct Pass<'a, P: Backed, B: Backing> {
@@ -341,15 +326,18 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             }
         }
         let parent = parent.ok_or(Errno::STALE)?;
-        if self.pool.residence(parent)?.is_clean {
+        let above = self.pool.residence(parent)?;
+        if above.is_clean {
             // No name would lead to another object: that of a third one is in its place.
             self.written.conflicts.push(ino);
             self.failed.insert(ino);
             return Ok(());
         }
+        if !above.is_busy {
+            // It was clean when the walk came to it.
+            self.pool.begin_write_back(parent)?;
+        }
         let dir = self.object(parent)?;
-        // The directory may have been clean when the walk came to it.
-        self.pool.begin_write_back(parent)?;
         let target = match kind {
             FileKind::Symlink => self.pool.readlink(ino)?,
             _ => Vec::new(),
@@ -597,7 +585,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Notes that the object with this identity changes, if it is still that of the inode.
     fn begin_again(&self, ino: Ino, identity: &[u8]) -> Result<()> {
         let begun = self.pool.residence(ino).and_then(|residence| {
-            if residence.identity == identity { self.pool.begin_write_back(ino) } else { Ok(()) }
+            let is_other = residence.identity != identity || residence.is_busy;
+            if is_other { Ok(()) } else { self.pool.begin_write_back(ino) }
         });
         begun.or_else(|e| if e == Errno::STALE { Ok(()) } else { Err(e) })
     }

@@ -1,8 +1,23 @@
-//! Names in the backing store that a pool does not have.
+//! What a pass of write-back knows of the pool, and of names below that the pool does not have.
 
 use backing::Identity;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use vfs::{FileKind, Ino};
+
+/// An inode that is compared.
+#[derive(Clone, Copy)]
+pub(crate) struct Dirty {
+    pub ino: Ino,
+    pub kind: FileKind,
+    /// Its version before it was compared.
+    pub version: u64,
+}
+
+/// A directory whose names are compared.
+pub(crate) struct Dir {
+    pub ino: Ino,
+    pub names: BTreeMap<Vec<u8>, (Ino, FileKind)>,
+}
 
 /// A name below: its directory and itself.
 pub(crate) type NameBelow = (Ino, Vec<u8>);
