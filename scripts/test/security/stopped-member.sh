@@ -32,7 +32,7 @@ suite_stopped_member() {
     kill -9 "$waiting" "$other"
     await_until 20 has_ended "$waiting"
     await_until 20 has_ended "$other"
-    within 20 ls "$mnt"
+    within 20 touch "$mnt/elsewhere"
     [ -d "/proc/$pid" ] || die "the server is gone"
     kill -CONT "$program"
     within 20 touch "$mnt/w/after"
