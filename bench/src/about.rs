@@ -46,10 +46,10 @@ impl Section {
                 "Mounts, beside libfuse's passthrough examples",
                 "The same system calls on a mount of BPFS and on two passthrough servers over\n\
                  tmpfs. All servers and the client are bound to one CPU.\n\n\
-                 Each `open` is a request, and so is the end of each opening. A mount with caching\n\
-                 and `-o exclusive` has neither. In the rows without caching, the server also\n\
-                 examines the descriptors of the client at each `open`, in search of a ring of\n\
-                 io_uring.",
+                 Each `open` is a request, and so is the end of each opening. A mount with\n\
+                 caching and `-o exclusive` has neither. In the rows without caching, the server\n\
+                 also examines the descriptors of the client at each `open`, in search of a ring\n\
+                 of io_uring.",
                 &["bpfs"],
             ),
             Self::Direct(_) => (

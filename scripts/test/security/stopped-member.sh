@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A member stops inside an operation and keeps its locks. Programs of others that wait for them on
-# the mount can be killed, and then the kernel's locks are free as well. SECURITY.md does not promise
-# more progress.
+# the mount can be killed, and then the kernel's locks are free as well. SECURITY.md does not
+# promise more progress.
 : "${keepstone:=}" "${place?}" "${mnt?}" "${here?}" "${member?}"
 
 suite_stopped_member() {

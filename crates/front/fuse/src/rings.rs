@@ -10,8 +10,8 @@
 //! not the number of its descriptors (a ring can take the number of one that was closed), not its
 //! mappings, not the modification time of the directory.
 //!
-//! - **rings-R1** Each search lists the numbers of the open descriptors, and asks the kernel of each
-//!   whether it is a ring. What earlier searches found only chooses the cheapest question.
+//! - **rings-R1** Each search lists the numbers of open descriptors, and asks the kernel whether
+//!   each is a ring. What earlier searches found only chooses the cheapest question.
 //! - **rings-R2** A ring is open for reading and writing. So a descriptor whose link lacks one of
 //!   both permissions is none, and the link's target need not be read.
 

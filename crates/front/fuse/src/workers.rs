@@ -166,7 +166,7 @@ impl Workers {
         bytes: usize,
     ) -> Begin<'s> {
         let uid = req.uid();
-        // workers-W4. A cache works in its pool and below it for a request, and cannot stop between.
+        // workers-W4. A cache works in its pool and below it for a request, and cannot stop midway.
         let thread = if server.options.caching.checks_pages { 0 } else { req.pid() };
         let turn = |slot, is_again| {
             Begin::Now(Turn { server, slot, is_again, _caller: caller::serve(thread) })

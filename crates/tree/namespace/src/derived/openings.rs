@@ -12,8 +12,8 @@
 //!   thread that has announced it, and only for [`VALID`]. A ticket has 64 random bits, and its
 //!   count, which no later ticket of the process has. The next process in the slot counts from the
 //!   beginning. By then no process takes back tickets of the former one, and for answers the random
-//!   bits decide. A process that waits may take an opening of the next one for the former one's, and
-//!   wait for that, too, within its patience.
+//!   bits decide. A process that waits may take an opening of the next process for one of the
+//!   former. Then it waits for that, too, within its patience.
 
 use arena::{Arena, Layout, Span, TOKEN_WORDS, Token};
 use mounts::{Opening, Requester, Ticket};
