@@ -11,9 +11,9 @@
 //! mappings, not the modification time of the directory.
 //!
 //! - **rings-R1** Each search lists the numbers of open descriptors, and asks the kernel whether
-//!   each is a ring. What earlier searches found only chooses the cheapest question.
+//!   each is a ring. The results of earlier searches only choose the cheapest question.
 //! - **rings-R2** A ring is open for reading and writing. So a descriptor whose link lacks one of
-//!   both permissions is none, and the link's target need not be read.
+//!   both permissions is not a ring, and the link's target need not be read.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

@@ -11,7 +11,7 @@ use vfs::KernelCache;
 const PAGE: usize = 4096;
 /// Pages of the file.
 const PAGES: usize = 300;
-/// The largest write that is one request.
+/// The most bytes in a request.
 const REQUEST: usize = 256 * PAGE;
 
 /// A file on a mount, with content that its kernel may have.
