@@ -24,16 +24,22 @@ impl Table {
         Self { title: title.into(), head, rows: Vec::new() }
     }
 
-    /// Formats it for documents.
+    /// Formats it for documents. A table without rows is its title.
     pub fn markdown(&self) -> String {
+        if self.rows.is_empty() {
+            return format!("{}.\n\n", self.title);
+        }
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = format!("|---|{}\n", "---:|".repeat(self.head.len().saturating_sub(1)));
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         format!("{}:\n\n{}{rule}{rows}\n", self.title, line(&self.head))
     }
 
-    /// Formats it for the terminal.
+    /// Formats it for the terminal. A table without rows is its title.
     pub fn text(&self) -> String {
+        if self.rows.is_empty() {
+            return format!("{}\n", self.title);
+        }
         let lines = || std::iter::once(&self.head).chain(&self.rows);
         let wide = |column: usize| {
             lines().filter_map(|line| Some(line.get(column)?.chars().count())).max().unwrap_or(0)
@@ -301,6 +307,15 @@ mod tests {
         assert!(text.contains("of tmpfs") && text.contains("×2.50"), "{text}");
         assert!(tables[1].text().contains("0 met, 1 missed"));
         assert!(tables[0].markdown().contains("| of tmpfs | ×2.50 |"));
+    }
+
+    #[test]
+    fn targets_that_are_met_need_no_table() {
+        let mut met = outcome("iozone/random read/4K", &[("scmfs", 400.0)]);
+        met.verdicts[0].met = true;
+        let tables = iozone(&[met]);
+        assert_eq!(tables[1].markdown(), "Targets: 1 met, 0 missed.\n\n");
+        assert_eq!(tables[1].text(), "Targets: 1 met, 0 missed\n");
     }
 
     #[test]

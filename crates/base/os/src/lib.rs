@@ -1,11 +1,13 @@
 //! Linux and thread utilities for all crates that `std` and `rustix` lack. They do not depend on
 //! any format of Keepstone.
 //!
+//! - [`caller`]: the thread of another process for which a thread works;
 //! - [`syscalls`]: system calls that bypass libc;
 //! - [`mapped`]: files that the process has mapped, found by address;
 //! - [`threads`]: thread-local cells that cost one instruction, and words that only one process
 //!   changes.
 
+pub mod caller;
 pub mod mapped;
 pub mod syscalls;
 pub mod threads;

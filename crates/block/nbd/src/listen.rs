@@ -2,22 +2,29 @@
 
 #![allow(unsafe_code)]
 
-use rustix::fs::Mode;
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, openat, renameat_with,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The first descriptor that systemd passes (`sd_listen_fds(3)`).
 const ACTIVATION_FD: RawFd = 3;
 
 /// Clients that can wait to be accepted: as many as the kernel allows.
 const BACKLOG: i32 = -1;
+
+/// Attempts to lock the directory of a dead server's socket, a millisecond each.
+const LOCK_ATTEMPTS: u32 = 1000;
 
 /// A socket that accepts clients.
 #[derive(Debug)]
@@ -33,33 +40,111 @@ pub struct Listener {
 
 /// The file of a Unix socket, removed when this is dropped.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    dir: OwnedFd,
+    name: OsString,
+}
+
+impl SocketFile {
+    /// Returns the file under another name in the same directory, which it has got.
+    fn renamed(mut self, name: &OsStr) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+}
+
+/// Makes a socket that listens, for its owner alone, under a name of its own in a directory.
+fn listening_in(dir: &OwnedFd) -> io::Result<(OwnedFd, SocketFile)> {
+    let name = own_name();
+    let address = SocketAddrUnix::new(in_dir(dir, &name))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Linux gives the file the mode of the socket, less the umask. So there is no moment in which
+    // another user could connect. The check is for kernels that do otherwise: until the socket
+    // listens, no client can connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    match rustix::net::bind(&socket, &address) {
+        // A process of this number was killed here.
+        Err(Errno::ADDRINUSE) => {
+            unlinkat(dir, &name, AtFlags::empty())?;
+            rustix::net::bind(&socket, &address)?;
+        }
+        bound => bound?,
+    }
+    let file = SocketFile { dir: dir.try_clone()?, name };
+    let found = statat(dir, &file.name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if found.st_mode & 0o077 != 0 {
+        return Err(io::Error::other("others could connect to the socket"));
+    }
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket, file))
+}
+
+/// Locks a directory against other servers that remove a dead one's socket there. Other users may
+/// keep it locked, so a server goes on without the lock after a while.
+fn lock(dir: &OwnedFd) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(dir, ".", flags, Mode::empty()).ok()?;
+    let mut attempts = 0..LOCK_ATTEMPTS;
+    while flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+        attempts.next()?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(dir)
+}
+
+/// Removes a socket whose server is dead. Call it with the directory locked, as another server may
+/// have replaced the socket since the path was found taken.
+fn remove_dead(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    let found = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        found => found?,
+    };
+    let is_dead = || {
+        UnixStream::connect(in_dir(dir, name))
+            .is_err_and(|err| err.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket || !is_dead() {
+        return Err(Errno::ADDRINUSE);
+    }
+    unlinkat(dir, name, AtFlags::empty())
+}
+
+/// Returns a short path of a name in a directory, by the descriptor of the directory.
+fn in_dir(dir: &OwnedFd, name: &OsStr) -> PathBuf {
+    Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
+}
+
+/// Returns a name in the directory of a socket that no other process uses.
+fn own_name() -> OsString {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!(".keepstone-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)).into()
+}
 
 impl Listener {
     /// Makes a Unix socket at `path`, for its owner alone. Replaces a socket that a dead server has
     /// left.
+    ///
+    /// A socket that refuses clients counts as dead. So the socket gets its name only when it
+    /// listens; otherwise another server could take it for a dead one in between.
     pub fn unix(path: &Path) -> io::Result<Self> {
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            match UnixStream::connect(path) {
-                Err(err) if err.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path)?;
-                }
-                _ => return Err(io::ErrorKind::AddrInUse.into()),
+        // Clients need the whole path as an address.
+        SocketAddrUnix::new(path)?;
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+        let (socket, file) = listening_in(&dir)?;
+        let rename = || renameat_with(&dir, &file.name, &dir, name, RenameFlags::NOREPLACE);
+        let renamed = rename().or_else(|err| match err {
+            Errno::EXIST => {
+                let _lock = lock(&dir);
+                remove_dead(&dir, name)?;
+                rename()
             }
-        }
-        let address = SocketAddrUnix::new(path)?;
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Linux gives the file the mode of the socket, less the umask. So there is no moment in
-        // which another user could connect. The check is for kernels that do otherwise: until the
-        // socket listens, no client can connect.
-        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        rustix::net::bind(&socket, &address)?;
-        let file = SocketFile(path.to_owned());
-        if fs::symlink_metadata(path)?.permissions().mode() & 0o077 != 0 {
-            return Err(io::Error::other("others could connect to the socket"));
-        }
-        rustix::net::listen(&socket, BACKLOG)?;
+            err => Err(err),
+        });
+        renamed.map_err(|err| if err == Errno::EXIST { Errno::ADDRINUSE } else { err })?;
+        let file = file.renamed(name);
         let address = format!("nbd+unix:///?socket={}", path.display());
         Self::new(socket, address, Some(file))
     }
@@ -144,14 +229,17 @@ impl AsFd for Listener {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
 
     /// Even without a umask, no user but the owner can connect at any moment. Changes the umask of
     /// the process, which only makes files of other tests more open.
@@ -185,5 +273,34 @@ mod tests {
         assert_eq!(Listener::unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read(&path).unwrap(), b"content");
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Of servers that start together, over the socket of a dead one, one gets the path and can be
+    /// reached by it.
+    #[test]
+    fn one_of_several_servers_gets_a_path() {
+        let dir = std::env::temp_dir().join(format!("keepstone-together-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("socket");
+        const SERVERS: usize = 4;
+        let begin = Barrier::new(SERVERS);
+        for _ in 0..500 {
+            // As a killed server leaves it.
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let start = || {
+                begin.wait();
+                Listener::unix(&path)
+            };
+            let started: Vec<_> = std::thread::scope(|scope| {
+                let starting = [(); SERVERS].map(|()| scope.spawn(start));
+                starting.map(|server| server.join().unwrap()).into()
+            });
+            UnixStream::connect(&path).unwrap();
+            let refused = started.iter().filter_map(|server| server.as_ref().err());
+            assert!(refused.clone().all(|err| err.kind() == io::ErrorKind::AddrInUse));
+            assert_eq!(refused.count(), SERVERS - 1);
+        }
+        // Nothing is left, not even files under other names.
+        fs::remove_dir(dir).unwrap();
     }
 }

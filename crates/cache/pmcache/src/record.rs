@@ -439,16 +439,29 @@ mod tests {
         assert_eq!(shown(b"a\n\x1b[2Jb\xff"), "a\\n\\u{1b}[2Jb\u{fffd}");
     }
 
-    #[test]
-    fn births_come_back() {
-        let birth = Birth {
+    fn birth() -> Birth {
+        Birth {
             perm: 0o640,
             uid: 1,
             gid: 2,
             parent: vec![3; 20],
             name: b"name".to_vec(),
             again: vec![4; 7],
-        };
+        }
+    }
+
+    /// Records can be those of another user's pool, which root has copied.
+    #[test]
+    fn no_record_gives_a_file_set_user_id() {
+        for perm in [0o4755, 0o2755, 0o1777, 0o7000, 0o10_0755] {
+            let wrong = Birth { perm, ..birth() };
+            assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN), "{perm:o}");
+        }
+    }
+
+    #[test]
+    fn births_come_back() {
+        let birth = birth();
         let bytes = birth.to_bytes();
         assert_eq!(Birth::from_bytes(&bytes), Ok(birth.clone()));
         for cut in 0..bytes.len() {
@@ -458,8 +471,6 @@ mod tests {
             let wrong = Birth { name: name.to_vec(), ..birth.clone() };
             assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN), "{name:?}");
         }
-        let wrong = Birth { perm: 0o4755, ..birth.clone() };
-        assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
         let wrong = Birth { parent: vec![], ..birth };
         assert_eq!(Birth::from_bytes(&wrong.to_bytes()), Err(Errno::UCLEAN));
     }

@@ -121,6 +121,7 @@ impl<M: Medium> ScmfsFiles<M> {
     /// Records a change of content in place. Changed times are durable on return. With
     /// `is_past_cache`, so are bytes that were stored past the cache before: one fence serves both.
     pub fn date_overwrite(&self, v: &VInode, is_past_cache: bool) {
+        self.v.set_has_set_time(v, false);
         let is_dated = self.date(v, MODIFIED);
         if is_dated {
             self.medium.flush(self.word_at(v, Word::Mtime), 16);

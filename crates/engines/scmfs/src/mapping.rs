@@ -12,6 +12,10 @@
 //!   are pre-allocated ([`Store::extend`](crate::store::Store::extend)).
 //! - mapping-D3: while a mapping stores, all of the file counts as not durable. When such a mapping
 //!   ends, that is recorded first.
+//! - mapping-D4: stores through a mapping are not seen. So the end of a mapping that stores, and
+//!   `msync`, count as a change of content. If a program has set the time of modification since the
+//!   last known change, the end of a mapping does not replace that time: for a page that was stored
+//!   to before, Linux does not either.
 
 use crate::fs::ScmfsFiles;
 use crate::growth::Growth;
@@ -48,6 +52,9 @@ impl<M: Medium> ScmfsFiles<M> {
             }
             if stores {
                 self.revoke_capability(v)?;
+            }
+            if stores && !v.mappings.may_store() {
+                self.v.set_has_set_time(v, false);
             }
             self.back(v, &blocks)?;
             let extents = self.extents(v, &blocks)?;

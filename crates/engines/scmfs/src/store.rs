@@ -668,9 +668,17 @@ impl<M: Medium> Storage for Store<M> {
 
     fn note_unknown_stores(&self, v: &VInode) {
         self.v.set_all_dirty(v);
-        if !self.is_read_only() && self.date(v, namespace::MODIFIED) {
+        // mapping-D4.
+        let is_dated = self.v.has_set_time(v);
+        if !is_dated && !self.is_read_only() && self.date(v, namespace::MODIFIED) {
             self.medium.flush(self.word_at(v, Word::Mtime), 16);
             let _ = self.medium.fence();
+        }
+    }
+
+    fn note_set_time(&self, v: &VInode) {
+        if v.mappings.may_store() {
+            self.v.set_has_set_time(v, true);
         }
     }
 

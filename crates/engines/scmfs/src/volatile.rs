@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// State bit of a file: it is unknown which of its blocks are durable.
 const ALL_DIRTY: u32 = namespace::derived::ENGINE_BITS << 1;
 const _: () = assert!(ALL_DIRTY != namespace::MAY_BE_CAPABLE);
+/// State bit of a file: a program has set its time of modification while mappings could store.
+const HAS_SET_TIME: u32 = namespace::derived::ENGINE_BITS << 2;
 /// Two state bits: the number of the file's own write policy; 0: it has none.
 const POLICY: u32 = 3 * POLICY_UNIT;
 const POLICY_UNIT: u32 = namespace::derived::ENGINE_BITS << 3;
@@ -177,6 +179,21 @@ impl Volatile {
             self.dirty_files().fetch_add(1, Relaxed);
         }
         v.state.fetch_or(ALL_DIRTY, Relaxed);
+    }
+
+    /// Returns whether a program has set the file's time of modification since the last change that
+    /// is known, while mappings could store (mapping-D4).
+    pub fn has_set_time(&self, v: &VInode) -> bool {
+        v.state.load(Relaxed) & HAS_SET_TIME != 0
+    }
+
+    /// Records that, or the end of it, under the file's exclusive lock.
+    pub fn set_has_set_time(&self, v: &VInode, has: bool) {
+        if has {
+            v.state.fetch_or(HAS_SET_TIME, Relaxed);
+        } else if self.has_set_time(v) {
+            v.state.fetch_and(!HAS_SET_TIME, Relaxed);
+        }
     }
 
     // --- what files have chosen -----------------------------------------------------------------

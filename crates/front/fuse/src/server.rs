@@ -23,7 +23,7 @@ use crate::loads::Loads;
 use crate::names::Names;
 use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
 use crate::privileges::Privileges;
-use crate::rings;
+use crate::rings::Rings;
 use crate::setgid;
 use crate::workers::Workers;
 
@@ -43,6 +43,8 @@ pub struct Server {
     pub(crate) workers: Arc<Workers>,
     pub(crate) holes: Holes,
     pub(crate) privileges: Privileges,
+    /// The search for processes that have a ring of io_uring.
+    rings: Rings,
 }
 
 /// The server's part in a pool that others use by direct access.
@@ -89,8 +91,8 @@ impl Server {
         let workers = Workers::new(1);
         let (notifier, holes) = (Arc::default(), Holes::default());
         let (shared, rights, loads) = (None, None, None);
-        let privileges = Privileges::default();
-        Ok(Self { fs, options, shared, rights, loads, notifier, holes, privileges, workers })
+        let (privileges, rings) = (Privileges::default(), Rings::default());
+        Ok(Self { fs, options, shared, rights, loads, notifier, holes, privileges, rings, workers })
     }
 
     /// Serves a pool that other processes change without asking this server. They can open files by
@@ -363,7 +365,7 @@ impl Server {
     /// Returns the flags with which the kernel opens a file, new or not, for a thread.
     ///
     /// `O_DIRECT` alone bypasses the page cache, and moves the position of asynchronous requests
-    /// ([`rings`]). `FOPEN_DIRECT_IO` does not move it, so the server returns that only if the
+    /// ([`Rings`]). `FOPEN_DIRECT_IO` does not move it, so the server returns that only if the
     /// kernel may keep no pages. On a shared pool, a direct writer that does not read also gets it:
     /// if such a write failed, the kernel would truncate a file that has grown by direct access to
     /// the size that it remembers.
@@ -385,7 +387,7 @@ impl Server {
             return direct;
         }
         if !now.keep_cache {
-            let by_position = || flags & libc::O_DIRECT != 0 || rings::has_ring(thread);
+            let by_position = || flags & libc::O_DIRECT != 0 || self.rings.has_ring(thread);
             return if self.may_have_pages(flags, handle) && by_position() {
                 // The kernel drops its earlier pages.
                 FopenFlags::empty()

@@ -12,6 +12,9 @@
 //!   has ended; requests of other users continue meanwhile.
 //! - **workers-W3** A thread is parked only while enough threads are left that have served before.
 //!   When such a thread ends, the connection has ended, and all parked ones are released.
+//! - **workers-W4** While a thread serves a request, engines know for which thread of which process
+//!   ([`os::caller`]). If that was killed, a request that waits for a lock ends: the kernel keeps a
+//!   killed process until its request has an answer. Requests of caches do not end so.
 
 #![allow(unsafe_code)]
 
@@ -26,6 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fuser::Request;
+use os::caller::{self, Serving};
 
 use crate::server::Server;
 
@@ -119,6 +123,7 @@ pub(crate) struct Turn<'s> {
     server: &'s Server,
     slot: usize,
     is_again: bool,
+    _caller: Serving,
 }
 
 impl Workers {
@@ -153,11 +158,22 @@ impl Workers {
         self.slots.len()
     }
 
-    /// Begins a request of a user; `bytes` is the memory it needs if it is put off.
-    pub fn begin<'s>(self: &Arc<Self>, server: &'s Server, uid: u32, bytes: usize) -> Begin<'s> {
+    /// Begins a request; `bytes` is the memory it needs if it is put off.
+    pub fn begin<'s>(
+        self: &Arc<Self>,
+        server: &'s Server,
+        req: &Request,
+        bytes: usize,
+    ) -> Begin<'s> {
+        let uid = req.uid();
+        // workers-W4. A cache works in its pool and below it for a request, and cannot stop midway.
+        let thread = if server.options.caching.checks_pages { 0 } else { req.pid() };
+        let turn = |slot, is_again| {
+            Begin::Now(Turn { server, slot, is_again, _caller: caller::serve(thread) })
+        };
         let Some((slot, is_again)) = self.home() else {
             // More threads than planned: this one has no slot.
-            return Begin::Now(Turn { server, slot: usize::MAX, is_again: true });
+            return turn(usize::MAX, true);
         };
         // workers-W1.
         if self.is_slow.load(Relaxed) && !is_again {
@@ -177,7 +193,7 @@ impl Workers {
             self.is_asleep.store(false, SeqCst);
             self.awake.notify_one();
         }
-        Begin::Now(Turn { server, slot, is_again })
+        turn(slot, is_again)
     }
 
     /// Keeps a request until another request of its user has ended.
@@ -432,7 +448,7 @@ impl Deref for RequestHead {
 macro_rules! begin {
     ($server:ident, $reply:ident, [$req:ident $(, $kept:ident)*], $method:ident ($($arg:expr),*)) => {
         let bytes = 0 $(+ crate::workers::Keep::bytes($kept))*;
-        let _turn = match $server.workers.begin($server, $req.uid(), bytes) {
+        let _turn = match $server.workers.begin($server, $req, bytes) {
             crate::workers::Begin::Now(turn) => turn,
             crate::workers::Begin::Later => {
                 let uid = $req.uid();

@@ -110,7 +110,7 @@ const SYNCED: u64 = 4;
 /// and the second takes blocks between two steps of the first. New threads look for blocks from the
 /// start of the pool, so they find those blocks. In others, both sync a file, or both need one redo
 /// record, the last.
-const INTERRUPTIONS: [(&str, &str); 15] = [
+const INTERRUPTIONS: [(&str, &str); 16] = [
     ("tree", "write %0 100 200 | write %1 10 80"),
     ("tree", "write %0 4000 200 | append %1 9000"),
     ("tree", "punch %0 100 200 | write %1 10 80"),
@@ -123,6 +123,7 @@ const INTERRUPTIONS: [(&str, &str); 15] = [
     ("tree", "write %0 100 200; sync | fsync %0; append %1 9"),
     ("tree", "append %0 9000; fsync %0 | write %0 10 200; fsync %0"),
     ("tree", "append %0 40000 | append %1 9000"),
+    ("tree", "append %0 40000 | create /n; append /n 100"),
     (TWINS, "write %0 100 200 | write %1 10 80"),
     (TWINS, "rename /a /n | rename %2/c %2/n"),
     (TWINS, "write %0 100 200; append %0 9000 | exchange %2/c /o"),
@@ -134,11 +135,14 @@ const INTERRUPTED: u64 = 32;
 /// Number of runs of two programs of which the first is interrupted once.
 pub const PREEMPTIONS: u64 = INTERRUPTIONS.len() as u64 * INTERRUPTED;
 
-/// Programs with their bases that meet at words of the state that they share. In one, a removed
-/// file's blocks become free that both want for new files; in others, both count names, links and
-/// references of the same inodes, or both take the last free inode or block.
-const AT_WORDS_INTERRUPTIONS: [(&str, &str); 4] = [
+/// Programs with their bases that meet at words of the state that they share. In two, a removed
+/// file's blocks become free that both want for new files; in one of these, the files are in two
+/// directories, so that no lock keeps one program out while the other creates its file. In others,
+/// both count names, links and references of the same inodes, or both take the last free inode or
+/// block.
+const AT_WORDS_INTERRUPTIONS: [(&str, &str); 5] = [
     ("tree", "unlink %2/z; create /n; append /n 100 | create /m; append /m 100"),
+    ("tree", "append /o 100; unlink /o; create /n; append /n 100 | create /e/m; append /e/m 100"),
     ("tree", "link %0 /n; unlink /a | unlink %2/c; unlink /b"),
     (BRIM, "create /n | create /m"),
     ("full", "unlink /h; append %1 5000 | append %0 5000"),

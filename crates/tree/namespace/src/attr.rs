@@ -141,6 +141,9 @@ impl<S: Storage> Core<S> {
         }
         self.medium().flush(v.at(), LINE);
         let _ = self.medium().fence();
+        if matches!(set.mtime, Some(SetTime::At(_))) {
+            self.note_set_time(v);
+        }
     }
 
     /// Implements `FileSystem::drop_privileges`.

@@ -9,6 +9,7 @@ use crate::superblock::Format;
 use crate::tables::Memory;
 use arena::{Arena, Attached, Layout, Look, Paused};
 use mounts::{HasMountEvents, MountEvents};
+use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
 use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
 use std::io;
@@ -482,7 +483,7 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.tables().version(ino)
     }
     fn forget(&self, ino: Ino, refs: u64) {
-        self.files.forget(ino, refs);
+        caller::uninterrupted(|| self.files.forget(ino, refs));
     }
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.files.op(|core| core.getattr(ino))
@@ -600,8 +601,10 @@ impl<F: Files> Mappings for Pool<F> {
     fn unmap_range(&self, ino: Ino, stores: bool, is_durable: bool) {
         if let Ok(process) = self.files.tables().arena.process() {
             let mapping = (Mapper::direct(stores), 1);
+            let end =
+                || crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
             // This fails only if the pool fails.
-            let _ = crate::derived::end_mappings(&*self.files, process, ino, mapping, is_durable);
+            let _ = caller::uninterrupted(end);
         }
     }
     fn sync_range(&self, ino: Ino, range: Range<u64>, stores: bool) -> Result<()> {

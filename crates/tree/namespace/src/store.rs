@@ -192,6 +192,10 @@ pub trait Storage: Sized + Send + Sync {
     /// is taken back.
     fn note_unknown_stores(&self, _v: &VInode) {}
 
+    /// Notes that a program has set the time of modification of a file. Called under the file's
+    /// exclusive lock.
+    fn note_set_time(&self, _v: &VInode) {}
+
     /// Gives back the blocks of a file beyond its end, which no process maps any more.
     fn give_back_preallocated(&self, _v: &VInode) -> Result<()> {
         Ok(())

@@ -5,7 +5,10 @@ use mounts::MountEvents as _;
 use pmem::{Medium as _, Region};
 use scmfs::layout::{BLOCK, EXTENT};
 use suite::{FILE, Fs, PoolFile, attach, check_and_remount, create, mounted, resize};
-use vfs::{Errno, Extent, Fallocate, FileSystem as _, Ino, Mappings, ROOT};
+use vfs::{
+    Caller, Errno, Extent, Fallocate, FileSystem as _, Ino, Mappings, ROOT, SetAttr, SetTime,
+    Timestamp,
+};
 
 type Pool = Fs<Scmfs>;
 
@@ -39,6 +42,51 @@ fn look(fs: &Pool, ino: Ino, len: u64) -> Vec<Extent> {
     let extents = fs.map_range(ino, 0..len, false).unwrap();
     fs.unmap_range(ino, false, true);
     extents
+}
+
+/// mapping-D4: a time that a program sets stays when a mapping ends. A later change replaces it.
+#[test]
+fn a_time_that_is_set_while_a_file_is_mapped_stays() {
+    let fs = pool();
+    let ino = file(&fs, "f", 3 * BLOCK);
+    let mtime = || fs.getattr(ino).unwrap().mtime;
+    let old = Timestamp(1_579_091_696_000_000_005);
+    let set = || {
+        let set = SetAttr { mtime: Some(SetTime::At(old)), ..SetAttr::default() };
+        fs.setattr(&Caller::ROOT, ino, &set).unwrap();
+    };
+    let map = || drop(fs.map_range(ino, 0..BLOCK, true).unwrap());
+    let unmap = || fs.unmap_range(ino, true, false);
+    for _ in 0..2 {
+        map();
+        map();
+        set();
+        unmap();
+        // Of the mapping that is left, and of a new one.
+        map();
+        unmap();
+        unmap();
+        assert_eq!(mtime(), old);
+    }
+    // Later mappings count as changes, whether their file has such a time from before or not.
+    set();
+    map();
+    unmap();
+    assert!(mtime() > old);
+    let changes: [&dyn Fn(); 3] = [
+        &|| fs.sync_range(ino, 0..BLOCK, true).unwrap(),
+        &|| fs.write(ino, 10, b"written").unwrap(),
+        &|| assert_eq!(fs.append(ino, b"written"), Ok(3 * BLOCK)),
+    ];
+    for change in changes {
+        map();
+        set();
+        change();
+        assert!(mtime() > old);
+        let changed = mtime();
+        unmap();
+        assert!(mtime() >= changed);
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,8 +17,9 @@ use fuse::{
     Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, OpCounters, Server,
     ServerOptions,
 };
+use rustix::process::{Pid, Signal};
 use vfs::model::Model;
-use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, Result};
+use vfs::{Delegations, Errno, FileSystem, Ino, Mappings, Openings, Result};
 
 /// Size of files whose reads wait until the gate is open.
 const SLOW_BYTES: usize = 7777;
@@ -48,8 +51,16 @@ impl FileSystem for Gate {
             state.waiting += 1;
             state.waiting_max = state.waiting_max.max(state.waiting);
             self.changed.notify_all();
-            let mut state = self.changed.wait_while(state, |state| !state.is_open).unwrap();
+            let mut was_killed = false;
+            while !state.is_open && !was_killed {
+                // As an engine waits for a lock.
+                state = self.changed.wait_timeout(state, Duration::from_millis(10)).unwrap().0;
+                was_killed = os::caller::is_killed();
+            }
             state.waiting -= 1;
+            if was_killed {
+                return Err(Errno::INTR);
+            }
         }
         self.model.read(ino, offset, buf)
     }
@@ -154,6 +165,28 @@ fn use_mount(dir: &Path, name: &str) {
     fs::rename(dir.join(name), dir.join("renamed")).unwrap();
     assert!(fs::read_dir(dir).unwrap().count() > 1);
     fs::remove_file(dir.join("renamed")).unwrap();
+}
+
+/// workers-W4: the engine learns that the program behind a waiting request was killed. Without
+/// that, the program would wait for its answer, and this test for the program.
+#[test]
+fn a_killed_program_does_not_wait_for_its_answer() {
+    let mount = Mount::new();
+    let path = mount.dir.join("slow");
+    fs::write(&path, [7; SLOW_BYTES]).unwrap();
+    let read = |signal| {
+        let mut cat = Command::new("cat").arg(&path).stdout(Stdio::null()).spawn().unwrap();
+        mount.gate.wait_for(1);
+        let pid = Pid::from_child(&cat);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = cat.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+        assert_eq!(mount.gate.state.lock().unwrap().waiting, 0);
+    };
+    read(Signal::KILL);
+    // Any signal that ends a process.
+    read(Signal::TERM);
+    use_mount(&mount.dir, "other");
 }
 
 /// Users that let all their requests wait do not delay another one, and get all their answers in

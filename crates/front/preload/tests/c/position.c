@@ -62,8 +62,11 @@ int main(int argc, char **argv)
 	char bytes[20] = "";
 
 	CHECK(chdir(argv[1]) == 0);
+	/* The ring gets the number of a descriptor that was open when a file was opened before. */
+	int other = open("/dev/null", O_RDONLY), first = open("first", O_RDWR | O_CREAT, 0644);
+	CHECK(other >= 0 && first >= 0 && close(first) == 0 && unlink("first") == 0 && close(other) == 0);
 	ring = syscall(SYS_io_uring_setup, 8, &parameters);
-	CHECK(ring >= 0);
+	CHECK(ring == other);
 	submissions = mmap(0, 4096, 3, MAP_SHARED, ring, IORING_OFF_SQ_RING);
 	completions = mmap(0, 4096, 3, MAP_SHARED, ring, IORING_OFF_CQ_RING);
 	entries = mmap(0, 4096, 3, MAP_SHARED, ring, IORING_OFF_SQES);

@@ -72,7 +72,7 @@ fn interruptions_survive_on_scmfs() {
 }
 
 /// The number of runs in which one thread interrupts another at words of the derived state.
-const WORD_INTERRUPTIONS: u64 = 128;
+const WORD_INTERRUPTIONS: u64 = 160;
 
 fn interruptions_at_words_survive<T: Target>(target: &T) {
     campaign::prepare_process();

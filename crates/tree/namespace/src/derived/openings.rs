@@ -10,7 +10,10 @@
 //! - openings-O3: no process waits for long: a killed process leaves a token without a meaning.
 //! - openings-O4: the announcement is the permission. The server answers a ticket once, only to the
 //!   thread that has announced it, and only for [`VALID`]. A ticket has 64 random bits, and its
-//!   count, which no later ticket of the process has.
+//!   count, which no later ticket of the process has. The next process in the slot counts from the
+//!   beginning. By then no process takes back tickets of the former one, and for answers the random
+//!   bits decide. A process that waits may take an opening of the next process for one of the
+//!   former. Then it waits for that, too, within its patience.
 
 use arena::{Arena, Layout, Span, TOKEN_WORDS, Token};
 use mounts::{Opening, Requester, Ticket};
@@ -249,6 +252,21 @@ mod tests {
         assert_eq!(answer(ticket, BY, NOW), None, "again");
         assert!(openings.end(arena, ticket));
         assert_eq!(answer(ticket, BY, NOW), None, "afterwards");
+    }
+
+    /// The count of a ticket does not tell two processes apart that have had the same slot.
+    #[test]
+    fn a_ticket_of_a_dead_process_is_not_one_of_the_next_in_its_slot() {
+        let (openings, arena) = &plan();
+        let first = begin(*openings, arena);
+        openings.forget_process(arena, 1);
+        let random = first.0 as u64 ^ 1;
+        let inode = INO.0 << 32 | u64::from(OPENING.generation);
+        let words = [random, requester(BY), inode, NOW.as_nanos() as u64];
+        arena.table(openings.0)[1].announce(state(INO, count(first)), &words);
+        assert_eq!(openings.answer(arena, first, BY, NOW), None);
+        let second = Ticket(first.0 ^ 1);
+        assert_eq!(openings.answer(arena, second, BY, NOW), Some(OPENING));
     }
 
     /// Announcements that were withdrawn, replaced or left by a dead process are not answered. A

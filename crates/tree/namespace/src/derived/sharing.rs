@@ -24,6 +24,7 @@ use crate::derived::inodes::{Inode, Mapper, UNNAMED};
 use crate::derived::state::State;
 use crate::derived::unnamed::{self, nap_for_space};
 use arena::{Attached, Census, Hold, Layout, Look, Place, Refused, Stopped};
+use os::caller;
 use pmem::{Lock, Medium};
 use std::collections::BTreeMap;
 use std::io;
@@ -87,12 +88,13 @@ pub trait SharedPool: Sized + Sync {
                     _ if self.is_lost() || state.arena.has_met_loss() => return Err(state.lost()),
                     Err(Errno::RESTART) => {}
                     Err(Errno::NOSPC) => {
-                        match state.arena.doubting_panics(|| self.make_space()) {
+                        let make_space = || caller::uninterrupted(|| self.make_space());
+                        match state.arena.doubting_panics(make_space) {
                             Ok(true) => continue,
                             Ok(false) => drop(inside),
                             Err(Errno::RESTART) => {
                                 drop(inside);
-                                help(self)?;
+                                caller::uninterrupted(|| help(self))?;
                                 continue;
                             }
                             Err(e) => return Err(e),
@@ -106,13 +108,13 @@ pub trait SharedPool: Sized + Sync {
                 },
                 Err(Refused::Stopped | Refused::Arrived) => {}
                 Err(Refused::Leftovers) => {
-                    clear_own(self)?;
+                    caller::uninterrupted(|| clear_own(self))?;
                     continue;
                 }
                 Err(Refused::Lost) => return Err(state.lost()),
                 Err(why @ (Refused::Full | Refused::Unable)) => return Err(why.into()),
             }
-            help(self)?;
+            caller::uninterrupted(|| help(self))?;
         }
     }
 

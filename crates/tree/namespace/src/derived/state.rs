@@ -8,6 +8,7 @@ use crate::derived::openings::Openings;
 use crate::derived::unnamed::{SERVERS, Unnamed};
 use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
+use os::caller;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Mutex;
@@ -475,21 +476,26 @@ impl<V: Inode> State<V> {
     }
 
     /// Takes a lock; `ERESTART` if the operation has to leave and start over (session-E3 in
-    /// `arena`).
+    /// `arena`), `EINTR` if the thread for which it is done was killed.
     #[inline]
     fn wait_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
         if lock.try_lock(mode) { Ok(()) } else { self.wait_long_for(lock, mode) }
     }
 
-    /// Sleeps until it has the lock. `ERESTART` as for [`wait_for`](Self::wait_for).
+    /// Sleeps until it has the lock. Errors are those of [`wait_for`](Self::wait_for).
     #[cold]
     fn wait_long_for(&self, lock: &RwLock, mode: LockMode) -> Result<()> {
-        let mut wait = None;
+        let (mut wait, mut is_killed) = (None, false);
         let taken = lock.lock_while(mode, || {
             wait.get_or_insert_with(|| self.arena.begin_wait()).look();
-            !self.arena.should_give_up()
+            is_killed = caller::is_killed();
+            !is_killed && !self.arena.should_give_up()
         });
-        if taken { Ok(()) } else { Err(Errno::RESTART) }
+        match taken {
+            true => Ok(()),
+            false if is_killed => Err(Errno::INTR),
+            false => Err(Errno::RESTART),
+        }
     }
 
     /// Locks one inode for reading.

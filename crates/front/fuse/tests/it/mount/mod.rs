@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod beside;
+mod writes;
 
 use fuse::{
     Caching, CountedOp, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch,
