@@ -1,12 +1,14 @@
 //! Status and commands of a cache whose pool holds the tree.
 
+use crate::behind::Watching;
+use crate::changes::Conflict;
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
 use crate::options::Mode;
 use crate::{BLOCK, lock};
-use backing::{Backing, Watch};
-use std::collections::HashMap;
+use backing::{Backing, Reach, Watch};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use vfs::{Backed, Errno, FileKind, Ino, ROOT, Result};
 
@@ -22,12 +24,14 @@ pub(crate) struct History {
     bytes: u64,
     inodes: u64,
     failures: u64,
+    /// The watch for changes by others.
+    watching: Watching,
 }
 
 impl Default for History {
     fn default() -> Self {
-        let last = Written::default();
-        Self { last, clean_since: Instant::now(), bytes: 0, inodes: 0, failures: 0 }
+        let (last, watching) = (Written::default(), Watching::default());
+        Self { last, clean_since: Instant::now(), bytes: 0, inodes: 0, failures: 0, watching }
     }
 }
 
@@ -91,6 +95,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         history.last = written;
     }
 
+    /// Notes for [`status`](Self::status) how changes by others are reported, or why they are not.
+    pub fn note_watch(&self, how: Watch, reach: Reach, problem: Option<String>) {
+        lock(self.history()).watching = Watching { how, reach, problem };
+    }
+
     /// Returns the status of the cache. Takes time that grows with the files in the pool.
     pub fn status(&self) -> Status {
         let space = self.pool().statfs();
@@ -105,14 +114,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
             }
         }
+        let conflicts = self.conflicts().unwrap_or_default();
         let history = lock(self.history());
+        let watching = history.watching.clone();
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
-        let troubles = self.troubles(&history.last);
+        let troubles = self.troubles(&history.last, conflicts);
         Status {
             mode: Mode::Journal.to_string(),
-            watch: Watch::Off.to_string(),
-            watch_reach: None,
-            watch_problem: None,
+            watch: watching.how.to_string(),
+            watch_reach: (watching.how != Watch::Off).then(|| watching.reach.name().to_owned()),
+            watch_problem: watching.problem,
             size_bytes: bytes(space.blocks),
             used_bytes: bytes(space.blocks - space.blocks_free),
             pinned_bytes: 0,
@@ -137,8 +148,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Describes the inodes that a pass could not write back.
-    fn troubles(&self, written: &Written) -> Vec<Trouble> {
-        let conflicts = written.conflicts.iter().map(|ino| {
+    fn troubles(&self, written: &Written, found: Vec<Conflict>) -> Vec<Trouble> {
+        let found = found.into_iter().map(|conflict| conflict.ino);
+        let conflicts: BTreeSet<Ino> = found.chain(written.conflicts.iter().copied()).collect();
+        let conflicts = conflicts.iter().map(|ino| {
             let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
             (*ino, what.to_owned())
         });

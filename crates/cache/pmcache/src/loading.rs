@@ -282,13 +282,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 let tail = if is_tail { size.saturating_sub(1)..size } else { 0..0 };
                 Ok(self.load_content(ino, tail)? | has_loaded)
             }
-            Need::Search(ino, from) => match self.pool.absent_range(ino, from)? {
-                Some(absent) => {
-                    let from = absent.start.max(from);
-                    self.load_content(ino, from..from + 1)
-                }
-                None => Ok(false),
-            },
+            Need::Holes(ino, from) => self.load_holes(ino, from),
             Need::Room(_) => Ok(false),
         }
     }
@@ -472,6 +466,35 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(true)
     }
 
+    /// Makes holes of what is absent and a hole below; returns whether there was any.
+    fn load_holes(&self, ino: Ino, from: u64) -> Result<bool> {
+        if self.pool.absent_range(ino, from)?.is_none() {
+            return Ok(false);
+        }
+        let _turn = self.turn(ino);
+        let (mut at, mut has_loaded) = (from, false);
+        let object = self.object_of(ino)?;
+        while let Some(absent) = self.pool.absent_range(ino, at)? {
+            let start = absent.start.max(at);
+            let hole = match self.backing.seek(object.1.ino, start, Seek::Hole) {
+                Ok(hole) => hole.next_multiple_of(BLOCK).min(absent.end),
+                Err(Errno::NXIO) => return Ok(has_loaded),
+                Err(e) => return Err(e),
+            };
+            let end = match self.backing.seek(object.1.ino, hole, Seek::Data) {
+                Ok(data) => (data - data % BLOCK).min(absent.end),
+                Err(Errno::NXIO) => absent.end,
+                Err(e) => return Err(e),
+            };
+            if hole < end {
+                self.pool.load_hole(ino, hole..end)?;
+                has_loaded = true;
+            }
+            at = end.max(hole).max(start + 1);
+        }
+        Ok(has_loaded)
+    }
+
     /// Loads a hole, or a piece of data, that begins at `start`: at least one block, up to
     /// `wanted`, and by read-ahead up to `end`, where the content is present or the file ends.
     /// Returns the end of the piece. With `is_checked`, fails with `EAGAIN` if others change the
@@ -644,6 +667,10 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
             }
         }
         Err(Errno::NOSPC)
+    }
+
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.pool.absent_range(ino, from)
     }
 
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new

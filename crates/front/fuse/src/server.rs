@@ -44,7 +44,7 @@ pub struct Server {
     pub(crate) holes: Holes,
     pub(crate) privileges: Privileges,
     /// The search for processes that have a ring of io_uring.
-    rings: Rings,
+    pub(crate) rings: Rings,
 }
 
 /// The server's part in a pool that others use by direct access.

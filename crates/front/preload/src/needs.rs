@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Arc;
 
@@ -73,6 +74,10 @@ impl Loader for Served {
                 loaded => return loaded,
             }
         }
+    }
+
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
+        self.pool.backed().map_or(Ok(None), |pool| pool.absent_range(ino, from))
     }
 
     fn space(&self) -> StatFs {

@@ -120,8 +120,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ]),
         all(&[(0x30, Need::Removal(ROOT, b"dir")), (0x23, Need::Extension(ino, 8000, u64::MAX))]),
         all(&[
-            (0x43, Need::Search(ino, u64::MAX)),
-            (0, Need::Search(ino, 0)),
+            (0x43, Need::Holes(ino, u64::MAX)),
+            (0, Need::Holes(ino, 0)),
             (0x60, Need::Room(1 << 40)),
         ]),
         all(&[(0x60, Need::Content(ino, u64::MAX, 0)), (0x33, Need::Room(u64::MAX))]),

@@ -13,6 +13,7 @@ use crate::{
     ABSENT, Attr, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino,
     Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
+use std::ops::Range;
 
 /// Most bytes that one call copies between files.
 const COPY_MAX: u64 = 16 << 20;
@@ -40,8 +41,8 @@ pub enum Need<'a> {
     Content(Ino, u64, u64),
     /// The same; if it reaches behind the end, also the last block.
     Extension(Ino, u64, u64),
-    /// The content from a byte on, until the call finds what it searches.
-    Search(Ino, u64),
+    /// The holes of a file from a byte on.
+    Holes(Ino, u64),
     /// Free space in the pool, in bytes.
     Room(u64),
 }
@@ -60,7 +61,7 @@ impl<'a> Need<'a> {
             Self::Removal(dir, name) => (2, [dir.0, 0, 0], name),
             Self::Content(ino, start, end) => (3, [ino.0, start, end], b""),
             Self::Extension(ino, start, end) => (4, [ino.0, start, end], b""),
-            Self::Search(ino, from) => (5, [ino.0, from, 0], b""),
+            Self::Holes(ino, from) => (5, [ino.0, from, 0], b""),
             Self::Room(bytes) => (6, [0, bytes, 0], b""),
         };
         let mut bytes = [0; LEN];
@@ -88,7 +89,7 @@ impl<'a> Need<'a> {
             2 => Self::Removal(ino, name),
             3 => Self::Content(ino, word(2)?, word(3)?),
             4 => Self::Extension(ino, word(2)?, word(3)?),
-            5 => Self::Search(ino, word(2)?),
+            5 => Self::Holes(ino, word(2)?),
             6 => Self::Room(word(2)?),
             _ => return None,
         })
@@ -115,6 +116,12 @@ pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
     /// # Errors
     /// Those of the backing store and of the pool.
     fn load(&self, need: &Need<'_>) -> Result<bool>;
+
+    /// Returns the first absent range of a file's content at or after `from`.
+    ///
+    /// # Errors
+    /// Those of the pool.
+    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
 
     /// Implements [`FileSystem::statfs`]: the space that programs see.
     fn space(&self) -> StatFs;
@@ -207,6 +214,34 @@ fn read_pieces<L: Loader>(loader: &L, ino: Ino, offset: u64, buf: &mut [u8]) -> 
         }
     }
     Ok(done)
+}
+
+/// Seeks in a file with absent content. It becomes known where the backing store has holes; the rest
+/// of what is absent is data.
+#[cold]
+fn seek_absent<L: Loader>(loader: &L, ino: Ino, mut at: u64, whence: Seek) -> Result<u64> {
+    loader.load(&Need::Holes(ino, at))?;
+    let size = loader.pool().getattr(ino)?.size;
+    while at < size {
+        match loader.pool().seek(ino, at, whence) {
+            Err(ABSENT) => {}
+            done => return done,
+        }
+        match (loader.absent_range(ino, at)?, whence) {
+            // Another thread has loaded it.
+            (None, _) => {}
+            (Some(absent), Seek::Data) => return Ok(absent.start.max(at)),
+            (Some(absent), Seek::Hole) => at = absent.end,
+        }
+    }
+    Ok(size)
+}
+
+/// Copies between files, at most `len` bytes.
+fn copy_at_most<L: Loader>(loader: &L, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+    // An engine may look at the last block of a source that ends before the range.
+    let needs = [change(from.0, from.1, len), change(to.0, to.1, len)];
+    load_for(loader, &needs, || loader.pool().copy_range(from, to, len))
 }
 
 /// Returns the bytes of space that a call with these needs takes at most, about.
@@ -330,14 +365,17 @@ impl<L: Loader> FileSystem for L {
     }
 
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
-        load_for(self, &[Need::Search(ino, offset)], || self.pool().seek(ino, offset, whence))
+        match self.pool().seek(ino, offset, whence) {
+            Err(ABSENT) => seek_absent(self, ino, offset, whence),
+            done => done,
+        }
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        let len = len.min(COPY_MAX);
-        // An engine may look at the last block of a source that ends before the range.
-        let needs = [change(from.0, from.1, len), change(to.0, to.1, len)];
-        load_for(self, &needs, || self.pool().copy_range(from, to, len))
+        match copy_at_most(self, from, to, len.min(COPY_MAX)) {
+            Err(Errno::NOSPC) if len > PIECE as u64 => copy_at_most(self, from, to, PIECE as u64),
+            done => done,
+        }
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
@@ -375,7 +413,7 @@ mod tests {
             Need::Removal(Ino(u64::MAX), &long),
             Need::Content(Ino(2), 0, u64::MAX),
             Need::Extension(Ino(3), 4096, 8192),
-            Need::Search(Ino(4), 5),
+            Need::Holes(Ino(4), 5),
             Need::Room(1 << 20),
         ] {
             assert_eq!(Need::from_bytes(&need.to_bytes().unwrap()), Some(need));

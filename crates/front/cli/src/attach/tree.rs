@@ -6,11 +6,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
-use fuse::{Caching, MountFlags, MountKind, OpCounters, Server, ServerOptions, StopSignals};
+use fuse::{
+    Caching, Invalidator, MountFlags, MountKind, OpCounters, Server, ServerOptions, StopSignals,
+};
 use pmcache::{EvictOptions, Loading, Mode};
 use pmem::Medium as _;
-use vfs::{FileSystem as _, Loader as _};
+use vfs::{Backed as _, FileSystem as _, Loader as _};
 
 use super::Ready;
 use super::args::{ServerArgs, StoreArgs};
@@ -18,6 +21,7 @@ use super::ending;
 use super::inner::Inner;
 use super::place::{Below, Place};
 use super::serve::{self, Plan};
+use super::watch as reports;
 use crate::{background, mount, pool};
 
 /// A cache that is open.
@@ -25,6 +29,9 @@ pub type Tree = Loading<Inner, Below>;
 
 /// Interval between two looks for data to write back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Inodes that are compared with the directory in each such interval.
+const SWEPT: usize = 1024;
 
 /// Interval between two looks for room in the pool.
 const EVICT_EVERY: Duration = Duration::from_millis(50);
@@ -40,6 +47,9 @@ fn check(args: &ServerArgs) -> Result<()> {
     }
     if args.bypass > 0 {
         return refuse("--bypass");
+    }
+    if args.watch == Some(Watch::Permission) {
+        return refuse("--watch permission");
     }
     Ok(())
 }
@@ -74,6 +84,7 @@ pub fn run(
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
     ending::take(&plan.pool)?;
+    watch(&cache, args.watch)?;
     let engine = cache.pool().0.clone();
     let threads = pool::threads(args.threads);
     let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
@@ -96,6 +107,7 @@ pub fn run(
         .restricted(pmcache::right)
         .loading(Box::new(move |need| loader.load(need)));
     let options = plan.mount_options(args, MountKind::Pool, flags);
+    let kernel = server.invalidator();
     let mounted = fuse::mount(server, &plan.mount, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", ready.mount)
     })?;
@@ -110,12 +122,67 @@ pub fn run(
     if !flags.contains(MountFlags::RDONLY) {
         maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
     }
+    follow(&cache, kernel)?;
     started(&ready)?;
     // The end of the mount writes back.
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
     let ended = ending::record(&cache.status(), &plan.pool, (&ready.pool, &ready.dir));
     cache.backing().end_use();
     ended
+}
+
+/// Begins to watch for changes by others in the directory. If nothing was asked for, does what its
+/// file system supports, and notes why it cannot do more.
+fn watch(cache: &Tree, asked: Option<Watch>) -> Result<()> {
+    let how = asked.unwrap_or(Watch::Notify);
+    if how == Watch::Off {
+        return Ok(());
+    }
+    match (cache.watch(how), asked) {
+        (Ok(reach), _) => cache.note_watch(how, reach, None),
+        (Err(errno), None) => {
+            cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
+        }
+        (Err(errno), Some(how)) => bail!("--watch {how}: {}", reports::reason(errno)),
+    }
+    Ok(())
+}
+
+/// Starts the thread that follows changes by others, and the one that compares what is not
+/// reported.
+fn follow(cache: &Arc<Tree>, kernel: Invalidator) -> Result<()> {
+    let status = cache.status();
+    let weak = Arc::downgrade(cache);
+    let sweeping = kernel.clone();
+    if status.watch != Watch::Off.to_string() {
+        reports::repeat("changes", weak.clone(), move |cache: &Tree| {
+            let told =
+                cache.follow_changes(reports::LIMIT, &|change| forget(cache, &kernel, change));
+            if let Err(errno) = told {
+                cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
+            }
+            told.is_ok()
+        })?;
+    }
+    if status.watch_reach.as_deref() == Some(Reach::Whole.name()) {
+        return Ok(());
+    }
+    reports::repeat("sweep", weak, move |cache: &Tree| {
+        if let Err(err) = cache.sweep(SWEPT, &|change| forget(cache, &sweeping, change)) {
+            tracing::error!("cannot look for changes by others: {err}");
+        }
+        std::thread::sleep(LOOK_EVERY);
+        true
+    })
+}
+
+/// Makes the kernel forget what a change concerns, or everything that the pool has.
+fn forget(cache: &Tree, kernel: &Invalidator, change: &Change) {
+    if *change == Change::Lost {
+        // An error of the pool shows in every call of programs, too.
+        let _ = cache.pool().each_inode(&mut |ino, _| kernel.content(ino));
+    }
+    reports::forget_in(kernel, change);
 }
 
 /// Writes back and evicts in the background, for as long as the cache exists.

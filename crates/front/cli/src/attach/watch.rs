@@ -11,7 +11,7 @@ use fuse::Invalidator;
 use super::Attached;
 
 /// Longest wait of a thread between two checks that the cache still exists.
-const LIMIT: Duration = Duration::from_millis(200);
+pub const LIMIT: Duration = Duration::from_millis(200);
 
 /// Begins to watch, before any program uses the cache. If `asked` is `None`, does what the file
 /// system supports, and notes why it cannot do more.
@@ -31,7 +31,8 @@ pub fn begin(cache: &Attached, asked: Option<Watch>) -> Result<()> {
     }
 }
 
-fn reason(errno: rustix::io::Errno) -> String {
+/// Explains why changes are not reported.
+pub fn reason(errno: rustix::io::Errno) -> String {
     use rustix::io::Errno;
     match errno {
         Errno::PERM => "needs CAP_SYS_ADMIN".into(),
@@ -43,14 +44,19 @@ fn reason(errno: rustix::io::Errno) -> String {
     }
 }
 
-/// Starts the threads that follow changes by others, for as long as the cache exists.
-pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
-    let forget = move |change: &Change| match change {
+/// Makes the kernel forget what a change concerns.
+pub fn forget_in(kernel: &Invalidator, change: &Change) {
+    match change {
         Change::Content(ino) => kernel.content(*ino),
         Change::Attributes(ino) => kernel.attributes(*ino),
         Change::Name(dir, name) => kernel.name(*dir, name),
         Change::Lost => {}
-    };
+    }
+}
+
+/// Starts the threads that follow changes by others, for as long as the cache exists.
+pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
+    let forget = move |change: &Change| forget_in(&kernel, change);
     let watch = cache.status().watch;
     if watch != Watch::Off.to_string() {
         repeat("changes", Arc::downgrade(cache), move |cache| {
@@ -75,10 +81,10 @@ pub fn follow(cache: &Arc<Attached>, kernel: Invalidator) -> Result<()> {
 
 /// Starts a thread that repeats `step` until it returns false. A panic ends only the step, because
 /// other processes wait for this thread.
-fn repeat(
+pub fn repeat<C: Send + Sync + 'static>(
     name: &str,
-    cache: Weak<Attached>,
-    step: impl Fn(&Attached) -> bool + Send + 'static,
+    cache: Weak<C>,
+    step: impl Fn(&C) -> bool + Send + 'static,
 ) -> Result<()> {
     let steps = move || {
         while let Some(cache) = cache.upgrade() {

@@ -285,6 +285,78 @@ fn a_program_goes_on_after_the_server_was_replaced() {
     tree.detach();
 }
 
+/// Changes that others make in the directory are seen, reported or not; both sides of a conflict
+/// stay as they are.
+#[test]
+fn changes_behind_are_seen_and_conflicts_are_told() {
+    for watch in ["notify", "off"] {
+        let tree = Tree::new("64M");
+        fill(&tree.below(""));
+        tree.attach(&["--watch", watch, "--max-age", "3600"]);
+        assert_eq!(fs::read(tree.mount("small")).unwrap(), b"text");
+        tree.serve("cat sub/large >/dev/null; echo mine >both; ls sub/deep");
+        fs::write(tree.below("small"), "by another program").unwrap();
+        fs::write(tree.below("sub/deep/new"), "new").unwrap();
+        fs::remove_file(tree.below("sub/symlink")).unwrap();
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            for _ in 0..1000 {
+                if is_so() {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            panic!("--watch {watch}: {what}: {}", tree.status());
+        };
+        let reads = |name: &str, text: &str| {
+            let read = fs::read_to_string(tree.mount(name));
+            let (shown, _) = tree.serve(&format!("cat {name} 2>/dev/null || true; echo"));
+            read.is_ok_and(|read| read == text) && shown.strip_suffix('\n') == Some(text)
+        };
+        until("content", &|| reads("small", "by another program"));
+        until("a new name", &|| reads("sub/deep/new", "new"));
+        until("a name that is gone", &|| !tree.mount("sub/symlink").is_symlink());
+        tree.flush();
+        assert_eq!(fs::read(tree.below("both")).unwrap(), b"mine\n");
+        tree.serve("echo more >>both");
+        fs::write(tree.below("both"), "theirs, longer").unwrap();
+        let flush = tree.run(&["attach", "flush", tree.mount("").to_str().unwrap()]);
+        assert!(!flush.status.success(), "{flush:?}");
+        let status = tree.status();
+        assert_eq!(status["cache"]["troubles"][0]["path"], "both", "{status}");
+        assert_eq!(fs::read(tree.below("both")).unwrap(), b"theirs, longer");
+        assert_eq!(fs::read(tree.mount("both")).unwrap(), b"mine\nmore\n");
+        let umount = tree.run(&["umount", tree.mount("").to_str().unwrap()]);
+        let text = String::from_utf8(umount.stderr).unwrap();
+        assert!(umount.status.code() == Some(1) && text.contains("both"), "{text}");
+        assert_eq!(fs::read(tree.below("both")).unwrap(), b"theirs, longer");
+    }
+}
+
+/// A tree that is larger than the pool goes through it.
+#[test]
+fn a_pool_smaller_than_the_tree_works() {
+    let tree = Tree::new("16M");
+    for i in 0..40 {
+        let dir = tree.below(&format!("dir-{i}"));
+        fs::create_dir(&dir).unwrap();
+        for j in 0..10 {
+            fs::write(dir.join(format!("file-{j}")), vec![b'a' + i; 100_000]).unwrap();
+        }
+    }
+    fs::write(tree.below("large"), vec![b'x'; 40 << 20]).unwrap();
+    let before = listed(&tree.below(""));
+    tree.attach(&[]);
+    assert_eq!(listed(&tree.mount("")), before);
+    let (_, report) = tree.serve(
+        "cat dir-*/* large | wc -c; for ((i = 0; i < 30; i++)); do cp large copy-$i; rm -f copy-$((i - 1)); done; \
+         dd if=/dev/zero of=zeros bs=1M count=50 status=none",
+    );
+    assert!(served(&report) > 99., "{report}");
+    let expected = listed(&tree.mount(""));
+    tree.detach();
+    assert_eq!(listed(&tree.below("")), expected);
+}
+
 /// Programs write while the server is killed again and again, also in the middle of write-backs.
 #[test]
 fn nothing_acknowledged_is_lost_by_kills() {
