@@ -54,7 +54,7 @@ space() {
 helper=/sbin/mount.fuse.keepstone
 made_helper=
 
-# install_helper: installs the mount helper, which remounting needs, unless there is one.
+# install_helper: installs the mount helper, which remounting needs, if it is missing.
 install_helper() {
     [ ! -e "$helper" ] || return 0
     ln -s "$keepstone" "$helper"

@@ -1,14 +1,15 @@
 //! Changes that others make in the backing store of a pool that holds the tree.
 //!
 //! An inode is compared with its object by the object's stamp. If that is another one, what is
-//! clean is dropped and gets the new state; what is dirty stays, and is a conflict. Who compares:
+//! clean is dropped and gets the new state; what is dirty stays, and is a conflict. The callers
+//! that compare:
 //!
 //! | what | compares |
 //! |---|---|
 //! | a load | the inode whose names or content it loads |
 //! | [`look_behind`](Loading::look_behind) | one inode |
 //! | [`follow_changes`](Loading::follow_changes) | the inodes that the backing store reports |
-//! | [`sweep`](Loading::sweep) | all, in turn: each change is seen at the latest by the first round that begins after it |
+//! | [`sweep`](Loading::sweep) | all, one after the other: a round that begins after a change sees it |
 //! | write-back | what it is about to write (writeback-W5) |
 //!
 //! The promise of a watch depends on its [`Reach`]. `Whole`: all changes of loaded inodes are
@@ -45,7 +46,7 @@ const AFTER_LOSS: usize = 1024;
 
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Comparison {
     /// The object is in the state that the pool has, or the inode has no object.
     Same,
     /// Others changed the object, and the pool has the new state now.
@@ -67,9 +68,9 @@ pub struct Conflict {
 
 /// The state of comparisons. The sweep keeps 8 bytes for each inode that it has not compared yet.
 #[derive(Default)]
-pub struct Changes {
+pub struct ChangesBehind {
     conflicts: Mutex<BTreeSet<Ino>>,
-    /// What the front end has to forget.
+    /// Changes that the front end has to forget.
     forget: Mutex<Vec<Change>>,
     /// The inodes that this round of the sweep has not compared yet.
     round: Mutex<Vec<Ino>>,
@@ -84,18 +85,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     ///
     /// # Errors
     /// Those of the pool and of the backing store.
-    pub fn look_behind(&self, ino: Ino) -> Result<Seen> {
+    pub fn look_behind(&self, ino: Ino) -> Result<Comparison> {
         self.compare(ino, false)
     }
 
     /// As [`look_behind`](Self::look_behind). With `is_told`, what is clean is dropped even if the
     /// stamp is the same (changes-H2).
-    fn compare(&self, ino: Ino, is_told: bool) -> Result<Seen> {
+    fn compare(&self, ino: Ino, is_told: bool) -> Result<Comparison> {
         let kind = match self.pool().getattr(ino) {
             Ok(attr) => attr.kind,
             Err(Errno::STALE) => {
                 self.clear_conflict(ino);
-                return Ok(Seen::Same);
+                return Ok(Comparison::Same);
             }
             Err(e) => return Err(e),
         };
@@ -103,7 +104,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let residence = self.pool().residence(ino)?;
         if residence.identity.is_empty() {
             self.clear_conflict(ino);
-            return Ok(Seen::Same);
+            return Ok(Comparison::Same);
         }
         if kind == FileKind::Dir {
             return self.look_at_directory(ino, is_told);
@@ -118,12 +119,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
     }
 
-    fn note_gone(&self, ino: Ino, kind: FileKind) -> Result<Seen> {
+    fn note_gone(&self, ino: Ino, kind: FileKind) -> Result<Comparison> {
         if self.is_clean(ino, kind)? {
-            return Ok(Seen::Gone);
+            return Ok(Comparison::Gone);
         }
         self.note_conflict(ino);
-        Ok(Seen::Conflict)
+        Ok(Comparison::Conflict)
     }
 
     /// Makes an inode follow its object, which was found after the residence was read, if others
@@ -134,18 +135,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         mut residence: Residence,
         object: &Below<'_, B>,
         is_told: bool,
-    ) -> Result<Seen> {
+    ) -> Result<Comparison> {
         loop {
             if residence.is_busy {
                 if is_told {
                     self.look_again(ino);
                 }
-                return Ok(Seen::Same);
+                return Ok(Comparison::Same);
             }
             let differs = self.differs(ino, &residence, &object.1)?;
             if !(differs || is_told && residence.is_clean) {
                 self.clear_conflict(ino);
-                return Ok(Seen::Same);
+                return Ok(Comparison::Same);
             }
             let parts = ObjectParts::of(self.backing(), &object.1)?;
             let loaded = parts.loaded(&object.1, &residence.identity);
@@ -155,7 +156,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                     FileKind::File => Change::Content(ino),
                     _ => Change::Attributes(ino),
                 });
-                return Ok(Seen::Renewed);
+                return Ok(Comparison::Renewed);
             }
             let now = self.pool().residence(ino)?;
             if now == residence {
@@ -163,9 +164,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 return Ok(match differs {
                     true => {
                         self.note_conflict(ino);
-                        Seen::Conflict
+                        Comparison::Conflict
                     }
-                    false => Seen::Same,
+                    false => Comparison::Same,
                 });
             }
             // It has changed, or write-back has marked it.
@@ -183,7 +184,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(residence.is_clean && of(&self.pool().getattr(ino)?) != of(object))
     }
 
-    fn look_at_directory(&self, dir: Ino, is_told: bool) -> Result<Seen> {
+    fn look_at_directory(&self, dir: Ino, is_told: bool) -> Result<Comparison> {
         // changes-H1.
         let turn = self.turn(dir);
         let residence = self.pool().residence(dir)?;
@@ -199,7 +200,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             } else if !residence.is_busy {
                 self.clear_conflict(dir);
             }
-            return Ok(Seen::Same);
+            return Ok(Comparison::Same);
         }
         let mut has_names = !residence.are_names_absent;
         if !has_names {
@@ -213,21 +214,21 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             return Ok(match self.settle_names(dir, &residence, &below)? {
                 true => {
                     self.clear_conflict(dir);
-                    Seen::Renewed
+                    Comparison::Renewed
                 }
                 false => {
                     self.note_conflict(dir);
-                    Seen::Conflict
+                    Comparison::Conflict
                 }
             });
         }
         // merge-M3.
         drop(turn);
         if !self.follow_names(dir, true)? {
-            return Ok(Seen::Conflict);
+            return Ok(Comparison::Conflict);
         }
         self.clear_conflict(dir);
-        Ok(Seen::Renewed)
+        Ok(Comparison::Renewed)
     }
 
     // --- conflicts ------------------------------------------------------------------------------
@@ -371,8 +372,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Compares `budget` inodes with their objects: those that this round has not compared yet.
-    /// Calls `forget` as [`follow_changes`](Self::follow_changes) does. Returns whether the round is
-    /// over; the next call begins another one. All changes from before the round are seen then,
+    /// Calls `forget` as [`follow_changes`](Self::follow_changes) does. Returns whether the round
+    /// is over; the next call begins another one. All changes from before the round are seen then,
     /// whether they were reported or not.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ impl Default for History {
 
 /// The parts of files in a pool.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct HeldBytes {
     /// Bytes of content in the pool.
     cached: u64,
     /// Bytes of them that the backing store lacks.
@@ -88,7 +88,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         history.bytes += written.bytes;
         history.inodes += written.inodes.saturating_sub(written.left);
         history.failures += written.errors.len() as u64;
-        // What failed is tried again after the same time.
+        // Inodes that failed are tried again after the same time.
         if written.left == 0 || !written.errors.is_empty() || !written.conflicts.is_empty() {
             history.clean_since = begun;
         }
@@ -197,10 +197,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Returns the parts of a file that are in the pool.
-    fn held(&self, ino: Ino) -> Result<Held> {
+    fn held(&self, ino: Ino) -> Result<HeldBytes> {
         let attr = self.pool().getattr(ino)?;
         if attr.kind != FileKind::File {
-            return Ok(Held::default());
+            return Ok(HeldBytes::default());
         }
         let sum = |next: &dyn Fn(u64) -> Result<Option<std::ops::Range<u64>>>| -> Result<u64> {
             let (mut bytes, mut at) = (0, 0);
@@ -213,7 +213,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         };
         let absent = sum(&|at| self.pool().absent_range(ino, at))?;
         let dirty = sum(&|at| self.pool().dirty_range(ino, at))?;
-        Ok(Held { cached: attr.size.saturating_sub(absent), dirty })
+        Ok(HeldBytes { cached: attr.size.saturating_sub(absent), dirty })
     }
 
     /// Runs a command that only reads, by the name of its attribute. Returns the status of the file
@@ -233,7 +233,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if command == Command::Warm {
             self.warm(ino, attr.size)?;
         }
-        let Held { cached, dirty } = self.held(ino)?;
+        let HeldBytes { cached, dirty } = self.held(ino)?;
         let status = FileStatus {
             size_bytes: attr.size,
             cached_bytes: cached,

@@ -104,7 +104,7 @@ counters! {
     hits,
 }
 
-/// Returns the extent with byte `at` of a file. Content behind 4 PiB is one extent.
+/// Returns the extent with byte `at` of a file. All content behind 4 PiB counts as the last extent.
 fn extent_of(at: u64) -> u32 {
     u32::try_from(at / EXTENT).unwrap_or(u32::MAX)
 }
@@ -140,14 +140,14 @@ fn ino_of(key: u64) -> Ino {
 
 /// One life of an inode number (evict-E3).
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Life {
+struct InodeLife {
     ino: Ino,
     generation: u32,
 }
 
 /// An extent that can be evicted.
 #[derive(Clone, Copy)]
-struct Extent {
+struct EvictExtent {
     slot: MarkSlot,
     generation: u32,
     /// Its weight in the policy.
@@ -163,7 +163,7 @@ struct Order {
     policy: Box<dyn Policy>,
     marks: Arc<Marks>,
     /// Those that the policy has, by key: the inode in the high half, the extent in the low one.
-    extents: BTreeMap<u64, Extent>,
+    extents: BTreeMap<u64, EvictExtent>,
     /// The key at which the hand goes on.
     hand: u64,
     /// Bytes that have come since the hand last moved.
@@ -174,7 +174,7 @@ struct Order {
 
 impl Order {
     /// Begins to enter extents of an inode: those of an earlier life leave.
-    fn begin(&mut self, life: Life) {
+    fn begin(&mut self, life: InodeLife) {
         let known = self.extents.range(keys_of(life.ino)).next();
         if known.is_some_and(|(_, extent)| extent.generation != life.generation) {
             self.remove_all(life.ino);
@@ -191,7 +191,7 @@ impl Order {
     }
 
     /// Enters an extent with content that was loaded, in addition to what it has.
-    fn add(&mut self, life: Life, number: u32, blocks: u64) {
+    fn add(&mut self, life: InodeLife, number: u32, blocks: u64) {
         let known = self.extents.get(&key_of(life, number));
         let before = known.map_or(0, |extent| extent.blocks.into());
         self.put(life, number, before + blocks, (true, self.runs));
@@ -199,7 +199,7 @@ impl Order {
     }
 
     /// Enters an extent with all of the clean content that it has.
-    fn set(&mut self, life: Life, number: u32, blocks: u64) {
+    fn set(&mut self, life: InodeLife, number: u32, blocks: u64) {
         let known = self.extents.get(&key_of(life, number));
         let is_new = known.is_none_or(|extent| extent.is_new);
         let before = known.map_or(0, |extent| extent.blocks.into());
@@ -207,21 +207,21 @@ impl Order {
         self.entered += blocks.saturating_sub(before) * BLOCK;
     }
 
-    fn put(&mut self, life: Life, number: u32, blocks: u64, (is_new, run): (bool, u8)) {
+    fn put(&mut self, life: InodeLife, number: u32, blocks: u64, (is_new, run): (bool, u8)) {
         let key = key_of(life, number);
         let blocks = blocks.min(EXTENT / BLOCK);
         let slot = self.policy.insert(key, blocks);
         let generation = life.generation;
-        let extent = Extent { slot, generation, blocks: blocks as u16, is_new, run };
+        let extent = EvictExtent { slot, generation, blocks: blocks as u16, is_new, run };
         self.extents.insert(key, extent);
     }
 
     /// Takes the next victim out (evict-E2). Also returns whether it was loaded since the last run.
-    fn take_victim(&mut self) -> Option<(Life, u32, bool)> {
+    fn take_victim(&mut self) -> Option<(InodeLife, u32, bool)> {
         let key = self.policy.victim(&mut |_| false)?;
         self.policy.remove(key);
-        let Extent { generation, run, .. } = self.extents.remove(&key)?;
-        Some((Life { ino: ino_of(key), generation }, key as u32, run == self.runs))
+        let EvictExtent { generation, run, .. } = self.extents.remove(&key)?;
+        Some((InodeLife { ino: ino_of(key), generation }, key as u32, run == self.runs))
     }
 
     /// Returns the number of extents at which the hand has to look now.
@@ -234,10 +234,10 @@ impl Order {
     }
 
     /// Moves the hand across the next inode. Returns it, and the number of its extents.
-    fn move_hand(&mut self) -> Option<(Life, u64)> {
+    fn move_hand(&mut self) -> Option<(InodeLife, u64)> {
         let next = self.extents.range(self.hand..).next().or_else(|| self.extents.iter().next());
-        let (key, Extent { generation, .. }) = next?;
-        let life = Life { ino: ino_of(*key), generation: *generation };
+        let (key, EvictExtent { generation, .. }) = next?;
+        let life = InodeLife { ino: ino_of(*key), generation: *generation };
         let keys = keys_of(life.ino);
         self.hand = keys.end().saturating_add(1);
         Some((life, self.extents.range(keys).count() as u64))
@@ -258,12 +258,12 @@ impl Order {
     }
 }
 
-fn key_of(life: Life, number: u32) -> u64 {
+fn key_of(life: InodeLife, number: u32) -> u64 {
     keys_of(life.ino).start() | u64::from(number)
 }
 
-/// What one thread at a time uses (evict-E4).
-struct Turn {
+/// The state that one thread at a time uses (evict-E4).
+struct EvictTurn {
     /// The result of the last run.
     last: Result<bool>,
     /// Whether [`Loading::keep_room`] has begun and not ended.
@@ -272,11 +272,11 @@ struct Turn {
     unmet: Option<Vec<Ino>>,
 }
 
-/// What can be evicted, and how.
+/// The parts of the pool that can be evicted, and the options.
 pub(crate) struct Evict {
     options: EvictOptions,
     order: Mutex<Order>,
-    turn: Mutex<Turn>,
+    turn: Mutex<EvictTurn>,
     /// The number of runs that have ended.
     ended: AtomicU64,
     counts: EvictCounts,
@@ -286,15 +286,15 @@ impl Evict {
     pub(crate) fn new(options: EvictOptions) -> Self {
         let (policy, marks) = options.policy.policy();
         let order = Order { policy, marks, extents: BTreeMap::new(), hand: 0, entered: 0, runs: 0 };
-        let turn = Turn { last: Ok(false), is_keeping: false, unmet: None };
+        let turn = EvictTurn { last: Ok(false), is_keeping: false, unmet: None };
         let (order, turn) = (Mutex::new(order), Mutex::new(turn));
         Self { options, order, turn, ended: AtomicU64::new(0), counts: EvictCounts::default() }
     }
 }
 
-/// What a run has evicted.
+/// The result of a run.
 #[derive(Default)]
-struct Run {
+struct RoomRun {
     /// Bytes of content.
     freed: u64,
     /// Those among them that were loaded since the last run.
@@ -305,7 +305,7 @@ struct Run {
     error: Option<Errno>,
 }
 
-impl Run {
+impl RoomRun {
     /// Notes an error, which stops only what has it.
     fn note(&mut self, ino: Ino, error: Errno) {
         tracing::warn!(ino = ino.0, %error, "cannot evict");
@@ -357,7 +357,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if !turn.is_keeping {
             return Ok(is_walking);
         }
-        let mut run = Run::default();
+        let mut run = RoomRun::default();
         self.evict_extents((high - free).min(STEP), &mut run);
         Ok(run.result()? || is_walking)
     }
@@ -378,8 +378,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool().statfs().blocks_free * BLOCK
     }
 
-    fn run(&self, bytes: u64, turn: &mut Turn) -> Run {
-        let mut run = Run::default();
+    fn run(&self, bytes: u64, turn: &mut EvictTurn) -> RoomRun {
+        let mut run = RoomRun::default();
         self.look();
         let (needed, free) = (bytes.max(BLOCK), self.free_bytes());
         // There may be space that the call cannot use, so some more is always freed.
@@ -414,7 +414,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     // --- content --------------------------------------------------------------------------------
 
     /// Evicts extents until the run has freed this number of bytes, or all are evicted.
-    fn evict_extents(&self, bytes: u64, run: &mut Run) {
+    fn evict_extents(&self, bytes: u64, run: &mut RoomRun) {
         let evict = self.evict();
         while run.freed < bytes {
             let Some((life, number, is_fresh)) = lock(&evict.order).take_victim() else { return };
@@ -438,12 +438,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Returns the attributes of an inode, unless that life of it is over.
-    fn attr_of(&self, life: Life) -> Option<Attr> {
+    fn attr_of(&self, life: InodeLife) -> Option<Attr> {
         self.pool().getattr(life.ino).ok().filter(|attr| attr.generation == life.generation)
     }
 
     /// Removes the extents of a life that is over.
-    fn remove_life(&self, life: Life) {
+    fn remove_life(&self, life: InodeLife) {
         let mut order = lock(&self.evict().order);
         let known = order.extents.range(keys_of(life.ino)).next();
         if known.is_some_and(|(_, extent)| extent.generation == life.generation) {
@@ -454,7 +454,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Notes that content of a file was loaded.
     pub(crate) fn note_loaded(&self, ino: Ino, range: Range<u64>) {
         let Ok(Attr { generation, .. }) = self.pool().getattr(ino) else { return };
-        let life = Life { ino, generation };
+        let life = InodeLife { ino, generation };
         let mut order = lock(&self.evict().order);
         order.begin(life);
         extents_in(range).for_each(|(number, blocks)| order.add(life, number, blocks));
@@ -465,7 +465,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let Ok(Attr { generation, kind: FileKind::File, .. }) = self.pool().getattr(ino) else {
             return 0;
         };
-        let life = Life { ino, generation };
+        let life = InodeLife { ino, generation };
         let mut found: BTreeMap<u32, u64> = BTreeMap::new();
         let mut at = 0;
         loop {
@@ -490,7 +490,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     /// Makes a step of the walk, which enters what was in the pool when it was attached. Returns
     /// whether there is more.
-    fn walk(&self, turn: &mut Turn) -> Result<bool> {
+    fn walk(&self, turn: &mut EvictTurn) -> Result<bool> {
         let unmet = match &mut turn.unmet {
             Some(unmet) => unmet,
             None => {
@@ -529,7 +529,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     // --- names ----------------------------------------------------------------------------------
 
     /// Evicts the names of directories until the run has freed about this number of bytes.
-    fn evict_directories(&self, bytes: u64, run: &mut Run) {
+    fn evict_directories(&self, bytes: u64, run: &mut RoomRun) {
         let room = || {
             let StatFs { blocks_free, inodes_free, .. } = self.pool().statfs();
             (blocks_free * BLOCK).max(inodes_free * INODE)

@@ -12,14 +12,14 @@ use vfs::Ino;
 
 /// Inodes by hashes of the keys of their objects ([`backing::Backing::key`]).
 #[derive(Default)]
-pub struct Known {
+pub struct KnownInodes {
     inodes: HashMap<u64, Ino>,
     hasher: RandomState,
     /// The number of entries at which those of inodes that are gone are removed.
     prune_at: usize,
 }
 
-impl Known {
+impl KnownInodes {
     /// Returns the inode that an object with this key may have.
     pub fn find(&self, key: &[u8]) -> Option<Ino> {
         self.inodes.get(&self.hasher.hash_one(key)).copied()

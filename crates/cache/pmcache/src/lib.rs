@@ -65,7 +65,7 @@ mod space;
 mod table;
 mod writeback;
 
-pub use changes::{Conflict, Seen};
+pub use changes::{Comparison, Conflict};
 pub use control::{COMMANDS, Command, DATA, FileStatus, right};
 pub use counters::{CacheCounters, Status, Trouble, Written};
 pub use delegate::{DELEGATION, Forget, JOIN};

@@ -8,17 +8,17 @@
 //! - loading-A1: one thread at a time loads the names of a directory, or the content of a file.
 //!   Others that need the same wait for it.
 //! - loading-A2: all loaded names of one backing object are names of one inode of the pool: a name
-//!   is loaded, and an inode goes by eviction, only under the lock of [`Known`].
+//!   is loaded, and an inode goes by eviction, only under the lock of [`KnownInodes`].
 //! - loading-A3: the error of a load is the error of the call. A call that fails changes nothing.
 //!
 //! [`write_back`](Loading::write_back) brings changes below. The crate's `changes` module brings
 //! those that others make there into the pool. [`make_room`](Loading::make_room) and
 //! [`keep_room`](Loading::keep_room) evict.
 
-use crate::changes::{Changes, Seen};
+use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
-use crate::known::Known;
+use crate::known::KnownInodes;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -47,8 +47,8 @@ const STREAMS: usize = 1024;
 pub struct Loading<P, B> {
     pool: P,
     backing: B,
-    pub(crate) known: Mutex<Known>,
-    pub(crate) changes: Changes,
+    pub(crate) known: Mutex<KnownInodes>,
+    pub(crate) changes: ChangesBehind,
     /// Inodes of which a thread loads names or content (loading-A1).
     busy: Mutex<HashSet<Ino>>,
     is_free: Condvar,
@@ -61,7 +61,7 @@ pub struct Loading<P, B> {
     history: Mutex<History>,
     /// Bytes that were loaded.
     loaded: AtomicU64,
-    /// What can be evicted.
+    /// The parts of the pool that can be evicted.
     evict: Evict,
 }
 
@@ -101,7 +101,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// `EXDEV` if the pool belongs to another backing store; errors of either.
     pub fn attach(pool: P, backing: B) -> Result<Self> {
         let (known, busy, streams) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let changes = Changes::default();
+        let changes = ChangesBehind::default();
         let is_free = Condvar::new();
         let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
         let loading = Self {
@@ -312,7 +312,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn object_of(&self, ino: Ino) -> Result<Below<'_, B>> {
         let (residence, object) = self.any_object_of(ino)?;
         match self.renew(ino, residence, &object, false)? {
-            Seen::Conflict => Err(Errno::IO),
+            Comparison::Conflict => Err(Errno::IO),
             _ => Ok(object),
         }
     }
@@ -393,7 +393,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Finds all inodes of the pool that have objects (known-N1).
-    fn find_known(&self, known: &mut Known) -> Result<()> {
+    fn find_known(&self, known: &mut KnownInodes) -> Result<()> {
         known.begin();
         self.pool.each_inode(&mut |ino, identity| {
             if !identity.is_empty() {
@@ -405,7 +405,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Notes that an inode has an object.
-    pub(crate) fn note_known(&self, known: &mut Known, identity: &[u8], ino: Ino) -> Result<()> {
+    pub(crate) fn note_known(
+        &self,
+        known: &mut KnownInodes,
+        identity: &[u8],
+        ino: Ino,
+    ) -> Result<()> {
         if known.is_full() {
             self.find_known(known)?;
         }
@@ -414,7 +419,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Returns the inode of an object, if it has one with a name.
-    pub(crate) fn known_inode(&self, known: &Known, identity: &[u8]) -> Option<Ino> {
+    pub(crate) fn known_inode(&self, known: &KnownInodes, identity: &[u8]) -> Option<Ino> {
         let ino = known.find(self.backing.key(identity))?;
         let has_name = || self.pool.getattr(ino).is_ok_and(|attr| attr.nlink > 0);
         (self.is_inode_of(ino, identity) && has_name()).then_some(ino)
@@ -614,7 +619,7 @@ pub(crate) fn copy_xattrs<F: FileSystem, T: FileSystem>(
     Ok(())
 }
 
-/// What an object has besides its attributes and its content.
+/// The parts of an object besides its attributes and its content.
 pub(crate) struct ObjectParts {
     target: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -686,7 +691,7 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
         }
     }
 
-    /// Writes everything back first. What cannot be written back stays in the pool.
+    /// Writes everything back first. The pool keeps the rest.
     fn finish(&self) -> Result<()> {
         let written = self.write_back_all();
         self.pool.close()?;

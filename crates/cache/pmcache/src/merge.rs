@@ -13,8 +13,8 @@
 //! - merge-M3: no thread waits for the turn of one inode while it has the turn of another.
 //!
 //! The names of a directory that is dirty, and whose object others have changed, are not merged.
-//! What others added cannot be told there from what was removed in the pool. If all names below are
-//! also in the pool, and nothing else is unclear, the directory gets the stamp and stays dirty.
+//! There, names that others added look like names that were removed in the pool. If all names below
+//! are also in the pool, and nothing else is unclear, the directory gets the stamp and stays dirty.
 //! Otherwise it is a conflict.
 
 use crate::loading::{Below, Loading, ObjectParts, each_entry, has_changed, stamp, xattrs};
@@ -153,7 +153,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if !merged.is_settled {
             self.note_conflict(dir);
             if !has_changed(residence, object) {
-                // No stamp tells it.
+                // No stamp shows it.
                 self.look_again(dir);
             }
         }
@@ -207,7 +207,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(is_clear && self.settle_dirty(dir, residence, &below.1)?)
     }
 
-    /// Whether a name is one that write-back has given to an object of the pool.
+    /// Whether write-back has given this name to an object of the pool.
     fn is_private(&self, name: &[u8], identity: &[u8]) -> bool {
         name.starts_with(PRIVATE) && self.known_inode(&crate::lock(&self.known), identity).is_some()
     }
@@ -254,7 +254,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 inside.extend(names.map(|(name, (child, kind))| (ino, name, child, kind)));
             }
         }
-        // What is in a directory comes after it.
+        // Names in a directory come after it.
         let mut begun = BTreeSet::new();
         for (parent, name, ino, kind) in inside.into_iter().rev() {
             if parent != dir && begun.insert(parent) {

@@ -1,4 +1,5 @@
-//! What a pass of write-back knows of the pool, and of names below that the pool does not have.
+//! The inodes and directories that a pass of write-back compares, and names below that the pool
+//! does not have.
 
 use backing::Identity;
 use std::collections::{BTreeMap, HashMap};

@@ -331,7 +331,7 @@ impl<M: Medium> Storage for Store<M> {
             tracing::error!(%dir, %e, "its blocks stay allocated");
             return;
         }
-        // What lies behind the end is not in use (scan-S5).
+        // Blocks behind the end are not in use (scan-S5).
         let ready = Fenced::not_needed("it has no entries");
         self.medium.publish_word(self.word_at(d, Word::Size), 0, ready);
         self.medium.store_u64(self.word_at(d, Word::Root), 0);

@@ -17,7 +17,7 @@ use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
 use rustix::thread::{Timespec, nanosleep};
 use vfs::FileSystem;
 
-use crate::needs::Served;
+use crate::needs::LoadedPool;
 use crate::start::{debug, process};
 use crate::stats::{self, Reason};
 use crate::{calls, fork, mounts, needs};
@@ -108,7 +108,7 @@ fn served(engine: &Arc<dyn Engine>, dir: &[u8]) -> Result<Arc<dyn FileSystem>, R
     let dir = CString::new(dir)?;
     let root = needs::open_root(&dir)?.into_raw_fd();
     let root = process().ok_or(Errno::NOTSUP)?.fd_allocator().hide(root)?;
-    Ok(Arc::new(Served::new(engine.clone(), root, dir)))
+    Ok(Arc::new(LoadedPool::new(engine.clone(), root, dir)))
 }
 
 /// Returns the function that the process layer calls when the process forks.

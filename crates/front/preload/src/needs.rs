@@ -12,17 +12,18 @@ use os::syscalls::syscall;
 use rustix::fs::{Mode, OFlags};
 use vfs::{Delegations, Errno, Ino, Loader, Mappings, Need, Openings, Result, StatFs};
 
-/// A pool of a cache in a program. The server loads what a call needs; the program repeats the call.
+/// A pool of a cache in a program. The server loads what a call needs; the program repeats the
+/// call.
 ///
 /// Requests go to the root directory of the mount, by a hidden descriptor. If that leads nowhere,
 /// because the server died and the pool was attached again, they go to the mount point.
-pub struct Served {
+pub struct LoadedPool {
     pool: Arc<dyn Engine>,
     root: RawFd,
     dir: CString,
 }
 
-impl Served {
+impl LoadedPool {
     /// Makes it, with a descriptor of the root directory that stays open.
     pub fn new(pool: Arc<dyn Engine>, root: RawFd, dir: CString) -> Self {
         Self { pool, root, dir }
@@ -42,12 +43,12 @@ pub fn open_root(dir: &std::ffi::CStr) -> rustix::io::Result<rustix::fd::OwnedFd
 fn send(root: RawFd, need: &[u8; Need::LEN]) -> Result<bool> {
     let Ok(fd) = usize::try_from(root) else { return Err(Errno::BADF) };
     let argument = need.as_ptr().expose_provenance();
-    // SAFETY: the kernel reads as many bytes as the command says.
+    // SAFETY: the kernel reads the number of bytes in the command.
     let sent = unsafe { syscall(libc::SYS_ioctl, [fd, Need::COMMAND as usize, argument, 0, 0]) };
     sent.map(|result| result != 0)
 }
 
-impl Loader for Served {
+impl Loader for LoadedPool {
     type Pool = dyn Engine;
 
     fn pool(&self) -> &(dyn Engine + 'static) {
@@ -69,7 +70,7 @@ impl Loader for Served {
                 Err(Errno::NOSPC | Errno::NOMEM | Errno::ROFS | Errno::DQUOT | Errno::OVERFLOW) => {
                     return sent;
                 }
-                // What is absent cannot be had now.
+                // Absent parts cannot be loaded now.
                 Err(_) => return Err(Errno::IO),
                 loaded => return loaded,
             }
@@ -93,9 +94,9 @@ impl Loader for Served {
     }
 }
 
-impl Mappings for Served {}
+impl Mappings for LoadedPool {}
 
-impl Openings for Served {
+impl Openings for LoadedPool {
     fn opened(&self, ino: Ino) {
         self.pool.opened(ino);
     }
@@ -105,4 +106,4 @@ impl Openings for Served {
     }
 }
 
-impl Delegations for Served {}
+impl Delegations for LoadedPool {}

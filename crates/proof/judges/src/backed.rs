@@ -5,8 +5,8 @@
 //! sound. Its tree, completed from the backing store where it is absent, is that before or after
 //! the operation in flight (backed-K1). Whatever is marked clean equals the backing store
 //! (backed-K2), and so does each stamp that counts (backed-B5). Between operations, a crash makes
-//! nothing dirty that was marked clean. If others changed the backing store just before, all of this
-//! holds for the backing store as it was, or for the one that it is (backed-K4).
+//! nothing dirty that was marked clean. If others changed the backing store just before, all of
+//! this holds for the backing store as it was, or for the one that it is (backed-K4).
 
 use crate::{mounted, text};
 use crashsim::explore::Budget;

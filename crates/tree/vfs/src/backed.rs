@@ -78,8 +78,8 @@ pub trait Backed: FileSystem {
     fn finish_names(&self, dir: Ino) -> Result<()>;
 
     /// Ends the search for the absent links of a file: it has no others in this tree. A crash may
-    /// bring back absent links that [`load_link`](Self::load_link) or this call has taken away; they
-    /// cost another search.
+    /// bring back absent links that [`load_link`](Self::load_link) or this call has taken away;
+    /// they cost another search.
     fn finish_links(&self, ino: Ino) -> Result<()>;
 
     /// Returns the first absent range of a file's content at or after `from`: whole blocks, up to
@@ -130,18 +130,18 @@ pub trait Backed: FileSystem {
     fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>>;
 
     /// Gives an inode that is marked clean the attributes, extended attributes and stamp of its
-    /// object, which others have changed since it had the stamp `was`. The content of a file becomes
-    /// absent. The names of a directory stay: its caller has made them equal. All of this is one
-    /// step, durable on return. Returns whether it was done: not if the inode or its content is
-    /// dirty, or if it has another stamp.
+    /// object, which others have changed since it had the stamp `was`. The content of a file
+    /// becomes absent. The names of a directory stay: its caller has made them equal. All of this
+    /// happens in a step that is durable on return. Returns whether it was done: not if the inode
+    /// or its content is dirty, or if it has another stamp.
     ///
     /// # Errors
     /// `EINVAL` if the object is another one, or of another kind; `ENOSPC`.
     fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool>;
 
-    /// Records the stamp of the object of a dirty inode, if it had the stamp `was`: from now on, the
-    /// inode differs from this state of its object by its own changes. Returns whether it did so.
-    /// Durable on return.
+    /// Records the stamp of the object of a dirty inode, if it had the stamp `was`: from now on,
+    /// the inode differs from this state of its object by its own changes. Returns whether it did
+    /// so. Durable on return.
     fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool>;
 
     /// Makes the names of a directory absent and keeps its entries, so that no name in it changes

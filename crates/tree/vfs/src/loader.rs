@@ -137,7 +137,7 @@ pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
     /// Implements [`FileSystem::getxattr`] for a name that the pool refuses: a command that reads.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it is none.
+    /// `EOPNOTSUPP` if there is no such command.
     fn ask(&self, _ino: Ino, _name: &[u8]) -> Result<Vec<u8>> {
         Err(Errno::OPNOTSUPP)
     }
@@ -145,7 +145,7 @@ pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
     /// Implements [`FileSystem::setxattr`] for a name that the pool refuses: a command.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it is none.
+    /// `EOPNOTSUPP` if there is no such command.
     fn tell(&self, _ino: Ino, _name: &[u8]) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -160,6 +160,7 @@ pub fn load_for<L: Loader + ?Sized, T>(
     mut call: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     match call() {
+        // loader-L1.
         Err(errno @ (ABSENT | Errno::NOSPC)) => repeat(loader, needs, errno, &mut call),
         done => done,
     }
@@ -197,7 +198,7 @@ fn repeat<L: Loader + ?Sized, T>(
             done => return done,
         }
     }
-    // What it needs at once does not fit.
+    // The call needs more than fits at once.
     Err(Errno::NOSPC)
 }
 
@@ -216,8 +217,8 @@ fn read_pieces<L: Loader>(loader: &L, ino: Ino, offset: u64, buf: &mut [u8]) -> 
     Ok(done)
 }
 
-/// Seeks in a file with absent content. It becomes known where the backing store has holes; the rest
-/// of what is absent is data.
+/// Seeks in a file with absent content. It becomes known where the backing store has holes; the
+/// rest of what is absent is data.
 #[cold]
 fn seek_absent<L: Loader>(loader: &L, ino: Ino, mut at: u64, whence: Seek) -> Result<u64> {
     loader.load(&Need::Holes(ino, at))?;

@@ -6,7 +6,7 @@ use crate::writeback::{compare_below, file, rename, write_back};
 use backing::Backing as _;
 use backing::model::ModelCall;
 use backing::{Change, Watch};
-use pmcache::Seen;
+use pmcache::Comparison;
 use rng::Rng;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ fn others(fs: &Tested, model: &Model, rng: &mut Rng) -> Option<Vec<Change>> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", &path));
     let to_name = format!("o{}", rng.below(4));
     let to_path = if to_dir.is_empty() { to_name.clone() } else { format!("{to_dir}/{to_name}") };
-    // What the pool has changed belongs to it, and so does a name that it has removed.
+    // Changes of the pool belong to it, and so does a name that it has removed.
     let is_there = |path: &str| all.iter().any(|(found, _)| found == path);
     let to_is_ours = || is_there(&to_path) && settled(fs, &to_path, true).is_none();
     let (at, parent) = (settled(fs, &path, true)?, settled(fs, dir, false)?);
@@ -226,7 +226,7 @@ fn run(seed: u64, count: usize) -> u64 {
         let is_free = matches!(op, vfs::script::Op::SeekData(..) | vfs::script::Op::SeekHole(..));
         assert!(is_free || got == want, "{what}: {got:?}, the model {want:?}");
         if rng.percent(5) {
-            // What is open and has no name is left.
+            // Open files without a name are left.
             let written = fs.write_back().unwrap();
             assert!(
                 written.errors.is_empty() && written.conflicts.is_empty(),
@@ -340,7 +340,7 @@ fn a_load_starts_again_if_others_change_the_object() {
     fs.pool().evict_content(ino, 0..u64::MAX).unwrap();
     assert!(content(&fs, "f") == [5; 200_000]);
     below.heal();
-    assert_eq!(fs.look_behind(ino), Ok(Seen::Same));
+    assert_eq!(fs.look_behind(ino), Ok(Comparison::Same));
     // Others that change it all the time do not stop a reader for ever.
     let store = Arc::downgrade(&below.0);
     let mut byte = 5;
@@ -355,7 +355,7 @@ fn a_load_starts_again_if_others_change_the_object() {
     assert_eq!(content(&fs, "f").len(), 200_000);
     below.heal();
     let now = content(&below, "f");
-    assert_eq!(fs.look_behind(ino), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(ino), Ok(Comparison::Renewed));
     assert!(content(&fs, "f") == now);
 }
 
@@ -405,18 +405,18 @@ fn what_others_move_has_one_name() {
     assert_eq!(fs.lookup(find(&fs, "b"), b"x").map(drop), Err(Errno::NOENT));
     let f = find(&fs, "a/f");
     move_below(&*below, "a/f", "a/g");
-    assert_eq!(fs.look_behind(find(&fs, "a")), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(find(&fs, "a")), Ok(Comparison::Renewed));
     assert_eq!(find(&fs, "a/g"), f);
     move_below(&*below, "a/g", "b/h");
     // The directory that gets it is compared first.
-    assert_eq!(fs.look_behind(find(&fs, "b")), Ok(Seen::Renewed));
-    assert_eq!(fs.look_behind(find(&fs, "a")), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(find(&fs, "b")), Ok(Comparison::Renewed));
+    assert_eq!(fs.look_behind(find(&fs, "a")), Ok(Comparison::Renewed));
     assert_eq!(find(&fs, "b/h"), f);
     assert_eq!(fs.getattr(f).unwrap().nlink, 1);
     assert!(fs.peek(find(&fs, "a"), b"g").is_err());
     // A directory has one name only: it leaves the other one.
     move_below(&*below, "a/sub", "b/sub");
-    assert_eq!(fs.look_behind(find(&fs, "b")), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(find(&fs, "b")), Ok(Comparison::Renewed));
     assert_eq!(content(&fs, "b/sub/in"), b"it");
     assert!(fs.peek(find(&fs, "a"), b"sub").is_err());
     // Two that change places.
@@ -443,7 +443,7 @@ fn an_open_file_that_others_replace_is_the_old_one() {
     let open = fs.lookup(ROOT, b"f").unwrap().ino;
     file(&below, ROOT, "t", b"new");
     move_below(&*below, "t", "f");
-    assert_eq!(fs.look_behind(ROOT), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(ROOT), Ok(Comparison::Renewed));
     assert_eq!(content(&fs, "f"), b"new");
     let mut bytes = [0; 3];
     assert_eq!(fs.read(open, 0, &mut bytes), Ok(3));
@@ -461,7 +461,7 @@ fn what_both_change_is_a_conflict_until_one_goes() {
         let fs = fresh(&below);
         fs.write(find(&fs, "dir/f"), 0, b"OURS!").unwrap();
         below.write(f, 0, b"theirs").unwrap();
-        assert_eq!(fs.look_behind(find(&fs, "dir/f")), Ok(Seen::Conflict));
+        assert_eq!(fs.look_behind(find(&fs, "dir/f")), Ok(Comparison::Conflict));
         assert_eq!(conflicts(&fs), ["dir/f"]);
         for _ in 0..2 {
             assert_eq!(fs.write_back().unwrap().conflicts, [find(&fs, "dir/f")]);
@@ -537,7 +537,7 @@ fn a_directory_that_both_change_is_a_conflict_while_it_is_unclear() {
     assert!(below.peek(dir, b"ours").is_err());
     assert_eq!(content(&*below, "dir/theirs"), b"theirs");
     remove(&*below, "dir/theirs");
-    assert_eq!(fs.look_behind(find(&fs, "dir")), Ok(Seen::Renewed));
+    assert_eq!(fs.look_behind(find(&fs, "dir")), Ok(Comparison::Renewed));
     write_back(&fs, "resolved");
     assert_eq!(conflicts(&fs), Vec::<String>::new());
     compare_below(&fs, "resolved");

@@ -334,7 +334,7 @@ fn names_that_were_evicted_are_the_same_tree() {
     fs.empty().unwrap();
     assert_eq!(fs.evict_counters().evicted_dirs, 60);
     compare(&fs, &model, "loaded again");
-    // What was made in the pool is written back, and then goes as well.
+    // Files that were made in the pool are written back, and then go as well.
     let fs = fs.again();
     for fs in [&fs as &dyn FileSystem, &model] {
         let sub = find(fs, "d7/sub");
@@ -428,7 +428,7 @@ fn keep_room_keeps_some_space_free() {
     let counters = fs.evict_counters();
     assert_eq!((counters.runs, counters.write_backs, counters.evicted_dirs), (0, 0, 0));
     assert_eq!(steps(&fs), 1);
-    // What was in the pool before an attachment is found.
+    // Content that was in the pool before an attachment is found.
     let fs = keeping(fs.again());
     assert_eq!(fs.evict_memory().0, 0, "an attachment reads no content");
     file(&fs, find(&fs, "d5"), "more", &content(2, free(&fs) - POOL / 40));
@@ -532,7 +532,8 @@ fn threads_use_a_tree_larger_than_the_pool() {
     fs.again();
 }
 
-/// A call that loads content and then needs space does not only evict what it has loaded (evict-E8).
+/// A call that loads content and then needs space does not only evict what it has loaded
+/// (evict-E8).
 #[test]
 fn a_call_keeps_what_it_has_loaded() {
     let below = empty();

@@ -50,7 +50,7 @@ pub fn run(
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
     // Opens the backing store before anything is mounted over it.
-    let plan = Plan::new(args)?;
+    let plan = AttachPlan::new(args)?;
     let asked = &plan.asked;
     let mut flags = asked.flags;
     let cache = Arc::new(open(&plan.pool, &plan.place, store, |bytes, under, options| {
@@ -163,7 +163,7 @@ pub fn stats<C: Send + Sync + 'static>(
 }
 
 /// The place where a cache is mounted, and the options of the mount.
-pub struct Plan {
+pub struct AttachPlan {
     pub pool: PathBuf,
     pub place: Place,
     pub mount: PathBuf,
@@ -171,7 +171,7 @@ pub struct Plan {
     pub notices: Vec<String>,
 }
 
-impl Plan {
+impl AttachPlan {
     /// Checks the arguments of a server.
     pub fn new(args: &ServerArgs) -> Result<Self> {
         let (pool, place) = (pool::absolute(&args.pool)?, Place::parse(&args.dir)?);

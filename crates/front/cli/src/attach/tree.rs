@@ -20,7 +20,7 @@ use super::args::{ServerArgs, StoreArgs};
 use super::ending;
 use super::inner::Inner;
 use super::place::{Below, Place};
-use super::serve::{self, Plan};
+use super::serve::{self, AttachPlan};
 use super::watch as reports;
 use crate::{background, mount, pool};
 
@@ -77,7 +77,7 @@ pub fn run(
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
     check(args)?;
-    let plan = Plan::new(args)?;
+    let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
     let cache = Arc::new(open(&plan.pool, &plan.place, store, args.policy)?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;

@@ -111,7 +111,7 @@ impl Drop for Tree {
     }
 }
 
-/// Returns the share of calls on pools that a report says were served, in percent.
+/// Returns the share of calls on pools that were served, in percent, from a report.
 fn served(report: &Value) -> f64 {
     report["served_percent"][0].as_f64().unwrap_or_else(|| panic!("{report}"))
 }
