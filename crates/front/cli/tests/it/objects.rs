@@ -134,11 +134,17 @@ const URL: &str = "s3://bucket/some/tree";
 
 impl Machine {
     fn new(port: u16) -> Self {
+        Self::with_pool(port, &[])
+    }
+
+    /// Makes a machine with a pool that was formatted with these options.
+    fn with_pool(port: u16, options: &[&str]) -> Self {
         let dir = tempfile::TempDir::with_prefix_in("keepstone-objects-", "/dev/shm").unwrap();
         fs::create_dir(dir.path().join("mnt")).unwrap();
         let machine = Self { dir, port };
         let pool = machine.pool();
-        machine.keepstone(&["mkfs", pool.to_str().unwrap(), "--size", "128M"]);
+        let pool = ["mkfs", pool.to_str().unwrap(), "--size", "128M"];
+        machine.keepstone(&[&pool[..], options].concat());
         machine
     }
 
@@ -233,6 +239,36 @@ fn bytes(len: usize) -> Vec<u8> {
 
 /// Programs write and the server is killed. The writes survive, reach the store in parts, and are
 /// visible to the next machine.
+/// A pool that holds the tree, in front of an object store.
+#[test]
+fn a_pool_that_holds_the_tree_goes_to_a_store() {
+    let moto = Moto::start();
+    let machine = Machine::with_pool(moto.port, &["--cache"]);
+    machine.attach(&[]);
+    fs::create_dir(machine.path("dir")).unwrap();
+    fs::write(machine.path("dir/large"), vec![b'x'; 20 << 20]).unwrap();
+    fs::write(machine.path("small"), "text").unwrap();
+    fs::hard_link(machine.path("small"), machine.path("dir/link")).unwrap();
+    fs::rename(machine.path("dir/large"), machine.path("large")).unwrap();
+    assert_eq!(machine.status()["cache"]["counters"]["drained_bytes"], 0);
+    machine.detach();
+    assert!(!moto.names().is_empty());
+    // Another machine, whose pool is empty.
+    let other = Machine::with_pool(moto.port, &["--cache"]);
+    other.attach(&[]);
+    assert!(fs::read(other.path("large")).unwrap() == vec![b'x'; 20 << 20]);
+    assert_eq!(fs::read(other.path("dir/link")).unwrap(), b"text");
+    assert_eq!(other.path("small").metadata().unwrap().nlink(), 2);
+    fs::write(other.path("small"), "changed").unwrap();
+    other.detach();
+    // The first one finds the change.
+    machine.attach(&[]);
+    wait_until("the change is seen", || {
+        fs::read(machine.path("dir/link")).is_ok_and(|read| read == b"changed")
+    });
+    machine.detach();
+}
+
 #[test]
 fn a_tree_in_a_store_outlives_servers_and_machines() {
     let moto = Moto::start();
