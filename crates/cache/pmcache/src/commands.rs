@@ -109,7 +109,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         // An error of the pool shows in every call of programs, too.
         let _ = self.pool().each_inode(&mut |ino, _| inodes.push(ino));
         for ino in inodes {
-            if self.pool().residence(ino).is_ok_and(|residence| !residence.is_clean) {
+            // An open file without a name is not written back.
+            let has_name = || self.pool().getattr(ino).is_ok_and(|attr| attr.nlink > 0);
+            if self.pool().residence(ino).is_ok_and(|residence| !residence.is_clean) && has_name() {
                 dirty_files += 1;
                 dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
             }

@@ -191,6 +191,22 @@ fn mount_and_run_show_the_directory_and_change_it() {
     tree.detach();
 }
 
+/// An open file without a name is no reason to say that something is left.
+#[test]
+fn open_files_without_names_are_not_left() {
+    let tree = Tree::new("64M");
+    tree.attach(&[]);
+    tree.serve("exec 5>removed; echo text >&5; rm removed; echo named >named; echo more >&5");
+    let removed = fs::File::create(tree.mount("open")).unwrap();
+    fs::remove_file(tree.mount("open")).unwrap();
+    tree.flush();
+    let status = tree.status();
+    assert_eq!(status["cache"]["dirty_files"], 0, "{status}");
+    drop(removed);
+    tree.detach();
+    assert_eq!(listed(&tree.below("")).len(), 1);
+}
+
 #[test]
 fn what_is_absent_is_loaded_in_programs() {
     let tree = Tree::new("64M");
