@@ -28,7 +28,7 @@ use crate::layout::*;
 use crate::store::Store;
 use crate::xattr::blocks_of;
 use namespace::{Storage as _, VInode, Words, loaded_attributes};
-use pmem::{Fenced, Medium, PmOff};
+use pmem::{Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
 use vfs::{ABSENT, Errno, FileKind, Ino, LoadedObject, Result};
 use zerocopy::IntoBytes as _;
@@ -292,6 +292,31 @@ impl<M: Medium> Store<M> {
             self.medium.flush(at, 8);
         }
         Ok(())
+    }
+
+    /// Frees the blocks of a directory that has no entry.
+    ///
+    /// | stored | fences |
+    /// |---|---:|
+    /// | the size, then the root: in one line | 1 |
+    pub fn empty_dir(&self, dir: Ino, d: &VInode) {
+        let mut blocks = Vec::new();
+        let mut note = |block| blocks.push(block);
+        let all = self.root(d).map(Node::top);
+        if let Err(e) = all.and_then(|top| self.visit_most(top, &mut d.block_count(), &mut note)) {
+            tracing::error!(%dir, %e, "its blocks stay allocated");
+            return;
+        }
+        // Blocks behind the end are not in use (scan-S5).
+        let ready = Fenced::not_needed("it has no entries");
+        self.medium.publish_word(self.word_at(d, Word::Size), 0, ready);
+        self.medium.store_u64(self.word_at(d, Word::Root), 0);
+        self.medium.flush(d.at(), LINE);
+        // backed-F4, for blocks of entries.
+        let _ = self.medium.fence();
+        self.v.drop_dir_state(d);
+        d.add_blocks(-(blocks.len() as i64));
+        self.v.release(&blocks);
     }
 }
 

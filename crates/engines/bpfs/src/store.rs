@@ -9,7 +9,7 @@ use crate::redo;
 use crate::volatile::Volatile;
 use crate::xattr::{LIST_MAX, blocks_of};
 use namespace::{Attributes, HeldRecord, Scan, Storage, Tables, VInode, Words};
-use pmem::{Fenced, LINE, Medium, Pm, PmOff};
+use pmem::{LINE, Medium, Pm, PmOff};
 use smallvec::SmallVec;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -320,27 +320,8 @@ impl<M: Medium> Storage for Store<M> {
         Ok(self.find_block(self.root(d)?, size)?.ok_or(Errno::UCLEAN)?.at(0))
     }
 
-    /// | stored | fences |
-    /// |---|---:|
-    /// | the size, then the root: in one line | 1 |
     fn free_dir_blocks(&self, dir: Ino, d: &VInode) {
-        let mut blocks = Vec::new();
-        let mut note = |block| blocks.push(block);
-        let all = self.root(d).map(Node::top);
-        if let Err(e) = all.and_then(|top| self.visit_most(top, &mut d.block_count(), &mut note)) {
-            tracing::error!(%dir, %e, "its blocks stay allocated");
-            return;
-        }
-        // Blocks behind the end are not in use (scan-S5).
-        let ready = Fenced::not_needed("it has no entries");
-        self.medium.publish_word(self.word_at(d, Word::Size), 0, ready);
-        self.medium.store_u64(self.word_at(d, Word::Root), 0);
-        self.medium.flush(d.at(), LINE);
-        // backed-F4, for blocks of entries.
-        let _ = self.medium.fence();
-        self.v.drop_dir_state(d);
-        d.add_blocks(-(blocks.len() as i64));
-        self.v.release(&blocks);
+        self.empty_dir(dir, d);
     }
 
     fn visit_dir(
