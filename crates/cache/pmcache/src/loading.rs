@@ -674,8 +674,8 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
         Err(Errno::NOSPC)
     }
 
-    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
-        self.pool.absent_range(ino, from)
+    fn backed(&self) -> Option<&dyn Backed> {
+        Some(&self.pool)
     }
 
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new

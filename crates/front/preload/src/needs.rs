@@ -3,14 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::ops::Range;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::Arc;
 
 use ::pool::Engine;
 use os::syscalls::syscall;
 use rustix::fs::{Mode, OFlags};
-use vfs::{Delegations, Errno, Ino, Loader, Mappings, Need, Openings, Result, StatFs};
+use vfs::{Backed, Delegations, Errno, Ino, Loader, Mappings, Need, Openings, Result, StatFs};
 
 /// A pool of a cache in a program. The server loads what a call needs; the program repeats the
 /// call.
@@ -77,8 +76,8 @@ impl Loader for LoadedPool {
         }
     }
 
-    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>> {
-        self.pool.backed().map_or(Ok(None), |pool| pool.absent_range(ino, from))
+    fn backed(&self) -> Option<&dyn Backed> {
+        self.pool.backed()
     }
 
     fn space(&self) -> StatFs {

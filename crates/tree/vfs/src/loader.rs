@@ -10,10 +10,9 @@
 //! server.
 
 use crate::{
-    ABSENT, Attr, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino,
+    ABSENT, Attr, Backed, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino,
     Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
-use std::ops::Range;
 
 /// Most bytes that one call copies between files.
 const COPY_MAX: u64 = 16 << 20;
@@ -117,11 +116,8 @@ pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
     /// Those of the backing store and of the pool.
     fn load(&self, need: &Need<'_>) -> Result<bool>;
 
-    /// Returns the first absent range of a file's content at or after `from`.
-    ///
-    /// # Errors
-    /// Those of the pool.
-    fn absent_range(&self, ino: Ino, from: u64) -> Result<Option<Range<u64>>>;
+    /// Returns the pool as one with absent parts; `None` if it has no backing store.
+    fn backed(&self) -> Option<&dyn Backed>;
 
     /// Implements [`FileSystem::statfs`]: the space that programs see.
     fn space(&self) -> StatFs;
@@ -228,11 +224,15 @@ fn seek_absent<L: Loader>(loader: &L, ino: Ino, mut at: u64, whence: Seek) -> Re
             Err(ABSENT) => {}
             done => return done,
         }
-        match (loader.absent_range(ino, at)?, whence) {
-            // Another thread has loaded it.
-            (None, _) => {}
-            (Some(absent), Seek::Data) => return Ok(absent.start.max(at)),
-            (Some(absent), Seek::Hole) => at = absent.end,
+        let Some(pool) = loader.backed() else { return Err(Errno::UCLEAN) };
+        // Another thread may have loaded it.
+        let Some(absent) = pool.absent_range(ino, at)? else { continue };
+        if whence == Seek::Data {
+            return Ok(absent.start.max(at));
+        }
+        match pool.hole_range(ino, at)? {
+            Some(hole) if hole.start < absent.start => return Ok(hole.start.max(at)),
+            _ => at = absent.end,
         }
     }
     Ok(size)
