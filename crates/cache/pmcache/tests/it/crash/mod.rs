@@ -616,13 +616,13 @@ fn run(
 
 #[test]
 fn what_was_written_is_there_after_any_crash() {
-    run(0, 3, 40, (Mode::Journal, false), |options| options);
+    run(0, 2, 40, (Mode::Journal, false), |options| options);
 }
 
 #[test]
 fn what_was_synced_is_there_in_every_mode() {
-    run(200, 2, 40, (Mode::Writeback, false), |options| options);
-    run(300, 2, 40, (Mode::Ordered, false), |options| options);
+    run(200, 1, 40, (Mode::Writeback, false), |options| options);
+    run(300, 1, 40, (Mode::Ordered, false), |options| options);
 }
 
 /// Hardly any data may be unwritten here.
