@@ -159,7 +159,7 @@ mod tests {
         for other in &mut others {
             assert!(!rings.has_ring(thread));
             // As many descriptors as before, under the same numbers.
-            dup2(&ring(), other).unwrap();
+            dup2(ring(), other).unwrap();
             assert!(rings.has_ring(thread), "descriptor {}", other.as_raw_fd());
             dup2(null(OFlags::RDONLY), other).unwrap();
         }

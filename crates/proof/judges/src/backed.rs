@@ -273,7 +273,10 @@ const NAMES: &[Step] = &[
     Step(Same, |fs, tree| load_content(fs, tree, "d/a")),
     Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
     Step(Same, |fs, _| create(fs, "n")),
+    // The blocks of the file, and that of the directory.
     Step(Same, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(9, 3 * BLOCK))),
+    Step(Same, |fs, _| fs.append(find(fs, "n")?, &bytes(8, BLOCK)).map(drop)),
+    Step(Same, |fs, _| fs.append(find(fs, "n")?, &bytes(7, BLOCK)).map(drop)),
     Step(Same, |fs, tree| {
         let names = tree.keys().filter(|path| path.starts_with("d/"));
         names.into_iter().try_for_each(|path| load(fs, tree, path))
