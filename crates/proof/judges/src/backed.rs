@@ -273,10 +273,7 @@ const NAMES: &[Step] = &[
     Step(Same, |fs, tree| load_content(fs, tree, "d/a")),
     Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
     Step(Same, |fs, _| create(fs, "n")),
-    // The blocks of the file, and that of the directory.
     Step(Same, |fs, _| fs.write(find(fs, "n")?, 0, &bytes(9, 3 * BLOCK))),
-    Step(Same, |fs, _| fs.append(find(fs, "n")?, &bytes(8, BLOCK)).map(drop)),
-    Step(Same, |fs, _| fs.append(find(fs, "n")?, &bytes(7, BLOCK)).map(drop)),
     Step(Same, |fs, tree| {
         let names = tree.keys().filter(|path| path.starts_with("d/"));
         names.into_iter().try_for_each(|path| load(fs, tree, path))
@@ -317,9 +314,13 @@ const NAMES: &[Step] = &[
     Step(HasAll, |fs, below| clean(fs, below, "d/a", true)),
     Step(Same, |fs, below| clean(fs, below, "d/sub", true)),
     Step(Same, |fs, below| clean(fs, below, "d", true)),
-    Step(Same, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
-    Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
     Step(Same, |fs, _| create(fs, "o")),
+    Step(Same, |fs, _| fs.evict_names(find(fs, "d/sub")?).map(drop)),
+    Step(Same, |fs, _| fs.write(find(fs, "o")?, 0, &bytes(5, BLOCK))),
+    Step(Same, |fs, _| fs.evict_names(find(fs, "d")?).map(drop)),
+    // The block of the directory, without a fence in between.
+    Step(Same, |fs, _| fs.append(find(fs, "o")?, &bytes(6, BLOCK)).map(drop)),
+    Step(Same, |fs, _| fs.append(find(fs, "o")?, &bytes(7, 4 * BLOCK)).map(drop)),
 ];
 
 /// Objects that others change below: reloads, entries that go and come, and space that is used
