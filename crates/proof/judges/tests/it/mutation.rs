@@ -19,7 +19,7 @@ use std::path::Path;
 /// `…` may occur anywhere in the label. docs/CRASHTESTING.md has the arguments at length.
 const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("store.rs date: self.medium().store_u64", STORE, TIMES),
-    ("backed.rs evict_names: let _ = self.medium().fence", &[DropFence], FENCED_AGAIN),
+    ("backed.rs evict_names: let _ = self.medium().fence", &[DropFence], FREED_LATER),
     ("backed.rs empty_dir: self.medium.publish_word", &[DropStore, DelayStore, EarlyReuse], EITHER),
     ("backed.rs empty_dir: self.medium.store_u64", &[DropStore, DelayStore, SwapStores], EITHER),
     ("store.rs write_inode: self.medium().store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
@@ -88,7 +88,7 @@ const ALONE: &str =
     "it is all that the operation commits: nothing follows, and what it names was fenced before";
 const BUSY: &str = "an inode that is busy has no stamp that counts";
 const UNMARKED: &str = "a mark that goes too early costs a write-back";
-const FENCED_AGAIN: &str = "the same call fences again when it frees the blocks of the directory";
+const FREED_LATER: &str = "the same call fences again when it frees the blocks of the directory";
 const EITHER: &str = "each of the two words alone makes the directory empty";
 const NEW: &str = "nothing leads to the block yet";
 const LOAD: &str =
