@@ -67,7 +67,7 @@ impl VInode {
         self.common.begin(kind, flags);
     }
 
-    /// Notes a use ([`USED`]). Any thread may call this, with or without the lock: a use that is
+    /// Notes a use (`USED`). Any thread may call this, with or without the lock: a use that is
     /// lost, or counts for the next life, costs nothing but a worse choice of what is evicted.
     #[inline]
     pub fn note_use(&self) {
