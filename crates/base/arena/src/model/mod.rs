@@ -275,6 +275,11 @@ impl ProcessId {
         Self(PROCESS.with(Cell::get))
     }
 
+    /// The process number.
+    pub fn pid(self) -> u32 {
+        self.0 as u32
+    }
+
     /// Whether the process has died.
     pub fn is_dead(self) -> bool {
         self.0 < Self::FIRST || DEAD.load(Acquire) & 1 << self.0 != 0
