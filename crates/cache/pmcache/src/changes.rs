@@ -240,6 +240,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// Those of the pool.
     pub fn conflicts(&self) -> Result<Vec<Conflict>> {
+        let found = self.conflicting()?;
+        let mut paths = self.paths_of(&found)?;
+        Ok(found.into_iter().map(|ino| Conflict { ino, path: paths.remove(&ino) }).collect())
+    }
+
+    /// As [`conflicts`](Self::conflicts), without the paths.
+    pub(crate) fn conflicting(&self) -> Result<BTreeSet<Ino>> {
         let known = lock(&self.changes.conflicts).clone();
         for ino in known {
             self.try_look(ino, false);
@@ -252,13 +259,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 self.clear_conflict(ino);
             }
         }
-        let found = lock(&self.changes.conflicts).clone();
-        let mut paths = self.paths_of(&found)?;
-        Ok(found.into_iter().map(|ino| Conflict { ino, path: paths.remove(&ino) }).collect())
+        Ok(lock(&self.changes.conflicts).clone())
     }
 
     /// Finds a path of each of these inodes among the names that are loaded.
-    fn paths_of(&self, wanted: &BTreeSet<Ino>) -> Result<BTreeMap<Ino, Vec<u8>>> {
+    pub(crate) fn paths_of(&self, wanted: &BTreeSet<Ino>) -> Result<BTreeMap<Ino, Vec<u8>>> {
         let mut paths = BTreeMap::new();
         if wanted.contains(&ROOT) {
             paths.insert(ROOT, Vec::new());

@@ -1,16 +1,15 @@
 //! Status and commands of a cache whose pool holds the tree.
 
 use crate::behind::Watching;
-use crate::changes::Conflict;
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
 use crate::options::Mode;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use vfs::{Backed, Errno, FileKind, Ino, ROOT, Result};
+use vfs::{Backed, Errno, FileKind, Ino, Result};
 
 /// Passes until everything is below that was dirty at first, while programs change more.
 const PASSES: u32 = 16;
@@ -68,8 +67,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Err(Errno::AGAIN)
     }
 
-    /// Writes back if something may have been dirty for `max_age`, or more than `high` bytes of the
-    /// pool are in use. Long-lived processes call this periodically.
+    /// Writes back if something may have been dirty for `max_age`. Long-lived processes call this
+    /// periodically.
     ///
     /// # Errors
     /// As [`write_back`](Self::write_back); those of single inodes are in the status.
@@ -116,7 +115,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
             }
         }
-        let conflicts = self.conflicts().unwrap_or_default();
+        let conflicts = self.conflicting().unwrap_or_default();
         let history = lock(self.history());
         let watching = history.watching.clone();
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
@@ -150,9 +149,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Describes the inodes that a pass could not write back.
-    fn troubles(&self, written: &Written, found: Vec<Conflict>) -> Vec<Trouble> {
-        let found = found.into_iter().map(|conflict| conflict.ino);
-        let conflicts: BTreeSet<Ino> = found.chain(written.conflicts.iter().copied()).collect();
+    fn troubles(&self, written: &Written, mut conflicts: BTreeSet<Ino>) -> Vec<Trouble> {
+        conflicts.extend(&written.conflicts);
         let conflicts = conflicts.iter().map(|ino| {
             let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
             (*ino, what.to_owned())
@@ -163,39 +161,19 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if all.is_empty() {
             return Vec::new();
         }
-        let paths = self.paths().unwrap_or_default();
+        let wanted = all.iter().map(|(ino, _)| *ino).collect();
+        let paths = self.paths_of(&wanted).unwrap_or_default();
+        let path_of = |ino| match paths.get(&ino).map(Vec::as_slice) {
+            None => format!("inode {}", ino.0),
+            Some(b"") => ".".to_owned(),
+            Some(path) => String::from_utf8_lossy(path).into_owned(),
+        };
         let trouble = |(ino, what)| Trouble {
-            path: paths.get(&ino).cloned().unwrap_or_else(|| format!("inode {}", ino.0)),
+            path: path_of(ino),
             what,
             dirty_bytes: self.held(ino).map_or(0, |held| held.dirty),
         };
         all.into_iter().map(trouble).collect()
-    }
-
-    /// Returns a path of each inode that has a loaded name.
-    fn paths(&self) -> Result<HashMap<Ino, String>> {
-        let mut paths = HashMap::from([(ROOT, ".".to_owned())]);
-        let mut pending = vec![(ROOT, String::new())];
-        while let Some((dir, above)) = pending.pop() {
-            let mut inside = Vec::new();
-            let listed = self.pool().readdir(dir, 0, &mut |e| {
-                if !matches!(e.name, b"." | b"..") {
-                    inside.push((e.ino, e.kind, String::from_utf8_lossy(e.name).into_owned()));
-                }
-                true
-            });
-            if !matches!(listed, Ok(()) | Err(vfs::ABSENT | Errno::STALE | Errno::NOENT)) {
-                listed?;
-            }
-            for (ino, kind, name) in inside {
-                let path = if above.is_empty() { name } else { format!("{above}/{name}") };
-                if kind == FileKind::Dir {
-                    pending.push((ino, path.clone()));
-                }
-                paths.entry(ino).or_insert(path);
-            }
-        }
-        Ok(paths)
     }
 
     /// Returns the parts of a file that are in the pool.

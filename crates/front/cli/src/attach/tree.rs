@@ -13,6 +13,7 @@ use fuse::{
 };
 use pmcache::{EvictOptions, Loading, Mode};
 use pmem::Medium as _;
+use rustix::io::Errno;
 use vfs::{Backed as _, FileSystem as _, Loader as _};
 
 use super::Ready;
@@ -84,7 +85,7 @@ pub fn run(
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
     ending::take(&plan.pool)?;
-    watch(&cache, args.watch)?;
+    let reach = watch(&cache, args.watch)?;
     let engine = cache.pool().0.clone();
     let threads = pool::threads(args.threads);
     let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
@@ -122,7 +123,7 @@ pub fn run(
     if !flags.contains(MountFlags::RDONLY) {
         maintain(Arc::downgrade(&cache), Duration::from_secs(args.max_age.into()));
     }
-    follow(&cache, kernel)?;
+    follow(&cache, reach, kernel)?;
     started(&ready)?;
     // The end of the mount writes back.
     mounted.serve().with_context(|| format!("{}: the session broke", ready.mount))?;
@@ -132,39 +133,43 @@ pub fn run(
 }
 
 /// Begins to watch for changes by others in the directory. If nothing was asked for, does what its
-/// file system supports, and notes why it cannot do more.
-fn watch(cache: &Tree, asked: Option<Watch>) -> Result<()> {
+/// file system supports, and notes why it cannot do more. Returns the changes that are reported.
+fn watch(cache: &Tree, asked: Option<Watch>) -> Result<Option<Reach>> {
     let how = asked.unwrap_or(Watch::Notify);
     if how == Watch::Off {
-        return Ok(());
+        return Ok(None);
     }
     match (cache.watch(how), asked) {
-        (Ok(reach), _) => cache.note_watch(how, reach, None),
+        (Ok(reach), _) => {
+            cache.note_watch(how, reach, None);
+            Ok(Some(reach))
+        }
         (Err(errno), None) => {
-            cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
+            note_no_reports(cache, errno);
+            Ok(None)
         }
         (Err(errno), Some(how)) => bail!("--watch {how}: {}", reports::reason(errno)),
     }
-    Ok(())
+}
+
+/// Notes why changes are not reported.
+fn note_no_reports(cache: &Tree, errno: Errno) {
+    cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
 }
 
 /// Starts the thread that follows changes by others, and the one that compares what is not
 /// reported.
-fn follow(cache: &Arc<Tree>, kernel: Invalidator) -> Result<()> {
-    let status = cache.status();
+fn follow(cache: &Arc<Tree>, reach: Option<Reach>, kernel: Invalidator) -> Result<()> {
     let weak = Arc::downgrade(cache);
     let sweeping = kernel.clone();
-    if status.watch != Watch::Off.to_string() {
+    if reach.is_some() {
         reports::repeat("changes", weak.clone(), move |cache: &Tree| {
             let told =
                 cache.follow_changes(reports::LIMIT, &|change| forget(cache, &kernel, change));
-            if let Err(errno) = told {
-                cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
-            }
-            told.is_ok()
+            told.inspect_err(|errno| note_no_reports(cache, *errno)).is_ok()
         })?;
     }
-    if status.watch_reach.as_deref() == Some(Reach::Whole.name()) {
+    if reach == Some(Reach::Whole) {
         return Ok(());
     }
     reports::repeat("sweep", weak, move |cache: &Tree| {
