@@ -26,8 +26,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    ABSENT, Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX,
-    Ino, LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
+    Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino,
+    LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
     SetTime, SetXattr, StatFs, load_for,
 };
 
@@ -221,37 +221,29 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool.clean_inode(ino, version, stamp(object)).map(drop)
     }
 
-    /// Calls `each` with the inodes in every directory of the tree, until it returns `false`. Loads
-    /// directories whose names are absent, or leaves them out.
-    pub(crate) fn each_directory(
-        &self,
-        loads: bool,
-        mut each: impl FnMut(&[(Ino, FileKind)]) -> Result<bool>,
-    ) -> Result<()> {
+    /// Loads the names of every directory of the tree, until `goes_on` returns `false` after one.
+    fn load_directories(&self, goes_on: impl Fn() -> bool) -> Result<()> {
         let mut pending = vec![ROOT];
         while let Some(dir) = pending.pop() {
-            let mut entries = Vec::new();
-            let list = || {
-                entries.clear();
+            let mut dirs = Vec::new();
+            let listed = load_for(self, &[Need::Names(dir)], || {
+                dirs.clear();
                 self.pool.readdir(dir, 0, &mut |e| {
-                    if !matches!(e.name, b"." | b"..") {
-                        entries.push((e.ino, e.kind));
-                    }
+                    let is_inside = e.kind == FileKind::Dir && !matches!(e.name, b"." | b"..");
+                    dirs.extend(is_inside.then_some(e.ino));
                     true
                 })
-            };
-            let listed = if loads { load_for(self, &[Need::Names(dir)], list) } else { once(list) };
+            });
             match listed {
                 Ok(()) => {}
-                // It is gone, or not loaded.
-                Err(Errno::STALE | Errno::NOENT | ABSENT) => continue,
+                // It is gone.
+                Err(Errno::STALE | Errno::NOENT) => continue,
                 Err(e) => return Err(e),
             }
-            if !each(&entries)? {
+            if !goes_on() {
                 return Ok(());
             }
-            let dirs = entries.iter().filter(|(_, kind)| *kind == FileKind::Dir);
-            pending.extend(dirs.map(|(ino, _)| *ino));
+            pending.append(&mut dirs);
         }
         Ok(())
     }
@@ -436,7 +428,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if absent() == 0 {
             return Ok(false);
         }
-        self.each_directory(true, |_| Ok(absent() > 0))?;
+        self.load_directories(|| absent() > 0)?;
         // Names outside of the tree do not count any more.
         self.pool.finish_links(ino)?;
         Ok(true)
@@ -471,6 +463,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(true)
     }
 
+    /// Returns the first block with data at or after `from` in an object; `end` if none is before it.
+    fn next_data(&self, object: Ino, from: u64, end: u64) -> Result<u64> {
+        match self.backing.seek(object, from, Seek::Data) {
+            Ok(data) => Ok((data - data % BLOCK).min(end)),
+            Err(Errno::NXIO) => Ok(end),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Makes holes of what is absent and a hole below; returns whether there was any.
     fn load_holes(&self, ino: Ino, from: u64) -> Result<bool> {
         if self.pool.absent_range(ino, from)?.is_none() {
@@ -486,11 +487,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 Err(Errno::NXIO) => return Ok(has_loaded),
                 Err(e) => return Err(e),
             };
-            let end = match self.backing.seek(object.1.ino, hole, Seek::Data) {
-                Ok(data) => (data - data % BLOCK).min(absent.end),
-                Err(Errno::NXIO) => absent.end,
-                Err(e) => return Err(e),
-            };
+            let end = self.next_data(object.1.ino, hole, absent.end)?;
             if hole < end {
                 self.pool.load_hole(ino, hole..end)?;
                 has_loaded = true;
@@ -518,11 +515,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             true if !self.pool.residence(ino)?.is_busy => Err(Errno::AGAIN),
             _ => Ok(()),
         };
-        let data = match self.backing.seek(below, start, Seek::Data) {
-            Ok(data) => (data - data % BLOCK).min(end),
-            Err(Errno::NXIO) => end,
-            Err(e) => return Err(e),
-        };
+        let data = self.next_data(below, start, end)?;
         if data > start {
             check()?;
             self.pool.load_hole(ino, start..data)?;
@@ -550,11 +543,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         streams.insert(ino, stop);
         Ok(stop)
     }
-}
-
-/// Makes a call once.
-fn once<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
-    call()
 }
 
 /// Returns a value that is another one when an object has changed, and is not 0.

@@ -16,8 +16,9 @@ pub type Loads = Box<dyn Fn(&Need<'_>) -> Result<bool> + Send + Sync>;
 impl Server {
     /// Serves the needs of programs with direct access.
     #[must_use]
-    pub fn loading(self, loads: Loads) -> Self {
-        Self { loads: Some(loads), ..self }
+    pub fn loading(mut self, loads: Loads) -> Self {
+        self.loads = Some(loads);
+        self
     }
 
     /// Handles a need; returns the result of the `ioctl`.

@@ -34,7 +34,7 @@ pub struct Server {
     /// State of a pool that programs may use without asking this server.
     pub(crate) shared: Option<Arc<Shared>>,
     /// Rights for attributes that control the file system.
-    pub(crate) rights: Option<Rights>,
+    rights: Option<Rights>,
     /// Loads what programs with direct access need.
     pub(crate) loads: Option<Loads>,
     /// Notifies the kernel, once it is connected.
@@ -44,7 +44,7 @@ pub struct Server {
     pub(crate) holes: Holes,
     pub(crate) privileges: Privileges,
     /// The search for processes that have a ring of io_uring.
-    pub(crate) rings: Rings,
+    rings: Rings,
 }
 
 /// The server's part in a pool that others use by direct access.

@@ -288,6 +288,11 @@ macro_rules! forward {
             $to.sync_range(ino, range, stores)
         }
     };
+    ($this:ident => $to:expr; version) => {
+        fn version(&$this, ino: $crate::Ino) -> Option<u64> {
+            $to.version(ino)
+        }
+    };
     ($this:ident => $to:expr; close) => {
         fn close(&$this) -> $crate::Result<()> {
             $to.close()

@@ -261,11 +261,7 @@ fn change(ino: Ino, offset: u64, len: u64) -> Need<'static> {
 
 impl<L: Loader> FileSystem for L {
     crate::forward!(self => self.pool(); root, durability, kernel_cache, limits, forget, getattr,
-        readlink, drop_privileges, fsync, sync, listxattr);
-
-    fn version(&self, ino: Ino) -> Option<u64> {
-        self.pool().version(ino)
-    }
+        readlink, drop_privileges, fsync, sync, listxattr, version);
 
     fn statfs(&self) -> StatFs {
         self.space()

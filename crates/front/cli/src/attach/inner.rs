@@ -50,9 +50,7 @@ impl Inner {
         let space = self.0.statfs();
         space.blocks * u64::from(space.block_size)
     }
-}
 
-impl Inner {
     /// Opens a pool that has a backing store, which the server shares with programs.
     ///
     /// # Errors
@@ -174,11 +172,7 @@ impl FileSystem for Inner {
     vfs::forward!(self => self.0; root, durability, kernel_cache, limits, lookup, forget, getattr,
         setattr, create, tmpfile, readlink, unlink, rmdir, link, rename, rename_whiteout, readdir,
         read, write, append, drop_privileges, fallocate, seek, copy_range, fsync, sync, getxattr,
-        setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close);
-
-    fn version(&self, ino: Ino) -> Option<u64> {
-        self.0.version(ino)
-    }
+        setxattr, listxattr, removexattr, statfs, lookup_into, peek_into, close, version);
 }
 
 impl Mappings for Inner {}
