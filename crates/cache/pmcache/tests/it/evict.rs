@@ -1,131 +1,41 @@
 //! Eviction from pools that hold the tree, and room in them.
 
 use crate::common::Below;
-use crate::loading::{BLOCK, Tested, again, empty, find, make, mount, region};
+use crate::loading::{
+    BLOCK, Tested, again, apply_both, compare, empty, fail_at, find, make, mount, region,
+};
 use crate::writeback::{compare_stores, file, write_back};
 use backing::model::ModelCall;
 use pmcache::{EvictOptions, Loading};
 use rng::Rng;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
-use vfs::conformance::{Handles, Outcome, apply, gen_op, number_from_env};
+use vfs::conformance::{Handles, gen_op, number_from_env};
 use vfs::model::Model;
-use vfs::tree::{diff, tree};
-use vfs::{
-    Attr, Backed as _, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino,
-    Mappings, NewKind, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr,
-};
+use vfs::{Backed as _, Errno, FileSystem, Ino, NewKind, ROOT, RenameFlags, Result, SetXattr};
 
 /// Bytes of the pools.
 const POOL: u64 = 4 << 20;
 
-/// Most attempts of a call that finds no space.
-const ATTEMPTS: u32 = 64;
-
-/// Bytes of room that a call needs besides its content.
-const ROOM: u64 = 64 << 10;
-
-/// A pool whose calls are repeated when there is room for them.
-struct Roomy(Tested);
-
-impl Deref for Roomy {
-    type Target = Tested;
-
-    fn deref(&self) -> &Tested {
-        &self.0
-    }
+/// Attaches an empty pool of this size.
+fn over(below: &Below, bytes: u64) -> Tested {
+    Loading::attach(mount(region(bytes)), below.clone()).unwrap()
 }
 
-impl Roomy {
-    fn over(below: &Below, bytes: u64) -> Self {
-        Self(Loading::attach(mount(region(bytes)), below.clone()).unwrap())
-    }
-
-    fn again(self) -> Self {
-        Self(again(self.0))
-    }
-
-    fn repeat<T>(&self, bytes: u64, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        for _ in 0..ATTEMPTS {
-            match call() {
-                Err(Errno::NOSPC) if self.0.make_room(bytes + ROOM)? => {}
-                done => return done,
-            }
+/// Runs `make_room` until nothing more becomes free, and returns its error. Otherwise no content is
+/// marked clean then (evict-E2).
+fn empty_pool(fs: &Tested) -> Result<()> {
+    while fs.make_room(1 << 30)? {}
+    let mut all = Vec::new();
+    fs.pool().each_inode(&mut |ino, _| all.push(ino))?;
+    for ino in all {
+        match fs.pool().clean_range(ino, 0) {
+            Ok(left) => assert_eq!(left, None, "{ino}"),
+            Err(e) => assert!(matches!(e, Errno::ISDIR | Errno::INVAL), "{e}"),
         }
-        panic!("a call gets no room, though each run makes some");
     }
-
-    /// Runs `make_room` until nothing more becomes free; returns the error, if there is one. Then
-    /// no content is marked clean (evict-E2).
-    fn empty(&self) -> Result<()> {
-        while self.0.make_room(1 << 30)? {}
-        let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, _| all.push(ino))?;
-        for ino in all {
-            match self.pool().clean_range(ino, 0) {
-                Ok(left) => assert_eq!(left, None, "{ino}"),
-                Err(e) => assert!(matches!(e, Errno::ISDIR | Errno::INVAL), "{e}"),
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
-
-macro_rules! roomy {
-    ($($name:ident($($arg:ident: $of:ty),*) -> $out:ty;)+) => { $(
-        fn $name(&self, $($arg: $of),*) -> Result<$out> {
-            self.repeat(0, || self.0.$name($($arg),*))
-        }
-    )+ };
-}
-
-impl FileSystem for Roomy {
-    vfs::forward!(self => self.0; root, durability, kernel_cache, limits, forget, getattr,
-        readlink, drop_privileges, fsync, sync, getxattr, listxattr, statfs);
-
-    roomy! {
-        lookup(dir: Ino, name: &[u8]) -> Entry;
-        peek(dir: Ino, name: &[u8]) -> Attr;
-        setattr(caller: &Caller, ino: Ino, set: &SetAttr) -> Attr;
-        create(caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Entry;
-        tmpfile(caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Entry;
-        unlink(dir: Ino, name: &[u8]) -> ();
-        rmdir(dir: Ino, name: &[u8]) -> ();
-        link(ino: Ino, dir: Ino, name: &[u8]) -> Entry;
-        rename(from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> ();
-        rename_whiteout(caller: &Caller, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> ();
-        append(ino: Ino, data: &[u8]) -> u64;
-        fallocate(ino: Ino, mode: Fallocate, offset: u64, len: u64) -> ();
-        seek(ino: Ino, offset: u64, whence: Seek) -> u64;
-        copy_range(from: (Ino, u64), to: (Ino, u64), len: u64) -> u64;
-        setxattr(ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> ();
-        removexattr(ino: Ino, name: &[u8]) -> ();
-    }
-
-    fn readdir(
-        &self,
-        dir: Ino,
-        cookie: u64,
-        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.repeat(0, || self.0.readdir(dir, cookie, emit))
-    }
-
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.repeat(buf.len() as u64, || self.0.read(ino, offset, buf))
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.repeat(data.len() as u64, || self.0.write(ino, offset, data))
-    }
-}
-
-impl Mappings for Roomy {}
-
-impl Openings for Roomy {}
-
-impl Delegations for Roomy {}
 
 /// Content that differs between files and from block to block.
 fn content(seed: u64, len: u64) -> Vec<u8> {
@@ -149,12 +59,6 @@ fn fill(fs: &dyn FileSystem, dirs: u64, files: u64, len: u64) {
     }
 }
 
-fn compare(fs: &Roomy, model: &Model, what: &str) {
-    let (got, want) = (tree(fs).unwrap(), tree(model).unwrap());
-    let diff = diff(&got, &want).unwrap_or_default();
-    assert!(diff.is_empty(), "{what}: the trees differ (left: loaded, right: model)\n{diff}");
-}
-
 #[test]
 fn a_tree_larger_than_the_pool_is_read_and_written() {
     let (below, model) = (empty(), Model::new());
@@ -162,7 +66,7 @@ fn a_tree_larger_than_the_pool_is_read_and_written() {
     for fs in [&below as &dyn FileSystem, &model] {
         fill(fs, 12, 10, 100_000);
     }
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     compare(&fs, &model, "loaded");
     assert!(fs.evict_counters().evicted_bytes > 2 * POOL);
     assert_eq!(fs.evict_counters().write_backs, 0, "nothing is dirty");
@@ -184,7 +88,7 @@ fn a_tree_larger_than_the_pool_is_read_and_written() {
     compare(&fs, &model, "written");
     write_back(&fs, "written");
     compare_stores(&fs, &below, "written");
-    let fs = fs.again();
+    let fs = again(fs);
     compare(&fs, &model, "mounted again");
 }
 
@@ -193,7 +97,7 @@ fn a_file_larger_than_the_pool_streams_through() {
     let below = empty();
     let data = content(1, 4 * POOL);
     file(&below, ROOT, "big", &data);
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let big = find(&fs, "big");
     let mut buf = vec![0; 64 << 10];
     for (at, want) in (0..).step_by(buf.len()).zip(data.chunks(buf.len())) {
@@ -217,7 +121,7 @@ fn a_file_larger_than_the_pool_streams_through() {
 fn errors_of_write_back_leave_everything_readable() {
     let below = empty();
     fill(&below, 3, 10, 50_000);
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let mut dirty = Vec::new();
     let d1 = find(&fs, "d1");
     find(&fs, "d2/f0");
@@ -232,9 +136,9 @@ fn errors_of_write_back_leave_everything_readable() {
             _ => &[ModelCall::Fsync, ModelCall::SyncMetadata, ModelCall::Sync],
         };
         below.fail(fail, errno);
-        assert_eq!(fs.empty(), Err(errno), "{call:?}");
+        assert_eq!(empty_pool(&fs), Err(errno), "{call:?}");
         let more = content(7, 3 << 20);
-        assert_eq!(fs.repeat(3 << 20, || fs.0.write(dirty[0].0, 100_000, &more)), Err(errno));
+        assert_eq!(fs.write(dirty[0].0, 100_000, &more), Err(errno));
         below.fail_where(|_| Some(Errno::STALE));
         for (ino, data) in &dirty {
             assert_eq!(&read(&fs, *ino), data, "what is dirty is in the pool");
@@ -242,11 +146,11 @@ fn errors_of_write_back_leave_everything_readable() {
         below.heal();
     }
     assert_eq!(fs.evict_counters().evicted_dirs, 2, "all but the dirty one");
-    let fs = fs.again();
+    let fs = again(fs);
     for (ino, data) in &dirty {
         assert_eq!(&read(&fs, *ino), data);
     }
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     below.crash();
     compare_stores(&fs, &below, "healed");
     for (i, (_, data)) in dirty.iter().enumerate() {
@@ -269,7 +173,7 @@ fn pollute(policy: eviction::PolicyKind) -> (u64, u64) {
     }
     let pool = mount(region(POOL));
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&pool.statfs()) };
-    let fs = Roomy(Loading::attach(pool, below.clone()).unwrap().with_eviction(options));
+    let fs = Loading::attach(pool, below.clone()).unwrap().with_eviction(options);
     let read_file = |path: &str| {
         let before = below.count(ModelCall::Read);
         read(&fs, find(&fs, path));
@@ -311,7 +215,7 @@ fn names_that_were_evicted_are_the_same_tree() {
             fs.setxattr(sub, b"user.name", b"value", SetXattr::Any).unwrap();
         }
     }
-    let fs = Roomy::over(&below, 1 << 20);
+    let fs = over(&below, 1 << 20);
     let mut names = 0;
     for d in 0..30 {
         let dir = fs.lookup(ROOT, format!("d{d}").as_bytes()).unwrap().ino;
@@ -329,19 +233,19 @@ fn names_that_were_evicted_are_the_same_tree() {
     let dirs = fs.evict_counters().evicted_dirs;
     assert!(dirs > 20, "{dirs}");
     // The references of a comparison keep all names, so it needs a larger pool.
-    let fs = Roomy::over(&below, 16 << 20);
+    let fs = over(&below, 16 << 20);
     compare(&fs, &model, "loaded");
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     assert_eq!(fs.evict_counters().evicted_dirs, 60);
     compare(&fs, &model, "loaded again");
     // Files that were made in the pool are written back, and then go as well.
-    let fs = fs.again();
+    let fs = again(fs);
     for fs in [&fs as &dyn FileSystem, &model] {
         let sub = find(fs, "d7/sub");
         file(fs, sub, "new", b"new");
         fs.rename((sub, b"link"), (find(fs, "d8"), b"moved"), RenameFlags::empty()).unwrap();
     }
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     assert!(fs.pool().residence(find(&fs, "d7")).unwrap().are_names_absent);
     compare(&fs, &model, "changed");
 }
@@ -350,7 +254,7 @@ fn names_that_were_evicted_are_the_same_tree() {
 fn a_directory_that_is_listed_keeps_its_names() {
     let below = empty();
     fill(&below, 2, 50, 100);
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let listed = fs.lookup(ROOT, b"d0").unwrap().ino;
     find(&fs, "d1/f0");
     let list = |cookie: u64, most: usize| {
@@ -365,13 +269,13 @@ fn a_directory_that_is_listed_keeps_its_names() {
     };
     let all = list(0, 1000).0;
     let (first, cookie) = list(0, 20);
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     let absent = |path| fs.pool().residence(find(&fs, path)).unwrap().are_names_absent;
     assert_eq!((absent("d0"), absent("d1")), (false, true));
     let rest = list(cookie, 1000).0;
     assert_eq!([first, rest].concat(), all);
     fs.forget(listed, 1);
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     assert!(absent("d0"));
     assert!(!fs.pool().residence(ROOT).unwrap().are_names_absent);
 }
@@ -384,12 +288,12 @@ fn a_directory_larger_than_the_pool_is_no_endless_load() {
         make(&below, big, &format!("a file with a name that takes some space {f}"), NewKind::File);
     }
     fill(&below, 1, 10, 1000);
-    let fs = Roomy::over(&below, 1 << 20);
+    let fs = over(&below, 1 << 20);
     let b = find(&fs, "big");
     assert_eq!(fs.lookup(b, b"none").map(drop), Err(Errno::NOSPC));
     assert_eq!(read(&fs, find(&fs, "d0/f3")), content(3, 4000));
     assert!(fs.pool().residence(b).unwrap().are_names_absent);
-    fs.again();
+    again(fs);
 }
 
 #[test]
@@ -398,17 +302,17 @@ fn keep_room_keeps_some_space_free() {
     fill(&below, 6, 10, 50_000);
     let options =
         EvictOptions { high: POOL / 2, ..EvictOptions::for_pool(&mount(region(POOL)).statfs()) };
-    let keeping = |fs: Roomy| Roomy(fs.0.with_eviction(options.clone()));
-    let fs = keeping(Roomy::over(&below, POOL));
-    let steps = |fs: &Roomy| {
+    let keeping = |fs: Tested| fs.with_eviction(options.clone());
+    let fs = keeping(over(&below, POOL));
+    let steps = |fs: &Tested| {
         let mut steps = 1;
         while fs.keep_room().unwrap() {
             steps += 1;
         }
         steps
     };
-    let free = |fs: &Roomy| fs.pool().statfs().blocks_free * BLOCK;
-    let read_all = |fs: &Roomy| {
+    let free = |fs: &Tested| fs.pool().statfs().blocks_free * BLOCK;
+    let read_all = |fs: &Tested| {
         for (d, f) in (0..6).flat_map(|d| (0..10).map(move |f| (d, f))) {
             assert_eq!(
                 read(fs, find(fs, &format!("d{d}/f{f}"))),
@@ -429,7 +333,7 @@ fn keep_room_keeps_some_space_free() {
     assert_eq!((counters.runs, counters.write_backs, counters.evicted_dirs), (0, 0, 0));
     assert_eq!(steps(&fs), 1);
     // Content that was in the pool before an attachment is found.
-    let fs = keeping(fs.again());
+    let fs = keeping(again(fs));
     assert_eq!(fs.evict_memory().0, 0, "an attachment reads no content");
     file(&fs, find(&fs, "d5"), "more", &content(2, free(&fs) - POOL / 40));
     assert!(steps(&fs) > 1);
@@ -441,7 +345,7 @@ fn keep_room_keeps_some_space_free() {
 #[test]
 fn inodes_that_are_gone_leave_the_policy() {
     let below = empty();
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let mut most = (0, 0);
     for i in 0..2000 {
         let f = file(&fs, ROOT, "f", &content(i, 10_000));
@@ -485,7 +389,7 @@ fn inodes_that_are_gone_leave_the_policy() {
 fn threads_use_a_tree_larger_than_the_pool() {
     let below = empty();
     fill(&below, 4, 30, 100_000);
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     // So no inode that is found changes its number.
     let dirs = [0, 1, 2, 3].map(|d| fs.lookup(ROOT, format!("d{d}").as_bytes()).unwrap().ino);
     let is_over = AtomicBool::new(false);
@@ -529,7 +433,7 @@ fn threads_use_a_tree_larger_than_the_pool() {
     }
     let counters = fs.evict_counters();
     assert!(counters.evicted_bytes > POOL, "{counters:?}");
-    fs.again();
+    again(fs);
 }
 
 /// A call that loads content and then needs space does not only evict what it has loaded
@@ -538,12 +442,12 @@ fn threads_use_a_tree_larger_than_the_pool() {
 fn a_call_keeps_what_it_has_loaded() {
     let below = empty();
     file(&below, ROOT, "old", &content(1, 100_000));
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let old = find(&fs, "old");
     let dirty = file(&fs, ROOT, "dirty", &[]);
     let mut at = 0;
     while fs.pool().statfs().blocks_free > 31 {
-        fs.0.write(dirty, at, &[1; BLOCK as usize]).unwrap();
+        fs.write(dirty, at, &[1; BLOCK as usize]).unwrap();
         at += BLOCK;
     }
     fs.write(old, 10, &content(2, 60_000)).unwrap();
@@ -555,7 +459,7 @@ fn a_call_keeps_what_it_has_loaded() {
 #[test]
 fn reads_of_write_back_are_no_uses() {
     let below = empty();
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let f = file(&fs, ROOT, "f", &content(1, 300_000));
     for is_used in [false, true] {
         fs.write(f, 0, b"dirty").unwrap();
@@ -570,31 +474,31 @@ fn reads_of_write_back_are_no_uses() {
 fn what_an_interrupted_load_brings_can_be_evicted() {
     let below = empty();
     file(&below, ROOT, "big", &content(1, 3 << 20));
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     let big = find(&fs, "big");
     // The walk is over.
     assert_eq!(fs.keep_room(), Ok(false));
     // A piece on both sides of a block of pointers, with space for the first of them.
     let (first, piece) = ((2 << 20) - 8 * BLOCK, 16 * BLOCK as usize);
-    fs.0.read(big, 0, &mut [0; 10]).unwrap();
+    fs.read(big, 0, &mut [0; 10]).unwrap();
     let dirty = file(&fs, ROOT, "dirty", &[]);
     let mut at = 0;
     while fs.pool().statfs().blocks_free > 12 {
-        fs.0.write(dirty, at, &[1; BLOCK as usize]).unwrap();
+        fs.write(dirty, at, &[1; BLOCK as usize]).unwrap();
         at += BLOCK;
     }
     below.fail_where(|call| (call == ModelCall::Write).then_some(Errno::IO));
     let mut bytes = vec![0; piece];
-    assert_eq!(fs.0.read(big, first, &mut bytes), Ok(piece));
+    assert_eq!(fs.read(big, first, &mut bytes), Ok(piece));
     assert!(bytes == content(1, 3 << 20)[first as usize..][..piece]);
-    assert_eq!(fs.empty(), Err(Errno::IO));
+    assert_eq!(empty_pool(&fs), Err(Errno::IO));
     assert_eq!(fs.pool().clean_range(big, 0), Ok(None));
 }
 
 #[test]
 fn callers_share_a_run() {
     let below = empty();
-    let fs = Roomy::over(&below, POOL);
+    let fs = over(&below, POOL);
     file(&fs, ROOT, "f", &content(1, 1 << 20));
     // The first run writes back, and the others come meanwhile.
     let [begun, may_go] = [(); 2].map(|()| Arc::new(Barrier::new(2)));
@@ -631,19 +535,14 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
     let (below, model) = (empty(), Model::new());
     crate::loading::fill(seed, 100, [&below, &model]);
     below.sync().unwrap();
-    let mut fs = Roomy::over(&below, POOL);
+    let mut fs = over(&below, POOL);
     let (mut handles, mut model_handles) = (Handles::new(ROOT), Handles::new(model.root()));
     let mut rng = Rng::new(seed);
     let mut evicted = (0, 0);
     for i in 0..count {
         let op = gen_op(&mut rng);
         let what = format!("seed {seed}, call {i}, {op}");
-        let got = apply(&fs, &mut handles, &op);
-        let want = apply(&model, &mut model_handles, &op);
-        // An engine may choose what it reports as a hole.
-        let is_free = matches!(op, vfs::script::Op::SeekData(..) | vfs::script::Op::SeekHole(..));
-        assert_ne!(got, Outcome::Failed(Errno::NOSPC), "{what}");
-        assert!(is_free || got == want, "{what}: {got:?}, the model {want:?}");
+        apply_both((&fs, &mut handles), (&model, &mut model_handles), &op, &what);
         match rng.below(100) {
             0..10 => {
                 fs.make_room(rng.below(2 * POOL)).unwrap();
@@ -652,11 +551,7 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
                 fs.keep_room().unwrap();
             }
             25..28 => {
-                let mut calls = rng.below(60);
-                below.fail_where(move |_| {
-                    calls = calls.saturating_sub(1);
-                    (calls == 0).then_some(Errno::IO)
-                });
+                fail_at(&below, rng.below(60));
                 // Whether it frees something or fails, nothing is lost.
                 let _ = fs.make_room(POOL);
                 below.heal();
@@ -670,13 +565,13 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
                 if rng.percent(50) {
                     below.crash();
                 }
-                fs = fs.again();
+                fs = again(fs);
                 compare(&fs, &model, &what);
             }
             30..33 => {
                 handles.release(&fs);
                 model_handles.release(&model);
-                fs.empty().unwrap();
+                empty_pool(&fs).unwrap();
                 compare(&fs, &model, &what);
             }
             _ => {}
@@ -685,12 +580,12 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
     handles.release(&fs);
     model_handles.release(&model);
     let what = format!("seed {seed}, at the end");
-    fs.empty().unwrap();
+    empty_pool(&fs).unwrap();
     compare(&fs, &model, &what);
     write_back(&fs, &what);
     compare_stores(&fs, &below, &what);
     below.crash();
-    let fs = fs.again();
+    let fs = again(fs);
     compare(&fs, &model, &what);
     evicted
 }

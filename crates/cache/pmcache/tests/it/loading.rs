@@ -112,6 +112,29 @@ pub fn compare(fs: &Tested, model: &Model, what: &str) {
     assert!(diff.is_empty(), "{what}: the trees differ (left: loaded, right: model)\n{diff}");
 }
 
+/// Makes the same call on a cache and a model, which must have the same result.
+pub fn apply_both(
+    (fs, handles): (&Tested, &mut Handles),
+    (model, model_handles): (&Model, &mut Handles),
+    op: &Op,
+    what: &str,
+) {
+    let got = apply(fs, handles, op);
+    let want = apply(model, model_handles, op);
+    // An engine may choose what it reports as a hole.
+    let is_free = matches!(op, Op::SeekData(..) | Op::SeekHole(..));
+    assert_ne!(got, Outcome::Failed(Errno::NOSPC), "{what}");
+    assert!(is_free || got == want, "{what}: {got:?}, the model {want:?}");
+}
+
+/// Makes one call of the backing store fail: that after this number of others.
+pub fn fail_at(below: &Below, mut calls: u64) {
+    below.fail_where(move |_| {
+        calls = calls.saturating_sub(1);
+        (calls == 0).then_some(Errno::IO)
+    });
+}
+
 /// Runs the same calls on two file systems.
 pub fn fill(seed: u64, count: usize, all: [&dyn FileSystem; 2]) {
     for fs in all {
@@ -135,12 +158,8 @@ fn run(seed: u64, count: usize) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     for i in 0..count {
         let op = gen_op(&mut rng);
-        let got = apply(&fs, &mut handles, &op);
-        assert_ne!(got, Outcome::Failed(Errno::NOSPC), "seed {seed}: {op}");
-        let want = apply(&model, &mut model_handles, &op);
-        // An engine may choose what it reports as a hole.
-        let is_free = matches!(op, Op::SeekData(..) | Op::SeekHole(..));
-        assert!(is_free || got == want, "seed {seed}, call {i}, {op}: {got:?}, the model {want:?}");
+        let what = format!("seed {seed}, call {i}, {op}");
+        apply_both((&fs, &mut handles), (&model, &mut model_handles), &op, &what);
         if rng.percent(20) {
             let now = evict(&fs, &mut rng, 60);
             evicted = (evicted.0 + now.0, evicted.1 + now.1);

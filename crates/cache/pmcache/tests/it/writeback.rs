@@ -1,7 +1,9 @@
 //! Write-back of pools that hold the tree.
 
 use crate::common::Below;
-use crate::loading::{BLOCK, Tested, again, compare, empty, evict, fill, find, fresh, make};
+use crate::loading::{
+    BLOCK, Tested, again, apply_both, compare, empty, evict, fail_at, fill, find, fresh, make,
+};
 use backing::model::ModelCall;
 use pmcache::PRIVATE;
 use rng::Rng;
@@ -9,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use vfs::conformance::{Handles, Outcome, apply, gen_op, number_from_env};
+use vfs::conformance::{Handles, gen_op, number_from_env};
 use vfs::model::Model;
 use vfs::tree::{diff, tree};
 use vfs::{
@@ -75,12 +77,7 @@ fn run(seed: u64, count: usize) -> (u64, u64, u64) {
     for i in 0..count {
         let op = gen_op(&mut rng);
         let what = format!("seed {seed}, call {i}, {op}");
-        let got = apply(&fs, &mut handles, &op);
-        let want = apply(&model, &mut model_handles, &op);
-        // An engine may choose what it reports as a hole.
-        let is_free = matches!(op, vfs::script::Op::SeekData(..) | vfs::script::Op::SeekHole(..));
-        assert_ne!(got, Outcome::Failed(Errno::NOSPC), "{what}");
-        assert!(is_free || got == want, "{what}: {got:?}, the model {want:?}");
+        apply_both((&fs, &mut handles), (&model, &mut model_handles), &op, &what);
         match rng.below(100) {
             0..5 => {
                 let written = fs.write_back().unwrap();
@@ -91,11 +88,7 @@ fn run(seed: u64, count: usize) -> (u64, u64, u64) {
             }
             5..8 => {
                 // Interrupted at a call.
-                let mut calls = rng.below(60);
-                below.fail_where(move |_| {
-                    calls = calls.saturating_sub(1);
-                    (calls == 0).then_some(Errno::IO)
-                });
+                fail_at(&below, rng.below(60));
                 let _ = fs.write_back();
                 below.heal();
             }

@@ -191,7 +191,7 @@ fn mount_and_run_show_the_directory_and_change_it() {
     tree.detach();
 }
 
-/// An open file without a name is no reason to say that something is left.
+/// An open file without a name does not count as left.
 #[test]
 fn open_files_without_names_are_not_left() {
     let tree = Tree::new("64M");
