@@ -463,7 +463,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(true)
     }
 
-    /// Returns the first block with data at or after `from` in an object; `end` if none is before it.
+    /// Returns the first block with data at or after `from` in an object, at most `end`.
     fn next_data(&self, object: Ino, from: u64, end: u64) -> Result<u64> {
         match self.backing.seek(object, from, Seek::Data) {
             Ok(data) => Ok((data - data % BLOCK).min(end)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::served_child_test;
+use crate::common::{kill_server_of, served_child_test};
 
 /// A directory, a pool in memory, and while it is mounted, the cache of the directory in the pool.
 pub struct Cached {
@@ -73,12 +73,7 @@ impl Cached {
 
     /// Kills the server. The mount stays, dead.
     pub fn kill_server(&self) {
-        let pid = self.status()["pid"].as_i64().unwrap() as i32;
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut ended, None).unwrap();
+        kill_server_of(&self.status());
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::common::wait_until;
+use crate::common::{kill_server_of, wait_until};
 
 /// A server with an empty bucket, which ends when this is dropped.
 struct Moto {
@@ -213,11 +213,7 @@ impl Machine {
 
     /// Kills the server, and removes its dead mount.
     fn kill(&self) {
-        let pid = self.server();
-        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut ended, None).unwrap();
+        kill_server_of(&self.status());
         rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::library;
+use crate::common::{kill_server_of, library};
 
 /// A directory, and a pool in memory whose mount shows it.
 struct Tree {
@@ -96,12 +96,7 @@ impl Tree {
     }
 
     fn kill_server(&self) {
-        let pid = self.status()["pid"].as_i64().unwrap() as i32;
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        let mut ended = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut ended, None).unwrap();
+        kill_server_of(&self.status());
     }
 }
 

@@ -212,6 +212,16 @@ fn is_server(pid: i32) -> bool {
         && lives.any(|stat| !stat.is_empty() && !stat.contains(") Z ") && !stat.contains(") X "))
 }
 
+/// Kills the server with this status, and waits for its end. The mount stays, dead.
+pub fn kill_server_of(status: &Value) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let pid = Pid::from_raw(status["pid"].as_i64().unwrap() as i32).unwrap();
+    let ended = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    poll(&mut [PollFd::new(&ended, PollFlags::IN)], None).unwrap();
+}
+
 /// Polls until `done`, for at most 20 s.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
