@@ -1,6 +1,5 @@
 //! Status and commands of a cache whose pool holds the tree.
 
-use crate::behind::Watching;
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
@@ -32,6 +31,15 @@ impl Default for History {
         let (last, watching) = (Written::default(), Watching::default());
         Self { last, clean_since: Instant::now(), bytes: 0, inodes: 0, failures: 0, watching }
     }
+}
+
+/// The state of the watch for changes by other processes.
+#[derive(Clone, Default)]
+struct Watching {
+    how: Watch,
+    reach: Reach,
+    /// The reason why changes are not watched.
+    problem: Option<String>,
 }
 
 /// The parts of files in a pool.
@@ -132,16 +140,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             dirty_bytes,
             dirty_files,
             oldest_dirty_ms: oldest.as_millis() as u64,
-            pending_changes: 0,
-            hit_rate: None,
-            write_amplification: None,
             counters: CacheCounters {
                 fetched_bytes: self.loaded_bytes(),
                 drained_bytes: history.bytes,
                 drained_files: history.inodes,
                 failures: history.failures,
                 evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
-                ..CacheCounters::default()
             },
             troubled_files: troubles.len() as u64,
             troubles,

@@ -26,9 +26,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino,
-    LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
-    SetTime, SetXattr, StatFs, load_for,
+    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
+    Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
+    StatFs, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -559,7 +559,8 @@ pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
     !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
 }
 
-/// Calls `each` with each name in a directory of the backing store, and its inode.
+/// Calls `each` with each name in a directory of the backing store, and its inode. Leaves out names
+/// on other mounts (`EXDEV`).
 pub(crate) fn each_entry<'b, B: Backing>(
     backing: &'b B,
     dir: Ino,
@@ -575,7 +576,8 @@ pub(crate) fn each_entry<'b, B: Backing>(
     for name in names {
         match backing.lookup(dir, &name) {
             Ok(entry) => each(&name, &Below(backing, entry))?,
-            Err(Errno::NOENT) => {}
+            // Removed meanwhile, or on a mount within the directory.
+            Err(Errno::NOENT | Errno::XDEV) => {}
             Err(e) => return Err(e),
         }
     }
@@ -707,5 +709,3 @@ impl<P: Backed, B: Backing> Openings for Loading<P, B> {
         self.pool.closed(ino);
     }
 }
-
-impl<P: Backed, B: Backing> Delegations for Loading<P, B> {}

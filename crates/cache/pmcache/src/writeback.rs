@@ -155,6 +155,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
         }
+        // Names are compared only with those that are known.
+        dirs.retain(|dir| !self.failed.contains(&dir.ino));
         // writeback-W1: a new directory appears with what is in it. If something cannot be moved
         // into it yet, that follows.
         for dir in

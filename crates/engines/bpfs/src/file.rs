@@ -262,29 +262,14 @@ impl<M: Medium> Files<M> {
     }
 
     /// Implements `Files::append`.
-    pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         let len = data.len() as u64;
         let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
         self.change_if(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
-            check(offset)?;
             self.write_content(ino, v, offset, data)?;
             Ok(offset)
-        })
-    }
-
-    /// Implements `Files::update`.
-    pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        let range = offset..offset.saturating_add(len as u64);
-        let is_present = || self.check_present(ino, |_| range);
-        self.change_if(&[ino], is_present, || {
-            let v = self.live_file(ino)?;
-            let mut line = [0; LINE as usize];
-            let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
-            self.read_content(v, offset, bytes)?;
-            to(bytes);
-            self.write_content(ino, v, offset, bytes)
         })
     }
 

@@ -92,12 +92,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        Self::append(self, ino, data, check)
-    }
-
-    fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        Self::update(self, ino, offset, len, to)
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -109,8 +109,8 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        Self::append(self, ino, data, check)
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -11,7 +11,6 @@
 
 mod admission;
 mod counts;
-mod delegations;
 mod inodes;
 mod mount_events;
 mod names;

@@ -1,7 +1,6 @@
 //! The derived state that all engines have in common, and locks.
 
 use crate::derived::counts::Counts;
-use crate::derived::delegations::Delegations;
 use crate::derived::inodes::{Inode, Mapper};
 use crate::derived::names::{NameEntry, NameIndex};
 use crate::derived::openings::Openings;
@@ -64,7 +63,6 @@ struct Tables<V> {
     openings: Openings,
     /// The mount that each process serves ([`mounts::MountEvents::begin_serving`]).
     serving: Span<AtomicU64>,
-    delegations: Delegations,
     pins: Pins,
     inodes: Span<V>,
     /// The inode numbers in use.
@@ -116,7 +114,6 @@ impl<V: Inode> Plan<V> {
         let unnamed = l.table(SERVERS);
         let openings = Openings::plan(&mut l, processes.max(1));
         let serving = l.table(processes.max(1));
-        let delegations = Delegations::plan(&mut l, processes);
         let pins = Pins::plan(&mut l, sizes.blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
@@ -128,7 +125,6 @@ impl<V: Inode> Plan<V> {
             mappings,
             openings,
             serving,
-            delegations,
             pins,
             inodes: l.table(inodes),
             numbers: Bitmap::plan(&mut l, sizes.inodes),
@@ -277,11 +273,6 @@ impl<V: Inode> State<V> {
     /// Returns the notifications for servers.
     pub(crate) fn unnamed(&self) -> &[Unnamed] {
         self.arena.table(self.tables.unnamed)
-    }
-
-    /// Returns the delegations of files.
-    pub fn delegations(&self) -> &Delegations {
-        &self.tables.delegations
     }
 
     pub(crate) fn openings(&self) -> &Openings {
