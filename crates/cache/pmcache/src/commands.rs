@@ -59,8 +59,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// faster than they are written back.
     pub fn write_back_all(&self) -> Result<()> {
         for _ in 0..PASSES {
-            let begun = Instant::now();
+            let (begun, gained) = (Instant::now(), self.pool().gained());
             let written = self.write_back()?;
+            self.settle_space_below(gained, &written);
             let result = match (written.errors.first(), written.conflicts.first(), written.left) {
                 (Some((_, e)), ..) => Some(Err(*e)),
                 (None, Some(_), _) => Some(Err(Errno::STALE)),
@@ -84,8 +85,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if lock(self.history()).clean_since.elapsed() < max_age {
             return Ok(());
         }
-        let begun = Instant::now();
+        let (begun, gained) = (Instant::now(), self.pool().gained());
         let written = self.write_back()?;
+        self.settle_space_below(gained, &written);
         self.note_pass(begun, written);
         Ok(())
     }
@@ -178,6 +180,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             dirty_bytes: self.held(ino).map_or(0, |held| held.dirty),
         };
         all.into_iter().map(trouble).collect()
+    }
+
+    /// Returns the bytes of a file that the backing store lacks.
+    pub(crate) fn dirty_bytes(&self, ino: Ino) -> u64 {
+        self.held(ino).map_or(0, |held| held.dirty)
     }
 
     /// Returns the parts of a file that are in the pool.

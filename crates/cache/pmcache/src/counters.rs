@@ -55,6 +55,8 @@ pub struct Written {
     pub bytes: u64,
     /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
     pub left: u64,
+    /// Files that were not written: their directory has to wait, or they were being changed.
+    pub unwritten: Vec<Ino>,
     /// Inodes with errors, and their first errors.
     pub errors: Vec<(Ino, Errno)>,
     /// Inodes that are dirty and whose objects others have changed (writeback-W5).

@@ -8,6 +8,7 @@
 //!
 //! - `loading`: loads what is absent.
 //! - `writeback`, `pass`: write back what is dirty, by comparing.
+//! - `below`: keeps what programs write within the space of the backing store.
 //! - `evict`: makes clean parts absent when the pool is nearly full.
 //! - `changes`, `merge`, `known`: changes that others make below.
 //! - `commands`, `control`, `options`, `counters`: what users and front ends see.
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod below;
 mod changes;
 mod commands;
 mod control;

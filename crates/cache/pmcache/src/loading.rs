@@ -120,6 +120,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         };
         loading.find_known(&mut lock(&loading.known))?;
         loading.adopt_root()?;
+        loading.begin_space_below();
         Ok(loading)
     }
 
@@ -671,9 +672,8 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new
     /// space there.
     fn space(&self) -> StatFs {
-        let (pool, below) = (self.pool.statfs(), self.backing.statfs());
-        let used = (pool.blocks - pool.blocks_free) * u64::from(pool.block_size);
-        let taken = used.div_ceil(u64::from(below.block_size.max(1)));
+        let below = self.backing.statfs();
+        let taken = self.taken_below().div_ceil(u64::from(below.block_size.max(1)));
         StatFs {
             blocks_free: below.blocks_free.saturating_sub(taken),
             blocks_available: below.blocks_available.saturating_sub(taken),

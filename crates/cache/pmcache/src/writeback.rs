@@ -747,6 +747,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.begin_renamed()?;
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
+            if !is_done && dirty.kind == FileKind::File {
+                self.written.unwritten.push(dirty.ino);
+            }
             let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
             self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
             self.note(dirty.ino, is_marked.map(drop));

@@ -158,7 +158,7 @@ impl<M: Medium> Store<M> {
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
             self.commit_append((root_off, root), new, (size_off, end));
             v.append_to_extent(extent);
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }

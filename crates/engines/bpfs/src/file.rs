@@ -303,6 +303,7 @@ impl<M: Medium> Files<M> {
             let _lock = self.v.lock_exclusive(&[ino])?;
             if self.is_backed() {
                 self.check_present(ino, |_| range.clone())?;
+                self.check_growth(self.live_file(ino)?, &range)?;
                 self.mark_dirty(&[ino]);
             }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
@@ -321,7 +322,7 @@ impl<M: Medium> Files<M> {
                     self.edit_tree(txn, v, root, &mut edit)?;
                 }
             }
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         });
         done.is_ok()
@@ -364,6 +365,7 @@ impl<M: Medium> Files<M> {
             return Ok(());
         }
         let end = LIMITS.end_of(offset, data.len() as u64)?;
+        self.check_growth(v, &(offset..end))?;
         self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -397,7 +399,7 @@ impl<M: Medium> Files<M> {
             if offset / BLOCK == (end - 1) / BLOCK
                 && self.write_leaf(txn, v, root, size, offset, data)?
             {
-                v.add_blocks(txn.delta());
+                self.gain(v, txn.delta());
                 return Ok(());
             }
             self.touch_modified(v);
@@ -405,7 +407,7 @@ impl<M: Medium> Files<M> {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             self.edit_tree(txn, v, root, &mut edit)?;
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }
@@ -532,7 +534,7 @@ impl<M: Medium> Files<M> {
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
             self.commit_held(&record, v, &[(Word::Root, root), (Word::Size, end)]);
-            v.add_blocks(delta);
+            self.gain(v, delta);
             Ok(())
         })
     }

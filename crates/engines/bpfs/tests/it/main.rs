@@ -5,6 +5,7 @@ mod backed_costs;
 mod common;
 mod cost;
 mod example;
+mod growth;
 mod identities;
 mod reload;
 mod suite;

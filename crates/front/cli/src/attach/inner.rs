@@ -144,6 +144,22 @@ impl Backed for Inner {
     fn evict_names(&self, dir: Ino) -> vfs::Result<bool> {
         self.backed()?.evict_names(dir)
     }
+
+    fn gained(&self) -> u64 {
+        self.backed().map_or(0, |pool| pool.gained())
+    }
+
+    fn gain(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.gain(bytes));
+    }
+
+    fn settle(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.settle(bytes));
+    }
+
+    fn limit_growth(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.limit_growth(bytes));
+    }
 }
 
 impl FileSystem for Inner {

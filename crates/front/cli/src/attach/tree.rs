@@ -190,6 +190,7 @@ fn forget(cache: &Tree, kernel: &Invalidator, change: &Change) {
 /// Writes back and evicts in the background, for as long as the cache exists.
 fn maintain(cache: Weak<Tree>, max_age: Duration) {
     let step = move |cache: &Tree| {
+        cache.follow_space_below();
         if let Err(err) = cache.write_back_when_due(max_age) {
             tracing::error!("cannot write back: {err}");
         }

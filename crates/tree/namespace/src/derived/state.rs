@@ -1,6 +1,7 @@
 //! The derived state that all engines have in common, and locks.
 
 use crate::derived::counts::Counts;
+use crate::derived::growth::Growth;
 use crate::derived::inodes::{Inode, Mapper};
 use crate::derived::names::{NameEntry, NameIndex};
 use crate::derived::openings::Openings;
@@ -56,6 +57,7 @@ struct Tables<V> {
     /// The number of changes of the mount ([`mounts::MountEvents`]): in a line of its own, which
     /// stays in every cache.
     mount_changes: Span<AtomicU64>,
+    growth: Span<[AtomicU64; 2]>,
     unnamed: Span<Unnamed>,
     /// References that each process holds, and mappings that it counts.
     refs: Counts,
@@ -109,6 +111,7 @@ impl<V: Inode> Plan<V> {
         let kept = l.table(8);
         let settings = l.table(1);
         let mount_changes = l.table(1);
+        let growth = l.table(1);
         let refs = Counts::plan(&mut l, processes, inodes);
         let mappings = Counts::plan(&mut l, processes, inodes);
         let unnamed = l.table(SERVERS);
@@ -120,6 +123,7 @@ impl<V: Inode> Plan<V> {
             kept,
             settings,
             mount_changes,
+            growth,
             unnamed,
             refs,
             mappings,
@@ -268,6 +272,12 @@ impl<V: Inode> State<V> {
     #[inline]
     pub(crate) fn mount_changes(&self) -> &AtomicU64 {
         &self.arena.table(self.tables.mount_changes)[0]
+    }
+
+    /// Returns the space that the files gained and the backing store has to have.
+    #[inline]
+    pub fn growth(&self) -> Growth<'_> {
+        Growth::new(&self.arena.table(self.tables.growth)[0])
     }
 
     /// Returns the notifications for servers.
