@@ -127,8 +127,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             watch_problem: watching.problem,
             size_bytes: bytes(space.blocks),
             used_bytes: bytes(space.blocks - space.blocks_free),
-            pinned_bytes: 0,
-            pinned_bytes_max: 0,
+            pinned_bytes: self.all_pinned_bytes(),
+            pinned_bytes_max: self.evict_options().pin_max,
             dirty_bytes,
             dirty_files,
             oldest_dirty_ms: oldest.as_millis() as u64,
@@ -218,7 +218,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             size_bytes: attr.size,
             cached_bytes: cached,
             dirty_bytes: dirty,
-            is_pinned: false,
+            is_pinned: self.pool().residence(ino)?.is_pinned,
             mode: Mode::Journal.to_string(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
@@ -227,8 +227,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Runs a command, by the name of its attribute.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for another name, and for pins; `EBUSY` for a file in use whose content cannot
-    /// go; those of [`write_back_all`](Self::write_back_all).
+    /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go; those of
+    /// [`pin`](Self::pin) and of [`write_back_all`](Self::write_back_all).
     pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
         match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
             Command::Status => Ok(()),
@@ -237,10 +237,14 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             Command::Invalidate => {
                 self.write_back_all()?;
                 self.pool().evict_content(ino, 0..u64::MAX)?;
+                if self.pool().residence(ino)?.is_pinned {
+                    self.must_load(ino);
+                }
                 let left = self.held(ino)?;
                 if left.dirty == 0 { Ok(()) } else { Err(Errno::BUSY) }
             }
-            Command::Pin | Command::Unpin => Err(Errno::OPNOTSUPP),
+            Command::Pin => self.pin(ino),
+            Command::Unpin => self.unpin(ino),
         }
     }
 }

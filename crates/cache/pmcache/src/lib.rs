@@ -55,6 +55,7 @@ mod node;
 mod openers;
 mod options;
 mod pass;
+mod pinned;
 mod pins;
 mod punch;
 mod range;

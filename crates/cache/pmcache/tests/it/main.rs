@@ -12,5 +12,6 @@ mod evict;
 mod faults;
 mod full;
 mod loading;
+mod pinned;
 mod recovery;
 mod writeback;
