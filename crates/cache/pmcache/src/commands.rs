@@ -5,6 +5,7 @@ use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
 use crate::options::Mode;
+use crate::resolve::Keep;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
 use std::collections::BTreeSet;
@@ -82,7 +83,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(())
     }
 
-    fn note_pass(&self, begun: Instant, written: Written) {
+    /// Notes that the conflict of an inode is resolved.
+    pub(crate) fn note_resolved(&self, ino: Ino) {
+        lock(self.history()).last.conflicts.retain(|other| *other != ino);
+    }
+
+    pub(crate) fn note_pass(&self, begun: Instant, written: Written) {
         let mut history = lock(self.history());
         history.bytes += written.bytes;
         history.inodes += written.inodes.saturating_sub(written.left);
@@ -152,7 +158,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn troubles(&self, written: &Written, mut conflicts: BTreeSet<Ino>) -> Vec<Trouble> {
         conflicts.extend(&written.conflicts);
         let conflicts = conflicts.iter().map(|ino| {
-            let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
+            let what = "others have changed it below, and programs here: nothing of it is written back; keep one of the two \
+                        with `keepstone attach resolve PATH --keep cache` or `directory`, or remove one";
             (*ino, what.to_owned())
         });
         let errors =
@@ -228,7 +235,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go; those of
-    /// [`pin`](Self::pin) and of [`write_back_all`](Self::write_back_all).
+    /// [`pin`](Self::pin), of [`resolve`](Self::resolve), and of
+    /// [`write_back_all`](Self::write_back_all).
     pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
         match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
             Command::Status => Ok(()),
@@ -245,6 +253,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
             Command::Pin => self.pin(ino),
             Command::Unpin => self.unpin(ino),
+            Command::KeepCache => self.resolve(ino, Keep::Cache),
+            Command::KeepDirectory => self.resolve(ino, Keep::Directory),
         }
     }
 }

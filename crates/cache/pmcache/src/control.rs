@@ -54,6 +54,10 @@ pub enum Command {
     Flush,
     /// Write back the file, and drop its cached data.
     Invalidate,
+    /// Resolve the conflict of an inode: keep what the cache has.
+    KeepCache,
+    /// Resolve the conflict of an inode: keep what the directory has.
+    KeepDirectory,
 }
 
 /// The status of a file in a cache.
@@ -73,13 +77,15 @@ pub struct FileStatus {
 
 impl Command {
     /// All commands, with their names.
-    pub const NAMES: [(Self, &str); 6] = [
+    pub const NAMES: [(Self, &str); 8] = [
         (Self::Status, "status"),
         (Self::Warm, "warm"),
         (Self::Pin, "pin"),
         (Self::Unpin, "unpin"),
         (Self::Flush, "flush"),
         (Self::Invalidate, "invalidate"),
+        (Self::KeepCache, "keep-cache"),
+        (Self::KeepDirectory, "keep-directory"),
     ];
 
     /// Returns the name of its attribute.
@@ -106,6 +112,8 @@ impl Command {
 /// reserve space, release it, or change the guarantee for writes. Warming needs the right to read.
 pub fn right(name: &[u8], changes: bool) -> Right {
     match Command::of_attribute(name) {
+        // It may remove what belongs to others, in either of them.
+        Some(Ok(Command::KeepCache | Command::KeepDirectory)) => Right::Server,
         _ if name == DELEGATION.as_bytes() => Right::Writer,
         Some(Ok(Command::Pin | Command::Unpin | Command::Invalidate)) => Right::Owner,
         None if changes && name == DATA.as_bytes() => Right::Owner,
@@ -175,6 +183,7 @@ impl<P: FileSystem, B: Backing> Cache<P, B> {
             Command::Unpin => self.set_pinned(&node, false),
             Command::Flush => self.flush(&node),
             Command::Invalidate => self.invalidate(&node),
+            Command::KeepCache | Command::KeepDirectory => Err(Errno::OPNOTSUPP),
         }
     }
 

@@ -62,6 +62,7 @@ mod range;
 pub mod record;
 mod recover;
 mod removed;
+mod resolve;
 mod space;
 mod table;
 mod writeback;
@@ -74,6 +75,7 @@ pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
+pub use resolve::Keep;
 pub use writeback::PRIVATE;
 
 use backing::Backing;

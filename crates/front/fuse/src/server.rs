@@ -129,8 +129,11 @@ impl Server {
             return Ok(());
         }
         let attr = fs.getattr(ino)?;
-        let may =
-            attr.uid == req.uid() || right == Right::Writer && setgid::may_write(fs, req, &attr)?;
+        let may = match right {
+            Right::Server => rustix::process::geteuid().as_raw() == req.uid(),
+            Right::Writer => attr.uid == req.uid() || setgid::may_write(fs, req, &attr)?,
+            Right::Owner | Right::Anyone => attr.uid == req.uid(),
+        };
         if may { Ok(()) } else { Err(Errno::PERM) }
     }
 

@@ -411,6 +411,16 @@ const CHANGES: &[Step] = &[
         fs.note_stamp(find(fs, "d")?, 102, 103).map(drop)
     }),
     Step(Same, |fs, _| create(fs, "d/newer")),
+    Step(Same, |fs, _| fs.write(find(fs, "d/newer")?, 0, &bytes(2, BLOCK))),
+    // One of them goes, though it is dirty.
+    Step(Same, |fs, _| {
+        let d = find(fs, "d")?;
+        fs.begin_names(d)?;
+        let is_gone = fs.drop_name(d, b"newer", find(fs, "d/newer")?)?;
+        if is_gone { Ok(()) } else { Err(Errno::AGAIN) }
+    }),
+    Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(1, BLOCK)).map(drop)),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
 ];
 
 /// Reads all that a pool has. In a directory whose names are absent, looks for those that the

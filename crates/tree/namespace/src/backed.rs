@@ -473,8 +473,8 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// Implements [`vfs::Backed::unload_name`].
-    pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+    /// Implements [`vfs::Backed::unload_name`], and with `is_forced` [`vfs::Backed::drop_name`].
+    pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino, is_forced: bool) -> Result<bool> {
         self.check_backed()?;
         let _locks = self.tables().lock_for_change(&[dir, ino])?;
         let d = self.live_dir(dir)?;
@@ -485,13 +485,14 @@ impl<S: Storage> Core<S> {
             return Ok(false);
         };
         let v = self.live(ino)?;
-        let is_clean = || -> Result<bool> {
-            Ok(v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?)
+        let may_go = || -> Result<bool> {
+            let is_clean = v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?;
+            Ok(is_forced || is_clean)
         };
         let can_go = match v.kind() {
-            FileKind::Dir => v.entries.load(Relaxed) == 0 && is_clean()?,
+            FileKind::Dir => v.entries.load(Relaxed) == 0 && may_go()?,
             // Another name keeps what is dirty.
-            _ => v.links.load(Relaxed) > 1 || is_clean()?,
+            _ => v.links.load(Relaxed) > 1 || may_go()?,
         };
         if !can_go {
             return Ok(false);

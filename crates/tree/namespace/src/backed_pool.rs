@@ -77,7 +77,10 @@ impl<F: Files> Backed for Pool<F> {
         self.files.op(|core| core.each_name(dir, each))
     }
     fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
-        self.files.op(|core| core.unload_name(dir, name, ino))
+        self.files.op(|core| core.unload_name(dir, name, ino, false))
+    }
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        self.files.op(|core| core.unload_name(dir, name, ino, true))
     }
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()> {
         self.files.op(|core| core.each_inode(each))

@@ -171,6 +171,10 @@ pub trait Backed: FileSystem {
     /// `EINVAL` if the names are there.
     fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool>;
 
+    /// As [`unload_name`](Self::unload_name), also if something of the inode is dirty: with its
+    /// last name, its changes are gone.
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool>;
+
     /// Calls `each` with every inode that is in use, whether it has a name or not, and its
     /// residence.
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()>;

@@ -371,6 +371,8 @@ pub enum Right {
     Writer,
     /// The owner of the file.
     Owner,
+    /// The user of the server, besides root.
+    Server,
 }
 
 /// Blocks of 4096 bytes that a program is about to write to by a delegation. The program announces

@@ -14,4 +14,5 @@ mod full;
 mod loading;
 mod pinned;
 mod recovery;
+mod resolve;
 mod writeback;

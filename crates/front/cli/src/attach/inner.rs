@@ -167,6 +167,10 @@ impl Backed for Inner {
         self.backed()?.unload_name(dir, name, ino)
     }
 
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> vfs::Result<bool> {
+        self.backed()?.drop_name(dir, name, ino)
+    }
+
     fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> vfs::Result<()> {
         self.backed()?.each_inode(each)
     }
