@@ -4,6 +4,7 @@ use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
 use crate::options::Mode;
+use crate::resolve::Keep;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
 use std::collections::BTreeSet;
@@ -92,7 +93,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(())
     }
 
-    fn note_pass(&self, begun: Instant, written: Written) {
+    /// Notes that the conflict of an inode is resolved.
+    pub(crate) fn note_resolved(&self, ino: Ino) {
+        lock(self.history()).last.conflicts.retain(|other| *other != ino);
+    }
+
+    pub(crate) fn note_pass(&self, begun: Instant, written: Written) {
         let mut history = lock(self.history());
         history.bytes += written.bytes;
         history.inodes += written.inodes.saturating_sub(written.left);
@@ -137,8 +143,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             watch_problem: watching.problem,
             size_bytes: bytes(space.blocks),
             used_bytes: bytes(space.blocks - space.blocks_free),
-            pinned_bytes: 0,
-            pinned_bytes_max: 0,
+            pinned_bytes: self.all_pinned_bytes(),
+            pinned_bytes_max: self.evict_options().pin_max,
             dirty_bytes,
             dirty_files,
             oldest_dirty_ms: oldest.as_millis() as u64,
@@ -158,7 +164,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn troubles(&self, written: &Written, mut conflicts: BTreeSet<Ino>) -> Vec<Trouble> {
         conflicts.extend(&written.conflicts);
         let conflicts = conflicts.iter().map(|ino| {
-            let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
+            let what = "others have changed it below, and programs here: nothing of it is written back; keep one of the two \
+                        with `keepstone attach resolve PATH --keep cache` or `directory`, or remove one";
             (*ino, what.to_owned())
         });
         let errors =
@@ -229,7 +236,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             size_bytes: attr.size,
             cached_bytes: cached,
             dirty_bytes: dirty,
-            is_pinned: false,
+            is_pinned: self.pool().residence(ino)?.is_pinned,
             mode: Mode::Journal.to_string(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
@@ -238,8 +245,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Runs a command, by the name of its attribute.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for another name, and for pins; `EBUSY` for a file in use whose content cannot
-    /// go; those of [`write_back_all`](Self::write_back_all).
+    /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go; those of
+    /// [`pin`](Self::pin), of [`resolve`](Self::resolve), and of
+    /// [`write_back_all`](Self::write_back_all).
     pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
         match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
             Command::Status => Ok(()),
@@ -248,10 +256,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             Command::Invalidate => {
                 self.write_back_all()?;
                 self.pool().evict_content(ino, 0..u64::MAX)?;
+                if self.pool().residence(ino)?.is_pinned {
+                    self.must_load(ino);
+                }
                 let left = self.held(ino)?;
                 if left.dirty == 0 { Ok(()) } else { Err(Errno::BUSY) }
             }
-            Command::Pin | Command::Unpin => Err(Errno::OPNOTSUPP),
+            Command::Pin => self.pin(ino),
+            Command::Unpin => self.unpin(ino),
+            Command::KeepCache => self.resolve(ino, Keep::Cache),
+            Command::KeepDirectory => self.resolve(ino, Keep::Directory),
         }
     }
 }

@@ -26,6 +26,10 @@ pub enum Command {
     Flush,
     /// Write back the file, and drop its cached data.
     Invalidate,
+    /// Resolve the conflict of an inode: keep what the cache has.
+    KeepCache,
+    /// Resolve the conflict of an inode: keep what the directory has.
+    KeepDirectory,
 }
 
 /// The status of a file in a cache.
@@ -45,13 +49,15 @@ pub struct FileStatus {
 
 impl Command {
     /// All commands, with their names.
-    pub const NAMES: [(Self, &str); 6] = [
+    pub const NAMES: [(Self, &str); 8] = [
         (Self::Status, "status"),
         (Self::Warm, "warm"),
         (Self::Pin, "pin"),
         (Self::Unpin, "unpin"),
         (Self::Flush, "flush"),
         (Self::Invalidate, "invalidate"),
+        (Self::KeepCache, "keep-cache"),
+        (Self::KeepDirectory, "keep-directory"),
     ];
 
     /// Returns the name of its attribute.
@@ -78,6 +84,8 @@ impl Command {
 /// reserve space or release it. Warming needs the right to read.
 pub fn right(name: &[u8], _changes: bool) -> Right {
     match Command::of_attribute(name) {
+        // It may remove what belongs to others, in either of them.
+        Some(Ok(Command::KeepCache | Command::KeepDirectory)) => Right::Server,
         Some(Ok(Command::Pin | Command::Unpin | Command::Invalidate)) => Right::Owner,
         _ => Right::Anyone,
     }

@@ -11,6 +11,8 @@
 //! - `below`: keeps what programs write within the space of the backing store.
 //! - `evict`: makes clean parts absent when the pool is nearly full.
 //! - `changes`, `merge`, `known`: changes that others make below.
+//! - `resolve`: conflicts, of which the user keeps one side.
+//! - `pinned`: files that stay in the pool.
 //! - `commands`, `control`, `options`, `counters`: what users and front ends see.
 //! - `older`: recognizes caches of an older version.
 
@@ -28,6 +30,8 @@ mod merge;
 mod older;
 mod options;
 mod pass;
+mod pinned;
+mod resolve;
 mod writeback;
 
 pub use changes::{Comparison, Conflict};
@@ -37,6 +41,7 @@ pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use older::older_cache_of;
 pub use options::Mode;
+pub use resolve::Keep;
 pub use writeback::PRIVATE;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

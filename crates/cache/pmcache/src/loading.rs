@@ -19,6 +19,7 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::pinned::PinnedFiles;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -63,6 +64,7 @@ pub struct Loading<P, B> {
     loaded: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
+    pinned: PinnedFiles,
 }
 
 /// The right to load names or content of an inode.
@@ -117,8 +119,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             history: Mutex::default(),
             loaded: AtomicU64::default(),
             evict,
+            pinned: PinnedFiles::default(),
         };
-        loading.find_known(&mut lock(&loading.known))?;
+        let mut pinned = Vec::new();
+        loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
+            pinned.extend(residence.is_pinned.then_some(ino));
+        })?;
+        loading.find_pins(&pinned)?;
         loading.adopt_root()?;
         loading.begin_space_below();
         Ok(loading)
@@ -132,6 +139,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns what can be evicted.
     pub(crate) fn evict(&self) -> &Evict {
         &self.evict
+    }
+
+    /// Returns the pinned files.
+    pub(crate) fn pinned(&self) -> &PinnedFiles {
+        &self.pinned
     }
 
     /// Returns the pool.
@@ -385,12 +397,17 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
     }
 
-    /// Finds all inodes of the pool that have objects (known-N1).
-    fn find_known(&self, known: &mut KnownInodes) -> Result<()> {
+    /// Finds all inodes of the pool that have objects (known-N1). Calls `each` with every inode.
+    fn find_known(
+        &self,
+        known: &mut KnownInodes,
+        each: &mut dyn FnMut(Ino, &Residence),
+    ) -> Result<()> {
         known.begin();
-        self.pool.each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
-                known.add(self.backing.key(identity), ino);
+        self.pool.each_inode(&mut |ino, residence| {
+            each(ino, residence);
+            if !residence.identity.is_empty() {
+                known.add(self.backing.key(&residence.identity), ino);
             }
         })?;
         known.end();
@@ -405,7 +422,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         ino: Ino,
     ) -> Result<()> {
         if known.is_full() {
-            self.find_known(known)?;
+            self.find_known(known, &mut |_, _| {})?;
         }
         known.add(self.backing.key(identity), ino);
         Ok(())

@@ -567,9 +567,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Returns the identities of all inodes of the pool.
     fn identities(&self) -> Result<HashMap<Vec<u8>, Ino>> {
         let mut all = HashMap::new();
-        self.pool.each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
-                all.insert(identity.to_vec(), ino);
+        self.pool.each_inode(&mut |ino, residence| {
+            if !residence.identity.is_empty() {
+                all.insert(residence.identity.clone(), ino);
             }
         })?;
         Ok(all)

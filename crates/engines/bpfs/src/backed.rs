@@ -538,13 +538,46 @@ impl<M: Medium> Files<M> {
         Ok(freed.len() as u64 * BLOCK)
     }
 
-    /// Implements [`vfs::Backed::reload`].
-    pub fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+    /// Implements [`vfs::Backed::make_dirty`].
+    pub fn make_dirty(&self, ino: Ino) -> Result<()> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
         let v = self.live(ino)?;
-        if !self.is_reloadable(v, object, was)? {
+        self.unmark(v);
+        let size = if v.kind() == FileKind::File { self.load(v, Word::Size) } else { 0 };
+        let mut at = 0;
+        while at < size {
+            match self.place_of(v, at)? {
+                Reached::Hole(end) => at = end,
+                Reached::Absent(_, _, range) => at = range.end,
+                Reached::Leaves(leaves) => {
+                    let unmark =
+                        |word| Pointer::read(word).is_clean().then_some(word & !Pointer::CLEAN);
+                    if let Some(slots) = self.change_leaves(&leaves, &(at..size), unmark) {
+                        self.medium.flush(slots.start, slots.end - slots.start);
+                    }
+                    at = leaves.range.end;
+                }
+            }
+        }
+        let _ = self.medium.fence();
+        Ok(())
+    }
+
+    /// Implements [`vfs::Backed::reload`], and with `is_forced` [`vfs::Backed::replace`].
+    pub fn reload(
+        &self,
+        ino: Ino,
+        object: &LoadedObject<'_>,
+        was: u32,
+        is_forced: bool,
+    ) -> Result<bool> {
+        self.check_backed()?;
+        self.check_writable()?;
+        let _lock = self.v.lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        if !self.is_reloadable(v, object, was, is_forced)? {
             return Ok(false);
         }
         let mut content = Vec::new();
@@ -566,7 +599,7 @@ impl<M: Medium> Files<M> {
                 words.iter().map(|(word, value)| (self.word_at(v, *word), *value)).collect();
             // The record is the only commit: a crash leaves the old state or the new one.
             if !placed.is_empty() {
-                self.commit_words(ino, &placed)?;
+                self.mark_by(v, || self.commit_words(ino, &placed))?;
             }
             // backed-F4: the blocks become free when the record is durably done.
             content.iter().for_each(|block| txn.free(*block));

@@ -140,8 +140,18 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::evict_content(self, ino, range)
     }
 
-    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
-        Self::reload(self, ino, object, was)
+    fn reload(
+        &self,
+        ino: Ino,
+        object: &LoadedObject<'_>,
+        was: u32,
+        is_forced: bool,
+    ) -> Result<bool> {
+        Self::reload(self, ino, object, was, is_forced)
+    }
+
+    fn make_dirty(&self, ino: Ino) -> Result<()> {
+        Self::make_dirty(self, ino)
     }
 
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {

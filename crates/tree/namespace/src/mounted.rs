@@ -188,8 +188,19 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Implements [`vfs::Backed::reload`].
-    fn reload(&self, _ino: Ino, _object: &LoadedObject<'_>, _was: u32) -> Result<bool> {
+    /// Implements [`vfs::Backed::reload`], and with `_is_forced` [`vfs::Backed::replace`].
+    fn reload(
+        &self,
+        _ino: Ino,
+        _object: &LoadedObject<'_>,
+        _was: u32,
+        _is_forced: bool,
+    ) -> Result<bool> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    /// Implements [`vfs::Backed::make_dirty`].
+    fn make_dirty(&self, _ino: Ino) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 

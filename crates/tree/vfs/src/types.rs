@@ -361,6 +361,8 @@ pub enum Right {
     Anyone,
     /// The owner of the file.
     Owner,
+    /// The user of the server, besides root.
+    Server,
 }
 
 /// Contiguous bytes of a file in the pool's memory: whole blocks.

@@ -5,4 +5,6 @@ mod changes;
 mod common;
 mod evict;
 mod loading;
+mod pinned;
+mod resolve;
 mod writeback;

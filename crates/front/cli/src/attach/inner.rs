@@ -117,6 +117,18 @@ impl Backed for Inner {
         self.backed()?.reload(ino, object, was)
     }
 
+    fn replace(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> vfs::Result<bool> {
+        self.backed()?.replace(ino, object, was)
+    }
+
+    fn make_dirty(&self, ino: Ino) -> vfs::Result<()> {
+        self.backed()?.make_dirty(ino)
+    }
+
+    fn set_pinned(&self, ino: Ino, is_pinned: bool) -> vfs::Result<()> {
+        self.backed()?.set_pinned(ino, is_pinned)
+    }
+
     fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> vfs::Result<bool> {
         self.backed()?.note_stamp(ino, was, stamp)
     }
@@ -133,7 +145,11 @@ impl Backed for Inner {
         self.backed()?.unload_name(dir, name, ino)
     }
 
-    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> vfs::Result<()> {
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> vfs::Result<bool> {
+        self.backed()?.drop_name(dir, name, ino)
+    }
+
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> vfs::Result<()> {
         self.backed()?.each_inode(each)
     }
 

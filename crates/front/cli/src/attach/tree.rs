@@ -194,6 +194,7 @@ fn maintain(cache: Weak<Tree>, max_age: Duration) {
         if let Err(err) = cache.write_back_when_due(max_age) {
             tracing::error!("cannot write back: {err}");
         }
+        cache.load_pinned();
         false
     };
     background::maintain(cache.clone(), LOOK_EVERY, Duration::ZERO, step);

@@ -16,6 +16,7 @@ mod nameless;
 #[cfg(feature = "object-store")]
 mod objects;
 mod overlay;
+mod pinned;
 mod run;
 mod semantics;
 mod served;
