@@ -248,7 +248,7 @@ fn statistics_show_other_users_no_names() {
     assert_eq!(theirs["cache"]["troubled_files"], 1);
     let shown = as_nobody(&format!("{program} attach status {}", text(&mount)));
     assert!(shown.contains("1 files need attention"), "{shown}");
-    tool("umount", &[text(&mount)]);
+    umount_when_free(&mount);
 }
 
 /// A file that was made immutable is not written back; the status and the unmount name it.
