@@ -373,6 +373,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let size = self.load(v, Word::Size);
         if !offset.is_multiple_of(BLOCK) {
@@ -401,6 +402,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         if !self.has_identity(v) {
             return Err(Errno::INVAL);
@@ -431,6 +433,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let (size, range) = (self.load(v, Word::Size), self.whole_blocks(v, &range));
         let root_at = self.word_at(v, Word::Root);
@@ -481,6 +484,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let range = self.whole_blocks(v, &range);
         // extent-U2.
@@ -500,6 +504,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if !self.is_reloadable(v, object, was)? {
             return Ok(false);

@@ -6,6 +6,7 @@ mod common;
 mod cost;
 mod example;
 mod identities;
+mod modes;
 mod reload;
 mod suite;
 mod uses;
