@@ -19,6 +19,7 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::options::Mode;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -63,6 +64,8 @@ pub struct Loading<P, B> {
     loaded: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
+    /// The mode of durability of the pool, for the status.
+    mode: Mode,
 }
 
 /// The right to load names or content of an inode.
@@ -117,6 +120,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             history: Mutex::default(),
             loaded: AtomicU64::default(),
             evict,
+            mode: Mode::default(),
         };
         loading.find_known(&mut lock(&loading.known))?;
         loading.adopt_root()?;
@@ -126,6 +130,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Changes the options of eviction, before the first call.
     pub fn with_eviction(self, options: EvictOptions) -> Self {
         Self { evict: Evict::new(options), ..self }
+    }
+
+    /// Notes the mode of durability of the pool, which the caller has set.
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Returns the mode of durability of the pool.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Returns what can be evicted.

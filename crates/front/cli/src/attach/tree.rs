@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use ::pool::DurabilityMode;
+use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
 use fuse::{
@@ -37,12 +38,18 @@ const SWEPT: usize = 1024;
 /// Interval between two looks for room in the pool.
 const EVICT_EVERY: Duration = Duration::from_millis(50);
 
+/// Returns the mode of durability of the pool.
+fn durability(data: Mode) -> Result<DurabilityMode> {
+    let mode = data.to_string().parse();
+    mode.map_err(|why: String| {
+        anyhow!("--data {data}: not for a pool that was formatted with --cache: {why}")
+    })
+}
+
 /// Refuses options that such a cache does not have.
 fn check(args: &ServerArgs) -> Result<()> {
     let refuse = |what: &str| bail!("{what}: not for a pool that was formatted with --cache");
-    if args.data != Mode::Journal {
-        return refuse(&format!("--data {}", args.data));
-    }
+    durability(args.data)?;
     if args.write_through {
         return refuse("--write-through");
     }
@@ -56,15 +63,22 @@ fn check(args: &ServerArgs) -> Result<()> {
 }
 
 /// Opens the cache.
-fn open(pool: &Path, place: &Place, store: &StoreArgs, policy: PolicyKind) -> Result<Tree> {
+fn open(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+    (policy, data): (PolicyKind, Mode),
+) -> Result<Tree> {
+    let mode = durability(data)?;
     super::require_own(pool, place)?;
     let inner = Inner::open_backed(pool)?;
+    inner.0.set_durability(mode)?;
     let below = place.open(store)?;
     let name = place.path().display().to_string();
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
     let cache = Loading::attach(inner, below)
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
-    Ok(cache.with_eviction(options))
+    Ok(cache.with_eviction(options).with_mode(data))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -80,7 +94,7 @@ pub fn run(
     check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store, args.policy)?);
+    let cache = Arc::new(open(&plan.pool, &plan.place, store, (args.policy, args.data))?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
@@ -215,7 +229,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store, PolicyKind::default())?;
+    let cache = open(pool, place, store, Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }
