@@ -3,7 +3,6 @@
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
-use crate::options::Mode;
 use crate::resolve::Keep;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
@@ -137,7 +136,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
         let troubles = self.troubles(&history.last, conflicts);
         Status {
-            mode: Mode::Journal.to_string(),
+            mode: self.mode().to_string(),
             watch: watching.how.to_string(),
             watch_reach: (watching.how != Watch::Off).then(|| watching.reach.name().to_owned()),
             watch_problem: watching.problem,
@@ -237,7 +236,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             cached_bytes: cached,
             dirty_bytes: dirty,
             is_pinned: self.pool().residence(ino)?.is_pinned,
-            mode: Mode::Journal.to_string(),
+            mode: self.mode().to_string(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }

@@ -13,7 +13,7 @@
 //! - `changes`, `merge`, `known`: changes that others make below.
 //! - `resolve`: conflicts, of which the user keeps one side.
 //! - `pinned`: files that stay in the pool.
-//! - `commands`, `control`, `options`, `counters`: what users and front ends see.
+//! - `commands`, `control`, `counters`: what users and front ends see.
 //! - `older`: recognizes caches of an older version.
 
 #![forbid(unsafe_code)]
@@ -28,7 +28,6 @@ mod known;
 mod loading;
 mod merge;
 mod older;
-mod options;
 mod pass;
 mod pinned;
 mod resolve;
@@ -40,7 +39,6 @@ pub use counters::{CacheCounters, Status, Trouble, Written};
 pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use older::older_cache_of;
-pub use options::Mode;
 pub use resolve::Keep;
 pub use writeback::PRIVATE;
 

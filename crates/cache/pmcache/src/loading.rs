@@ -65,6 +65,8 @@ pub struct Loading<P, B> {
     /// The parts of the pool that can be evicted.
     evict: Evict,
     pinned: PinnedFiles,
+    /// The name of the pool's mode of durability, for the status.
+    mode: String,
 }
 
 /// The right to load names or content of an inode.
@@ -120,6 +122,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             loaded: AtomicU64::default(),
             evict,
             pinned: PinnedFiles::default(),
+            mode: String::new(),
         };
         let mut pinned = Vec::new();
         loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
@@ -134,6 +137,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Changes the options of eviction, before the first call.
     pub fn with_eviction(self, options: EvictOptions) -> Self {
         Self { evict: Evict::new(options), ..self }
+    }
+
+    /// Notes the name of the pool's mode of durability, for the status.
+    #[must_use]
+    pub fn with_mode(self, mode: String) -> Self {
+        Self { mode, ..self }
+    }
+
+    pub(crate) fn mode(&self) -> &str {
+        &self.mode
     }
 
     /// Returns what can be evicted.

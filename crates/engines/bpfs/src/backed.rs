@@ -416,6 +416,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let size = self.load(v, Word::Size);
         if !offset.is_multiple_of(BLOCK) {
@@ -444,6 +445,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         if !self.has_identity(v) {
             return Err(Errno::INVAL);
@@ -474,6 +476,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let (size, range) = (self.load(v, Word::Size), self.whole_blocks(v, &range));
         let root_at = self.word_at(v, Word::Root);
@@ -524,6 +527,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let range = self.whole_blocks(v, &range);
         // extent-U2.
@@ -543,6 +547,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         self.unmark(v);
         let size = if v.kind() == FileKind::File { self.load(v, Word::Size) } else { 0 };

@@ -58,10 +58,15 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         Ok(CrawlChange::Shadow(Some(new)))
     }
 
-    fn commit_pointers(&mut self, at: PmOff, pointers: &[Pointer]) -> Result<bool> {
+    fn commit_pointers(
+        &mut self,
+        txn: &mut Txn<'_>,
+        at: PmOff,
+        pointers: &[Pointer],
+    ) -> Result<bool> {
         let (store, bytes) = (self.store, pointers.as_bytes());
         if store.medium.stores_lines() && at.get() % LINE + bytes.len() as u64 <= LINE {
-            let ready = store.medium.fence();
+            let ready = txn.order(&store.medium);
             store.publish_in_line(at, bytes, ready);
             let _ = store.medium.fence();
             return Ok(true);
@@ -72,7 +77,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         // The tree may have become taller, which a restart would not undo. So if no record is free,
         // the block is copied.
         let Ok((number, _lock)) = store.hold_record(self.ino) else { return Ok(false) };
-        redo::overwrite(&store.medium, number, at, bytes, store.medium.fence());
+        redo::overwrite(&store.medium, number, at, bytes, txn.order(&store.medium));
         Ok(true)
     }
 }
@@ -255,7 +260,7 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..offset.saturating_add(data.len() as u64);
         let is_present = || self.check_present(ino, |_| range);
-        self.change_if(&[ino], is_present, || {
+        self.change_unsettled(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             self.write_content(ino, v, offset, data)
         })
@@ -265,7 +270,7 @@ impl<M: Medium> Files<M> {
     pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         let len = data.len() as u64;
         let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
-        self.change_if(&[ino], is_present, || {
+        self.change_unsettled(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
             self.write_content(ino, v, offset, data)?;
@@ -299,8 +304,12 @@ impl<M: Medium> Files<M> {
                 self.medium.write_nt(txn.take().at(0), &data[at..at + BLOCK as usize]);
             }
             let is_one = range == whole && whole.end - whole.start == BLOCK;
-            let written = is_one.then(|| self.medium.fence());
+            let written = is_one.then(|| self.v.order(&self.medium));
             let _lock = self.v.lock_exclusive(&[ino])?;
+            if is_one {
+                // Another thread may have left a commit since that fence.
+                self.settle();
+            }
             if self.is_backed() {
                 self.check_present(ino, |_| range.clone())?;
                 self.check_growth(self.live_file(ino)?, &range)?;
@@ -354,12 +363,14 @@ impl<M: Medium> Files<M> {
         let slot = self.find_slot(root, self.word_at(v, Word::Root), offset)?;
         let (slot, old) = slot.ok_or(Errno::AGAIN)?;
         self.touch_modified(v);
-        let _ = self.medium.publish(slot, Pointer::to(txn.taken(0)).word(), written);
         old.into_iter().for_each(|old| txn.free(old));
+        self.medium.publish_word(slot, Pointer::to(txn.taken(0)).word(), written);
+        txn.end_commit(&self.medium, slot);
         Ok(())
     }
 
-    /// Writes under the file's lock.
+    /// Writes under the file's lock. Commits, and stores to what the pool shows, come after the
+    /// pending commit (order-O2).
     pub fn write_content(&self, ino: Ino, v: &VInode, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -433,16 +444,17 @@ impl<M: Medium> Files<M> {
         let used = size.min(base + BLOCK) - base;
         self.shadow_leaf(new, old, used, offset - base, data);
         self.touch_modified(v);
-        self.commit(slot, Pointer::to(new).word());
         if let Some(old) = old {
             txn.free(old);
         }
+        txn.commit(&self.medium, slot, Pointer::to(new).word());
         Ok(true)
     }
 
     /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         let at = (offset % 8) as usize;
         let word = pm - at as u64;
@@ -484,6 +496,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
@@ -501,6 +514,7 @@ impl<M: Medium> Files<M> {
     /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);

@@ -7,9 +7,9 @@ use crate::redo;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
-use namespace::{Core, Format, Memory};
+use namespace::{Core, Format, Memory, Storage as _};
 use pmem::{Medium, Pm, PmOff};
-use pool::{Error, MountOptions};
+use pool::{DurabilityMode, Error, MountOptions};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, LoadedObject, Result, Seek};
@@ -80,6 +80,29 @@ impl<M: Medium> namespace::Files for Files<M> {
     const KEPT_BLOCKS: u64 = KEEP;
 
     const DURABILITY: Durability = Durability::OnReturn;
+
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        self.v.set_durability(mode);
+        Ok(())
+    }
+
+    fn durability_mode(&self) -> DurabilityMode {
+        match self.v.leaves_fences() {
+            true => DurabilityMode::Ordered,
+            false => DurabilityMode::Journal,
+        }
+    }
+
+    /// Makes all operations durable that have returned: at most one is not (order-O1).
+    fn write_back(&self, _ino: Ino) -> Result<()> {
+        self.settle();
+        Ok(())
+    }
+
+    fn write_back_all(&self) -> Result<()> {
+        self.settle();
+        Ok(())
+    }
 
     #[inline]
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -23,6 +23,9 @@ struct Info {
     /// The directory or object store that the pool caches. Null for other pools, and while a
     /// command without a server has the pool open.
     cache_of: Option<String>,
+    /// The time at which operations are durable: `journal` or `ordered`. Null if the pool is not
+    /// mounted.
+    durability: Value,
     /// Fragmentation of free space, as the server of a mount reports it. Null if the pool is not
     /// mounted, because that would take a scan.
     free: Value,
@@ -51,6 +54,10 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
             .is_object()
             .then(|| stats["dir"].as_str().map(str::to_owned))
             .flatten(),
+        durability: match &mut stats {
+            stats if stats["cache"].is_object() => stats["cache"]["mode"].clone(),
+            stats => stats["durability"].take(),
+        },
         free: stats["free"].take(),
     };
     if json {
@@ -66,6 +73,10 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         [] => "no".to_owned(),
         dirs => dirs.join(", "),
     };
+    let durability = match &report.durability {
+        Value::String(mode) => mode.clone(),
+        _ => "as the next mount says".to_owned(),
+    };
     output::table([
         ("pool", report.pool.clone()),
         ("layout", format!("{}, format version {}", report.info.layout, report.info.version)),
@@ -74,6 +85,7 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         ("size", size::show(report.info.size_bytes)),
         ("domain", report.domain.to_string()),
         ("mounted", mounted),
+        ("durability", durability),
         ("cache of", cache_of),
     ]);
     Ok(ExitCode::SUCCESS)

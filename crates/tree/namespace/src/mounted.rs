@@ -11,7 +11,9 @@ use arena::{Arena, Attached, Layout, Look, Paused};
 use mounts::{HasMountEvents, MountEvents};
 use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
-use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
+use pool::{
+    DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf,
+};
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
@@ -119,6 +121,17 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// The data that the kernel may cache.
     const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
+
+    /// Sets the mode of durability, for all processes that use the pool. `EOPNOTSUPP` if the engine
+    /// does not have it.
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        if mode == DurabilityMode::default() { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// Returns the mode of durability.
+    fn durability_mode(&self) -> DurabilityMode {
+        DurabilityMode::default()
+    }
 
     /// Makes the content of a file durable; does nothing if contents are durable on return.
     fn write_back(&self, _ino: Ino) -> Result<()> {
@@ -378,6 +391,16 @@ impl<F: Files> Pool<F> {
         self.files.tables().record_access(files, dirs, strictly);
     }
 
+    /// As [`Engine::set_durability`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::set_durability`].
+    pub fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        self.files.set_durability(mode)?;
+        // What another mode has left.
+        self.files.op(|_| self.files.write_back_all())
+    }
+
     /// Returns the findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -435,6 +458,7 @@ impl<F: Files> FileSystem for Pool<F> {
         match self.files.medium().0.domain() {
             // Fences can fail, which `fsync` reports.
             Domain::PageCache => Durability::OnSync,
+            _ if self.files.durability_mode() == DurabilityMode::Ordered => Durability::OnSync,
             _ => F::DURABILITY,
         }
     }
@@ -541,9 +565,7 @@ impl<F: Files> FileSystem for Pool<F> {
         self.check_medium()
     }
     fn sync(&self) -> Result<()> {
-        if F::DURABILITY != Durability::OnReturn {
-            self.files.op(|_| self.files.write_back_all())?;
-        }
+        self.files.op(|_| self.files.write_back_all())?;
         self.check_medium()
     }
     fn close(&self) -> Result<()> {
@@ -626,6 +648,14 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
         Self::record_access(self, files, dirs, strictly);
+    }
+
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        Self::set_durability(self, mode)
+    }
+
+    fn durability_mode(&self) -> DurabilityMode {
+        self.files.durability_mode()
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {

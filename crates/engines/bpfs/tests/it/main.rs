@@ -7,6 +7,7 @@ mod cost;
 mod example;
 mod growth;
 mod identities;
+mod modes;
 mod pinned;
 mod reload;
 mod suite;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use ::pool::DurabilityMode;
 use backing::Watch;
 use clap::{Args, Subcommand};
-use pmcache::Mode;
 
 /// `keepstone attach`
 #[derive(Debug, Args)]
@@ -31,11 +31,10 @@ pub struct ServerArgs {
     /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
     /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
-    /// Guarantee after a crash for a write that has returned: writeback (Chell-Cache: it is in the
-    /// cache; a new file only after fsync), ordered (PMAL-O: its data is persistent before the
-    /// size) or journal (PMAL: all of it, never in part, and the file itself).
-    #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
-    pub data: Mode,
+    /// The time at which calls become durable in the pool: journal (when they return) or ordered
+    /// (when something is synced; a crash leaves them in order).
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub data: DurabilityMode,
     /// Let a write return only when the file in DIR has it, too.
     #[arg(long)]
     pub write_through: bool,

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
 use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, StopSignals};
-use pmcache::{EvictOptions, Loading, Mode};
+use pmcache::{EvictOptions, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
 use vfs::{Backed as _, FileSystem as _, Loader as _};
@@ -36,10 +37,7 @@ const EVICT_EVERY: Duration = Duration::from_millis(50);
 
 /// Refuses options that such a cache does not have.
 fn check(args: &ServerArgs) -> Result<()> {
-    let refuse = |what: &str| bail!("{what}: this kind of cache does not have it");
-    if args.data != Mode::Journal {
-        return refuse(&format!("--data {}", args.data));
-    }
+    let refuse = |what: &str| bail!("{what}: not yet");
     if args.write_through {
         return refuse("--write-through");
     }
@@ -50,9 +48,15 @@ fn check(args: &ServerArgs) -> Result<()> {
 }
 
 /// Opens the cache.
-fn open(pool: &Path, place: &Place, store: &StoreArgs, policy: PolicyKind) -> Result<Tree> {
+fn open(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+    (policy, data): (PolicyKind, DurabilityMode),
+) -> Result<Tree> {
     super::require_own(pool, place)?;
     let inner = Inner::open(pool)?;
+    inner.0.set_durability(data)?;
     let below = place.open(store)?;
     let name = place.path().display().to_string();
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
@@ -62,7 +66,7 @@ fn open(pool: &Path, place: &Place, store: &StoreArgs, policy: PolicyKind) -> Re
             err => err.into(),
         })
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
-    Ok(cache.with_eviction(options))
+    Ok(cache.with_eviction(options).with_mode(data.to_string()))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -78,7 +82,7 @@ pub fn run(
     check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store, args.policy)?);
+    let cache = Arc::new(open(&plan.pool, &plan.place, store, (args.policy, args.data))?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
@@ -214,7 +218,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store, PolicyKind::default())?;
+    let cache = open(pool, place, store, Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use ::pool::Engine;
+use ::pool::{DurabilityMode, Engine};
 use anyhow::{Context as _, Result, bail};
 use engines::Layout;
 use fuse::{
@@ -61,7 +61,12 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
             plan.pool.display()
         );
     }
-    let idle = plan.options.of_scmfs();
+    set_durability(&*fs, &plan.options, info.layout)
+        .with_context(|| plan.pool.display().to_string())?;
+    let mut idle = plan.options.of_scmfs();
+    if plan.options.durability == DurabilityMode::Ordered {
+        idle.retain(|word| !word.starts_with("data_flush_interval="));
+    }
     if info.layout != Layout::Scmfs.name() && !idle.is_empty() {
         notices.push(format!(
             "{}: without effect on a pool of {}: -o {}",
@@ -78,6 +83,7 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         label: info.label.clone(),
         size_bytes: info.size_bytes,
         read_only,
+        durability: fs.durability_mode().to_string(),
         domain: domain.into(),
         emulation: plan.options.emulation.map(|e| e.to_string()),
         pid: std::process::id(),
@@ -143,6 +149,19 @@ fn raise_address_space() {
     let unlimited = Rlimit { current: None, maximum: None };
     let _ = setrlimit(Resource::As, unlimited)
         .or_else(|_| setrlimit(Resource::As, Rlimit { current: maximum, maximum }));
+}
+
+/// Sets the time at which operations are durable, for all processes that use the pool. A mount that
+/// changes nothing leaves it.
+fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()> {
+    let mode = options.durability;
+    if mode != DurabilityMode::default() && layout != Layout::Bpfs.name() {
+        bail!(
+            "option `durability={mode}`: only pools of bpfs have it. In a pool of {layout}, names are durable when a call \
+             returns, and contents when they are synced"
+        );
+    }
+    if options.is_read_only() { Ok(()) } else { Ok(fs.set_durability(mode)?) }
 }
 
 /// A pool that is open.
@@ -335,6 +354,7 @@ fn stats(
         domain: ready.domain.clone(),
         emulation: ready.emulation.clone(),
         read_only: ready.read_only,
+        durability: ready.durability.clone(),
         direct: is_shared,
         pid: ready.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -9,6 +9,7 @@ use crate::derived::unnamed::{SERVERS, Unnamed};
 use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use os::caller;
+use pool::DurabilityMode;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Mutex;
@@ -32,6 +33,8 @@ enum Kept {
     Derivations,
     /// Which accesses are recorded, and when.
     AccessTimes,
+    /// Whether operations leave their last fence to the next one.
+    LeavesFences,
 }
 
 /// Words of [`State::settings`].
@@ -215,6 +218,19 @@ impl<V: Inode> State<V> {
         let bits = [(!files, NO_FILE_TIMES), (!dirs, NO_DIR_TIMES), (strictly, STRICT)];
         let bits = bits.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, bit)| all | bit);
         self.kept(Kept::AccessTimes).store(bits, Relaxed);
+    }
+
+    /// Returns whether operations may leave their last fence to the next one
+    /// ([`pool::DurabilityMode::Ordered`]).
+    #[inline]
+    pub fn leaves_fences(&self) -> bool {
+        self.kept(Kept::LeavesFences).load(SeqCst) != 0
+    }
+
+    /// Sets the mode of durability, for all processes that use the pool.
+    pub fn set_durability(&self, mode: DurabilityMode) {
+        let leaves = mode == DurabilityMode::Ordered;
+        self.kept(Kept::LeavesFences).store(leaves.into(), SeqCst);
     }
 
     /// Returns the settings that the engine stored when the state was made, in its own encoding: 0
