@@ -1,4 +1,4 @@
-//! Changes that others make in the backing store of a pool that holds the tree.
+//! Changes that others make in the backing store of a pool.
 //!
 //! An inode is compared with its object by the object's stamp. If that is another one, what is
 //! clean is dropped and gets the new state; what is dirty stays, and is a conflict. The callers
