@@ -50,14 +50,14 @@ pub struct ServerArgs {
     /// Write dirty data back at the latest after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub max_age: u32,
-    /// How the kernel reports changes that others make in DIR: notify (changes, at once), permission
-    /// (the same, and a program that opens a file in DIR waits until the cache has written it back,
-    /// at most 10 s; root only) or off. What is not reported is found by comparing. Default: notify
-    /// if the file system of DIR supports it.
+    /// How the kernel reports changes that others make in DIR: notify (changes, at once),
+    /// permission (the same, and a program that opens a file in DIR waits until the cache has
+    /// written it back, at most 10 s; root only) or off. What is not reported is found by
+    /// comparing. Default: notify if the file system of DIR supports it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
-    /// Replacement policy, which chooses the contents that leave a full pool: blended (the paper's),
-    /// sieve or s3fifo (`keepstone simulate` compares them).
+    /// Replacement policy, which chooses the contents that leave a full pool: blended (the
+    /// paper's), sieve or s3fifo (`keepstone simulate` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: eviction::PolicyKind,
     /// Threads that answer requests. Default: one per CPU, 2 to 16.
