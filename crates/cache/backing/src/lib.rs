@@ -2,9 +2,9 @@
 //! [`vfs::FileSystem`].
 //!
 //! [`Backing`] adds to that contract what a cache needs: identities that outlive the process,
-//! separate syncs of metadata, and reports of changes by others. [`DirFs`] is a directory of a kernel file
-//! system. `model` (behind a cargo feature of this name) is the contract's model with faults and
-//! crashes, for tests of caches.
+//! separate syncs of metadata, and reports of changes by others. [`DirFs`] is a directory of a
+//! kernel file system. `model` (behind a cargo feature of this name) is the contract's model with
+//! faults and crashes, for tests of caches.
 
 #![warn(missing_docs)]
 

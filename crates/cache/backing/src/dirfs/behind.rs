@@ -52,8 +52,8 @@ const CONTENT: u64 = FAN_MODIFY | FAN_CLOSE_WRITE;
 const ATTRIBUTES: u64 = FAN_ATTRIB | FAN_DELETE_SELF;
 /// The size of the buffer for events, in bytes.
 const BUFFER: usize = 64 << 10;
-/// The pause after events that all concerned files that the caller does not know. Meanwhile the kernel merges
-/// further events, so that one read takes them all.
+/// The pause after events that all concerned files that the caller does not know. Meanwhile the
+/// kernel merges further events, so that one read takes them all.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The state of a watch.

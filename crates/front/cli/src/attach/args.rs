@@ -52,8 +52,8 @@ pub struct ServerArgs {
     pub max_age: u32,
     /// How the kernel reports changes that others make in DIR: notify (changes, at once),
     /// permission (the same, and a program that opens a file in DIR waits until the cache has
-    /// written it back, at most 10 s; root only) or off. The server finds all other
-    /// changes by comparing. Default: notify if the file system of DIR supports it.
+    /// written it back, at most 10 s; root only) or off. The server finds all other changes by
+    /// comparing. Default: notify if the file system of DIR supports it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
     /// Replacement policy, which chooses the contents that leave a full pool: blended (the
