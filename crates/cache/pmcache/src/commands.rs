@@ -1,4 +1,4 @@
-//! Status and commands of a cache whose pool holds the tree.
+//! Status and commands of a cache.
 
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};

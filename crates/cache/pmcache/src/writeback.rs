@@ -1,4 +1,4 @@
-//! Write-back by comparing: makes the backing store equal to a pool that holds the tree.
+//! Write-back by comparing: makes the backing store equal to the pool.
 //!
 //! A pass walks the names that are in the pool, and compares every inode that is not marked clean
 //! with its object. Differences are written there, in this order: contents and attributes of files;

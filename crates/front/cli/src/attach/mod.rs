@@ -150,7 +150,7 @@ fn require_own(pool: &Path, place: &Place) -> Result<()> {
     if let Some(why) = trust::changeable_by(pool)? {
         bail!(
             "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
-             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
+             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs --cache`",
             pool.display(),
             place.path().display()
         );
