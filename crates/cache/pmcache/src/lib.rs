@@ -63,6 +63,7 @@ mod recover;
 mod removed;
 mod space;
 mod table;
+mod through;
 mod writeback;
 
 pub use changes::{Comparison, Conflict};

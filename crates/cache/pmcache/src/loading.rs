@@ -20,6 +20,7 @@ use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
 use crate::options::Mode;
+use crate::through::Passes;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -29,7 +30,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino,
     LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
-    SetTime, SetXattr, StatFs, load_for,
+    SetTime, SetXattr, StatFs, Through, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -66,6 +67,7 @@ pub struct Loading<P, B> {
     evict: Evict,
     /// The mode of durability of the pool, for the status.
     mode: Mode,
+    passes: Passes,
 }
 
 /// The right to load names or content of an inode.
@@ -121,6 +123,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             loaded: AtomicU64::default(),
             evict,
             mode: Mode::default(),
+            passes: Passes::default(),
         };
         loading.find_known(&mut lock(&loading.known))?;
         loading.adopt_root()?;
@@ -132,9 +135,25 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Self { evict: Evict::new(options), ..self }
     }
 
-    /// Notes the mode of durability of the pool, which the caller has set.
-    pub fn with_mode(self, mode: Mode) -> Self {
+    /// Sets which calls wait for the backing store, and notes the mode of durability of the pool,
+    /// which the caller has set.
+    pub fn with_promise(self, mode: Mode, through: Through) -> Self {
+        self.pool.set_through(through);
         Self { mode, ..self }
+    }
+
+    /// Describes both.
+    pub(crate) fn promise(&self) -> String {
+        match self.pool.through() {
+            Through::Nothing => self.mode.to_string(),
+            Through::Syncs => format!("{}, fsync through", self.mode),
+            Through::Writes => format!("{}, write-through", self.mode),
+        }
+    }
+
+    /// Returns the passes of write-back so far.
+    pub(crate) fn passes(&self) -> &Passes {
+        &self.passes
     }
 
     /// Returns the mode of durability of the pool.
@@ -289,7 +308,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 Ok(self.load_content(ino, tail)? | has_loaded)
             }
             Need::Holes(ino, from) => self.load_holes(ino, from),
-            Need::Room(_) => Ok(false),
+            Need::Room(_) | Need::Synced(_) => Ok(false),
         }
     }
 
@@ -662,6 +681,7 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
     fn load(&self, need: &Need<'_>) -> Result<bool> {
         let bytes = match *need {
             Need::Room(bytes) => return self.make_room(bytes),
+            Need::Synced(ino) => return self.sync_below(ino).map(|()| false),
             Need::Content(_, start, end) | Need::Extension(_, start, end) => {
                 end.saturating_sub(start).min(READ_AHEAD)
             }

@@ -129,6 +129,7 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     flag(args.allow_other, "--allow-other");
     let options = [
         ("--data", args.data.to_string()),
+        ("--fsync", args.fsync.clone()),
         ("--high", args.high.to_string()),
         ("--low", args.low.to_string()),
         ("--cap", args.cap.to_string()),

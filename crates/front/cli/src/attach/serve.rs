@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use fuse::{
     Caching, MountAccess, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
     StatsReader, StopSignals,
@@ -51,6 +51,9 @@ pub fn run(
     mount::handle_faults()?;
     // Opens the backing store before anything is mounted over it.
     let plan = AttachPlan::new(args)?;
+    if args.fsync != "pool" {
+        bail!("--fsync {}: only for a pool that was formatted with --cache", args.fsync);
+    }
     let asked = &plan.asked;
     let mut flags = asked.flags;
     let cache = Arc::new(open(&plan.pool, &plan.place, store, |bytes, under, options| {

@@ -15,7 +15,7 @@ use fuse::{
 use pmcache::{EvictOptions, Loading, Mode};
 use pmem::Medium as _;
 use rustix::io::Errno;
-use vfs::{Backed as _, FileSystem as _, Loader as _};
+use vfs::{Backed as _, FileSystem as _, Loader as _, Through};
 
 use super::Ready;
 use super::args::{ServerArgs, StoreArgs};
@@ -46,13 +46,19 @@ fn durability(data: Mode) -> Result<DurabilityMode> {
     })
 }
 
+/// Returns which calls wait for the directory.
+fn through(args: &ServerArgs) -> Through {
+    match (args.write_through, args.fsync.as_str()) {
+        (true, _) => Through::Writes,
+        (false, "through") => Through::Syncs,
+        _ => Through::Nothing,
+    }
+}
+
 /// Refuses options that such a cache does not have.
 fn check(args: &ServerArgs) -> Result<()> {
     let refuse = |what: &str| bail!("{what}: not for a pool that was formatted with --cache");
     durability(args.data)?;
-    if args.write_through {
-        return refuse("--write-through");
-    }
     if args.bypass > 0 {
         return refuse("--bypass");
     }
@@ -67,7 +73,8 @@ fn open(
     pool: &Path,
     place: &Place,
     store: &StoreArgs,
-    (policy, data): (PolicyKind, Mode),
+    policy: PolicyKind,
+    (data, through): (Mode, Through),
 ) -> Result<Tree> {
     let mode = durability(data)?;
     super::require_own(pool, place)?;
@@ -78,7 +85,7 @@ fn open(
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
     let cache = Loading::attach(inner, below)
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
-    Ok(cache.with_eviction(options).with_mode(data))
+    Ok(cache.with_eviction(options).with_promise(data, through))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -94,7 +101,8 @@ pub fn run(
     check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store, (args.policy, args.data))?);
+    let cache =
+        Arc::new(open(&plan.pool, &plan.place, store, args.policy, (args.data, through(args)))?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
@@ -229,7 +237,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store, Default::default())?;
+    let cache = open(pool, place, store, Default::default(), Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }
