@@ -121,6 +121,7 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     flag(args.allow_other, "--allow-other");
     let options = [
         ("--data", args.data.to_string()),
+        ("--fsync", args.fsync.clone()),
         ("--max-age", args.max_age.to_string()),
         ("--policy", args.policy.to_string()),
     ];
