@@ -151,11 +151,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             let parts = ObjectParts::of(self.backing(), &object.1)?;
             let loaded = parts.loaded(&object.1, &residence.identity);
             if self.pool().reload(ino, &loaded, residence.stamp)? {
-                self.clear_conflict(ino);
-                self.must_forget(match object.1.kind {
-                    FileKind::File => Change::Content(ino),
-                    _ => Change::Attributes(ino),
-                });
+                self.note_renewed(ino, object.1.kind, &residence);
                 return Ok(Comparison::Renewed);
             }
             let now = self.pool().residence(ino)?;
@@ -172,6 +168,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             // It has changed, or write-back has marked it.
             residence = now;
         }
+    }
+
+    /// Notes that an inode has the state of its object, which is another one than before.
+    pub(crate) fn note_renewed(&self, ino: Ino, kind: FileKind, before: &Residence) {
+        self.clear_conflict(ino);
+        if before.is_pinned {
+            self.must_load(ino);
+        }
+        self.must_forget(match kind {
+            FileKind::File => Change::Content(ino),
+            _ => Change::Attributes(ino),
+        });
     }
 
     /// Whether an object is in another state than its inode was when they were equal.
@@ -397,8 +405,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     fn begin_round(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
+        self.pool().each_inode(&mut |ino, residence| {
+            if !residence.identity.is_empty() {
                 all.push(ino);
             }
         })?;

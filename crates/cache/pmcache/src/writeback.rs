@@ -155,6 +155,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
         }
+        // Names are compared only with those that are known.
+        dirs.retain(|dir| !self.failed.contains(&dir.ino));
         // writeback-W1: a new directory appears with what is in it. If something cannot be moved
         // into it yet, that follows.
         for dir in
@@ -571,9 +573,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Returns the identities of all inodes of the pool.
     fn identities(&self) -> Result<HashMap<Vec<u8>, Ino>> {
         let mut all = HashMap::new();
-        self.pool.each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
-                all.insert(identity.to_vec(), ino);
+        self.pool.each_inode(&mut |ino, residence| {
+            if !residence.identity.is_empty() {
+                all.insert(residence.identity.clone(), ino);
             }
         })?;
         Ok(all)
@@ -752,6 +754,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.written.waiting = self.waiting.union(&self.failed).copied().collect();
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
+            if !is_done && dirty.kind == FileKind::File {
+                self.written.unwritten.push(dirty.ino);
+            }
             let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
             self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
             self.note(dirty.ino, is_marked.map(drop));

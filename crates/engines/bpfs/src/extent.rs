@@ -167,7 +167,7 @@ impl<M: Medium> Store<M> {
                 }
             }
             v.append_to_extent(extent);
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }

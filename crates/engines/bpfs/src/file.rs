@@ -267,29 +267,14 @@ impl<M: Medium> Files<M> {
     }
 
     /// Implements `Files::append`.
-    pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         let len = data.len() as u64;
         let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
         self.change_unsettled(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
-            check(offset)?;
             self.write_content(ino, v, offset, data)?;
             Ok(offset)
-        })
-    }
-
-    /// Implements `Files::update`.
-    pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        let range = offset..offset.saturating_add(len as u64);
-        let is_present = || self.check_present(ino, |_| range);
-        self.change_if(&[ino], is_present, || {
-            let v = self.live_file(ino)?;
-            let mut line = [0; LINE as usize];
-            let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
-            self.read_content(v, offset, bytes)?;
-            to(bytes);
-            self.write_content(ino, v, offset, bytes)
         })
     }
 
@@ -327,6 +312,7 @@ impl<M: Medium> Files<M> {
             }
             if self.is_backed() {
                 self.check_present(ino, |_| range.clone())?;
+                self.check_growth(self.live_file(ino)?, &range)?;
                 self.mark_dirty(&[ino]);
             }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
@@ -345,7 +331,7 @@ impl<M: Medium> Files<M> {
                     self.edit_tree(txn, v, root, &mut edit)?;
                 }
             }
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         });
         done.is_ok()
@@ -390,6 +376,7 @@ impl<M: Medium> Files<M> {
             return Ok(());
         }
         let end = LIMITS.end_of(offset, data.len() as u64)?;
+        self.check_growth(v, &(offset..end))?;
         self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -423,7 +410,7 @@ impl<M: Medium> Files<M> {
             if offset / BLOCK == (end - 1) / BLOCK
                 && self.write_leaf(txn, v, root, size, offset, data)?
             {
-                v.add_blocks(txn.delta());
+                self.gain(v, txn.delta());
                 return Ok(());
             }
             self.touch_modified(v);
@@ -431,7 +418,7 @@ impl<M: Medium> Files<M> {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             self.edit_tree(txn, v, root, &mut edit)?;
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }
@@ -561,7 +548,7 @@ impl<M: Medium> Files<M> {
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
             self.commit_held(&record, v, &[(Word::Root, root), (Word::Size, end)]);
-            v.add_blocks(delta);
+            self.gain(v, delta);
             Ok(())
         })
     }

@@ -115,12 +115,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        Self::append(self, ino, data, check)
-    }
-
-    fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        Self::update(self, ino, offset, len, to)
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
@@ -167,8 +163,18 @@ impl<M: Medium> namespace::Files for Files<M> {
         Self::evict_content(self, ino, range)
     }
 
-    fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
-        Self::reload(self, ino, object, was)
+    fn reload(
+        &self,
+        ino: Ino,
+        object: &LoadedObject<'_>,
+        was: u32,
+        is_forced: bool,
+    ) -> Result<bool> {
+        Self::reload(self, ino, object, was, is_forced)
+    }
+
+    fn make_dirty(&self, ino: Ino) -> Result<()> {
+        Self::make_dirty(self, ino)
     }
 
     fn contiguous(&self, ino: Ino, offset: u64, count: u64) -> Result<(Option<PmOff>, u64)> {

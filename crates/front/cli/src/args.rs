@@ -281,10 +281,6 @@ pub struct UmountArgs {
     /// Hide the mount now, and end it when its last user is gone. Do not wait for that.
     #[arg(long)]
     pub lazy: bool,
-    /// For a cache: unmount although the object store cannot be reached. Changes of names that only
-    /// the server has are lost.
-    #[arg(long, conflicts_with = "lazy")]
-    pub force: bool,
 }
 
 /// The argument of commands that take only a pool.

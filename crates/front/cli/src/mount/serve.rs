@@ -9,8 +9,8 @@ use ::pool::{DurabilityMode, Engine};
 use anyhow::{Context as _, Result, bail};
 use engines::Layout;
 use fuse::{
-    Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
-    Server, ServerOptions, StopSignals,
+    Caching, MountAccess, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
+    ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
@@ -51,11 +51,8 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     notices.extend(notice);
     let (flags, notice) = flags::of_mount(&plan.pool, &plan.options)?;
     notices.extend(notice);
-    if let Some(dir) = pmcache::directory_of(&*fs) {
-        bail!(
-            "{0}: the pool is the cache of {dir}; `keepstone attach {0} {dir}` uses it as such",
-            plan.pool.display()
-        );
+    if let Some(dir) = pmcache::older_cache_of(&*fs) {
+        bail!("{0}: {1}", plan.pool.display(), crate::attach::older_cache(&dir));
     }
     let info = engines::info(fs.region())?;
     if info.has_backing_store {
@@ -118,7 +115,6 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { MountAccess::All } else { MountAccess::Owner };
     let options = MountOptions {
-        kind: MountKind::Pool,
         source: ready.pool.clone(),
         access: plan.options.access.unwrap_or(by_default),
         flags,
