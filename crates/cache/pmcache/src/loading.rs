@@ -143,7 +143,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     }
 
     /// Sets which calls wait for the backing store, and notes the name of the pool's mode of
-    /// durability, for the status.
+    /// durability, which the caller has set.
+    #[must_use]
     pub fn with_promise(self, mode: String, through: Through) -> Self {
         self.pool.set_through(through);
         Self { mode, ..self }

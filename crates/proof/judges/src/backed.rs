@@ -737,9 +737,9 @@ impl RecordedSteps {
         };
         let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
             let (returned, begun) = (now.returned as usize, now.begun as usize);
-            check_pins(&self.parts[returned..=begun], seen)?;
             // In `ordered`, the last operation that has returned may be lost (order-O1).
             let first = returned.saturating_sub(usize::from(self.mode == Ordered));
+            check_pins(&self.parts[first..=begun], seen)?;
             if returned == begun {
                 check_marks(&self.parts[begun], seen)?;
             } else if self.by_others[returned] {
