@@ -91,6 +91,7 @@ impl<M: Medium> Store<M> {
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
+            txn.take_apart();
             let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
             self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
             let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
@@ -240,6 +241,10 @@ impl<M: Medium> Storage for Store<M> {
 
     fn has_marks(&self, v: &VInode) -> Result<bool> {
         Ok(v.kind() == FileKind::File && self.has_marked_blocks(v)?)
+    }
+
+    fn clear_kept_blocks(&self) {
+        self.v.clear_kept();
     }
 
     fn grow_inodes(&self) -> Result<()> {

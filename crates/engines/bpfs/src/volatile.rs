@@ -1,9 +1,9 @@
 //! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
-//!   by an operation in flight, or one of the [`ZeroedBlocks`].
+//!   by an operation in flight, or one of the [`ZeroedBlocks`] or [`ApartRuns`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
-//!   bits and pre-zeroed blocks: bits are cleared before it grows and claimed after it shrank, so a
+//!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so a
 //!   reservation is always honoured. A freed block waits while a reader without a copy may still
 //!   use it ([`arena::Pins`]).
 //!
@@ -13,13 +13,15 @@
 use crate::layout::{INODES_PER_BLOCK, records};
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
-use namespace::{Memory, RecordLocks, Tables};
+use namespace::{ApartRuns, Memory, RecordLocks, Tables};
 use std::ops::Deref;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
     pub zeroed: ZeroedBlocks,
+    /// Blocks for pointers of thin pools, and for inodes and directories ([`crate::blocks`]).
+    pub apart: ApartRuns,
     pub records: RecordLocks,
 }
 
@@ -27,6 +29,7 @@ pub struct Volatile {
 pub struct VolatilePlan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
+    apart: ApartRuns,
     records: RecordLocks,
 }
 
@@ -36,7 +39,8 @@ impl VolatilePlan {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
         let l = tables.layout();
         let records = RecordLocks::plan(l, records::COUNT);
-        Self { zeroed: ZeroedBlocks::plan(l), records, tables }
+        let apart = ApartRuns::plan(l, 2);
+        Self { zeroed: ZeroedBlocks::plan(l), apart, records, tables }
     }
 
     /// Returns the places of all tables.
@@ -46,8 +50,8 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, records } = self;
-        Volatile { tables: tables.open(memory), zeroed, records }
+        let Self { tables, zeroed, apart, records } = self;
+        Volatile { tables: tables.open(memory), zeroed, apart, records }
     }
 }
 

@@ -79,6 +79,11 @@ impl Layout {
         }
     }
 
+    /// Returns whether pools can take space of the file below when they need it, and give it back.
+    pub fn can_be_thin(self) -> bool {
+        self.is_shared()
+    }
+
     /// Returns the sizes of the smallest and the largest pool, in bytes.
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {

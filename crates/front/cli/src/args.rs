@@ -70,6 +70,14 @@ Example: keepstone check /dev/shm/pool --repair
 Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all repaired);
 4 problems remain that cannot be repaired, or the pool could not be checked.")]
     Check(CheckArgs),
+    /// Give the free space of a thin pool back to the file system that holds the pool.
+    #[command(after_help = "\
+Example: keepstone trim /mnt
+
+The server of a mount does so by itself when space has been free for some seconds, for whole 2 MiB. This command
+gives back all free space, also while programs use the pool. It takes the place of fstrim(8): the kernel does not
+pass FITRIM on to FUSE file systems.")]
+    Trim(PoolArgs),
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json
@@ -189,6 +197,13 @@ pub struct MkfsArgs {
     /// `keepstone run` then use them without asking the server. Layout bpfs only.
     #[arg(long)]
     pub cache: bool,
+    /// Take space of the file below when files need it, and give it back. The default in memory
+    /// (tmpfs) and in ordinary files.
+    #[arg(long, conflicts_with = "thick")]
+    pub thin: bool,
+    /// Take all of the size at once. The default on DAX file systems and devices.
+    #[arg(long, visible_alias = "no-thin")]
+    pub thick: bool,
     /// Label for human readers, up to 64 bytes.
     #[arg(long, default_value = "")]
     pub label: String,

@@ -17,6 +17,7 @@ pub mod processes;
 pub mod scan;
 pub mod sharing;
 pub mod smoke;
+pub mod thin;
 pub mod watch;
 pub mod writers;
 
@@ -307,6 +308,14 @@ macro_rules! tests {
         );
     };
     (@ $engine:ident, smoke) => { $crate::tests!(@ $engine, smoke: survives_remount); };
+    (@ $engine:ident, thin) => {
+        $crate::tests!(@ $engine, thin:
+            space_is_taken_and_given_back
+            a_full_file_system_below_refuses_and_keeps
+            trims_beside_threads
+            a_sparse_file_takes_what_is_needed
+        );
+    };
     (@ $engine:ident, writers) => {
         $crate::tests!(@ $engine, writers: blocks_of_one_file_are_whole);
     };

@@ -22,6 +22,7 @@
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
 //! descriptors (front ends).
 
+mod apart;
 mod attr;
 mod backed;
 mod backed_pool;
@@ -43,8 +44,10 @@ mod space;
 mod store;
 mod superblock;
 mod tables;
+mod thin;
 mod xattr;
 
+pub use apart::ApartRuns;
 pub use backed::loaded_attributes;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
@@ -56,9 +59,12 @@ pub use overlay::Overlay;
 pub use rename::Words;
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
-pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
+pub use superblock::{
+    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_USAGE, Superblock, fnv1a, is_thin, version,
+};
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, NAMES_ABSENT, Plan,
     RecordLocks, Tables, VInode,
 };
+pub use thin::Trim;
 pub use xattr::Attributes;

@@ -8,6 +8,7 @@ use crate::scan::Scan;
 use crate::tables::{NAMES_ABSENT, Tables, VInode};
 use crate::xattr::Attributes;
 use pmem::{LINE, Medium, Pm, PmOff};
+use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use vfs::{ABSENT, Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -91,6 +92,25 @@ pub trait Storage: Sized + Send + Sync {
     /// Implements [`crate::derived::SharedPool::make_space`]. The caller holds no locks.
     fn make_space(&self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// Claims exactly these blocks if all of them are free; returns whether it did.
+    fn claim_free(&self, blocks: Range<u64>) -> bool {
+        self.tables().blocks.claim_exactly(&self.tables().arena, blocks)
+    }
+
+    /// Clears the bits of these blocks, so that searches find them.
+    fn clear_free(&self, blocks: Range<u64>) {
+        self.tables().blocks.clear_range(&self.tables().arena, blocks);
+    }
+
+    /// Clears the bits of blocks that are claimed although they count as free, if there are any.
+    fn clear_kept_blocks(&self) {}
+
+    /// Frees all blocks that are kept for later use ([`reclaimable`](Self::reclaimable)). Called
+    /// inside an operation, without locks.
+    fn free_kept_blocks(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Does the same as [`Tables::clear_deferred`].

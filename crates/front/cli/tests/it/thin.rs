@@ -1,0 +1,75 @@
+//! Pools that take space when they need it, and give it back.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+
+use crate::common::{Sandbox, on_each_engine, wait_until};
+
+on_each_engine! {
+    space_comes_and_goes,
+    a_full_file_system_below_is_an_error_and_nothing_more,
+}
+
+/// Returns the bytes that a pool's file takes.
+fn taken(s: &Sandbox) -> u64 {
+    s.pool.metadata().unwrap().blocks() * 512
+}
+
+fn space_comes_and_goes(layout: &str) {
+    let mut s = Sandbox::formatted_as(layout);
+    assert!(taken(&s) < 1 << 20, "{}", taken(&s));
+    assert!(s.ok(["info", s.pool_str(), "--json"]).contains("\"is_thin\": true"));
+    s.mount(&[]);
+    let script = "for i in $(seq 1000); do head -c 65536 /dev/zero > small-$i; done";
+    let made = s.served_script(&[], script).status().unwrap();
+    assert!(made.success());
+    std::fs::write(s.path("kept"), vec![7; 5 << 20]).unwrap();
+    let full = taken(&s);
+    assert!((69 << 20..110 << 20).contains(&full), "{full}");
+    for i in 1..=1000 {
+        std::fs::remove_file(s.path(&format!("small-{i}"))).unwrap();
+    }
+    // The server gives back what is free for some time.
+    wait_until("the server has given space back", || taken(&s) < 64 << 20);
+    s.ok(["trim", s.dir_str()]);
+    assert!(taken(&s) < (5 << 20) * 102 / 100 + (1 << 20), "{}", taken(&s));
+    assert_eq!(std::fs::read(s.path("kept")).unwrap(), vec![7; 5 << 20]);
+    s.umount();
+    s.ok(["check", s.pool_str()]);
+    s.ok(["trim", s.pool_str()]);
+    // Formatted again, it takes nothing.
+    s.ok(["mkfs", s.pool_str(), "--force", "--layout", layout]);
+    assert!(taken(&s) < 1 << 20, "{}", taken(&s));
+    s.ok(["mkfs", s.pool_str(), "--force", "--thick", "--layout", layout]);
+    assert!(taken(&s) >= 256 << 20);
+    let refused = s.fails(["trim", s.pool_str()], 1);
+    assert!(refused.contains("--thick"), "{refused}");
+}
+
+fn a_full_file_system_below_is_an_error_and_nothing_more(layout: &str) {
+    let mut s = Sandbox::empty();
+    let below = s.outside("below");
+    std::fs::create_dir(&below).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=32M", "none", below.to_str().unwrap()];
+    assert!(Command::new("mount").args(mount).status().unwrap().success());
+    s.pool = below.join("pool");
+    s.ok(["mkfs", s.pool_str(), "--size", "256M", "--layout", layout]);
+    s.mount(&[]);
+    // In a program, and through the mount.
+    let script = "head -c 20000000 /dev/zero > first; ! head -c 30000000 /dev/zero > second";
+    let full = s.served_script(&[], script).output().unwrap();
+    assert!(full.status.success(), "{full:?}");
+    assert!(String::from_utf8_lossy(&full.stderr).contains("No space"), "{full:?}");
+    let more = std::fs::write(s.path("third"), vec![1; 20 << 20]).unwrap_err();
+    assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(std::fs::read(s.path("first")).unwrap(), vec![0; 20_000_000]);
+    for name in ["second", "third"] {
+        std::fs::remove_file(s.path(name)).unwrap();
+    }
+    let again = s.served_script(&[], "head -c 5000000 /dev/zero > again").status().unwrap();
+    assert!(again.success());
+    s.umount();
+    s.ok(["check", s.pool_str()]);
+    std::fs::remove_file(&s.pool).unwrap();
+    assert!(Command::new("umount").arg(&below).status().unwrap().success());
+}
