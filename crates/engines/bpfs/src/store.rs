@@ -247,6 +247,14 @@ impl<M: Medium> Storage for Store<M> {
         self.v.clear_kept();
     }
 
+    fn vacate_inodes(&self, from: u64) -> Result<bool> {
+        self.vacate_inode_file(from)
+    }
+
+    fn vacate_contents(&self, from: u64) -> Result<()> {
+        self.vacate_trees(from)
+    }
+
     fn grow_inodes(&self) -> Result<()> {
         self.grow_inode_file()
     }

@@ -161,6 +161,23 @@ pub fn check(
     }
 }
 
+/// Gives the pool in `region`, which no other process uses, another size in bytes, rounded down to
+/// 64 KiB. A region that is too short has to grow before; the part behind the new end can be cut
+/// off afterwards. Returns the size.
+///
+/// # Errors
+/// [`Error::Unformattable`] if the pool cannot have this size.
+pub fn resize(region: &Region, bytes: u64) -> Result<u64, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::resize(region, bytes),
+        Layout::Scmfs => scmfs::resize(region, bytes),
+        Layout::Model => {
+            let why = "a pool of the layout `model` keeps its size".to_owned();
+            Err(Error::Unformattable(why))
+        }
+    }
+}
+
 /// Opens the pool in `region` for this process alone. The caller has opened the region with a lock
 /// that excludes other writers ([`pmem::Lock`]).
 ///

@@ -549,6 +549,14 @@ impl<M: Medium> Storage for Store<M> {
         self.v.free_runs.clear(&self.v.arena, blocks);
     }
 
+    fn vacate_inodes(&self, from: u64) -> Result<bool> {
+        self.vacate_map(INODES.map, from, LEVEL_MAX + 1)
+    }
+
+    fn vacate_contents(&self, from: u64) -> Result<()> {
+        self.vacate_maps(from)
+    }
+
     fn grow_inodes(&self) -> Result<()> {
         self.grow_inode_table()
     }

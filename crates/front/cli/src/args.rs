@@ -78,6 +78,13 @@ The server of a mount does so by itself when space has been free for some second
 gives back all free space, also while programs use the pool. It takes the place of fstrim(8): the kernel does not
 pass FITRIM on to FUSE file systems.")]
     Trim(PoolArgs),
+    /// Make a pool larger or smaller while no process uses it.
+    #[command(after_help = "\
+Example: keepstone umount /mnt
+         keepstone resize /dev/shm/pool 2G
+
+A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size or the new one.")]
+    Resize(ResizeArgs),
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json
@@ -305,6 +312,16 @@ pub struct UmountArgs {
 pub struct PoolArgs {
     /// The pool: its path, UUID=… or LABEL=…, or its mount point.
     pub pool: PathBuf,
+}
+
+/// `keepstone resize`
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The pool: its path, UUID=… or LABEL=….
+    pub pool: PathBuf,
+    /// The new size in bytes, or with K, M, G, T (powers of 1024). Rounded down to 64 KiB.
+    #[arg(value_parser = crate::size::parse)]
+    pub size: u64,
 }
 
 /// `keepstone check`

@@ -62,6 +62,12 @@ pub trait Engine: 'static {
     /// As [`info`](Self::info).
     fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error>;
 
+    /// Gives the pool on a medium another size.
+    ///
+    /// # Errors
+    /// As [`namespace::resize`].
+    fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error>;
+
     /// Returns the offset of one of the first inodes in a small pool.
     fn inode_at(ino: Ino) -> u64;
 
@@ -314,6 +320,7 @@ macro_rules! tests {
             a_full_file_system_below_refuses_and_keeps
             trims_beside_threads
             a_sparse_file_takes_what_is_needed
+            pools_get_other_sizes
         );
     };
     (@ $engine:ident, writers) => {

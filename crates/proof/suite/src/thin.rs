@@ -295,3 +295,37 @@ pub fn a_sparse_file_takes_what_is_needed<E: Engine>() {
     assert_eq!(content(&one, third), vec![3; 100 << 20]);
     assert!(first != third || one.statfs().blocks_free < free);
 }
+
+/// A pool gets longer and shorter, and keeps its files; one whose files do not fit stays as it is.
+pub fn pools_get_other_sizes<E: Engine>() {
+    const MIB: u64 = 1 << 20;
+    for is_thin in [false, true] {
+        let region = Region::anonymous(64 * MIB).unwrap();
+        E::format(&region, &FormatOptions { is_thin, ..thin() }).unwrap();
+        let size = |region: &Region| E::info(region).unwrap().size_bytes;
+        let fs = mount::<E, _>(&region);
+        fill(&fs, 1200, 16 << 10);
+        let kept: Vec<u8> = (0..8 * MIB).map(|i| (i / 3) as u8).collect();
+        file(&fs, "kept", &kept);
+        fs.setxattr(ROOT, b"user.long", &[7; 3000], vfs::SetXattr::Any).unwrap();
+        empty(&fs, 1199);
+        drop(fs);
+        for bytes in [32 * MIB, 12 * MIB + 5, 64 * MIB, 13 * MIB] {
+            let new = E::resize(&region, bytes).unwrap();
+            assert_eq!((new, size(&region)), (bytes - bytes % (64 << 10), new));
+            let report = E::check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.clean(), "{bytes}: {:?}", report.problems);
+            let fs = mount::<E, _>(&region);
+            assert_eq!(fs.statfs().blocks, new / BLOCK);
+            let ino = fs.lookup(ROOT, b"kept").unwrap().ino;
+            assert_eq!(content(&fs, ino), kept);
+            assert_eq!(fs.getxattr(ROOT, b"user.long").unwrap(), [7; 3000]);
+            file(&fs, &format!("at-{bytes}"), &[8; 100_000]);
+        }
+        for bytes in [7 * MIB, 65 * MIB, 100 << 10] {
+            assert!(matches!(E::resize(&region, bytes), Err(pool::Error::Unformattable(_))));
+            assert_eq!(size(&region), 13 * MIB);
+            assert!(E::check(&region, &CheckOptions::default()).unwrap().clean());
+        }
+    }
+}

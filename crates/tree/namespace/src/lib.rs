@@ -16,7 +16,8 @@
 //! - `dir`, `index`, `scan`: one directory or entry, and the search for all of them when a pool is
 //!   opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
-//! - `mounted`, `check`, `overlay`: [`Pool`], which adds the operations on contents ([`Files`]) and
+//! - `apart`, `thin`: blocks that lie together; space of the file below;
+//! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents ([`Files`]) and
 //!   serves front ends.
 //!
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
@@ -38,6 +39,7 @@ mod names;
 mod overlay;
 mod read;
 mod rename;
+mod resize;
 mod scan;
 mod share;
 mod space;
@@ -57,6 +59,7 @@ pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
+pub use resize::resize;
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
 pub use superblock::{

@@ -113,6 +113,13 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
+    /// Moves the inodes' blocks that lie at or behind block `from` to free places, and those that
+    /// lead to them (resize-Z2). Returns whether it moved any: then derived state is wrong.
+    fn vacate_inodes(&self, from: u64) -> Result<bool>;
+
+    /// As [`vacate_inodes`](Self::vacate_inodes), for the blocks of contents and attributes.
+    fn vacate_contents(&self, from: u64) -> Result<()>;
+
     /// Does the same as [`Tables::clear_deferred`].
     fn clear_deferred(&self) {
         self.tables().clear_deferred();

@@ -250,6 +250,18 @@ impl<S: Storage> Core<S> {
         got
     }
 
+    /// Counts all units from this one on as provisioned, so that their blocks stay claimed.
+    pub(crate) fn close_units(&self, from: u64) {
+        let tables = self.tables();
+        let units = tables.provisioned();
+        for unit in from..units.len() {
+            if units.set(&tables.arena, unit) && tables.unprovisioned() > 0 {
+                let blocks = tables.blocks_of(&(unit..unit + 1));
+                tables.add_unprovisioned(-((blocks.end - blocks.start) as i64));
+            }
+        }
+    }
+
     /// Takes the space of units from the file below, and marks them as provisioned.
     fn provision_units(&self, units: &Range<u64>) -> io::Result<()> {
         let tables = self.tables();

@@ -8,6 +8,7 @@ use crate::common::{Sandbox, on_each_engine, wait_until};
 on_each_engine! {
     space_comes_and_goes,
     a_full_file_system_below_is_an_error_and_nothing_more,
+    pools_get_other_sizes,
 }
 
 /// Returns the bytes that a pool's file takes.
@@ -72,4 +73,34 @@ fn a_full_file_system_below_is_an_error_and_nothing_more(layout: &str) {
     s.ok(["check", s.pool_str()]);
     std::fs::remove_file(&s.pool).unwrap();
     assert!(Command::new("umount").arg(&below).status().unwrap().success());
+}
+
+fn pools_get_other_sizes(layout: &str) {
+    let mut s = Sandbox::formatted_as(layout);
+    s.mount(&[]);
+    std::fs::write(s.path("kept"), vec![7; 5 << 20]).unwrap();
+    let refused = s.fails(["resize", s.pool_str(), "64M"], 1);
+    assert!(
+        refused.contains("while no process uses it") && refused.contains("in use"),
+        "{refused}"
+    );
+    s.umount();
+    let length = |s: &Sandbox| s.pool.metadata().unwrap().len();
+    for (size, want) in [("16M", 16 << 20), ("1G", 1 << 30), ("20000000", 19_988_480)] {
+        let resized = s.ok(["resize", s.pool_str(), size, "--json"]);
+        assert!(resized.contains(&format!("\"size_bytes\": {want}")), "{resized}");
+        assert_eq!(length(&s), want);
+        s.ok(["check", s.pool_str()]);
+    }
+    for size in ["4M", "20T"] {
+        s.fails(["resize", s.pool_str(), size], 1);
+        assert_eq!(length(&s), 19_988_480);
+    }
+    s.mount(&[]);
+    assert_eq!(std::fs::read(s.path("kept")).unwrap(), vec![7; 5 << 20]);
+    s.umount();
+    // A pool that takes its space at once takes that of the longer part, too.
+    s.ok(["mkfs", s.pool_str(), "--force", "--thick", "--size", "16M", "--layout", layout]);
+    s.ok(["resize", s.pool_str(), "32M"]);
+    assert!(taken(&s) >= 32 << 20);
 }

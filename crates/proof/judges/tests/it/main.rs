@@ -13,6 +13,7 @@ mod lost;
 mod mutation;
 mod ordered;
 mod promises;
+mod resize;
 mod scmfs;
 mod threads;
 mod twice;
