@@ -45,6 +45,8 @@ pub enum CliCommand {
 Example: keepstone mount /dev/shm/pool /mnt
 
 In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
+A disk in memory that survives a reboot, as a line of /etc/fstab:
+  /dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/var/lib/ram.pool,restore=/var/lib/ram.pool 0 0
 The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
@@ -244,6 +246,27 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
+    /// Format the pool as mkfs does if it does not exist; needs --size.
+    #[arg(long)]
+    pub create: bool,
+    /// With --create: the size, as of mkfs.
+    #[arg(long, value_parser = crate::size::parse)]
+    pub size: Option<u64>,
+    /// With --create: the file system, as of mkfs.
+    #[arg(long, value_parser = layouts())]
+    pub layout: Option<Layout>,
+    /// With --create: as of mkfs.
+    #[arg(long, conflicts_with = "thick")]
+    pub thin: bool,
+    /// With --create: as of mkfs.
+    #[arg(long, visible_alias = "no-thin")]
+    pub thick: bool,
+    /// After the unmount, copy the pool to FILE. An older copy of the same pool is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// If the pool does not exist, make it from the copy in FILE. With --create, FILE may be missing.
+    #[arg(long, value_name = "FILE")]
+    pub restore: Option<PathBuf>,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default),
     /// strictatime, nodiratime, nosymfollow, sync, dirsync, allow_other (default for root),
     /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each

@@ -19,8 +19,9 @@ use crate::args::MkfsArgs;
 use crate::pool::{self, DomainReport};
 use crate::{output, signatures, size, trim};
 
+/// A pool that was formatted.
 #[derive(Serialize)]
-struct Made {
+pub struct Made {
     pool: String,
     #[serde(flatten)]
     info: PoolInfo,
@@ -28,6 +29,20 @@ struct Made {
 }
 
 pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
+    let made = make(args)?;
+    if json {
+        output::json(&made)?;
+    } else {
+        let PoolInfo { layout, size_bytes, uuid, .. } = &made.info;
+        let thin = if made.info.is_thin { ", thin" } else { "" };
+        say!("{}: {layout}, {}{thin}, {uuid}", made.pool, size::show(*size_bytes));
+        say!("domain {}", made.domain);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats a pool.
+pub fn make(args: &MkfsArgs) -> Result<Made> {
     check_args(args)?;
     let found = look(&args.pool)?;
     let region = match &found {
@@ -51,20 +66,11 @@ pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
         // The old content took space.
         trim::trim(&args.pool)?;
     }
-    let made = Made {
+    Ok(Made {
         pool: pool::absolute(&args.pool)?.display().to_string(),
         info,
         domain: domain.into(),
-    };
-    if json {
-        output::json(&made)?;
-    } else {
-        let PoolInfo { layout, size_bytes, uuid, .. } = &made.info;
-        let thin = if made.info.is_thin { ", thin" } else { "" };
-        say!("{}: {layout}, {}{thin}, {uuid}", made.pool, size::show(*size_bytes));
-        say!("domain {}", made.domain);
-    }
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn format(region: &Region, args: &MkfsArgs, is_thin: bool) -> Result<PoolInfo> {

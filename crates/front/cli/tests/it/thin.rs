@@ -104,3 +104,46 @@ fn pools_get_other_sizes(layout: &str) {
     s.ok(["resize", s.pool_str(), "32M"]);
     assert!(taken(&s) >= 32 << 20);
 }
+
+#[test]
+fn a_disk_in_memory_survives_a_reboot() {
+    let mut s = Sandbox::empty();
+    let saved = s.outside("saved");
+    let file = saved.to_str().unwrap().to_owned();
+    let options =
+        ["--create", "--size", "64M", "--layout", "scmfs", "--save", &file, "--restore", &file];
+    s.mount(&options);
+    std::fs::write(s.path("kept"), vec![7; 3 << 20]).unwrap();
+    s.umount();
+    s.server_ends();
+    let found = saved.metadata().unwrap();
+    assert_eq!(found.len(), 64 << 20);
+    assert!(found.blocks() * 512 < 8 << 20, "{}", found.blocks());
+    s.ok(["check", &file]);
+    // The memory is gone; by options of fstab it comes back, and is saved again.
+    std::fs::remove_file(&s.pool).unwrap();
+    let list = format!("create,size=64M,save={file},restore={file}");
+    s.mount(&["-o", &list]);
+    assert_eq!(std::fs::read(s.path("kept")).unwrap(), vec![7; 3 << 20]);
+    std::fs::write(s.path("more"), "more").unwrap();
+    s.umount();
+    s.server_ends();
+    std::fs::remove_file(&s.pool).unwrap();
+    s.mount(&["--restore", &file]);
+    assert_eq!(std::fs::read(s.path("more")).unwrap(), b"more");
+    s.umount();
+    s.server_ends();
+    // Nothing else is overwritten, nor taken for a pool.
+    std::fs::write(&saved, "precious").unwrap();
+    let refused = s.fails(["mount", "--save", &file, s.pool_str(), s.dir_str()], 1);
+    assert!(refused.contains("no saved copy"), "{refused}");
+    std::fs::remove_file(&s.pool).unwrap();
+    let refused = s.fails(["mount", "--restore", &file, s.pool_str(), s.dir_str()], 1);
+    assert!(refused.contains("is no pool"), "{refused}");
+    assert_eq!(std::fs::read(&saved).unwrap(), b"precious");
+    assert!(!s.pool.exists());
+    let missing = ["mount", "--restore", "/nowhere/saved", s.pool_str(), s.dir_str()];
+    assert!(s.fails(missing, 1).contains("--create"));
+    let sizeless = s.fails(["mount", "--create", s.pool_str(), s.dir_str()], 1);
+    assert!(sizeless.contains("--size"), "{sizeless}");
+}
