@@ -92,7 +92,8 @@ pub trait Medium: Send + Sync {
     /// full. The content stays. Other kinds of memory have their space already.
     ///
     /// # Errors
-    /// Those of the system. `Interrupted` if a signal came; some of the space may be allocated then.
+    /// Those of the system. `Interrupted` if a signal came; some of the space may be allocated
+    /// then.
     fn provision(&self, _off: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }

@@ -171,8 +171,8 @@ impl Txn<'_> {
         self.note_taken(number)
     }
 
-    /// From now on, takes all blocks away from the data of files: they are kept when the files around
-    /// them are removed, and would break up the space that becomes free.
+    /// From now on, takes all blocks away from the data of files: they are kept when the files
+    /// around them are removed, and would break up the space that becomes free.
     pub fn take_apart(&mut self) {
         self.is_apart = true;
     }

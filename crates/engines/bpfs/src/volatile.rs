@@ -3,8 +3,8 @@
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
 //!   by an operation in flight, or one of the [`ZeroedBlocks`] or [`ApartRuns`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
-//!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so a
-//!   reservation is always honoured. A freed block waits while a reader without a copy may still
+//!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so
+//!   a reservation is always honoured. A freed block waits while a reader without a copy may still
 //!   use it ([`arena::Pins`]).
 //!
 //! The derived state of inodes and directories is in [`namespace::Tables`]; this module has the

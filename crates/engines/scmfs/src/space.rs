@@ -2,9 +2,9 @@
 //!
 //! - space-P1: a block's bit is set while its owner is reachable from the superblock, or while an
 //!   operation in flight has claimed it.
-//! - space-P2: the count of free blocks never exceeds the number of clear bits and of blocks that are
-//!   claimed for inodes and directories (apart-A1 in [`namespace`]), so that an operation that has reserved blocks
-//!   finds them. They need not be contiguous.
+//! - space-P2: the count of free blocks never exceeds the number of clear bits and of blocks that
+//!   are claimed for inodes and directories (apart-A1 in [`namespace`]), so that an operation that
+//!   has reserved blocks finds them. They need not be contiguous.
 //! - space-P3: the bounds on runs of free blocks never hide any free block (free_runs-R1): all
 //!   blocks are cleared through [`arena::FreeRuns`].
 //!

@@ -428,29 +428,6 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Stores bytes in new blocks; durable after the next fence.
-    fn store_whole(&self, txn: &mut Txn<'_>, bytes: &[u8]) -> Map {
-        let blocks = bytes.len().div_ceil(BLOCK as usize) as u64;
-        if blocks == 0 {
-            return Map::Hole;
-        }
-        if let Some(run) = txn.take_run(blocks, blocks) {
-            self.medium.write_nt(run.at(0), bytes);
-            return Map::Run(run);
-        }
-        let mut pieces = Vec::new();
-        let mut at = 0;
-        while at < blocks {
-            let run = txn.take_some(blocks - at);
-            let from = (at * BLOCK) as usize;
-            let to = bytes.len().min(from + run.bytes() as usize);
-            self.medium.write_nt(run.at(0), &bytes[from..to]);
-            pieces.push((at, run));
-            at += run.count;
-        }
-        self.build(txn, level_for(blocks * BLOCK), &pieces)
-    }
-
     /// Stores another list of attributes of an inode; `commit` makes it the inode's list, durably.
     fn replace_attributes(
         &self,

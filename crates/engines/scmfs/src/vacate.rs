@@ -60,8 +60,8 @@ impl<M: Medium> Store<M> {
     }
 
     /// Copies a run to free blocks, durable after the next fence: to contiguous ones, or else to
-    /// pieces under a table of this level. The old blocks stay claimed: those behind the new end are
-    /// to go, and the next mount frees the others.
+    /// pieces under a table of this level. The old blocks stay claimed: those behind the new end
+    /// are to go, and the next mount frees the others.
     fn move_run(&self, run: Run, level: u8) -> Result<Map> {
         self.v.transact(run.count + tables_for(run.count), 0, |txn| {
             let mut copied = 0;

@@ -264,7 +264,8 @@ pub struct MountArgs {
     /// After the unmount, copy the pool to FILE. An older copy of the same pool is replaced.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// If the pool does not exist, make it from the copy in FILE. With --create, FILE may be missing.
+    /// If the pool does not exist, make it from the copy in FILE. With --create, FILE may be
+    /// missing.
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default),

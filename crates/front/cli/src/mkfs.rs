@@ -168,8 +168,8 @@ fn is_thin(args: &MkfsArgs, region: &Region) -> Result<bool> {
     Ok(args.thin || !args.thick && can_be && is_usual)
 }
 
-/// Takes all of the pool's space. If that fails, the file has its old length, or is removed if it is
-/// new.
+/// Takes all of the pool's space. If that fails, the file has its old length, or is removed if it
+/// is new.
 fn allocate(region: &Region, args: &MkfsArgs, found: Option<&Metadata>) -> Result<()> {
     let Err(err) = region.allocate() else { return Ok(()) };
     match found {

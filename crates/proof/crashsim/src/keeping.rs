@@ -1,5 +1,5 @@
-//! Crashes while a command changes a pool as a whole and keeps what it holds, such as a resize. They
-//! must leave a sound pool with the same tree.
+//! Crashes while a command changes a pool as a whole and keeps what it holds, such as a resize.
+//! They must leave a sound pool with the same tree.
 
 use crate::explore::{Budget, Outcome};
 use crate::image::CrashImage;

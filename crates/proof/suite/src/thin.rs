@@ -18,7 +18,7 @@ const BLOCK: u64 = 4096;
 const AHEAD: u64 = 2048 + 512 + 128;
 
 /// The file system below a pool.
-struct Below {
+struct SpaceBelow {
     /// The blocks of the pool that have space.
     taken: Mutex<BTreeSet<u64>>,
     /// The most blocks that can have some.
@@ -27,7 +27,7 @@ struct Below {
     are_loads_checked: AtomicBool,
 }
 
-impl Below {
+impl SpaceBelow {
     fn taken(&self) -> u64 {
         self.taken.lock().unwrap().len() as u64
     }
@@ -43,16 +43,16 @@ fn blocks(off: u64, len: u64) -> Range<u64> {
     off / BLOCK..(off + len).div_ceil(BLOCK)
 }
 
-/// A medium over [`Below`].
+/// A medium over [`SpaceBelow`].
 struct ThinMedium {
     memory: Region,
-    below: Arc<Below>,
+    below: Arc<SpaceBelow>,
 }
 
 impl ThinMedium {
     /// Returns a formatted thin pool of this many blocks, on this much space.
-    fn formatted<E: Engine>(blocks: u64, most: u64) -> (Self, Arc<Below>) {
-        let below = Arc::new(Below {
+    fn formatted<E: Engine>(blocks: u64, most: u64) -> (Self, Arc<SpaceBelow>) {
+        let below = Arc::new(SpaceBelow {
             taken: Mutex::default(),
             most: AtomicU64::new(most),
             are_loads_checked: AtomicBool::new(false),
@@ -197,7 +197,7 @@ pub fn space_is_taken_and_given_back<E: Engine>() {
     let fs = mount::<E, _>(medium);
     assert_eq!(fs.statfs().blocks_free, free);
     assert_eq!(content(&fs, kept), vec![7; 3 << 20]);
-    // What was given back is taken again.
+    // Space that was given back is taken again.
     fill(&fs, 1000, 16 << 10);
     empty(&fs, 1000);
     let whole = file(&fs, "whole", &vec![8; 64 << 20]);
@@ -268,7 +268,7 @@ pub fn trims_beside_threads<E: Engine>() {
     }
 }
 
-/// Of a pool in a file, the file takes what is needed, in all processes; a recovery changes nothing.
+/// A file takes as much space as its pool needs, in all processes. A recovery changes nothing.
 pub fn a_sparse_file_takes_what_is_needed<E: Engine>() {
     let pool = PoolFile::new::<E>("thin", 1 << 20);
     std::fs::remove_file(&pool.0).unwrap();

@@ -17,8 +17,8 @@
 //!   opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
 //! - `apart`, `thin`: blocks that lie together; space of the file below;
-//! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents ([`Files`]) and
-//!   serves front ends.
+//! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents
+//!   ([`Files`]) and serves front ends.
 //!
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
 //! descriptors (front ends).

@@ -16,8 +16,8 @@ use pmem::Medium;
 use pool::{Error, MountOptions};
 use vfs::{Errno, FileSystem as _, Result};
 
-/// Gives the pool on a medium this size in bytes, rounded down to 64 KiB. A medium that is too short
-/// has to grow before, one that is too long can be cut afterwards. Returns the size.
+/// Gives the pool on a medium this size in bytes, rounded down to 64 KiB. A medium that is too
+/// short has to grow before, one that is too long can be cut afterwards. Returns the size.
 ///
 /// # Errors
 /// [`Error::Unformattable`] if no pool can have this size, or if its files do not fit;
@@ -45,6 +45,7 @@ where
         };
         while vacate::<F>(medium, blocks).map_err(failed)? {}
     }
+    // The commit (resize-Z1).
     let ready = medium.fence();
     let _ = medium.publish(POOL_RESIZED.get(), sb.resized_word(blocks), ready);
     Ok(blocks * BLOCK)

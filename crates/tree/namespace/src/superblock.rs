@@ -117,8 +117,9 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 impl Superblock {
-    /// Returns the word that gives the pool this number of blocks: the number, and in the upper half
-    /// the upper half of the FNV-1a of the UUID and the number. So one word commits a new size.
+    /// Returns the word that gives the pool this number of blocks: the number, and in the upper
+    /// half the upper half of the FNV-1a of the UUID and the number. So one word commits a new
+    /// size.
     pub fn resized_word(&self, blocks: u64) -> u64 {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.uuid);

@@ -1,26 +1,28 @@
 //! Thin pools: they take space of the file below when they need it, and give it back.
 //!
-//! The space of a pool is divided into units of [`UNIT`] blocks. A unit is *provisioned* if the file
-//! below has space for all of it, so that no store there can find the file system full.
+//! The space of a pool is divided into units of [`UNIT`] blocks. A unit is *provisioned* if the
+//! file below has space for all of it, so that no store there can find the file system full.
 //!
-//! - thin-T1: a block is handed out only if its unit is provisioned. All other blocks are claimed in
-//!   the bitmap, and not counted as free: so no search finds them, and no reservation counts on
+//! - thin-T1: a block is handed out only if its unit is provisioned. All other blocks are claimed
+//!   in the bitmap, and not counted as free: so no search finds them, and no reservation counts on
 //!   them. `statfs` counts them as free.
 //! - thin-T2: an operation that found no free block has released its locks and has left nothing
 //!   half-done. Then it provisions what it needs, in any process, and starts over; `ENOSPC` if the
 //!   file system below has no space ([`Core::provision_demand`]).
 //! - thin-T3: the units are changed under one lock. A unit becomes provisioned after the file has
 //!   the space, and ends to be so before the file loses it. The set of units is kept when the rest
-//!   of the state is derived again. So if a process dies, at worst a unit has space and is not used.
+//!   of the state is derived again. So if a process dies, at worst a unit has space and is not
+//!   used.
 //! - thin-T4: only blocks that are free, and so durably unreachable, lose their space. They are
 //!   claimed first. Then all operations that may still read them without a lock must end
-//!   ([`arena::Arena::synchronize`]): a load would take the space again, and fail if there is none.
+//!   ([`arena::Arena::synchronize`]): a load would take the space again, and fail if the file
+//!   system is full.
 //! - thin-T5: a mount provisions all units with blocks in use. They can be holes in a copy of a
 //!   pool.
 //!
 //! In a mount that programs cannot bypass, the threads of the server do not wait for each other
-//! (thin-T4). There, a load of a block that was freed meanwhile may take a page again; the next trim
-//! gives it back.
+//! (thin-T4). There, a load of a block that was freed meanwhile may take a page again; the next
+//! trim gives it back.
 
 use crate::derived::UNIT;
 use crate::fs::Core;
@@ -90,7 +92,7 @@ impl Tables {
         demand().set(Demand { pool: self.id, blocks });
     }
 
-    /// Takes the record of [`note_demand`](Self::note_demand); 0: there is none.
+    /// Takes the record of [`note_demand`](Self::note_demand); 0 without one.
     fn take_demand(&self) -> u64 {
         let Demand { pool, blocks } = demand().replace(Demand { pool: 0, blocks: 0 });
         if pool == self.id { blocks } else { 0 }
@@ -212,8 +214,8 @@ impl<S: Storage> Core<S> {
         Ok(missing == 0 || self.provision(missing.max(STEP)) >= missing)
     }
 
-    /// Provisions this many blocks, if there are as many: the lowest. Returns the number provisioned.
-    /// The caller holds the lock, or is alone.
+    /// Provisions this many blocks, if there are as many: the lowest. Returns the number
+    /// provisioned. The caller holds the lock, or is alone.
     fn provision(&self, blocks: u64) -> u64 {
         let tables = self.tables();
         let units = tables.provisioned();
@@ -407,7 +409,7 @@ pub(crate) mod pool_trim {
                 files.op(|core| core.release_chosen(&chosen))?;
             }
             if trim == Trim::All && files.tables().unprovisioned() > 0 {
-                // What a process that died has left.
+                // A process that died may have left these.
                 let mut rest = Vec::new();
                 files.tables().each_unprovisioned(|units| rest.push(units));
                 files.op(|core| core.release_chosen(&rest))?;

@@ -65,15 +65,15 @@ impl Region {
     }
 
     /// Returns whether the file takes space when that is [provisioned](Medium::provision), and not
-    /// before: it is in memory that keeps no content, or an ordinary file, on a file system that can
-    /// reserve space.
+    /// before: it is in memory that keeps no content, or an ordinary file, on a file system that
+    /// can reserve space.
     pub fn can_be_thin(&self) -> bool {
         self.fs.is_some_and(FsType::reserves_space)
     }
 
     /// Implements [`Medium::provision`](crate::Medium::provision). Asks for huge pages as
-    /// [`OpenOptions::create`] does. In a program that has closed the region's descriptor, the pages
-    /// are faulted in instead.
+    /// [`OpenOptions::create`] does. In a program that has closed the region's descriptor, the
+    /// pages are faulted in instead.
     pub(super) fn provision_range(&self, range: Range<u64>) -> Result<(), Errno> {
         let Some(fs) = self.fs else { return Ok(()) };
         match self.watch.as_ref().and_then(RegionWatch::file) {

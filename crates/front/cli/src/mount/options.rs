@@ -58,7 +58,7 @@ pub struct Options {
     pub data_flush_interval: u32,
     /// Whether to change the flags of an existing mount.
     pub remount: bool,
-    /// What becomes of the pool before and after the mount.
+    /// The steps before and after the mount that make and save the pool.
     pub life: PoolLife,
 }
 

@@ -22,7 +22,7 @@ use crate::{mkfs, pool};
 /// Bytes that are read and written at once.
 const PIECE: u64 = 1 << 20;
 
-/// What becomes of the pool before and after a mount.
+/// The steps before and after a mount that make and save the pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolLife {
     /// Whether to format a pool that does not exist.
@@ -42,7 +42,7 @@ pub struct PoolLife {
 }
 
 impl PoolLife {
-    /// Sets an option. Returns false if it is none of these.
+    /// Sets an option. Returns false for other options.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
         let file = || match value {
             "" => bail!("option `{name}`: needs a file, as in `{name}=/var/lib/pool.saved`"),
