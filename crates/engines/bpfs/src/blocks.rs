@@ -231,6 +231,7 @@ impl Txn<'_> {
     fn push_taken(&mut self, block: BlockNo) {
         let is_claimed = || self.v.blocks.get(&self.v.arena, block.get());
         debug_assert!(is_claimed(), "volatile-V1: block {} is taken and not claimed", block.get());
+        debug_assert!(self.v.has_space(block.get()), "thin-T1: block {}", block.get());
         self.taken.push(block);
     }
 

@@ -360,6 +360,7 @@ impl Txn<'_> {
             "space-P1: blocks {:?} are taken and not claimed",
             run.bits()
         );
+        debug_assert!(run.bits().all(|block| self.v.has_space(block)), "thin-T1: {run:?}");
         self.reserved -= run.count;
         self.taken.push(run);
     }

@@ -98,6 +98,11 @@ impl Tables {
         if pool == self.id { blocks } else { 0 }
     }
 
+    /// Returns whether a block may be handed out (thin-T1), for assertions.
+    pub fn has_space(&self, block: u64) -> bool {
+        self.unprovisioned() == 0 || self.provisioned().get(&self.arena, block / UNIT)
+    }
+
     /// Returns the blocks of these units.
     fn blocks_of(&self, units: &Range<u64>) -> Range<u64> {
         units.start * UNIT..(units.end * UNIT).min(self.blocks.len())
