@@ -1,4 +1,4 @@
-//! Changes that others make in the backing store of a pool that holds the tree.
+//! Changes that others make in the backing store of a pool.
 //!
 //! An inode is compared with its object by the object's stamp. If that is another one, what is
 //! clean is dropped and gets the new state; what is dirty stays, and is a conflict. The callers
@@ -151,11 +151,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             let parts = ObjectParts::of(self.backing(), &object.1)?;
             let loaded = parts.loaded(&object.1, &residence.identity);
             if self.pool().reload(ino, &loaded, residence.stamp)? {
-                self.clear_conflict(ino);
-                self.must_forget(match object.1.kind {
-                    FileKind::File => Change::Content(ino),
-                    _ => Change::Attributes(ino),
-                });
+                self.note_renewed(ino, object.1.kind, &residence);
                 return Ok(Comparison::Renewed);
             }
             let now = self.pool().residence(ino)?;
@@ -172,6 +168,18 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             // It has changed, or write-back has marked it.
             residence = now;
         }
+    }
+
+    /// Notes that an inode has the state of its object, which is another one than before.
+    pub(crate) fn note_renewed(&self, ino: Ino, kind: FileKind, before: &Residence) {
+        self.clear_conflict(ino);
+        if before.is_pinned {
+            self.must_load(ino);
+        }
+        self.must_forget(match kind {
+            FileKind::File => Change::Content(ino),
+            _ => Change::Attributes(ino),
+        });
     }
 
     /// Whether an object is in another state than its inode was when they were equal.
@@ -352,16 +360,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         // After a loss, the round does not wait.
         let limit = if self.changes.has_missed.load(Relaxed) { Duration::ZERO } else { limit };
         let number = |key: &[u8]| lock(&self.known).find(key);
-        let waited =
-            self.backing().wait_for_changes_of(limit, &number, &mut |change| match change {
-                Change::Lost => has_missed = true,
-                Change::Content(ino) | Change::Name(ino, _) => {
-                    told.insert(ino);
-                }
-                Change::Attributes(ino) => {
-                    suspects.insert(ino);
-                }
-            });
+        let waited = self.backing().wait_for_changes(limit, &number, &mut |change| match change {
+            Change::Lost => has_missed = true,
+            Change::Content(ino) | Change::Name(ino, _) => {
+                told.insert(ino);
+            }
+            Change::Attributes(ino) => {
+                suspects.insert(ino);
+            }
+        });
         told.iter().for_each(|ino| self.try_look(*ino, true));
         suspects.difference(&told).for_each(|ino| self.try_look(*ino, false));
         if has_missed {
@@ -397,8 +404,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     fn begin_round(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
+        self.pool().each_inode(&mut |ino, residence| {
+            if !residence.identity.is_empty() {
                 all.push(ino);
             }
         })?;

@@ -1,10 +1,9 @@
-//! Status and commands of a cache whose pool holds the tree.
+//! Status and commands of a cache.
 
-use crate::behind::Watching;
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
-use crate::options::Mode;
+use crate::resolve::Keep;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
 use std::collections::BTreeSet;
@@ -34,6 +33,15 @@ impl Default for History {
     }
 }
 
+/// The state of the watch for changes by other processes.
+#[derive(Clone, Default)]
+struct Watching {
+    how: Watch,
+    reach: Reach,
+    /// The reason why changes are not watched.
+    problem: Option<String>,
+}
+
 /// The parts of files in a pool.
 #[derive(Clone, Copy, Default)]
 struct HeldBytes {
@@ -51,8 +59,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// faster than they are written back.
     pub fn write_back_all(&self) -> Result<()> {
         for _ in 0..PASSES {
-            let begun = Instant::now();
+            let (begun, gained) = (Instant::now(), self.pool().gained());
             let written = self.write_back()?;
+            self.settle_space_below(gained, &written);
             let result = match (written.errors.first(), written.conflicts.first(), written.left) {
                 (Some((_, e)), ..) => Some(Err(*e)),
                 (None, Some(_), _) => Some(Err(Errno::STALE)),
@@ -76,13 +85,19 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if lock(self.history()).clean_since.elapsed() < max_age {
             return Ok(());
         }
-        let begun = Instant::now();
+        let (begun, gained) = (Instant::now(), self.pool().gained());
         let written = self.write_back()?;
+        self.settle_space_below(gained, &written);
         self.note_pass(begun, written);
         Ok(())
     }
 
-    fn note_pass(&self, begun: Instant, written: Written) {
+    /// Notes that the conflict of an inode is resolved.
+    pub(crate) fn note_resolved(&self, ino: Ino) {
+        lock(self.history()).last.conflicts.retain(|other| *other != ino);
+    }
+
+    pub(crate) fn note_pass(&self, begun: Instant, written: Written) {
         let mut history = lock(self.history());
         history.bytes += written.bytes;
         history.inodes += written.inodes.saturating_sub(written.left);
@@ -121,27 +136,23 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
         let troubles = self.troubles(&history.last, conflicts);
         Status {
-            mode: Mode::Journal.to_string(),
+            mode: self.mode().to_string(),
             watch: watching.how.to_string(),
             watch_reach: (watching.how != Watch::Off).then(|| watching.reach.name().to_owned()),
             watch_problem: watching.problem,
             size_bytes: bytes(space.blocks),
             used_bytes: bytes(space.blocks - space.blocks_free),
-            pinned_bytes: 0,
-            pinned_bytes_max: 0,
+            pinned_bytes: self.all_pinned_bytes(),
+            pinned_bytes_max: self.evict_options().pin_max,
             dirty_bytes,
             dirty_files,
             oldest_dirty_ms: oldest.as_millis() as u64,
-            pending_changes: 0,
-            hit_rate: None,
-            write_amplification: None,
             counters: CacheCounters {
                 fetched_bytes: self.loaded_bytes(),
                 drained_bytes: history.bytes,
                 drained_files: history.inodes,
                 failures: history.failures,
                 evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
-                ..CacheCounters::default()
             },
             troubled_files: troubles.len() as u64,
             troubles,
@@ -152,7 +163,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     fn troubles(&self, written: &Written, mut conflicts: BTreeSet<Ino>) -> Vec<Trouble> {
         conflicts.extend(&written.conflicts);
         let conflicts = conflicts.iter().map(|ino| {
-            let what = "others have changed it below, and programs here: nothing of it is written back; remove one of the two";
+            let what = "others have changed it below, and programs here: nothing of it is written back; keep one of the two \
+                        with `keepstone attach resolve PATH --keep cache` or `directory`, or remove one";
             (*ino, what.to_owned())
         });
         let errors =
@@ -174,6 +186,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             dirty_bytes: self.held(ino).map_or(0, |held| held.dirty),
         };
         all.into_iter().map(trouble).collect()
+    }
+
+    /// Returns the bytes of a file that the backing store lacks.
+    pub(crate) fn dirty_bytes(&self, ino: Ino) -> u64 {
+        self.held(ino).map_or(0, |held| held.dirty)
     }
 
     /// Returns the parts of a file that are in the pool.
@@ -218,8 +235,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             size_bytes: attr.size,
             cached_bytes: cached,
             dirty_bytes: dirty,
-            is_pinned: false,
-            mode: Mode::Journal.to_string(),
+            is_pinned: self.pool().residence(ino)?.is_pinned,
+            mode: self.mode().to_string(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }
@@ -227,8 +244,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Runs a command, by the name of its attribute.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for another name, and for pins; `EBUSY` for a file in use whose content cannot
-    /// go; those of [`write_back_all`](Self::write_back_all).
+    /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go; those of
+    /// [`pin`](Self::pin), of [`resolve`](Self::resolve), and of
+    /// [`write_back_all`](Self::write_back_all).
     pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
         match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
             Command::Status => Ok(()),
@@ -237,10 +255,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             Command::Invalidate => {
                 self.write_back_all()?;
                 self.pool().evict_content(ino, 0..u64::MAX)?;
+                if self.pool().residence(ino)?.is_pinned {
+                    self.must_load(ino);
+                }
                 let left = self.held(ino)?;
                 if left.dirty == 0 { Ok(()) } else { Err(Errno::BUSY) }
             }
-            Command::Pin | Command::Unpin => Err(Errno::OPNOTSUPP),
+            Command::Pin => self.pin(ino),
+            Command::Unpin => self.unpin(ino),
+            Command::KeepCache => self.resolve(ino, Keep::Cache),
+            Command::KeepDirectory => self.resolve(ino, Keep::Directory),
         }
     }
 }

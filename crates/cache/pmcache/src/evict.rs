@@ -1,4 +1,4 @@
-//! Eviction: makes room in a pool that holds the tree, by making absent what the backing store has.
+//! Eviction: makes room in a pool, by making absent what the backing store has.
 //!
 //! A policy of [`eviction`], S3-FIFO by default, chooses among extents: the blocks of a file within
 //! 1 MiB that are in the pool and marked clean. If they do not suffice, one pass writes changes
@@ -29,6 +29,9 @@
 //!   call may need it. So a run that finds no other goes on with write-back and names. It is
 //!   successful still, so that content can pass through a pool that is full of changes. A call that
 //!   needs more than there is room for ends by the number of its attempts.
+//! - evict-E9: content that a pin covers does not become absent by eviction, and the policy does not
+//!   choose it: it does not enter, and leaves without effect if it was pinned meanwhile. The end of
+//!   the pin enters it.
 //!
 //! Memory: the policy takes at most 64 bytes an extent, and the map of extents about 40. The walk
 //! takes 8 bytes for each inode that it has not met yet.
@@ -67,6 +70,10 @@ pub struct EvictOptions {
     pub high: u64,
     /// The number of bytes that [`Loading::make_room`] frees beyond those that a call needs.
     pub reserve: u64,
+    /// The maximum number of bytes that pins cover (pinned-F1).
+    pub pin_max: u64,
+    /// The maximum number of bytes that the pins of one user other than root cover.
+    pub pin_user_max: u64,
     /// The number of bytes that come into the pool while the hand goes round once.
     pub round: u64,
 }
@@ -80,6 +87,8 @@ impl EvictOptions {
             low: bytes / 20,
             high: bytes / 10,
             reserve: (bytes / 64).clamp(32 * BLOCK, 16 << 20),
+            pin_max: bytes / 5 * 2,
+            pin_user_max: bytes / 5 * 2 / 5,
             round: (bytes / 32).max(BLOCK),
         }
     }
@@ -326,6 +335,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// If nothing became free: the first error of write-back, or of the pool.
     pub fn make_room(&self, bytes: u64) -> Result<bool> {
+        // The call may lack space below, not in the pool.
+        if self.make_room_below(bytes) {
+            return Ok(true);
+        }
         let evict = self.evict();
         let seen = evict.ended.load(Acquire);
         count(&evict.counts.calls, 1);
@@ -419,7 +432,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         while run.freed < bytes {
             let Some((life, number, is_fresh)) = lock(&evict.order).take_victim() else { return };
             let freed = match self.attr_of(life) {
-                Some(_) => self.pool().evict_content(life.ino, bytes_of(number)),
+                Some(_) => {
+                    // evict-E9.
+                    let Range { start, end } = bytes_of(number);
+                    let start = start.max(self.pinned_bytes(life.ino, life.generation));
+                    if start < end {
+                        self.pool().evict_content(life.ino, start..end)
+                    } else {
+                        Ok(0)
+                    }
+                }
                 None => Err(Errno::STALE),
             };
             match freed {
@@ -455,9 +477,20 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     pub(crate) fn note_loaded(&self, ino: Ino, range: Range<u64>) {
         let Ok(Attr { generation, .. }) = self.pool().getattr(ino) else { return };
         let life = InodeLife { ino, generation };
+        let start = range.start.max(self.pinned_bytes(ino, generation));
         let mut order = lock(&self.evict().order);
         order.begin(life);
-        extents_in(range).for_each(|(number, blocks)| order.add(life, number, blocks));
+        extents_in(start..range.end).for_each(|(number, blocks)| order.add(life, number, blocks));
+    }
+
+    /// Waits until an eviction that has begun is over.
+    pub(crate) fn end_eviction(&self) {
+        drop(lock(&self.evict().turn));
+    }
+
+    /// Returns the options of eviction.
+    pub(crate) fn evict_options(&self) -> &EvictOptions {
+        &self.evict().options
     }
 
     /// Notes that content of an inode was marked clean. Returns the bytes of its clean content.
@@ -467,7 +500,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         };
         let life = InodeLife { ino, generation };
         let mut found: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut at = 0;
+        let mut at = self.pinned_bytes(ino, generation);
         loop {
             let range = match self.pool().clean_range(ino, at) {
                 Ok(Some(range)) => range,

@@ -19,6 +19,7 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::pinned::PinnedFiles;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -26,9 +27,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino,
-    LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
-    SetTime, SetXattr, StatFs, load_for,
+    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
+    Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
+    StatFs, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -63,6 +64,9 @@ pub struct Loading<P, B> {
     loaded: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
+    pinned: PinnedFiles,
+    /// The name of the pool's mode of durability, for the status.
+    mode: String,
 }
 
 /// The right to load names or content of an inode.
@@ -117,9 +121,16 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             history: Mutex::default(),
             loaded: AtomicU64::default(),
             evict,
+            pinned: PinnedFiles::default(),
+            mode: String::new(),
         };
-        loading.find_known(&mut lock(&loading.known))?;
+        let mut pinned = Vec::new();
+        loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
+            pinned.extend(residence.is_pinned.then_some(ino));
+        })?;
+        loading.find_pins(&pinned)?;
         loading.adopt_root()?;
+        loading.begin_space_below();
         Ok(loading)
     }
 
@@ -128,9 +139,24 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Self { evict: Evict::new(options), ..self }
     }
 
+    /// Notes the name of the pool's mode of durability, for the status.
+    #[must_use]
+    pub fn with_mode(self, mode: String) -> Self {
+        Self { mode, ..self }
+    }
+
+    pub(crate) fn mode(&self) -> &str {
+        &self.mode
+    }
+
     /// Returns what can be evicted.
     pub(crate) fn evict(&self) -> &Evict {
         &self.evict
+    }
+
+    /// Returns the pinned files.
+    pub(crate) fn pinned(&self) -> &PinnedFiles {
+        &self.pinned
     }
 
     /// Returns the pool.
@@ -384,12 +410,17 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
     }
 
-    /// Finds all inodes of the pool that have objects (known-N1).
-    fn find_known(&self, known: &mut KnownInodes) -> Result<()> {
+    /// Finds all inodes of the pool that have objects (known-N1). Calls `each` with every inode.
+    fn find_known(
+        &self,
+        known: &mut KnownInodes,
+        each: &mut dyn FnMut(Ino, &Residence),
+    ) -> Result<()> {
         known.begin();
-        self.pool.each_inode(&mut |ino, identity| {
-            if !identity.is_empty() {
-                known.add(self.backing.key(identity), ino);
+        self.pool.each_inode(&mut |ino, residence| {
+            each(ino, residence);
+            if !residence.identity.is_empty() {
+                known.add(self.backing.key(&residence.identity), ino);
             }
         })?;
         known.end();
@@ -404,7 +435,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         ino: Ino,
     ) -> Result<()> {
         if known.is_full() {
-            self.find_known(known)?;
+            self.find_known(known, &mut |_, _| {})?;
         }
         known.add(self.backing.key(identity), ino);
         Ok(())
@@ -559,7 +590,8 @@ pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
     !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
 }
 
-/// Calls `each` with each name in a directory of the backing store, and its inode.
+/// Calls `each` with each name in a directory of the backing store, and its inode. Leaves out names
+/// on other mounts (`EXDEV`).
 pub(crate) fn each_entry<'b, B: Backing>(
     backing: &'b B,
     dir: Ino,
@@ -575,7 +607,8 @@ pub(crate) fn each_entry<'b, B: Backing>(
     for name in names {
         match backing.lookup(dir, &name) {
             Ok(entry) => each(&name, &Below(backing, entry))?,
-            Err(Errno::NOENT) => {}
+            // Removed meanwhile, or on a mount within the directory.
+            Err(Errno::NOENT | Errno::XDEV) => {}
             Err(e) => return Err(e),
         }
     }
@@ -669,9 +702,8 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new
     /// space there.
     fn space(&self) -> StatFs {
-        let (pool, below) = (self.pool.statfs(), self.backing.statfs());
-        let used = (pool.blocks - pool.blocks_free) * u64::from(pool.block_size);
-        let taken = used.div_ceil(u64::from(below.block_size.max(1)));
+        let below = self.backing.statfs();
+        let taken = self.taken_below().div_ceil(u64::from(below.block_size.max(1)));
         StatFs {
             blocks_free: below.blocks_free.saturating_sub(taken),
             blocks_available: below.blocks_available.saturating_sub(taken),
@@ -707,5 +739,3 @@ impl<P: Backed, B: Backing> Openings for Loading<P, B> {
         self.pool.closed(ino);
     }
 }
-
-impl<P: Backed, B: Backing> Delegations for Loading<P, B> {}

@@ -21,10 +21,32 @@ use crate::loading::{Below, Loading, ObjectParts, each_entry, has_changed, stamp
 use crate::writeback::PRIVATE;
 use backing::{Backing, Change, Identity};
 use std::collections::{BTreeMap, BTreeSet};
-use vfs::{Attr, Backed, Caller, Errno, FileKind, Ino, Residence, Result, SetAttr, SetTime};
+use vfs::{Attr, Backed, Errno, FileKind, Ino, Residence, Result};
 
 /// The names of a directory in the pool.
 type Names = BTreeMap<Vec<u8>, (Ino, FileKind)>;
+
+/// The names of the pool that a merge keeps although the backing store differs.
+pub(crate) enum MergeKeep {
+    /// Those of what is dirty (merge-M2).
+    Dirty,
+    /// These, except those of one inode.
+    AllBut(Ino),
+    /// These, except names that have another object below.
+    New,
+}
+
+impl MergeKeep {
+    /// Whether the name of an inode goes, dirty or not, if another object has it below.
+    fn drops_replaced(&self, ino: Ino) -> bool {
+        matches!(self, Self::New) || self.drops_removed(ino)
+    }
+
+    /// Whether the name of an inode goes, dirty or not, if no object has it below.
+    fn drops_removed(&self, ino: Ino) -> bool {
+        matches!(self, Self::AllBut(other) if *other == ino)
+    }
+}
 
 /// The result of a merge.
 #[derive(Default)]
@@ -44,7 +66,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// any case. The caller has no turn. Returns whether the directory has the state of its object
     /// now, or only differs by its own changes.
     pub(crate) fn follow_names(&self, dir: Ino, begins: bool) -> Result<bool> {
-        let merged = self.merge_once(dir, begins, false)?;
+        let merged = self.merge_once(dir, begins, false, &MergeKeep::Dirty)?;
         if merged.elsewhere.is_empty() {
             return Ok(merged.is_settled);
         }
@@ -53,15 +75,27 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             if let Ok(parent) = self.pool().lookup(*moved, b"..") {
                 self.pool().forget(parent.ino, 1);
                 if parent.ino != dir {
-                    self.merge_once(parent.ino, true, false)?;
-                    self.merge_once(parent.ino, false, true)?;
+                    self.merge_once(parent.ino, true, false, &MergeKeep::Dirty)?;
+                    self.merge_once(parent.ino, false, true, &MergeKeep::Dirty)?;
                 }
             }
         }
-        Ok(self.merge_once(dir, false, true)?.is_settled)
+        Ok(self.merge_once(dir, false, true, &MergeKeep::Dirty)?.is_settled)
     }
 
-    fn merge_once(&self, dir: Ino, begins: bool, is_last: bool) -> Result<Merged> {
+    /// Makes the names of a directory those of its object, though some of the pool's are dirty, as
+    /// `keep` decides. The caller has no turn.
+    pub(crate) fn follow_names_forced(&self, dir: Ino, keep: &MergeKeep) -> Result<()> {
+        self.merge_once(dir, true, true, keep).map(drop)
+    }
+
+    fn merge_once(
+        &self,
+        dir: Ino,
+        begins: bool,
+        is_last: bool,
+        keep: &MergeKeep,
+    ) -> Result<Merged> {
         // merge-M3.
         let turn = self.turn(dir);
         let residence = match self.pool().residence(dir) {
@@ -69,15 +103,19 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             residence => residence?,
         };
         if !residence.are_names_absent {
-            if !begins || residence.is_busy || !residence.is_clean {
+            let is_forced = !matches!(keep, MergeKeep::Dirty);
+            if !begins || residence.is_busy || !residence.is_clean && !is_forced {
                 return Ok(Merged::default());
             }
             self.pool().begin_names(dir)?;
         }
-        let merged = self
-            .any_object_of(dir)
-            .and_then(|(residence, below)| self.merge(dir, &residence, &below, is_last));
-        if merged.is_err() && !residence.are_names_absent {
+        let merged = self.any_object_of(dir).and_then(|(now, below)| match keep {
+            // A merge would bring back what was removed in the pool.
+            MergeKeep::AllBut(ino) if !now.is_clean => self.drop_names(dir, *ino, &below),
+            _ => self.merge(dir, &now, &below, is_last, keep),
+        });
+        let is_over = merged.is_err() || matches!(keep, MergeKeep::AllBut(_));
+        if is_over && !residence.are_names_absent {
             // They were there before, and what was merged is right.
             self.pool().finish_names(dir)?;
         }
@@ -94,6 +132,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         residence: &Residence,
         below: &Below<'_, B>,
         is_last: bool,
+        keep: &MergeKeep,
     ) -> Result<Merged> {
         // merge-M1.
         let object = &below.1;
@@ -118,7 +157,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                     merged.suspects.extend(is_suspect.then_some((ino, false)));
                     return Ok(());
                 }
-                if !self.unload((dir, name), ino, kind, &mut merged.suspects)? {
+                let drops = keep.drops_replaced(ino);
+                if !self.unload((dir, name), ino, kind, &mut merged.suspects, drops)? {
                     // merge-M2.
                     has_clash = true;
                     self.note_conflict(ino);
@@ -132,7 +172,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         })?;
         let mut has_kept = false;
         for (name, (ino, kind)) in here {
-            if self.unload((dir, &name), ino, kind, &mut merged.suspects)? {
+            let drops = keep.drops_removed(ino);
+            if self.unload((dir, &name), ino, kind, &mut merged.suspects, drops)? {
                 changed(&name);
             } else {
                 has_kept = true;
@@ -146,7 +187,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             merged.elsewhere.iter().for_each(|ino| self.note_conflict(*ino));
         }
         if has_kept {
-            self.make_dirty(dir)?;
+            self.pool().make_dirty(dir)?;
         }
         let is_whole = !has_clash && merged.elsewhere.is_empty();
         merged.is_settled = is_whole && self.settle(dir, residence, object)?;
@@ -158,6 +199,29 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
         }
         self.pool().finish_names(dir)?;
+        Ok(merged)
+    }
+
+    /// Removes the names of one inode from a directory whose names are absent, and loads what has
+    /// them below.
+    fn drop_names(&self, dir: Ino, ino: Ino, below: &Below<'_, B>) -> Result<Merged> {
+        let mut merged = Merged::default();
+        for (name, (found, kind)) in self.names_of(dir)? {
+            if found != ino || !self.unload((dir, &name), ino, kind, &mut merged.suspects, true)? {
+                continue;
+            }
+            self.must_forget(Change::Name(dir, name.clone()));
+            match self.backing().lookup(below.1.ino, &name) {
+                Ok(entry) => {
+                    let entry = Below(self.backing(), entry);
+                    let Identity(identity) = self.backing().identity(entry.1.ino)?;
+                    // A directory that has a name elsewhere is found by a comparison.
+                    self.load_entry(dir, &name, &entry, &identity)?;
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok(merged)
     }
 
@@ -212,7 +276,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         name.starts_with(PRIVATE) && self.known_inode(&crate::lock(&self.known), identity).is_some()
     }
 
-    fn names_of(&self, dir: Ino) -> Result<Names> {
+    pub(crate) fn names_of(&self, dir: Ino) -> Result<Names> {
         let mut names = Names::new();
         self.pool().each_name(dir, &mut |name, ino, kind| {
             names.insert(name.to_vec(), (ino, kind));
@@ -220,32 +284,30 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(names)
     }
 
-    /// Makes a directory dirty that differs from its object.
-    fn make_dirty(&self, dir: Ino) -> Result<()> {
-        let atime = Some(SetTime::At(self.pool().getattr(dir)?.atime));
-        let set = SetAttr { atime, ..SetAttr::default() };
-        self.pool().setattr(&Caller::ROOT, dir, &set).map(drop)
-    }
-
     /// Removes a name that the backing store does not have from a directory whose names are absent,
-    /// with everything in it. Returns whether all of that is clean; otherwise it stays. Adds the
-    /// files that have lost a name to `unlinked`.
+    /// with everything in it. Returns whether all of that is clean; otherwise it stays, unless the
+    /// call `drops` it. Adds the files that have lost a name to `unlinked`.
     fn unload(
         &self,
         (dir, name): (Ino, &[u8]),
         ino: Ino,
         kind: FileKind,
         unlinked: &mut Vec<(Ino, bool)>,
+        drops: bool,
     ) -> Result<bool> {
+        let unload_name = |dir, name: &[u8], ino| match drops {
+            true => self.pool().drop_name(dir, name, ino),
+            false => self.pool().unload_name(dir, name, ino),
+        };
         if kind != FileKind::Dir {
             unlinked.push((ino, true));
-            return self.pool().unload_name(dir, name, ino);
+            return unload_name(dir, name, ino);
         }
         let mut inside = vec![(dir, name.to_vec(), ino, kind)];
         let mut next = 0;
         while let Some((_, _, ino, kind)) = inside.get(next).cloned() {
             next += 1;
-            if !self.is_clean(ino, kind)? {
+            if !drops && !self.is_clean(ino, kind)? {
                 self.note_conflict(ino);
                 return Ok(false);
             }
@@ -261,7 +323,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 self.pool().begin_names(parent)?;
             }
             unlinked.extend((kind != FileKind::Dir).then_some((ino, true)));
-            if !self.pool().unload_name(parent, &name, ino)? {
+            if !unload_name(parent, &name, ino)? {
                 // It has become dirty just now. The directories keep what is left.
                 self.note_conflict(ino);
                 for dir in begun {

@@ -1,7 +1,8 @@
 //! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
-//!   by an operation in flight, or one of the [`ZeroedBlocks`] or [`ApartRuns`].
+//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`] or
+//!   [`ApartRuns`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
 //!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so
 //!   a reservation is always honoured. A freed block waits while a reader without a copy may still
@@ -11,6 +12,7 @@
 //! part that only trees of blocks need.
 
 use crate::layout::{INODES_PER_BLOCK, records};
+use crate::order::Pending;
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
 use namespace::{ApartRuns, Memory, RecordLocks, Tables};
@@ -23,6 +25,7 @@ pub struct Volatile {
     /// Blocks for pointers of thin pools, and for inodes and directories ([`crate::blocks`]).
     pub apart: ApartRuns,
     pub records: RecordLocks,
+    pub pending: Pending,
 }
 
 /// The volatile state before it has memory.
@@ -31,6 +34,7 @@ pub struct VolatilePlan {
     zeroed: ZeroedBlocks,
     apart: ApartRuns,
     records: RecordLocks,
+    pending: Pending,
 }
 
 impl VolatilePlan {
@@ -40,7 +44,8 @@ impl VolatilePlan {
         let l = tables.layout();
         let records = RecordLocks::plan(l, records::COUNT);
         let apart = ApartRuns::plan(l, 2);
-        Self { zeroed: ZeroedBlocks::plan(l), apart, records, tables }
+        let pending = Pending::plan(l);
+        Self { zeroed: ZeroedBlocks::plan(l), apart, records, pending, tables }
     }
 
     /// Returns the places of all tables.
@@ -50,8 +55,8 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, apart, records } = self;
-        Volatile { tables: tables.open(memory), zeroed, apart, records }
+        let Self { tables, zeroed, apart, records, pending } = self;
+        Volatile { tables: tables.open(memory), zeroed, apart, records, pending }
     }
 }
 

@@ -51,13 +51,13 @@ The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
     #[command(after_help = "\
-Example: keepstone mkfs /dev/shm/cache --size 4G
-         keepstone attach /dev/shm/cache /srv/data --data journal
+Example: keepstone mkfs /dev/shm/cache --cache --size 4G
+         keepstone attach /dev/shm/cache /srv/data
          keepstone attach status /srv/data
          keepstone umount /srv/data
 
-The files stay in DIR. The pool caches what programs read and write, and the server writes changes back. `umount`
-writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged writes.")]
+The files stay in DIR. The pool holds what programs use of the tree, and the server writes changes back. `umount`
+writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged changes.")]
     Attach(crate::attach::AttachArgs),
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
@@ -101,8 +101,8 @@ Example: keepstone top
 
 The first table shows totals since each server started, later tables show rates per second. OPS are
 requests to the server; programs under `keepstone run` make hardly any. ERRORS are totals since the
-server started. For caches, STATE shows the share of reads that the cache answered, how much data is
-not written back, and how long the oldest of it has been waiting.
+server started. For caches, STATE shows how much data is not written back, and how long the oldest of
+it has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
 On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere,
@@ -202,8 +202,8 @@ pub struct MkfsArgs {
     /// File system.
     #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,
-    /// Make a pool for `attach` that holds names and contents of the tree: programs under
-    /// `keepstone run` then use them without asking the server. Layout bpfs only.
+    /// Make a pool for `attach`: the cache of a directory, or of a tree in an object store. Layout
+    /// bpfs only.
     #[arg(long)]
     pub cache: bool,
     /// Take space of the file below when files need it, and give it back. The default in memory
@@ -273,7 +273,9 @@ pub struct MountArgs {
     /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each
     /// open to the server even so; slower, but direct writes (O_DIRECT) to one file can run at the
     /// same time; writeback: let the kernel hold writes back until they are synced, if the pool
-    /// promises no more than that (a pool in an ordinary file); direct: fail unless programs under
+    /// promises no more than that (a pool in an ordinary file, or durability=ordered);
+    /// durability=journal|ordered: operations are durable when they return (journal, default), or
+    /// when something is synced, and in order (ordered; only pools of the layout bpfs); direct: fail unless programs under
     /// `keepstone run` can bypass the mount. Without this option they can if that costs the mount
     /// nothing (from Linux 6.6; not with ro or writeback); exclusive: reserve the pool for the
     /// mount; the kernel then opens files without asking the server.
@@ -325,10 +327,6 @@ pub struct UmountArgs {
     /// Hide the mount now, and end it when its last user is gone. Do not wait for that.
     #[arg(long)]
     pub lazy: bool,
-    /// For a cache: unmount although the object store cannot be reached. Changes of names that only
-    /// the server has are lost.
-    #[arg(long, conflicts_with = "lazy")]
-    pub force: bool,
 }
 
 /// The argument of commands that take only a pool.

@@ -64,6 +64,7 @@ struct Seen {
     links: u32,
     identity: String,
     is_clean: bool,
+    is_pinned: bool,
     /// The stamp, if it counts.
     stamp: Option<u32>,
     are_names_absent: bool,
@@ -167,8 +168,10 @@ fn load_content(fs: &dyn Backed, tree: &Tree, path: &str) -> Result<()> {
 /// Notes that the objects of all dirty inodes change.
 fn begin(fs: &dyn Backed) -> Result<()> {
     let mut inos = Vec::new();
-    fs.each_inode(&mut |ino, identity| inos.extend((!identity.is_empty()).then_some(ino)))?;
-    inos.retain(|ino| fs.residence(*ino).is_ok_and(|residence| !residence.is_clean));
+    fs.each_inode(&mut |ino, residence| {
+        let is_dirty = !residence.is_clean && !residence.identity.is_empty();
+        inos.extend(is_dirty.then_some(ino));
+    })?;
     inos.into_iter().try_for_each(|ino| fs.begin_write_back(ino))
 }
 
@@ -323,6 +326,11 @@ const NAMES: &[Step] = &[
     Step(Same, |fs, _| fs.append(find(fs, "o")?, &bytes(7, 4 * BLOCK)).map(drop)),
 ];
 
+/// Returns a file as others have written it.
+fn theirs(stamp: u32) -> Object {
+    Object { stamp, mtime: Timestamp(i64::from(stamp)), ..file(stamp.into(), 3 * BLOCK + 5) }
+}
+
 /// Objects that others change below: reloads, entries that go and come, and space that is used
 /// again.
 const CHANGES: &[Step] = &[
@@ -357,6 +365,20 @@ const CHANGES: &[Step] = &[
     Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(5, 2 * BLOCK)).map(drop)),
     Step(Same, |fs, tree| load_content(fs, tree, "f")),
     Step(Same, |fs, _| fs.write(find(fs, "f")?, BLOCK + 9, &[0xed; 70])),
+    // A conflict: the pool's side, and then that of the backing store.
+    Step(Same, |fs, _| fs.set_pinned(find(fs, "f")?, true)),
+    Step(Same, |fs, _| fs.make_dirty(find(fs, "f")?)),
+    Step(Others(|below| drop(below.insert("f".into(), theirs(104)))), |fs, _| {
+        fs.note_stamp(find(fs, "f")?, 101, 104).map(drop)
+    }),
+    Step(Others(|below| drop(below.insert("f".into(), theirs(105)))), |fs, tree| {
+        let ino = find(fs, "f")?;
+        let is_done = fs.replace(ino, &loaded(tree, "f")?, 104)?;
+        if is_done { Ok(()) } else { Err(Errno::AGAIN) }
+    }),
+    Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(4, BLOCK)).map(drop)),
+    Step(Same, |fs, tree| load_content(fs, tree, "f")),
+    Step(Same, |fs, _| fs.set_pinned(find(fs, "f")?, false)),
     Step(Same, |fs, tree| load(fs, tree, "d/a")),
     Step(Same, |fs, tree| {
         load(fs, tree, "d/long name of a file that takes more than the line of its header")
@@ -389,6 +411,16 @@ const CHANGES: &[Step] = &[
         fs.note_stamp(find(fs, "d")?, 102, 103).map(drop)
     }),
     Step(Same, |fs, _| create(fs, "d/newer")),
+    Step(Same, |fs, _| fs.write(find(fs, "d/newer")?, 0, &bytes(2, BLOCK))),
+    // One of them goes, though it is dirty.
+    Step(Same, |fs, _| {
+        let d = find(fs, "d")?;
+        fs.begin_names(d)?;
+        let is_gone = fs.drop_name(d, b"newer", find(fs, "d/newer")?)?;
+        if is_gone { Ok(()) } else { Err(Errno::AGAIN) }
+    }),
+    Step(Same, |fs, _| fs.append(find(fs, "h")?, &bytes(1, BLOCK)).map(drop)),
+    Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
 ];
 
 /// Reads all that a pool has. In a directory whose names are absent, looks for those that the
@@ -437,6 +469,7 @@ fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
             links: nlink,
             identity: String::from_utf8_lossy(&residence.identity).into_owned(),
             is_clean: residence.is_clean,
+            is_pinned: residence.is_pinned,
             stamp: (!residence.is_busy && residence.stamp != 0).then_some(residence.stamp),
             are_names_absent: residence.are_names_absent,
             blocks,
@@ -546,6 +579,20 @@ fn check_marks(
         let is_any_dirty = before.blocks.iter().zip(&seen.blocks).any(is_dirty);
         if is_any_dirty || before.is_clean && !seen.is_clean {
             return Err(format!("{path} was marked clean, and is dirty"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error unless each pin is that of one of these moments.
+fn check_pins(
+    moments: &[BTreeMap<String, Seen>],
+    seen: &BTreeMap<String, Seen>,
+) -> std::result::Result<(), String> {
+    for (path, seen) in seen {
+        let mut before = moments.iter().filter_map(|moment| moment.get(path)).peekable();
+        if before.peek().is_some() && !before.any(|before| before.is_pinned == seen.is_pinned) {
+            return Err(format!("{path} is pinned: {}", seen.is_pinned));
         }
     }
     Ok(())
@@ -673,6 +720,7 @@ impl RecordedSteps {
         };
         let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
             let (returned, begun) = (now.returned as usize, now.begun as usize);
+            check_pins(&self.parts[returned..=begun], seen)?;
             if returned == begun {
                 check_marks(&self.parts[begun], seen)?;
             } else if self.by_others[returned] {

@@ -15,12 +15,14 @@
 //!   were made right.
 //! - backed-B4: a file does not lose its last name in the pool while it has absent links. Otherwise
 //!   the file would go, and its content would be missing under those names.
+//! - backed-B7: eviction takes no name of a pinned inode, and so none of a directory that leads to
+//!   it. The pin is a bit of the record, which every other change of the state keeps.
 
 use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
 use crate::store::Storage;
-use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, VInode};
+use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, PINNED, VInode};
 use crate::xattr::Attributes;
 use pmem::Fenced;
 use std::sync::atomic::Ordering::Relaxed;
@@ -75,8 +77,10 @@ impl<S: Storage> Core<S> {
         let now = v.state.load(Relaxed) & !off | on;
         let bit = |flag: u32, stored: u32| if now & flag != 0 { u64::from(stored) } else { 0 };
         let at = self.word_at(v, Word::State);
-        let state =
-            bit(CLEAN, STATE_CLEAN) | bit(NAMES_ABSENT, STATE_NAMES_ABSENT) | bit(BUSY, STATE_BUSY);
+        let state = bit(CLEAN, STATE_CLEAN)
+            | bit(NAMES_ABSENT, STATE_NAMES_ABSENT)
+            | bit(BUSY, STATE_BUSY)
+            | bit(PINNED, STATE_PINNED);
         let word = u64::from(links) << LINKS_SHIFT | state;
         self.medium().publish_word(at, word, Fenced::not_needed("the caller fences"));
         self.medium().flush(at, 8);
@@ -93,7 +97,8 @@ impl<S: Storage> Core<S> {
         let clean = if state & STATE_CLEAN != 0 { CLEAN } else { 0 };
         let is_absent = kind == FileKind::Dir && state & STATE_NAMES_ABSENT != 0;
         let busy = if state & STATE_BUSY != 0 { BUSY } else { 0 };
-        clean | busy | if is_absent { NAMES_ABSENT } else { 0 }
+        let pinned = if state & STATE_PINNED != 0 { PINNED } else { 0 };
+        clean | busy | pinned | if is_absent { NAMES_ABSENT } else { 0 }
     }
 
     fn check_backed(&self) -> Result<()> {
@@ -116,6 +121,7 @@ impl<S: Storage> Core<S> {
             is_clean: state & CLEAN != 0,
             are_names_absent: state & NAMES_ABSENT != 0,
             is_busy: state & BUSY != 0,
+            is_pinned: state & PINNED != 0,
             stamp: self.stamp(v),
             absent_links: if v.kind() == FileKind::Dir { 0 } else { self.absent_links(v) },
             identity: identity.to_vec(),
@@ -141,6 +147,7 @@ impl<S: Storage> Core<S> {
         let ino = self.new_inode()?;
         let load = || {
             let _locks = self.tables().lock_for_change(&[dir, ino])?;
+            self.settle();
             let d = self.dir_to_load(dir, name)?;
             let v = self.tables().vinode(ino)?;
             let kind = object.attr.kind;
@@ -222,6 +229,7 @@ impl<S: Storage> Core<S> {
     pub fn finish_names(&self, dir: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[dir])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT != 0 {
             // Each entry was committed durably before (backed-B2).
@@ -235,6 +243,7 @@ impl<S: Storage> Core<S> {
     pub fn finish_links(&self, ino: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if v.kind() != FileKind::Dir && self.absent_links(v) > 0 {
             // A crash before this is durable costs another search.
@@ -250,6 +259,7 @@ impl<S: Storage> Core<S> {
             return Err(Errno::INVAL);
         }
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         let at = self.word_at(v, Word::Identity);
         let (mut old, new) = ([0; IDENTITY], stored(identity));
@@ -285,6 +295,7 @@ impl<S: Storage> Core<S> {
     pub fn begin_write_back(&self, ino: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if v.state.load(Relaxed) & BUSY == 0 {
             self.store_state(v, CLEAN, BUSY, self.absent_links(v));
@@ -297,6 +308,7 @@ impl<S: Storage> Core<S> {
     pub fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if !self.has_identity(v) {
             return Err(Errno::INVAL);
@@ -328,12 +340,34 @@ impl<S: Storage> Core<S> {
         self.load(v, Word::Rdev) >> 32 << 32 | u64::from(stamp)
     }
 
-    /// Returns whether an inode can be [reloaded](vfs::Backed::reload): it is clean and has the
-    /// stamp `was`. The caller holds its lock.
+    /// Implements [`vfs::Backed::set_pinned`].
+    pub fn set_pinned(&self, ino: Ino, is_pinned: bool) -> Result<()> {
+        self.check_backed()?;
+        let _lock = self.tables().lock_exclusive(&[ino])?;
+        let v = self.live(ino)?;
+        let (off, on) = if is_pinned { (0, PINNED) } else { (PINNED, 0) };
+        self.store_state(v, off, on, self.absent_links(v));
+        let _ = self.medium().fence();
+        Ok(())
+    }
+
+    /// Takes the mark off an inode; durable after the next fence. The caller holds its lock.
+    pub fn unmark(&self, v: &VInode) {
+        self.store_state(v, CLEAN, 0, self.absent_links(v));
+    }
+
+    /// Returns whether an inode can be [reloaded](vfs::Backed::reload), or with `is_forced`
+    /// [replaced](vfs::Backed::replace), and has the stamp `was`. The caller holds its lock.
     ///
     /// # Errors
     /// `EINVAL` if the object is not that of the inode.
-    pub fn is_reloadable(&self, v: &VInode, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+    pub fn is_reloadable(
+        &self,
+        v: &VInode,
+        object: &LoadedObject<'_>,
+        was: u32,
+        is_forced: bool,
+    ) -> Result<bool> {
         let mut identity = [0; IDENTITY];
         self.medium().read(self.word_at(v, Word::Identity), &mut identity);
         let is_its = (1..=IDENTITY_MAX).contains(&object.identity.len())
@@ -342,8 +376,13 @@ impl<S: Storage> Core<S> {
         if !is_its {
             return Err(Errno::INVAL);
         }
-        let is_clean = v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?;
-        Ok(is_clean && self.stamp(v) == was)
+        let state = v.state.load(Relaxed);
+        let may = match is_forced {
+            // The object may be in no state that its stamp tells.
+            true => state & BUSY == 0,
+            false => state & CLEAN != 0 && !self.has_dirty_content(v)?,
+        };
+        Ok(may && self.stamp(v) == was)
     }
 
     /// Returns the words of a clean inode that its object changes, except for the place of its
@@ -364,6 +403,9 @@ impl<S: Storage> Core<S> {
                 record.absent_links = links.into();
             }
         }
+        if v.state.load(Relaxed) & PINNED != 0 {
+            record.state.set(record.state.get() | STATE_PINNED);
+        }
         let common = [
             Word::Mtime,
             Word::Ctime,
@@ -383,6 +425,16 @@ impl<S: Storage> Core<S> {
             .collect()
     }
 
+    /// Marks an inode clean by `commit`, which stores the words of its object (backed-B1).
+    pub fn mark_by(&self, v: &VInode, commit: impl FnOnce() -> Result<()>) -> Result<()> {
+        let was = v.state.fetch_or(CLEAN, Relaxed);
+        commit().inspect_err(|_| {
+            if was & CLEAN == 0 {
+                v.state.fetch_and(!CLEAN, Relaxed);
+            }
+        })
+    }
+
     /// Updates the derived state of an inode that was reloaded, with its extended attributes.
     pub fn note_reloaded(&self, v: &VInode, xattrs: &Attributes) {
         if !xattrs.is_empty() {
@@ -395,6 +447,7 @@ impl<S: Storage> Core<S> {
     pub fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         let is_its = v.state.load(Relaxed) & (CLEAN | BUSY) == 0 && self.stamp(v) == was;
         if !is_its || has_device(v.kind()) {
@@ -409,6 +462,7 @@ impl<S: Storage> Core<S> {
     pub fn begin_names(&self, dir: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[dir])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
             // backed-B6: after a crash the stamp tells that the entries are those of another state.
@@ -427,10 +481,11 @@ impl<S: Storage> Core<S> {
         })
     }
 
-    /// Implements [`vfs::Backed::unload_name`].
-    pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+    /// Implements [`vfs::Backed::unload_name`], and with `is_forced` [`vfs::Backed::drop_name`].
+    pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino, is_forced: bool) -> Result<bool> {
         self.check_backed()?;
         let _locks = self.tables().lock_for_change(&[dir, ino])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
             return Err(Errno::INVAL);
@@ -439,13 +494,14 @@ impl<S: Storage> Core<S> {
             return Ok(false);
         };
         let v = self.live(ino)?;
-        let is_clean = || -> Result<bool> {
-            Ok(v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?)
+        let may_go = || -> Result<bool> {
+            let is_clean = v.state.load(Relaxed) & CLEAN != 0 && !self.has_dirty_content(v)?;
+            Ok(is_forced || is_clean)
         };
         let can_go = match v.kind() {
-            FileKind::Dir => v.entries.load(Relaxed) == 0 && is_clean()?,
+            FileKind::Dir => v.entries.load(Relaxed) == 0 && may_go()?,
             // Another name keeps what is dirty.
-            _ => v.links.load(Relaxed) > 1 || is_clean()?,
+            _ => v.links.load(Relaxed) > 1 || may_go()?,
         };
         if !can_go {
             return Ok(false);
@@ -460,13 +516,13 @@ impl<S: Storage> Core<S> {
     }
 
     /// Implements [`vfs::Backed::each_inode`].
-    pub fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
+    pub fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()> {
         // To look at the numbers behind would give memory to the part of the table that is empty.
         let numbers = (0..self.tables().inode_slots()).map(Ino);
         for (ino, v) in numbers.zip(self.tables().inodes()) {
             if v.is_live() {
                 match self.residence(ino) {
-                    Ok(residence) => each(ino, &residence.identity),
+                    Ok(residence) => each(ino, &residence),
                     Err(Errno::STALE) => {}
                     Err(e) => return Err(e),
                 }
@@ -533,8 +589,9 @@ impl<S: Storage> Core<S> {
             FileKind::Dir => state & NAMES_ABSENT != 0 && v.entries.load(Relaxed) == 0,
             _ => v.links.load(Relaxed) == 1,
         };
-        let is_unused = v.refs.load(Relaxed) == 0;
-        Ok(state & CLEAN != 0 && goes_with_name && is_unused && !self.has_dirty_content(v)?)
+        // backed-B7.
+        let may_go = v.refs.load(Relaxed) == 0 && state & PINNED == 0;
+        Ok(state & CLEAN != 0 && goes_with_name && may_go && !self.has_dirty_content(v)?)
     }
 }
 

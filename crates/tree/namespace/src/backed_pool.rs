@@ -3,7 +3,7 @@
 use crate::derived::SharedPool as _;
 use crate::mounted::{Files, Pool};
 use std::ops::Range;
-use vfs::{Backed, FileKind, Ino, LoadedObject, Residence, Result};
+use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result};
 
 impl<F: Files> Backed for Pool<F> {
     fn residence(&self, ino: Ino) -> Result<Residence> {
@@ -52,7 +52,20 @@ impl<F: Files> Backed for Pool<F> {
         self.files.op(|core| core.clean_inode(ino, version, stamp))
     }
     fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
-        self.files.op(|_| self.files.reload(ino, object, was))
+        self.files.op(|_| self.files.reload(ino, object, was, false))
+    }
+    fn replace(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool> {
+        if object.attr.kind == FileKind::Dir {
+            // Names that only the pool has would not be dirty any more.
+            return Err(Errno::ISDIR);
+        }
+        self.files.op(|_| self.files.reload(ino, object, was, true))
+    }
+    fn make_dirty(&self, ino: Ino) -> Result<()> {
+        self.files.op(|_| self.files.make_dirty(ino))
+    }
+    fn set_pinned(&self, ino: Ino, is_pinned: bool) -> Result<()> {
+        self.files.op(|core| core.set_pinned(ino, is_pinned))
     }
     fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
         self.files.op(|core| core.note_stamp(ino, was, stamp))
@@ -64,9 +77,12 @@ impl<F: Files> Backed for Pool<F> {
         self.files.op(|core| core.each_name(dir, each))
     }
     fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
-        self.files.op(|core| core.unload_name(dir, name, ino))
+        self.files.op(|core| core.unload_name(dir, name, ino, false))
     }
-    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()> {
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        self.files.op(|core| core.unload_name(dir, name, ino, true))
+    }
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()> {
         self.files.op(|core| core.each_inode(each))
     }
     fn take_use(&self, ino: Ino) -> bool {
@@ -77,5 +93,17 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn evict_names(&self, dir: Ino) -> Result<bool> {
         self.files.op(|core| core.evict_names(dir))
+    }
+    fn gained(&self) -> u64 {
+        self.files.state().growth().gained()
+    }
+    fn gain(&self, bytes: u64) {
+        self.files.state().growth().gain(bytes);
+    }
+    fn settle(&self, bytes: u64) {
+        self.files.state().growth().settle(bytes);
+    }
+    fn limit_growth(&self, bytes: u64) {
+        self.files.state().growth().limit(bytes);
     }
 }

@@ -103,8 +103,8 @@ pub struct InodeRecord {
     pub rdev: U32,
     /// The generation again.
     pub generation_again: U32,
-    /// [`STATE_CLEAN`], [`STATE_NAMES_ABSENT`] and [`STATE_BUSY`]. This field and those that follow
-    /// are zero in pools without a backing store.
+    /// [`STATE_CLEAN`], [`STATE_NAMES_ABSENT`], [`STATE_BUSY`] and [`STATE_PINNED`]. This field and
+    /// those that follow are zero in pools without a backing store.
     pub state: U32,
     /// The number of names of a file that only the backing store has; the number of subdirectories
     /// of a directory whose names are absent.
@@ -126,6 +126,8 @@ pub const STATE_NAMES_ABSENT: u32 = 2;
 /// The bit of an inode's state while its object changes by write-back, so that the stamp does not
 /// count.
 pub const STATE_BUSY: u32 = 4;
+/// The bit of an inode's state if its content and its names are not evicted.
+pub const STATE_PINNED: u32 = 8;
 /// Bytes of an identity with its length.
 pub const IDENTITY: usize = vfs::IDENTITY_MAX + 1;
 

@@ -47,6 +47,8 @@ pub const BUSY: u32 = 1 << 18;
 /// State bit of an inode: it was changed, or its content read, since the last look
 /// ([`vfs::Backed::take_use`]). Only in pools with a backing store.
 pub const USED: u32 = 1 << 19;
+/// State bit of an inode: it is pinned ([`crate::layout::STATE_PINNED`]).
+pub const PINNED: u32 = 1 << 20;
 
 impl Deref for VInode {
     type Target = InodeState;

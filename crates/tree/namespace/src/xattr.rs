@@ -135,9 +135,10 @@ impl<S: Storage> Core<S> {
 
     /// Implements `FileSystem::setxattr`.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
+        // A name that is refused makes nothing dirty: it may be a command of a cache.
+        S::LIMITS.check_xattr(self.live(ino)?.kind(), name, value.len())?;
         self.change(&[ino], || {
             let v = self.live(ino)?;
-            S::LIMITS.check_xattr(v.kind(), name, value.len())?;
             self.check_attribute(name, value)?;
             let acl = match name {
                 ACL_ACCESS | ACL_DEFAULT => Some(Acl::parse_valid(value)?),

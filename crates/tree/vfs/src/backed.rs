@@ -29,6 +29,8 @@ pub struct Residence {
     pub are_names_absent: bool,
     /// Whether write-back may have changed its object since the stamp.
     pub is_busy: bool,
+    /// Whether its content and its name stay in the pool ([`Backed::set_pinned`]).
+    pub is_pinned: bool,
     /// The stamp of its object, when they were equal the last time; 0: it has no stamp.
     pub stamp: u32,
     /// The number of names of this file that only the backing store has.
@@ -139,6 +141,14 @@ pub trait Backed: FileSystem {
     /// `EINVAL` if the object is another one, or of another kind; `ENOSPC`.
     fn reload(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool>;
 
+    /// As [`reload`](Self::reload), also if the inode or its content is dirty: its changes are gone
+    /// then. Not if it is busy. Fails with `EISDIR` for a directory.
+    fn replace(&self, ino: Ino, object: &LoadedObject<'_>, was: u32) -> Result<bool>;
+
+    /// Takes the marks off an inode and its content: all of it that is in the pool counts as
+    /// changed. Durable on return.
+    fn make_dirty(&self, ino: Ino) -> Result<()>;
+
     /// Records the stamp of the object of a dirty inode, if it had the stamp `was`: from now on,
     /// the inode differs from this state of its object by its own changes. Returns whether it did
     /// so. Durable on return.
@@ -161,9 +171,18 @@ pub trait Backed: FileSystem {
     /// `EINVAL` if the names are there.
     fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool>;
 
+    /// As [`unload_name`](Self::unload_name), also if something of the inode is dirty: with its
+    /// last name, its changes are gone.
+    fn drop_name(&self, dir: Ino, name: &[u8], ino: Ino) -> Result<bool>;
+
     /// Calls `each` with every inode that is in use, whether it has a name or not, and its
-    /// identity if it has one.
-    fn each_inode(&self, each: &mut dyn FnMut(Ino, &[u8])) -> Result<()>;
+    /// residence.
+    fn each_inode(&self, each: &mut dyn FnMut(Ino, &Residence)) -> Result<()>;
+
+    /// Pins an inode, or unpins it. The names that lead to a pinned inode are not evicted. The pool
+    /// only records what its user makes of the content. Durable on return; a pin ends with the
+    /// inode.
+    fn set_pinned(&self, ino: Ino, is_pinned: bool) -> Result<()>;
 
     /// Returns whether any process has used an inode since the last call of this kind: it has read
     /// or written its content, or changed it otherwise. The calls of this trait are no uses.
@@ -176,9 +195,22 @@ pub trait Backed: FileSystem {
 
     /// Makes the names of a directory absent, if the directory and everything that it names are
     /// clean and unused: no process has a reference. A directory in it must have absent names
-    /// itself, and a file no other loaded name. Returns whether it did so.
+    /// itself, and a file no other loaded name; nothing in it is pinned. Returns whether it did so.
     ///
     /// The cookies of its entries change. So a process that lists a directory over several calls
     /// has to hold a reference meanwhile.
     fn evict_names(&self, dir: Ino) -> Result<bool>;
+
+    /// Returns the number of bytes that files gained, in whole blocks, and that were not settled.
+    fn gained(&self) -> u64;
+
+    /// Counts bytes as gained.
+    fn gain(&self, bytes: u64);
+
+    /// Notes that this number of bytes was written back: files may gain as many again.
+    fn settle(&self, bytes: u64);
+
+    /// Limits what files may gain without being settled: calls beyond that give `ENOSPC`. At first
+    /// there is no limit.
+    fn limit_growth(&self, bytes: u64);
 }

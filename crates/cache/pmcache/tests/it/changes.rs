@@ -1,4 +1,4 @@
-//! Changes that others make below a pool that holds the tree.
+//! Changes that others make below a pool.
 
 use crate::common::Below;
 use crate::loading::{
@@ -23,11 +23,11 @@ use vfs::{
 fn nothing(_: &Change) {}
 
 /// Compares everything once.
-fn sweep(fs: &Tested) {
+pub fn sweep(fs: &Tested) {
     while !fs.sweep(7, &nothing).unwrap() {}
 }
 
-fn content(fs: &dyn FileSystem, path: &str) -> Vec<u8> {
+pub fn content(fs: &dyn FileSystem, path: &str) -> Vec<u8> {
     let ino = find(fs, path);
     let mut bytes = vec![0; fs.getattr(ino).unwrap().size as usize];
     let n = fs.read(ino, 0, &mut bytes).unwrap();
@@ -35,7 +35,7 @@ fn content(fs: &dyn FileSystem, path: &str) -> Vec<u8> {
     bytes
 }
 
-fn conflicts(fs: &Tested) -> Vec<String> {
+pub fn conflicts(fs: &Tested) -> Vec<String> {
     let path = |c: pmcache::Conflict| String::from_utf8(c.path.unwrap()).unwrap();
     let mut paths: Vec<_> = fs.conflicts().unwrap().into_iter().map(path).collect();
     paths.sort();
@@ -50,13 +50,13 @@ fn follow(fs: &Tested) -> Vec<Change> {
     forgotten.into_inner()
 }
 
-fn remove(fs: &dyn FileSystem, path: &str) {
+pub fn remove(fs: &dyn FileSystem, path: &str) {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     fs.unlink(find(fs, dir), name.as_bytes()).unwrap();
 }
 
 /// Moves a name, as others do.
-fn move_below(fs: &dyn FileSystem, from: &str, to: &str) {
+pub fn move_below(fs: &dyn FileSystem, from: &str, to: &str) {
     let dir = |path: &str| find(fs, path.rsplit_once('/').map_or("", |(dir, _)| dir));
     let last = |path: &str| path.rsplit('/').next().unwrap().as_bytes().to_vec();
     let (from, to) = ((dir(from), last(from)), (dir(to), last(to)));

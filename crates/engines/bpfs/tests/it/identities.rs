@@ -25,7 +25,7 @@ fn an_identity_changes_only_without_marks() {
     fs.set_identity(new, &[7; 39]).unwrap();
     let seen = |fs: &Bpfs<Region>| {
         let mut seen = vec![];
-        fs.each_inode(&mut |ino, identity| seen.push((ino, identity.to_vec()))).unwrap();
+        fs.each_inode(&mut |ino, has| seen.push((ino, has.identity.clone()))).unwrap();
         seen
     };
     let all = seen(&fs);

@@ -94,9 +94,8 @@ fn require_cache(path: &Path) -> Result<()> {
         let status = &*Command::Status.attribute();
         rustix::fs::lgetxattr(dir, status, &mut [0u8; STATUS_MAX][..]) == Err(Errno::INVAL)
     };
-    let is_cache = |mount: &MountEntry| mount.is_cache() || knows(&mount.dir);
     let is_it = |mount: &MountEntry| mount.is_keepstone() && mount.device == device;
-    if fuse::mounts()?.iter().any(|mount| is_it(mount) && is_cache(mount)) {
+    if fuse::mounts()?.iter().any(|mount| is_it(mount) && knows(&mount.dir)) {
         return Ok(());
     }
     explain(Errno::NODATA, path).with_context(|| path.display().to_string())
@@ -166,7 +165,10 @@ fn explain<T>(errno: Errno, path: &Path) -> Result<T> {
                 dir.display()
             )
         }
-        Errno::NOSPC => bail!("the pool cannot hold it beside what is pinned and not written back"),
+        Errno::NOSPC => bail!(
+            "the pool cannot hold it beside what is pinned and not written back; unpin other files with `keepstone attach unpin`, \
+             or make a larger pool (`keepstone attach status` shows how much may be pinned)"
+        ),
         Errno::DQUOT => bail!("its owner has as much pinned as one user may; unpin other files"),
         Errno::PERM => bail!("only the owner of a file and root pin and unpin it"),
         errno => Err(std::io::Error::from(errno).into()),

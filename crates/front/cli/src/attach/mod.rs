@@ -5,7 +5,7 @@ pub mod ending;
 mod files;
 mod inner;
 mod place;
-mod serve;
+mod plan;
 mod status;
 mod tree;
 mod watch;
@@ -14,21 +14,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use pmcache::{Cache, CacheOptions, Command};
+use anyhow::{Result, bail};
+use pmcache::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::mount::absolute_dir;
 use crate::{background, output, pool, size, trust};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs, StoreArgs};
-use inner::Inner;
-use place::{Below, Place};
+use place::Place;
 pub use status::show;
-
-/// A cache that is open.
-type Attached = Cache<Inner, Below>;
 
 /// The server's report when programs can use the mount.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,9 +46,6 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
     match (&args.command, &args.server) {
         (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
         (Some(AttachCommand::Drain { pool, dir, store }), _) => drain(pool, dir, store, json),
-        (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
-            discard(pool, dir, path, store, json)
-        }
         (Some(AttachCommand::Warm(files)), _) => files::run(Command::Warm, &files.paths, json),
         (Some(AttachCommand::Pin(files)), _) => files::run(Command::Pin, &files.paths, json),
         (Some(AttachCommand::Unpin(files)), _) => files::run(Command::Unpin, &files.paths, json),
@@ -76,13 +68,13 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        serve(args, store, |ready| announce(ready, json))?;
+        tree::run(args, store, |ready| announce(ready, json))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
     let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
-        background::serve(|ready| serve(args, store, ready));
+        background::serve(|ready| tree::run(args, store, ready));
         background::remove_if_empty(&log);
     } else {
         let ready: Ready = background::start(arguments(args, store)?, &log)?;
@@ -129,20 +121,13 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     flag(args.allow_other, "--allow-other");
     let options = [
         ("--data", args.data.to_string()),
-        ("--high", args.high.to_string()),
-        ("--low", args.low.to_string()),
-        ("--cap", args.cap.to_string()),
         ("--max-age", args.max_age.to_string()),
-        ("--coherence", args.coherence.to_string()),
-        ("--reserve", args.reserve.to_string()),
-        ("--bypass", args.bypass.to_string()),
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
     words.extend(args.mount_options.iter().map(|list| OsString::from(format!("-o{list}"))));
     words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
-    words.extend(args.read_ahead.map(|bytes| OsString::from(format!("--read-ahead={bytes}"))));
     words.extend(store.words().map(OsString::from));
     let place = Place::parse(&args.dir)?;
     words.extend(["--".into(), pool::absolute(&args.pool)?.into(), place.path().into()]);
@@ -152,27 +137,12 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     Ok(words)
 }
 
-/// Opens a cache. `choose` adapts the default options to the size of the pool and to the backing
-/// store.
-///
-/// # Errors
-/// If a user other than root and the user of this process may write the pool: the pool's records
-/// decide what is written in DIR.
-fn open(
-    pool: &Path,
-    place: &Place,
-    store: &StoreArgs,
-    choose: impl FnOnce(u64, &Below, &mut CacheOptions) -> Result<()>,
-) -> Result<Attached> {
-    let pool = pool::absolute(pool)?;
-    require_own(&pool, place)?;
-    let inner = Inner::open(&pool)?;
-    let below = place.open(store)?;
-    let mut options = CacheOptions::for_pool(inner.size());
-    choose(inner.size(), &below, &mut options)?;
-    let name = place.path().display().to_string();
-    Cache::attach(inner, below, &name, options)
-        .with_context(|| format!("{} as the cache of {name}", pool.display()))
+/// Explains what to do with a pool that an older version used as the cache of `dir`.
+pub fn older_cache(dir: &str) -> String {
+    format!(
+        "an older version of Keepstone made this pool the cache of {dir}; write it back with `keepstone attach drain` of that \
+         version, then format it with `keepstone mkfs --cache`"
+    )
 }
 
 /// Fails if other users may write the pool of a cache.
@@ -180,29 +150,12 @@ fn require_own(pool: &Path, place: &Place) -> Result<()> {
     if let Some(why) = trust::changeable_by(pool)? {
         bail!(
             "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
-             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
+             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs --cache`",
             pool.display(),
             place.path().display()
         );
     }
     Ok(())
-}
-
-/// Returns whether the pool of a cache holds the tree.
-fn holds_tree(pool: &Path) -> Result<bool> {
-    Ok(pool::info(&pool::absolute(pool)?)?.0.has_backing_store)
-}
-
-/// Serves a cache of either kind.
-fn serve(
-    args: &ServerArgs,
-    store: &StoreArgs,
-    started: impl FnOnce(&Ready) -> Result<()>,
-) -> Result<()> {
-    match holds_tree(&args.pool)? {
-        true => tree::run(args, store, started),
-        false => serve::run(args, store, started),
-    }
 }
 
 #[derive(Serialize)]
@@ -213,36 +166,8 @@ struct Drained {
     troubles: Vec<pmcache::Trouble>,
 }
 
-/// Writes back all that a pool has for a directory; shows the progress if that is possible. Returns
-/// the status afterwards, and whether there was no error.
-fn write_back(
-    pool: &Path,
-    place: &Place,
-    store: &StoreArgs,
-    json: bool,
-) -> Result<(pmcache::Status, bool)> {
-    if holds_tree(pool)? {
-        let (status, done) = tree::drain(&pool::absolute(pool)?, place, store)?;
-        return Ok((status, done.is_ok()));
-    }
-    let cache = open(pool, place, store, |_, _, _| Ok(()))?;
-    let before = cache.status().dirty_bytes;
-    let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
-    let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
-    bar.set_style(ProgressStyle::with_template(style)?);
-    bar.set_message("writing back");
-    let result = cache.drain_all(&|left| bar.set_position(before.saturating_sub(left)));
-    bar.finish_and_clear();
-    let status = cache.status();
-    let closed = vfs::FileSystem::close(&cache);
-    if status.dirty_bytes == 0 && status.troubles.is_empty() {
-        closed?;
-    }
-    Ok((status, result.is_ok()))
-}
-
 fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
-    let (status, is_written) = write_back(pool, &Place::parse(dir)?, store, json)?;
+    let (status, written) = tree::drain(&pool::absolute(pool)?, &Place::parse(dir)?, store)?;
     let done = Drained {
         written_bytes: status.counters.drained_bytes,
         files: status.counters.drained_files,
@@ -260,50 +185,6 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
         );
         status::show_troubles(&done.troubles);
     }
-    let is_done = is_written && done.left_bytes == 0 && done.troubles.is_empty();
+    let is_done = written.is_ok() && done.left_bytes == 0 && done.troubles.is_empty();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn discard(
-    pool: &Path,
-    dir: &Path,
-    path: &Path,
-    store: &StoreArgs,
-    json: bool,
-) -> Result<ExitCode> {
-    use std::os::unix::ffi::OsStrExt as _;
-    if holds_tree(pool)? {
-        bail!(
-            "{}: nothing of a pool that was formatted with --cache is lost below: remove the file through the mount",
-            pool.display()
-        );
-    }
-    let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
-    let discarded = cache.discard(path.as_os_str().as_bytes())?;
-    let others = cache.status().troubles;
-    let closed = vfs::FileSystem::close(&cache);
-    let Some(bytes) = discarded else {
-        bail!(
-            "{}: the cache has nothing for a file of this name that is not in {}",
-            path.display(),
-            dir.display()
-        );
-    };
-    if json {
-        output::json(&serde_json::json!({ "discarded_bytes": bytes }))?;
-    } else {
-        say!("{}: {} discarded", path.display(), size::show(bytes));
-    }
-    // Problems with other files may keep the rest from being written back.
-    match closed {
-        Err(err) if others.is_empty() => {
-            Err(err).context("discarded, but the rest is not written back")
-        }
-        Err(_) => {
-            output::notice("discarded; other files still need attention:");
-            status::show_troubles(&others);
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
 }

@@ -6,8 +6,6 @@ mod behind;
 mod beside;
 mod commands;
 mod common;
-mod copied;
-mod delegated;
 mod doctor;
 mod foreign;
 mod kept;
@@ -18,6 +16,7 @@ mod nameless;
 #[cfg(feature = "object-store")]
 mod objects;
 mod overlay;
+mod pinned;
 mod run;
 mod semantics;
 mod served;
