@@ -1,6 +1,9 @@
 //! Parts of a file that take no space and read as zeros.
 
-use rustix::fd::OwnedFd;
+use crate::host::FsType;
+use crate::huge;
+use crate::mapping::Mapping;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
@@ -19,6 +22,25 @@ pub(crate) fn punch(file: &OwnedFd, range: Range<u64>, page: u64) -> io::Result<
         Ok(()) => Ok(start..end),
         Err(Errno::OPNOTSUPP) => Ok(range.start..range.start),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Allocates the holes in a range of a file, which is mapped from its start: on tmpfs with huge
+/// pages, if there are any. Its length stays: what was cut off is lost.
+pub(crate) fn fill(
+    file: BorrowedFd<'_>,
+    fs: FsType,
+    mapping: &Mapping,
+    range: Range<u64>,
+) -> Result<(), Errno> {
+    if fs == FsType::Tmpfs {
+        huge::provision(file, mapping, range.clone());
+    }
+    let len = range.end - range.start;
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len) {
+        // Some file systems cannot reserve space; go on without.
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

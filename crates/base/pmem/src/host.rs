@@ -59,10 +59,23 @@ impl FsType {
         }
     }
 
+    /// Whether `fallocate` reserves space for later stores, and gives it back.
+    pub(crate) fn reserves_space(self) -> bool {
+        matches!(self, FsType::Tmpfs | FsType::Ext4 | FsType::Xfs | FsType::Btrfs)
+    }
+
     /// Whether files live in memory only.
     pub fn in_memory(self) -> bool {
         matches!(self, FsType::Tmpfs | FsType::Ramfs | FsType::Hugetlbfs)
     }
+}
+
+/// Returns the file system of a regular file, if system calls can write to it.
+pub(crate) fn writable_fs(file: impl AsFd) -> Option<FsType> {
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+    // Files of hugetlbfs can only be mapped.
+    FsType::of(file).ok().map(|(fs, _)| fs).filter(|fs| is_file && *fs != FsType::Hugetlbfs)
 }
 
 /// The file or device behind a region.

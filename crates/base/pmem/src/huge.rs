@@ -5,7 +5,7 @@
 //! later mappings have them, too.
 
 use crate::mapping::{HUGE_PAGE, Mapping};
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::MapFlags;
 use std::ops::Range;
@@ -14,21 +14,34 @@ use std::ops::Range;
 /// The file must be long enough. Other parts of the range get small pages when they are allocated.
 /// Returns the number of huge pages made.
 pub(crate) fn allocate(file: &OwnedFd, new: Range<u64>) -> usize {
-    let page = rustix::param::page_size() as u64;
-    let whole = new.start.next_multiple_of(HUGE_PAGE)..new.end - new.end % HUGE_PAGE;
+    let whole = whole(&new);
     if whole.is_empty() {
         return 0;
     }
+    let page = rustix::param::page_size() as u64;
+    match Mapping::file(file.as_fd(), whole.end, page, true, MapFlags::SHARED) {
+        Ok(mapping) => provision(file.as_fd(), &mapping, whole),
+        Err(_) => 0,
+    }
+}
+
+/// As [`allocate`], for a file that is mapped from its start, to the end of `new` at least.
+pub(crate) fn provision(file: BorrowedFd<'_>, mapping: &Mapping, new: Range<u64>) -> usize {
+    let page = rustix::param::page_size() as u64;
+    let whole = whole(&new);
     // The kernel can replace small pages by a huge one only if at least one exists.
     for start in whole.clone().step_by(HUGE_PAGE as usize) {
         if rustix::fs::fallocate(file, FallocateFlags::empty(), start, page).is_err() {
             return 0; // Full; the caller will find out.
         }
     }
-    match Mapping::file(file.as_fd(), whole.end, page, true, MapFlags::SHARED) {
-        Ok(mapping) => mapping.collapse(whole),
-        Err(_) => 0,
-    }
+    mapping.collapse(whole)
+}
+
+/// Returns the whole huge pages in a range.
+fn whole(range: &Range<u64>) -> Range<u64> {
+    let start = range.start.next_multiple_of(HUGE_PAGE);
+    start..(range.end - range.end % HUGE_PAGE).max(start)
 }
 
 /// Returns whether this kernel can make huge pages of a file on tmpfs; allocates one to find out.

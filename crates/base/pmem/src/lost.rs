@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use os::mapped::{ENTRIES, Entry, Table};
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -39,6 +39,12 @@ impl RegionWatch {
         let stat = rustix::fs::fstat(file).ok()?;
         let (range, id) = (base.addr()..base.addr() + len as usize, (stat.st_dev, stat.st_ino));
         MAPPED.begin(range, file.as_fd(), id, |is_lost| is_lost.store(false, Relaxed)).map(Self)
+    }
+
+    /// Returns the descriptor of the mapped file, unless the program has closed it, or has opened
+    /// another file with the same number.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.0.file().map(|(file, _)| file)
     }
 
     #[inline]

@@ -152,6 +152,16 @@ impl Mapping {
         unsafe { mm::madvise(self.addr.cast(), len, advice) }
     }
 
+    /// Faults in the pages of a range for stores. Rounds outwards to pages.
+    pub(crate) fn populate_range(&self, range: Range<u64>) -> Result<()> {
+        let page = rustix::param::page_size() as u64;
+        let start = range.start - range.start % page;
+        let end = (range.end.next_multiple_of(page) as usize).min(self.len);
+        let at = self.addr.wrapping_add(start as usize).cast();
+        // SAFETY: the range lies within the mapping; the advice does not change its content.
+        unsafe { mm::madvise(at, end - start as usize, mm::Advice::LinuxPopulateWrite) }
+    }
+
     /// Writes bytes `start..end` back to the file and waits. Rounds outwards to pages.
     pub(crate) fn sync(&self, start: u64, end: u64) -> Result<()> {
         let page = rustix::param::page_size() as u64;

@@ -88,6 +88,16 @@ pub trait Medium: Send + Sync {
         Ok(off..off)
     }
 
+    /// Allocates the space of `off..off + len` in the file system, so that no store there finds it
+    /// full. The content stays. Other kinds of memory have their space already.
+    ///
+    /// # Errors
+    /// Those of the system. `Interrupted` if a signal came; some of the space may be allocated
+    /// then.
+    fn provision(&self, _off: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Returns the first part of `off..off + len` that may hold other bytes than zeros. If there is
     /// none, the result is empty, at the end of the range.
     fn data_within(&self, off: u64, len: u64) -> Range<u64> {
@@ -231,6 +241,9 @@ impl<M: Medium + ?Sized> Medium for &M {
     }
     fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
         (**self).release(off, len)
+    }
+    fn provision(&self, off: u64, len: u64) -> io::Result<()> {
+        (**self).provision(off, len)
     }
     fn data_within(&self, off: u64, len: u64) -> Range<u64> {
         (**self).data_within(off, len)

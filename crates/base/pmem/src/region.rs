@@ -16,6 +16,8 @@
 
 #![allow(unsafe_code)]
 
+mod space;
+
 use crate::copy::{NtWidth, Stores, copy_out};
 use crate::counters::Counters;
 use crate::domain::Domain;
@@ -24,12 +26,12 @@ use crate::error::Error;
 use crate::file_id::FileId;
 use crate::flush::{FlushInstruction, LINE, flush_lines, lines, prefetch, store_fence};
 use crate::holes;
-use crate::host::FsType;
+use crate::host::{FsType, writable_fs};
 use crate::line::{self, Line};
 use crate::lost::RegionWatch;
 use crate::mapping::Mapping;
 use crate::medium::{Fenced, Medium};
-use crate::open::{self, Access, Lock, OpenOptions};
+use crate::open::{Access, Lock, OpenOptions};
 use crate::pagesync::PageSync;
 use crate::touched::Touched;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,6 +81,8 @@ pub struct Region {
     mapping: Mapping,
     /// Bytes of a page of the mapping.
     grain: u64,
+    /// The file system of a regular file to which system calls can write.
+    fs: Option<FsType>,
     /// Holds the lock.
     file: Option<OwnedFd>,
 }
@@ -118,6 +122,7 @@ impl Region {
             }
             Domain::CpuCache | Domain::PageCache => None,
         };
+        let fs = file.as_ref().and_then(writable_fs);
         let watched = |file| RegionWatch::begin(mapping.addr(), mapping.len(), file);
         Region {
             watch: file.as_ref().and_then(watched),
@@ -146,6 +151,7 @@ impl Region {
             path,
             mapping,
             grain,
+            fs,
             file,
         }
     }
@@ -196,26 +202,6 @@ impl Region {
     /// Whether the region is a regular file, which has a length of its own and may have holes.
     pub fn is_file(&self) -> bool {
         self.regular_file().is_some()
-    }
-
-    /// Allocates the holes of the file, so that no store finds the file system full. In an
-    /// in-memory file system it also faults in the pages. The content stays.
-    pub fn allocate(&self) -> Result<(), Error> {
-        let Some(file) = self.regular_file() else { return Ok(()) };
-        let stat =
-            rustix::fs::fstat(file).map_err(|e| Error::io(&self.path, "examine the file", e))?;
-        let len = self.limit();
-        let taken = stat.st_blocks.cast_unsigned().saturating_mul(512);
-        open::check_room(&self.path, file, len.saturating_sub(taken))?;
-        open::allocate(&self.path, file, 0..len)?;
-        if FsType::of(file).is_ok_and(|(fs, _)| fs.in_memory()) {
-            match self.mapping.populate(len, self.writable) {
-                // Kernels before 5.14 do not have this advice.
-                Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-                Err(e) => return Err(Error::io(&self.path, "fault in the pages", e)),
-            }
-        }
-        Ok(())
     }
 
     /// Shortens the region to `len`, if it is longer. The file keeps its length.
@@ -302,11 +288,7 @@ impl Region {
 
     /// Returns the file, if system calls can write to it.
     pub(crate) fn regular_file(&self) -> Option<&OwnedFd> {
-        let file = self.file.as_ref()?;
-        let stat = rustix::fs::fstat(file).ok()?;
-        let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-        // Files of hugetlbfs can only be mapped.
-        (is_file && FsType::of(file).ok()?.0 != FsType::Hugetlbfs).then_some(file)
+        self.file.as_ref().filter(|file| writable_fs(file).is_some())
     }
 
     /// Returns the file, and the flags with which the region is mapped.
@@ -618,29 +600,7 @@ impl Medium for Region {
     /// caller at a time. Of the processes that share the region, the first extends the file; the
     /// others find it extended, and use its new length.
     fn grow(&self, len: u64) -> Result<(), Error> {
-        let bad = |cause: &str| {
-            let cause = cause.to_owned();
-            Err(Error::BadLength { path: self.path.clone(), len, cause })
-        };
-        match self.regular_file() {
-            _ if len < self.limit() => bad("a region only grows"),
-            _ if len == self.limit() => Ok(()),
-            _ if self.is_lost() => bad("part of it is gone"),
-            Some(_) if !self.writable => bad("it was opened read-only"),
-            Some(_) if len > self.mapping.len() => {
-                bad("not while it is in use: no address space is left beside it; open it anew")
-            }
-            Some(file) => {
-                let stat = rustix::fs::fstat(file)
-                    .map_err(|e| Error::io(&self.path, "examine the file", e))?;
-                if stat.st_size.cast_unsigned() < len {
-                    OpenOptions::default().extend(&self.path, file, self.limit()..len)?;
-                }
-                self.len.store(len, Ordering::Release);
-                Ok(())
-            }
-            None => bad("only files can grow"),
-        }
+        self.grow_by(&OpenOptions::default(), len)
     }
 
     fn release(&self, off: u64, len: u64) -> io::Result<Range<u64>> {
@@ -653,6 +613,11 @@ impl Medium for Region {
             _ => self.note_dirty(released.start, released.end - released.start),
         }
         Ok(released)
+    }
+
+    fn provision(&self, off: u64, len: u64) -> io::Result<()> {
+        self.check_store(off, len);
+        Ok(self.provision_range(off..off + len)?)
     }
 
     fn data_within(&self, off: u64, len: u64) -> Range<u64> {

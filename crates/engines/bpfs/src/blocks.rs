@@ -28,6 +28,10 @@ const MANY: usize = 8;
 /// The hint for pointers.
 const POINTERS: usize = 2;
 
+/// The purposes of [`namespace::ApartRuns`]: pointers, and inodes and directories.
+const APART_POINTERS: usize = 0;
+const APART_LASTING: usize = 1;
+
 /// Words of the bitmap that are searched for one that is all free.
 const WORDS_LOOKED_AT: u64 = 4096;
 
@@ -43,6 +47,14 @@ impl Volatile {
         }
         let len = self.blocks.len();
         Hints { pool: self.id, blocks: [0, 0, len - len / 32] }
+    }
+
+    /// Clears the bits of all blocks that are claimed and count as free (zeroed-P1, apart-A1).
+    pub fn clear_kept(&self) {
+        self.apart.clear(self, |blocks| self.blocks.clear_range(&self.arena, blocks));
+        while let Some(block) = self.zeroed.take_any(&self.arena) {
+            self.blocks.clear(&self.arena, block.get());
+        }
     }
 
     fn set_block_hint(&self, which: usize, hint: u64) {
@@ -61,6 +73,7 @@ impl Volatile {
         body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
         if blocks > 0 && !self.free.take(&self.arena, blocks, keep) {
+            self.note_demand(blocks + keep);
             return Err(Errno::NOSPC.into());
         }
         let mut txn = Txn {
@@ -69,6 +82,7 @@ impl Volatile {
             reserved: blocks,
             ready: 0..0,
             is_scattered: false,
+            is_apart: false,
             taken: SmallVec::new(),
             freed: SmallVec::new(),
             kept: 0,
@@ -131,6 +145,8 @@ pub struct Txn<'a> {
     ready: Range<u64>,
     /// Whether the search for 64 contiguous free blocks has failed.
     is_scattered: bool,
+    /// Whether the blocks are those of inodes or of a directory.
+    is_apart: bool,
     taken: SmallVec<[BlockNo; 16]>,
     freed: SmallVec<[BlockNo; 16]>,
     /// The number of blocks that a pending commit has freed.
@@ -148,6 +164,11 @@ impl<'a> Txn<'a> {
     /// Many blocks are claimed at once: an atomic operation waits for the non-temporal stores
     /// before it.
     pub fn take(&mut self) -> BlockNo {
+        if self.is_apart
+            && let Some(block) = self.take_of(APART_LASTING)
+        {
+            return block;
+        }
         if self.ready.is_empty() {
             let many = self.planned >= MANY;
             let most = if many { self.reserved } else { 1 };
@@ -158,12 +179,33 @@ impl<'a> Txn<'a> {
         self.note_taken(number)
     }
 
+    /// From now on, takes all blocks away from the data of files: they are kept when the files
+    /// around them are removed, and would break up the space that becomes free.
+    pub fn take_apart(&mut self) {
+        self.is_apart = true;
+    }
+
+    /// In a thin pool, takes a reserved block of those for a purpose, if there are any. (In others,
+    /// pointers have a place of their own: see `Hints`.)
+    fn take_of(&mut self, purpose: usize) -> Option<BlockNo> {
+        if self.reserved == 0 || self.v.unprovisioned() == 0 {
+            return None;
+        }
+        let number = self.v.apart.take(self.v, purpose, 0)?;
+        self.reserved -= 1;
+        Some(self.note_taken(number))
+    }
+
     /// Takes a reserved block for pointers, as [`take`](Self::take), but away from data, so that
     /// the data of a growing file lies together.
     pub fn take_pointers(&mut self) -> BlockNo {
         // The blocks claimed for data may include all that were reserved.
         if self.reserved == 0 {
             return self.take();
+        }
+        let purpose = if self.is_apart { APART_LASTING } else { APART_POINTERS };
+        if let Some(block) = self.take_of(purpose) {
+            return block;
         }
         let number = self.claim(POINTERS, 1).start;
         self.note_taken(number)
@@ -197,6 +239,7 @@ impl<'a> Txn<'a> {
     fn push_taken(&mut self, block: BlockNo) {
         let is_claimed = || self.v.blocks.get(&self.v.arena, block.get());
         debug_assert!(is_claimed(), "volatile-V1: block {} is taken and not claimed", block.get());
+        debug_assert!(self.v.has_space(block.get()), "thin-T1: block {}", block.get());
         self.taken.push(block);
     }
 
@@ -210,14 +253,18 @@ impl<'a> Txn<'a> {
             run = map.claim_word(arena, start, WORDS_LOOKED_AT);
             self.is_scattered = run.is_none();
         }
-        let zeroed = || self.v.zeroed.take_any(arena).map(|b| b.get()..b.get() + 1);
+        let one = |block: u64| block..block + 1;
+        let kept = || {
+            let zeroed = self.v.zeroed.take_any(arena).map(|block| block.get());
+            zeroed.or_else(|| self.v.apart.take_any(self.v)).map(one)
+        };
         let run = run
             .or_else(|| map.claim(arena, start..map.len(), most))
             .or_else(|| map.claim(arena, 0..start, most))
-            .or_else(zeroed)
+            .or_else(kept)
             // Blocks may have been freed behind the search.
             .or_else(|| map.claim(arena, 0..map.len(), most))
-            .or_else(zeroed)
+            .or_else(kept)
             .expect("volatile-V2: a reserved block is there");
         self.v.set_block_hint(hint, run.end);
         self.reserved -= run.end - run.start;

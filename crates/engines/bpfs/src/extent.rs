@@ -150,6 +150,9 @@ impl<M: Medium> Store<M> {
             if !size.is_multiple_of(BLOCK) {
                 self.unmark_block(v, root, size)?;
             }
+            if v.kind() == FileKind::Dir {
+                txn.take_apart();
+            }
             let (new, extent) = self.fill(txn, root, size, range, content)?;
             // A directory also grows while its names are loaded, which is no change.
             if v.kind() == FileKind::File {

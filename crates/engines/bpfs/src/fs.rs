@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 24 << 1;
+pub const STATE_FORMAT: u64 = 25 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);

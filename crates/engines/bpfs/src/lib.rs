@@ -45,13 +45,14 @@ mod redo;
 mod scan;
 mod space;
 mod store;
+mod vacate;
 mod volatile;
 mod xattr;
 mod zeroed;
 
 pub use blocks::KEEP as KEPT_BLOCKS;
 pub use fs::{Files, STATE_FORMAT};
-pub use lifecycle::{check, format, info};
+pub use lifecycle::{check, format, info, resize};
 pub use pool::{
     CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
     MountReport, Place, PoolInfo, Problem,

@@ -43,3 +43,11 @@ pub fn check(
     let view = Overlay::new(medium, pending.iter().flat_map(|(_, record)| record.bytes()));
     namespace::check::<Files<_>>(&view, options, progress)
 }
+
+/// Gives a pool that no process uses another size, as [`namespace::resize`].
+///
+/// # Errors
+/// Those of [`namespace::resize`].
+pub fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+    namespace::resize::<Files<_>>(medium, bytes)
+}

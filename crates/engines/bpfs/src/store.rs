@@ -92,6 +92,7 @@ impl<M: Medium> Store<M> {
         let end = size + BLOCK;
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
+            txn.take_apart();
             let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
             let ready = self.medium.fence();
             self.publish_append((INODE_ROOT, root), new, (INODE_SIZE, end), ready);
@@ -257,6 +258,18 @@ impl<M: Medium> Storage for Store<M> {
 
     fn has_marks(&self, v: &VInode) -> Result<bool> {
         Ok(v.kind() == FileKind::File && self.has_marked_blocks(v)?)
+    }
+
+    fn clear_kept_blocks(&self) {
+        self.v.clear_kept();
+    }
+
+    fn vacate_inodes(&self, from: u64) -> Result<bool> {
+        self.vacate_inode_file(from)
+    }
+
+    fn vacate_contents(&self, from: u64) -> Result<()> {
+        self.vacate_trees(from)
     }
 
     fn grow_inodes(&self) -> Result<()> {

@@ -1,10 +1,11 @@
 //! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
-//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`].
+//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`] or
+//!   [`ApartRuns`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
-//!   bits and pre-zeroed blocks: bits are cleared before it grows and claimed after it shrank, so a
-//!   reservation is always honoured. A freed block waits while a reader without a copy may still
+//!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so
+//!   a reservation is always honoured. A freed block waits while a reader without a copy may still
 //!   use it ([`arena::Pins`]).
 //!
 //! The derived state of inodes and directories is in [`namespace::Tables`]; this module has the
@@ -14,13 +15,15 @@ use crate::layout::{INODES_PER_BLOCK, records};
 use crate::order::Pending;
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
-use namespace::{Memory, RecordLocks, Tables};
+use namespace::{ApartRuns, Memory, RecordLocks, Tables};
 use std::ops::Deref;
 
 /// All volatile state of one mounted pool.
 pub struct Volatile {
     tables: Tables,
     pub zeroed: ZeroedBlocks,
+    /// Blocks for pointers of thin pools, and for inodes and directories ([`crate::blocks`]).
+    pub apart: ApartRuns,
     pub records: RecordLocks,
     pub pending: Pending,
 }
@@ -29,6 +32,7 @@ pub struct Volatile {
 pub struct VolatilePlan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
+    apart: ApartRuns,
     records: RecordLocks,
     pending: Pending,
 }
@@ -39,8 +43,9 @@ impl VolatilePlan {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
         let l = tables.layout();
         let records = RecordLocks::plan(l, records::COUNT);
+        let apart = ApartRuns::plan(l, 2);
         let pending = Pending::plan(l);
-        Self { zeroed: ZeroedBlocks::plan(l), records, pending, tables }
+        Self { zeroed: ZeroedBlocks::plan(l), apart, records, pending, tables }
     }
 
     /// Returns the places of all tables.
@@ -50,8 +55,8 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, records, pending } = self;
-        Volatile { tables: tables.open(memory), zeroed, records, pending }
+        let Self { tables, zeroed, apart, records, pending } = self;
+        Volatile { tables: tables.open(memory), zeroed, apart, records, pending }
     }
 }
 

@@ -79,6 +79,11 @@ impl Layout {
         }
     }
 
+    /// Returns whether pools can take space of the file below when they need it, and give it back.
+    pub fn can_be_thin(self) -> bool {
+        self.is_shared()
+    }
+
     /// Returns the sizes of the smallest and the largest pool, in bytes.
     pub fn limits(self) -> RangeInclusive<u64> {
         match self {
@@ -153,6 +158,23 @@ pub fn check(
         Layout::Bpfs => bpfs::check(region, options, progress),
         Layout::Scmfs => scmfs::check(region, options, progress),
         Layout::Model => modelfs::check(region, options),
+    }
+}
+
+/// Gives the pool in `region`, which no other process uses, another size in bytes, rounded down to
+/// 64 KiB. A region that is too short has to grow before; the part behind the new end can be cut
+/// off afterwards. Returns the size.
+///
+/// # Errors
+/// [`Error::Unformattable`] if the pool cannot have this size.
+pub fn resize(region: &Region, bytes: u64) -> Result<u64, Error> {
+    match layout(region)? {
+        Layout::Bpfs => bpfs::resize(region, bytes),
+        Layout::Scmfs => scmfs::resize(region, bytes),
+        Layout::Model => {
+            let why = "a pool of the layout `model` keeps its size".to_owned();
+            Err(Error::Unformattable(why))
+        }
     }
 }
 

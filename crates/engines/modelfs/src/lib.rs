@@ -380,6 +380,7 @@ pub fn info(medium: &impl Medium) -> std::result::Result<PoolInfo, Error> {
         created_ns: sb.created_ns.get(),
         block_bytes: BLOCK as u32,
         has_backing_store: false,
+        is_thin: false,
     })
 }
 

@@ -29,6 +29,9 @@ use vfs::{Errno, FileKind, Ino, Result};
 /// The fewest blocks that are collected at once for an operation that lacks some.
 const AT_ONCE: u64 = 1024;
 
+/// Blocks beyond the sizes of files from which on a thin pool frees those of cold files: 32 MiB.
+const THIN_PREALLOCATED: u64 = 8192;
+
 /// Blocks that are in use in each aligned unit, and whether too few units are whole.
 struct Units {
     used: Vec<u64>,
@@ -73,6 +76,13 @@ impl<M: Medium> Store<M> {
                 return Ok(true);
             }
         }
+        if self.v.unprovisioned() > 0 && self.is_much_preallocated() {
+            // A thin pool gives it back.
+            let freed = self.collect_preallocated(s.step, |v| self.is_cold(v))?;
+            if freed > 0 {
+                return Ok(true);
+            }
+        }
         let units = self.units();
         self.v.note_scarce(units.are_scarce);
         if free >= wanted {
@@ -94,6 +104,12 @@ impl<M: Medium> Store<M> {
         } > 0)
     }
 
+    /// Returns whether files have more than [`THIN_PREALLOCATED`] blocks beyond their sizes.
+    fn is_much_preallocated(&self) -> bool {
+        let nulls = self.v.null_files() * self.v.settings.prealloc.null_blocks;
+        self.v.reclaimable() > nulls + THIN_PREALLOCATED
+    }
+
     /// Makes null files if there are too few; returns whether it made any.
     fn make_nulls(&self) -> bool {
         let missing = self.v.settings.prealloc.null_min.saturating_sub(self.v.null_files());
@@ -102,7 +118,7 @@ impl<M: Medium> Store<M> {
 
     /// Frees this many blocks, if possible: first null files, except `nulls` of them, then blocks
     /// of files beyond their size, of cold files first. Returns the number freed.
-    fn collect(&self, blocks: u64, nulls: u64) -> Result<u64> {
+    pub fn collect(&self, blocks: u64, nulls: u64) -> Result<u64> {
         let freed = self.v.free_nulls(nulls, blocks);
         Ok(if freed < blocks {
             freed + self.collect_preallocated(blocks - freed, |_| true)?
@@ -159,7 +175,10 @@ impl<M: Medium> Store<M> {
         let used: Vec<u64> =
             (0..self.v.blocks.len() / s.unit).map(|unit| self.used_of(unit)).collect();
         let whole = used.iter().filter(|used| **used == 0).count() as u64;
-        let are_scarce = whole * s.unit * 100 <= self.v.free_blocks() * s.whole_below;
+        // Space that the pool has not taken from the file below is whole.
+        let more = self.v.unprovisioned();
+        let (whole, free) = (whole * s.unit + more, self.v.free_blocks() + more);
+        let are_scarce = whole * 100 <= free * s.whole_below;
         Units { used, are_scarce }
     }
 

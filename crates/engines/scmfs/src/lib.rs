@@ -45,10 +45,11 @@ mod space;
 mod store;
 mod sync;
 mod usage;
+mod vacate;
 mod volatile;
 
 pub use fs::{STATE_FORMAT, ScmfsFiles};
-pub use lifecycle::{check, format, info};
+pub use lifecycle::{check, format, info, resize};
 pub use pool::{
     CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
     PoolInfo, Prealloc, Problem,

@@ -44,3 +44,11 @@ pub fn check(
     let view = Overlay::new(medium, words.map(|(at, value)| (at, value.to_le_bytes().to_vec())));
     namespace::check::<ScmfsFiles<_>>(&view, options, progress)
 }
+
+/// Gives a pool that no process uses another size, as [`namespace::resize`].
+///
+/// # Errors
+/// Those of [`namespace::resize`].
+pub fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+    namespace::resize::<ScmfsFiles<_>>(medium, bytes)
+}

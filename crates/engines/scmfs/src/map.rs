@@ -484,6 +484,29 @@ impl<M: Medium> Maps<M> {
         self.write_table(txn, level, &words)
     }
 
+    /// Stores bytes in new blocks; durable after the next fence.
+    pub fn store_whole(&self, txn: &mut Txn<'_>, bytes: &[u8]) -> Map {
+        let blocks = bytes.len().div_ceil(BLOCK as usize) as u64;
+        if blocks == 0 {
+            return Map::Hole;
+        }
+        if let Some(run) = txn.take_run(blocks, blocks) {
+            self.medium.write_nt(run.at(0), bytes);
+            return Map::Run(run);
+        }
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < blocks {
+            let run = txn.take_some(blocks - at);
+            let from = (at * BLOCK) as usize;
+            let to = bytes.len().min(from + run.bytes() as usize);
+            self.medium.write_nt(run.at(0), &bytes[from..to]);
+            pieces.push((at, run));
+            at += run.count;
+        }
+        self.build(txn, level_for(blocks * BLOCK), &pieces)
+    }
+
     /// Writes a new table of these words. Durable after the next fence.
     fn write_table(&self, txn: &mut Txn<'_>, level: u8, words: &[u64; FANOUT as usize]) -> Map {
         let block = txn.take();

@@ -86,11 +86,13 @@ impl Plan {
 }
 
 impl Volatile {
-    /// Returns the number of free blocks that must remain after a pre-allocation.
+    /// Returns the number of free blocks that must remain after a pre-allocation. Blocks that the
+    /// pool could take from the file below count as free.
     pub fn blocks_kept_free(&self) -> u64 {
         let s = &self.settings.prealloc;
         let by_use = self.blocks.len() * (100 - s.collect_above) / 100;
-        by_use.max(s.collect_below / BLOCK).max(crate::space::KEEP)
+        let kept = by_use.max(s.collect_below / BLOCK);
+        kept.saturating_sub(self.unprovisioned()).max(crate::space::KEEP)
     }
 
     // --- what is reclaimable --------------------------------------------------------------------

@@ -2,8 +2,9 @@
 //!
 //! - space-P1: a block's bit is set while its owner is reachable from the superblock, or while an
 //!   operation in flight has claimed it.
-//! - space-P2: the count of free blocks never exceeds the number of clear bits, so that an
-//!   operation that has reserved blocks finds them. They need not be contiguous.
+//! - space-P2: the count of free blocks never exceeds the number of clear bits and of blocks that
+//!   are claimed for inodes and directories (apart-A1 in [`namespace`]), so that an operation that
+//!   has reserved blocks finds them. They need not be contiguous.
 //! - space-P3: the bounds on runs of free blocks never hide any free block (free_runs-R1): all
 //!   blocks are cleared through [`arena::FreeRuns`].
 //!
@@ -86,7 +87,11 @@ impl Volatile {
 
     /// Reserves blocks if `keep` more stay free; returns whether it did.
     pub fn reserve(&self, blocks: u64, keep: u64) -> bool {
-        blocks == 0 || self.free.take(&self.arena, blocks, keep)
+        let is_reserved = blocks == 0 || self.free.take(&self.arena, blocks, keep);
+        if !is_reserved {
+            self.note_demand(blocks + keep);
+        }
+        is_reserved
     }
 
     /// As [`transact`](Self::transact), with blocks that were [reserved](Self::reserve).
@@ -95,8 +100,13 @@ impl Volatile {
         blocks: u64,
         body: impl FnOnce(&mut Txn<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut txn =
-            Txn { v: self, reserved: blocks, taken: SmallVec::new(), freed: SmallVec::new() };
+        let mut txn = Txn {
+            v: self,
+            reserved: blocks,
+            is_apart: false,
+            taken: SmallVec::new(),
+            freed: SmallVec::new(),
+        };
         let result = body(&mut txn);
         let Txn { taken, freed, reserved, .. } = txn;
         let back = self.clear_runs(if result.is_ok() { &freed } else { &taken });
@@ -204,6 +214,8 @@ fn rooms(room: u64) -> impl Iterator<Item = u64> {
 pub struct Txn<'a> {
     v: &'a Volatile,
     reserved: u64,
+    /// Whether the blocks are those of inodes or of a directory.
+    is_apart: bool,
     taken: SmallVec<[Run; 4]>,
     freed: SmallVec<[Run; 4]>,
 }
@@ -213,7 +225,29 @@ impl Txn<'_> {
     /// Prefers a place with `room` contiguous free blocks, so that the owner can grow in place.
     pub fn take_run(&mut self, blocks: u64, room: u64) -> Option<Run> {
         assert!(blocks <= self.reserved, "an operation reserved too few blocks");
-        let run = self.v.claim_run(blocks, room.max(blocks))?;
+        if let Some(run) = self.take_of_apart(blocks) {
+            return Some(run);
+        }
+        let kept = || if blocks == 1 { self.v.apart.take_any(self.v) } else { None };
+        let run = self.v.claim_run(blocks, room.max(blocks));
+        let run = run.or_else(|| kept().map(|block| Run::claimed(block, 1)))?;
+        self.note(run);
+        Some(run)
+    }
+
+    /// From now on, takes single blocks away from the data of files: they are kept when the files
+    /// around them are removed, and would break up the space that becomes free.
+    pub fn take_apart(&mut self) {
+        self.is_apart = true;
+    }
+
+    /// In a thin pool, takes a block of those for inodes and directories, if that is wanted and
+    /// possible.
+    fn take_of_apart(&mut self, blocks: u64) -> Option<Run> {
+        if !self.is_apart || blocks != 1 || self.v.unprovisioned() == 0 {
+            return None;
+        }
+        let run = Run::claimed(self.v.apart.take(self.v, 0, 0)?, 1);
         self.note(run);
         Some(run)
     }
@@ -293,8 +327,18 @@ impl Txn<'_> {
     pub fn take_some(&mut self, most: u64) -> Run {
         let mut want = most.min(self.reserved);
         assert!(want > 0, "an operation reserved too few blocks");
+        if let Some(run) = self.take_of_apart(want) {
+            return run;
+        }
         loop {
             if let Some(run) = self.v.claim_run(want, want) {
+                self.note(run);
+                return run;
+            }
+            if want == 1
+                && let Some(block) = self.v.apart.take_any(self.v)
+            {
+                let run = Run::claimed(block, 1);
                 self.note(run);
                 return run;
             }
@@ -316,6 +360,7 @@ impl Txn<'_> {
             "space-P1: blocks {:?} are taken and not claimed",
             run.bits()
         );
+        debug_assert!(run.bits().all(|block| self.v.has_space(block)), "thin-T1: {run:?}");
         self.reserved -= run.count;
         self.taken.push(run);
     }

@@ -201,7 +201,7 @@ impl<M: Medium> Store<M> {
         // Pre-allocation never makes an operation fail for want of space.
         growth.prealloc = if need > 0 { self.blocks_to_preallocate(v, &growth) } else { 0 };
         let is_reserved = growth.prealloc > 0
-            && self.v.reserve(need + growth.prealloc, self.v.blocks_kept_free());
+            && self.v.free.take(&self.v.arena, need + growth.prealloc, self.v.blocks_kept_free());
         if !is_reserved {
             growth.prealloc = 0;
             if !self.v.reserve(need, KEEP) {
@@ -210,6 +210,9 @@ impl<M: Medium> Store<M> {
         }
         self.v.transact_reserved(need + growth.prealloc, |txn| {
             prepare(map)?;
+            if v.kind() == FileKind::Dir {
+                txn.take_apart();
+            }
             self.grow(txn, content, &growth)?;
             v.add_blocks(txn.delta());
             Ok::<_, Errno>(())
@@ -295,6 +298,7 @@ impl<M: Medium> Store<M> {
             // Inodes never move.
             let fill = Fill::ZEROS;
             let growth = Growth { size: range.end, range, fill, may_move: false, prealloc: 0 };
+            txn.take_apart();
             self.grow(txn, INODES, &growth)?;
             self.v.add_leaf(self.block_at(INODES, size)?, INODE);
             Ok(())
@@ -424,29 +428,6 @@ impl<M: Medium> Store<M> {
         }
     }
 
-    /// Stores bytes in new blocks; durable after the next fence.
-    fn store_whole(&self, txn: &mut Txn<'_>, bytes: &[u8]) -> Map {
-        let blocks = bytes.len().div_ceil(BLOCK as usize) as u64;
-        if blocks == 0 {
-            return Map::Hole;
-        }
-        if let Some(run) = txn.take_run(blocks, blocks) {
-            self.medium.write_nt(run.at(0), bytes);
-            return Map::Run(run);
-        }
-        let mut pieces = Vec::new();
-        let mut at = 0;
-        while at < blocks {
-            let run = txn.take_some(blocks - at);
-            let from = (at * BLOCK) as usize;
-            let to = bytes.len().min(from + run.bytes() as usize);
-            self.medium.write_nt(run.at(0), &bytes[from..to]);
-            pieces.push((at, run));
-            at += run.count;
-        }
-        self.build(txn, level_for(blocks * BLOCK), &pieces)
-    }
-
     /// Stores another list of attributes of an inode; `commit` makes it the inode's list, durably.
     fn replace_attributes(
         &self,
@@ -527,6 +508,30 @@ impl<M: Medium> Storage for Store<M> {
 
     fn clear_deferred(&self) {
         self.v.clear_deferred();
+    }
+
+    fn free_kept_blocks(&self) -> Result<()> {
+        self.collect(u64::MAX, 0).map(drop)
+    }
+
+    fn clear_kept_blocks(&self) {
+        self.v.apart.clear(&self.v, |blocks| self.v.free_runs.clear(&self.v.arena, blocks));
+    }
+
+    fn claim_free(&self, blocks: Range<u64>) -> bool {
+        self.v.free_runs.claim_exactly(&self.v.arena, blocks)
+    }
+
+    fn clear_free(&self, blocks: Range<u64>) {
+        self.v.free_runs.clear(&self.v.arena, blocks);
+    }
+
+    fn vacate_inodes(&self, from: u64) -> Result<bool> {
+        self.vacate_map(INODES.map, from, LEVEL_MAX + 1)
+    }
+
+    fn vacate_contents(&self, from: u64) -> Result<()> {
+        self.vacate_maps(from)
     }
 
     fn grow_inodes(&self) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::layout::{BLOCK, BlockNo, INODE, journal};
 use crate::prealloc;
 use crate::settings::{self, Settings};
 use arena::{Bitmap, FreeRuns, Layout, Span};
-use namespace::{Memory, RecordLocks, Tables, VInode};
+use namespace::{ApartRuns, Memory, RecordLocks, Tables, VInode};
 use pmem::Domain;
 use pool::{MountOptions, WritePolicy};
 use std::ops::{Deref, Range};
@@ -30,6 +30,8 @@ pub struct Volatile {
     /// The number of files with such blocks; and whether any file was mapped directly. Derived, so
     /// that a recovery starts with zeros.
     dirty_files: Span<AtomicU64>,
+    /// Single blocks for inodes and directories.
+    pub apart: ApartRuns,
     /// The locks of the journal's records.
     pub records: RecordLocks,
     /// Pre-allocation.
@@ -44,6 +46,7 @@ pub struct Plan {
     free_runs: FreeRuns,
     dirty: Bitmap,
     dirty_files: Span<AtomicU64>,
+    apart: ApartRuns,
     records: RecordLocks,
     prealloc: prealloc::Plan,
 }
@@ -57,9 +60,10 @@ impl Plan {
         let free_runs = FreeRuns::plan(l, map);
         let dirty = Bitmap::plan(l, blocks);
         let dirty_files = l.table(8);
+        let apart = ApartRuns::plan(l, 1);
         let records = RecordLocks::plan(l, journal::RECORDS);
         let prealloc = prealloc::Plan::new(l);
-        Self { free_runs, dirty, dirty_files, records, prealloc, tables }
+        Self { free_runs, dirty, dirty_files, apart, records, prealloc, tables }
     }
 
     /// Returns the places of all tables.
@@ -70,11 +74,11 @@ impl Plan {
     /// Opens the state in this memory, with the settings of the options, unless other processes
     /// have set theirs.
     pub fn open(self, memory: Memory, domain: Domain, o: &MountOptions) -> Volatile {
-        let Self { tables, free_runs, dirty, dirty_files, records, prealloc } = self;
+        let Self { tables, free_runs, dirty, dirty_files, apart, records, prealloc } = self;
         let is_first = matches!(memory, Memory::Fresh { .. });
         let tables = tables.open(memory);
         let settings = Settings::agree(&tables, is_first, domain, o);
-        Volatile { tables, free_runs, dirty, dirty_files, records, prealloc, settings }
+        Volatile { tables, free_runs, dirty, dirty_files, apart, records, prealloc, settings }
     }
 }
 

@@ -45,6 +45,8 @@ pub enum CliCommand {
 Example: keepstone mount /dev/shm/pool /mnt
 
 In /etc/fstab: /dev/shm/pool /mnt fuse.keepstone defaults 0 0
+A disk in memory that survives a reboot, as a line of /etc/fstab:
+  /dev/shm/ram /mnt fuse.keepstone create,size=2G,save=/var/lib/ram.pool,restore=/var/lib/ram.pool 0 0
 The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
@@ -70,6 +72,21 @@ Example: keepstone check /dev/shm/pool --repair
 Exit status: 0 the pool is clean; 1 problems were found (and, with --repair, all repaired);
 4 problems remain that cannot be repaired, or the pool could not be checked.")]
     Check(CheckArgs),
+    /// Give the free space of a thin pool back to the file system that holds the pool.
+    #[command(after_help = "\
+Example: keepstone trim /mnt
+
+The server of a mount does so by itself when space has been free for some seconds, for whole 2 MiB. This command
+gives back all free space, also while programs use the pool. It takes the place of fstrim(8): the kernel does not
+pass FITRIM on to FUSE file systems.")]
+    Trim(PoolArgs),
+    /// Make a pool larger or smaller while no process uses it.
+    #[command(after_help = "\
+Example: keepstone umount /mnt
+         keepstone resize /dev/shm/pool 2G
+
+A smaller pool must hold all files. A power failure meanwhile leaves the pool with the old size or the new one.")]
+    Resize(ResizeArgs),
     /// Show the counters of a mount's server.
     #[command(after_help = "\
 Example: keepstone stats /mnt --json
@@ -189,6 +206,13 @@ pub struct MkfsArgs {
     /// bpfs only.
     #[arg(long)]
     pub cache: bool,
+    /// Take space of the file below when files need it, and give it back. The default in memory
+    /// (tmpfs) and in ordinary files.
+    #[arg(long, conflicts_with = "thick")]
+    pub thin: bool,
+    /// Take all of the size at once. The default on DAX file systems and devices.
+    #[arg(long, visible_alias = "no-thin")]
+    pub thick: bool,
     /// Label for human readers, up to 64 bytes.
     #[arg(long, default_value = "")]
     pub label: String,
@@ -222,6 +246,28 @@ pub struct MountArgs {
     /// Stay in the foreground and log to stderr.
     #[arg(short, long)]
     pub foreground: bool,
+    /// Format the pool as mkfs does if it does not exist; needs --size.
+    #[arg(long)]
+    pub create: bool,
+    /// With --create: the size, as of mkfs.
+    #[arg(long, value_parser = crate::size::parse)]
+    pub size: Option<u64>,
+    /// With --create: the file system, as of mkfs.
+    #[arg(long, value_parser = layouts())]
+    pub layout: Option<Layout>,
+    /// With --create: as of mkfs.
+    #[arg(long, conflicts_with = "thick")]
+    pub thin: bool,
+    /// With --create: as of mkfs.
+    #[arg(long, visible_alias = "no-thin")]
+    pub thick: bool,
+    /// After the unmount, copy the pool to FILE. An older copy of the same pool is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// If the pool does not exist, make it from the copy in FILE. With --create, FILE may be
+    /// missing.
+    #[arg(long, value_name = "FILE")]
+    pub restore: Option<PathBuf>,
     /// Mount options, separated by commas: ro, nosuid, nodev, noexec, noatime, relatime (default),
     /// strictatime, nodiratime, nosymfollow, sync, dirsync, allow_other (default for root),
     /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each
@@ -288,6 +334,16 @@ pub struct UmountArgs {
 pub struct PoolArgs {
     /// The pool: its path, UUID=… or LABEL=…, or its mount point.
     pub pool: PathBuf,
+}
+
+/// `keepstone resize`
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The pool: its path, UUID=… or LABEL=….
+    pub pool: PathBuf,
+    /// The new size in bytes, or with K, M, G, T (powers of 1024). Rounded down to 64 KiB.
+    #[arg(value_parser = crate::size::parse)]
+    pub size: u64,
 }
 
 /// `keepstone check`

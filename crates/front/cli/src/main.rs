@@ -23,6 +23,7 @@ mod obstacles;
 mod pool;
 mod program;
 mod report;
+mod resize;
 mod run;
 mod score;
 mod shown;
@@ -32,6 +33,7 @@ mod size;
 mod stats;
 mod tags;
 mod top;
+mod trim;
 mod trust;
 mod umount;
 
@@ -90,6 +92,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Umount(args) => umount::run(args, cli.json),
         CliCommand::Info(args) => info::run(args, cli.json),
         CliCommand::Check(args) => check::run(args, cli.json),
+        CliCommand::Trim(args) => trim::run(args, cli.json),
+        CliCommand::Resize(args) => resize::run(args, cli.json),
         CliCommand::Stats(args) => stats::run(args, cli.json),
         CliCommand::Top(args) => top::run(args, cli.json),
         CliCommand::Run(RunCommand::Run(args)) => run::run(args, cli.json),

@@ -12,15 +12,16 @@ use std::process::ExitCode;
 
 use ::pool::{FormatOptions, LABEL_MAX, PoolInfo};
 use anyhow::{Context as _, Result, bail};
-use pmem::{Access, Medium as _, OpenOptions, Region};
+use pmem::{Access, Domain, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 
 use crate::args::MkfsArgs;
 use crate::pool::{self, DomainReport};
-use crate::{output, signatures, size};
+use crate::{output, signatures, size, trim};
 
+/// A pool that was formatted.
 #[derive(Serialize)]
-struct Made {
+pub struct Made {
     pool: String,
     #[serde(flatten)]
     info: PoolInfo,
@@ -28,38 +29,54 @@ struct Made {
 }
 
 pub fn run(args: &MkfsArgs, json: bool) -> Result<ExitCode> {
+    let made = make(args)?;
+    if json {
+        output::json(&made)?;
+    } else {
+        let PoolInfo { layout, size_bytes, uuid, .. } = &made.info;
+        let thin = if made.info.is_thin { ", thin" } else { "" };
+        say!("{}: {layout}, {}{thin}, {uuid}", made.pool, size::show(*size_bytes));
+        say!("domain {}", made.domain);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats a pool.
+pub fn make(args: &MkfsArgs) -> Result<Made> {
     check_args(args)?;
     let found = look(&args.pool)?;
     let region = match &found {
         Some(found) => open(args, found)?,
         None => create(args)?,
     };
-    let info = format(&region, args)
+    let is_thin = is_thin(args, &region)?;
+    if !is_thin {
+        allocate(&region, args, found.as_ref())?;
+    }
+    let info = format(&region, args, is_thin)
         .inspect_err(|_| {
             if found.is_none() {
                 let _ = std::fs::remove_file(&args.pool);
             }
         })
         .with_context(|| args.pool.display().to_string())?;
-    let made = Made {
+    let domain = region.domain();
+    drop(region);
+    if is_thin && found.is_some() {
+        // The old content took space.
+        trim::trim(&args.pool)?;
+    }
+    Ok(Made {
         pool: pool::absolute(&args.pool)?.display().to_string(),
         info,
-        domain: region.domain().into(),
-    };
-    if json {
-        output::json(&made)?;
-    } else {
-        let PoolInfo { layout, size_bytes, uuid, .. } = &made.info;
-        say!("{}: {layout}, {}, {uuid}", made.pool, size::show(*size_bytes));
-        say!("domain {}", made.domain);
-    }
-    Ok(ExitCode::SUCCESS)
+        domain: domain.into(),
+    })
 }
 
-fn format(region: &Region, args: &MkfsArgs) -> Result<PoolInfo> {
+fn format(region: &Region, args: &MkfsArgs, is_thin: bool) -> Result<PoolInfo> {
     let maker = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (label, is_backed) = (args.label.clone(), args.cache);
-    let options = FormatOptions { label, owner: maker, is_backed };
+    let options = FormatOptions { label, owner: maker, is_backed, is_thin };
     let info = args.layout.format(region, &options)?;
     // Cuts off the part of the file beyond the pool.
     set_len(region, region.len())?;
@@ -128,14 +145,39 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
         bail!("{}: has {}, less than --size", args.pool.display(), size::show(old));
     }
     region.shorten(size);
-    let ready = if size > old { region.grow(size) } else { Ok(()) };
-    if let Err(err) = ready.and_then(|()| region.allocate()) {
-        if size > old {
-            let _ = set_len(&region, old);
-        }
+    if size > old
+        && let Err(err) = region.grow_sparse(size)
+    {
+        let _ = set_len(&region, old);
         return Err(err.into());
     }
     Ok(region)
+}
+
+/// Returns whether the pool is to take its space when it needs it.
+fn is_thin(args: &MkfsArgs, region: &Region) -> Result<bool> {
+    let can_be = args.layout.can_be_thin() && region.can_be_thin();
+    if args.thin && !can_be {
+        bail!(
+            "{}: --thin: this kind of file, or of pool, takes all of its space at once",
+            args.pool.display()
+        );
+    }
+    // DAX files and devices are bought to be filled.
+    let is_usual = matches!(region.domain(), Domain::Volatile | Domain::PageCache);
+    Ok(args.thin || !args.thick && can_be && is_usual)
+}
+
+/// Takes all of the pool's space. If that fails, the file has its old length, or is removed if it
+/// is new.
+fn allocate(region: &Region, args: &MkfsArgs, found: Option<&Metadata>) -> Result<()> {
+    let Err(err) = region.allocate() else { return Ok(()) };
+    match found {
+        Some(found) if found.len() < region.len() => drop(set_len(region, found.len())),
+        Some(_) => {}
+        None => drop(std::fs::remove_file(&args.pool)),
+    }
+    Err(err.into())
 }
 
 /// Sets the length of a file. A device keeps its length.
@@ -163,7 +205,7 @@ fn refuse(pool: &Path, region: &Region, is_device: bool) -> Result<()> {
 
 fn create(args: &MkfsArgs) -> Result<Region> {
     let size = args.size.ok_or_else(|| how_large(&args.pool))?;
-    Ok(Region::create(&args.pool, size)?)
+    Ok(OpenOptions { sparse: true, ..OpenOptions::default() }.create(&args.pool, size)?)
 }
 
 fn how_large(pool: &Path) -> anyhow::Error {

@@ -76,6 +76,7 @@ pub mod explore;
 pub mod format;
 pub mod generate;
 pub mod image;
+pub mod keeping;
 pub mod lint;
 pub mod lost;
 pub mod mutate;

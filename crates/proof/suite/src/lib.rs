@@ -16,6 +16,7 @@ pub mod processes;
 pub mod scan;
 pub mod sharing;
 pub mod smoke;
+pub mod thin;
 pub mod watch;
 pub mod writers;
 
@@ -59,6 +60,12 @@ pub trait Engine: 'static {
     /// # Errors
     /// As [`info`](Self::info).
     fn check(medium: &impl Medium, options: &CheckOptions) -> Result<CheckReport, Error>;
+
+    /// Gives the pool on a medium another size.
+    ///
+    /// # Errors
+    /// As [`namespace::resize`].
+    fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error>;
 
     /// Returns the offset of one of the first inodes in a small pool.
     fn inode_at(ino: Ino) -> u64;
@@ -298,6 +305,15 @@ macro_rules! tests {
         );
     };
     (@ $engine:ident, smoke) => { $crate::tests!(@ $engine, smoke: survives_remount); };
+    (@ $engine:ident, thin) => {
+        $crate::tests!(@ $engine, thin:
+            space_is_taken_and_given_back
+            a_full_file_system_below_refuses_and_keeps
+            trims_beside_threads
+            a_sparse_file_takes_what_is_needed
+            pools_get_other_sizes
+        );
+    };
     (@ $engine:ident, writers) => {
         $crate::tests!(@ $engine, writers: blocks_of_one_file_are_whole);
     };

@@ -16,12 +16,14 @@
 //! - `dir`, `index`, `scan`: one directory or entry, and the search for all of them when a pool is
 //!   opened;
 //! - `fs`, `xattr`, `attr`, `names`, `rename`, `read`, `share`: [`Core`], the operations;
-//! - `mounted`, `check`, `overlay`: [`Pool`], which adds the operations on contents ([`Files`]) and
-//!   serves front ends.
+//! - `apart`, `thin`: blocks that lie together; space of the file below;
+//! - `mounted`, `check`, `resize`, `overlay`: [`Pool`], which adds the operations on contents
+//!   ([`Files`]) and serves front ends.
 //!
 //! This crate leaves out: contents of files and free space (the engines), permission checks and
 //! descriptors (front ends).
 
+mod apart;
 mod attr;
 mod backed;
 mod backed_pool;
@@ -37,14 +39,17 @@ mod names;
 mod overlay;
 mod read;
 mod rename;
+mod resize;
 mod scan;
 mod share;
 mod space;
 mod store;
 mod superblock;
 mod tables;
+mod thin;
 mod xattr;
 
+pub use apart::ApartRuns;
 pub use backed::loaded_attributes;
 pub use check::check;
 pub use dir::{Chain, RawEntry};
@@ -54,11 +59,15 @@ pub use index::Found;
 pub use mounted::{Files, MediumOf, Pool, interrupted, open, place};
 pub use overlay::Overlay;
 pub use rename::Words;
+pub use resize::resize;
 pub use scan::{Scan, ScanOptions};
 pub use store::{Change, MODIFIED, Storage, report};
-pub use superblock::{Format, INODE_ROOT, INODE_SIZE, POOL_USAGE, Superblock, fnv1a, version};
+pub use superblock::{
+    Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_USAGE, Superblock, fnv1a, is_thin, version,
+};
 pub use tables::{
     CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, NAMES_ABSENT, Plan,
     RecordLocks, Tables, VInode,
 };
+pub use thin::Trim;
 pub use xattr::Attributes;

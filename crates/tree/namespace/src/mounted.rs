@@ -7,6 +7,7 @@ use crate::scan::ScanOptions;
 use crate::store::Storage;
 use crate::superblock::Format;
 use crate::tables::Memory;
+use crate::thin::{Surplus, Trim};
 use arena::{Arena, Attached, Layout, Look, Paused};
 use mounts::{HasMountEvents, MountEvents};
 use os::caller;
@@ -67,16 +68,20 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
 
     /// Returns the number of blocks in use. Blocks that can be freed by making space count as free.
     fn blocks_used(&self) -> u64 {
-        let free = self.tables().free_blocks() + self.reclaimable();
-        self.tables().blocks.len().saturating_sub(free)
+        self.tables().blocks.len().saturating_sub(self.blocks_to_get())
+    }
+
+    /// Returns the number of blocks that operations can get.
+    fn blocks_to_get(&self) -> u64 {
+        let tables = self.tables();
+        tables.free_blocks() + self.reclaimable() + tables.unprovisioned()
     }
 
     /// Implements [`FileSystem::statfs`].
     fn statfs(&self) -> StatFs {
         let tables = self.tables();
         let (inodes, free) = tables.inode_counts();
-        let blocks_free =
-            (tables.free_blocks() + self.reclaimable()).saturating_sub(Self::KEPT_BLOCKS);
+        let blocks_free = self.blocks_to_get().saturating_sub(Self::KEPT_BLOCKS);
         let slots_free = tables.inode_slots().saturating_sub(inodes - free);
         let inodes_free =
             free.min(blocks_free * (BLOCK / <Self::Storage as Storage>::INODE) + slots_free);
@@ -257,6 +262,7 @@ pub fn place<F: Files>(region: &Region) -> std::result::Result<Place, Error> {
 pub struct Pool<F> {
     pub(crate) files: F,
     report: MountReport,
+    pub(crate) surplus: Surplus,
 }
 
 /// Plans the derived state of the pool on a medium.
@@ -294,6 +300,7 @@ fn derive<F: Files>(files: &F, o: &MountOptions) -> std::result::Result<MountRep
     }
     if !o.read_only {
         files.clear_stale(&stale);
+        files.begin_thin()?;
     }
     Ok(MountReport {
         inodes,
@@ -315,7 +322,7 @@ impl<F: Files> Pool<F> {
     pub fn mount(medium: MediumOf<F>, options: &MountOptions) -> std::result::Result<Self, Error> {
         let files: F = open(medium, options)?;
         let report = derive(&files, options)?;
-        Ok(Self { files, report })
+        Ok(Self::of(files, report))
     }
 
     /// Mounts the pool on `medium` together with other processes: the derived state is the one at
@@ -337,15 +344,19 @@ impl<F: Files> Pool<F> {
                 files.join()?;
                 let report =
                     MountReport { blocks_used: files.blocks_used(), ..MountReport::default() };
-                Ok(Self { files, report })
+                Ok(Self::of(files, report))
             }
             Attached::Fresh(arena) => {
                 let files = F::with(medium, plan, Memory::fresh(arena, options), options);
                 let report = derive(&files, options)?;
                 files.tables().arena.publish().map_err(Error::Shared)?;
-                Ok(Self { files, report })
+                Ok(Self::of(files, report))
             }
         }
+    }
+
+    fn of(files: F, report: MountReport) -> Self {
+        Self { files, report, surplus: Surplus::default() }
     }
 
     /// As [`pool::Processes::reap_processes`].
@@ -369,7 +380,11 @@ impl<F: Files> Pool<F> {
     /// # Errors
     /// Those of [`Engine::maintain`].
     pub fn maintain(&self) -> Result<bool> {
-        self.files.op(|_| self.files.maintain())
+        if self.files.op(|_| self.files.maintain())? {
+            return Ok(true);
+        }
+        self.maintain_thin()?;
+        Ok(false)
     }
 
     /// As [`Engine::get_read_buf`], on a medium of any kind: returns the place of the bytes (`None`
@@ -670,6 +685,10 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn maintain(&self) -> Result<bool> {
         Self::maintain(self)
+    }
+
+    fn trim(&self) -> Result<()> {
+        Self::trim(self, Trim::All)
     }
 
     fn put_read_buf(&self) {

@@ -60,7 +60,7 @@ impl<S: Storage> SharedPool for Core<S> {
     }
 
     fn make_space(&self) -> Result<bool> {
-        Storage::make_space(&self.0)
+        Ok(self.provision_demand()? || Storage::make_space(&self.0)?)
     }
 
     /// Derives the state by the scan of a mount (scan-S6).
@@ -68,6 +68,7 @@ impl<S: Storage> SharedPool for Core<S> {
         self.tables().clear();
         let scan = self.scan(&ScanOptions { threads: 1, held }, &|_| {});
         self.tables().recover_pins(census);
+        self.recover_thin();
         let stale = scan.stale.lock().map(|s| s.clone()).unwrap_or_default();
         let damage = scan.into_problems().first().map(ToString::to_string);
         if damage.is_none() {

@@ -22,6 +22,7 @@ impl Tables {
     pub fn free_space(&self) -> FreeSpace {
         let mut free = FreeSpace::default();
         self.blocks.each_clear_run(&self.arena, |run| free.add(run, BLOCK));
+        self.add_unprovisioned_runs(&mut free);
         free
     }
 

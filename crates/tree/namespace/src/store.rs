@@ -8,6 +8,7 @@ use crate::scan::Scan;
 use crate::tables::{NAMES_ABSENT, Tables, VInode};
 use crate::xattr::Attributes;
 use pmem::{LINE, Medium, Pm, PmOff};
+use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use vfs::{ABSENT, Attr, Errno, FileKind, Ino, Limits, Result, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -97,6 +98,32 @@ pub trait Storage: Sized + Send + Sync {
     fn make_space(&self) -> Result<bool> {
         Ok(false)
     }
+
+    /// Claims exactly these blocks if all of them are free; returns whether it did.
+    fn claim_free(&self, blocks: Range<u64>) -> bool {
+        self.tables().blocks.claim_exactly(&self.tables().arena, blocks)
+    }
+
+    /// Clears the bits of these blocks, so that searches find them.
+    fn clear_free(&self, blocks: Range<u64>) {
+        self.tables().blocks.clear_range(&self.tables().arena, blocks);
+    }
+
+    /// Clears the bits of blocks that are claimed although they count as free, if there are any.
+    fn clear_kept_blocks(&self) {}
+
+    /// Frees all blocks that are kept for later use ([`reclaimable`](Self::reclaimable)). Called
+    /// inside an operation, without locks.
+    fn free_kept_blocks(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Moves the inodes' blocks that lie at or behind block `from` to free places, and those that
+    /// lead to them (resize-Z2). Returns whether it moved any: then derived state is wrong.
+    fn vacate_inodes(&self, from: u64) -> Result<bool>;
+
+    /// As [`vacate_inodes`](Self::vacate_inodes), for the blocks of contents and attributes.
+    fn vacate_contents(&self, from: u64) -> Result<()>;
 
     /// Does the same as [`Tables::clear_deferred`].
     fn clear_deferred(&self) {

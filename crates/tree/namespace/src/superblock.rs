@@ -17,6 +17,9 @@ pub const INODE_SIZE: PmOff = PmOff::new(72);
 /// defines its meaning. It exists only if the format has it ([`Format::usage_since`]).
 pub const POOL_USAGE: PmOff = PmOff::new(80);
 
+/// The place of the word with the size of a pool that was resized, in the same line.
+pub const POOL_RESIZED: PmOff = PmOff::new(88);
+
 /// Block 0.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -33,17 +36,20 @@ pub struct Superblock {
     pub created_ns: U64,
     /// Identity of the pool.
     pub uuid: [u8; 16],
-    /// FNV-1a of all fields except the place and size of the inodes and the last usage, computed
-    /// with this field zero.
+    /// FNV-1a of all fields except the place and size of the inodes, the last usage and the new
+    /// size, computed with this field zero.
     pub checksum: U64,
-    reserved: [u8; 8],
+    /// Properties: bits of [`flags`].
+    pub flags: U64,
     /// The place of the inodes; the engine defines its meaning.
     pub inode_root: U64,
     /// Size of all inodes in bytes.
     pub inode_size: U64,
     /// How the pool was last used, if the format records that; else zero.
     pub usage: U64,
-    reserved2: [u8; 40],
+    /// The number of blocks since the pool was resized ([`Superblock::resized_word`]); 0: never.
+    pub resized: U64,
+    reserved: [u8; 32],
     /// Name given by the user, padded with zeros.
     pub label: [u8; LABEL_MAX],
 }
@@ -56,7 +62,16 @@ const _: () = {
     );
     assert!(offset_of!(Superblock, inode_size) as u64 == INODE_SIZE.get());
     assert!(offset_of!(Superblock, usage) as u64 == POOL_USAGE.get());
+    assert!(offset_of!(Superblock, resized) as u64 == POOL_RESIZED.get());
 };
+
+/// Bits of [`Superblock::flags`].
+mod flags {
+    /// The pool takes space of the file below when it needs it, and gives it back.
+    pub const THIN: u64 = 1;
+    /// All bits that this program knows.
+    pub const ALL: u64 = THIN;
+}
 
 /// The format of an engine's superblocks.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +97,15 @@ pub fn version(medium: &Pm<impl Medium>) -> u32 {
     medium.load_u64(VERSION) as u32
 }
 
+/// Returns whether the pool takes space of the file below when it needs it, and gives it back. Its
+/// superblock was loaded before.
+pub fn is_thin(medium: &Pm<impl Medium>) -> bool {
+    medium.load_u64(FLAGS) & flags::THIN != 0
+}
+
+/// The place of the flags.
+const FLAGS: PmOff = PmOff::new(offset_of!(Superblock, flags) as u64);
+
 /// The place of the word whose lower half is the version.
 const VERSION: PmOff = PmOff::new(offset_of!(Superblock, version) as u64);
 
@@ -91,6 +115,21 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
+
+impl Superblock {
+    /// Returns the word that gives the pool this number of blocks: the number, and in the upper
+    /// half the upper half of the FNV-1a of the UUID and the number. So one word commits a new
+    /// size.
+    pub fn resized_word(&self, blocks: u64) -> u64 {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.uuid);
+        bytes[16..].copy_from_slice(&blocks.to_le_bytes());
+        fnv1a(&bytes) & !BLOCKS_MASK | blocks & BLOCKS_MASK
+    }
+}
+
+/// The bits of [`Superblock::resized`] with the number of blocks.
+const BLOCKS_MASK: u64 = u32::MAX as u64;
 
 impl Format {
     /// Returns whether pools of a version record how they were last used.
@@ -104,13 +143,14 @@ impl Format {
         s.checksum.set(0);
         s.inode_root.set(0);
         s.inode_size.set(0);
+        s.resized.set(0);
         if self.has_usage(sb.version.get()) {
             s.usage.set(0);
         }
         fnv1a(s.as_bytes())
     }
 
-    /// Loads and checks the superblock of a pool.
+    /// Loads and checks the superblock of a pool. Its number of blocks is the current one.
     ///
     /// # Errors
     /// [`Error::NotAPool`], [`Error::Unusable`].
@@ -123,7 +163,8 @@ impl Format {
         }
         let mut bytes = [0; size_of::<Superblock>()];
         medium.read(0, &mut bytes);
-        let sb = Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
+        let mut sb =
+            Superblock::read_from_bytes(&bytes).expect("a superblock is exactly its bytes");
         if sb.magic != self.magic {
             return none(&format!("it does not start with {}", self.magic.escape_ascii()));
         }
@@ -140,10 +181,23 @@ impl Format {
         if sb.checksum.get() != self.checksum(&sb) {
             return unusable("the checksum of the superblock does not match");
         }
+        if sb.flags.get() & !flags::ALL != 0 {
+            return unusable(&format!(
+                "it has properties that this program does not know ({:#x})",
+                sb.flags
+            ));
+        }
+        if sb.resized.get() != 0 {
+            let blocks = sb.resized.get() & BLOCKS_MASK;
+            if sb.resized.get() != sb.resized_word(blocks) {
+                return unusable("the word with its new size is damaged");
+            }
+            sb.blocks.set(blocks);
+        }
         let blocks = sb.blocks.get();
         if !(least / BLOCK..=most / BLOCK).contains(&blocks) || blocks * BLOCK > medium.len() {
             return unusable(&format!(
-                "it was formatted with {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
+                "it has {blocks} blocks, but the region has {} bytes: if the file was cut off, it \
                  must be restored from a copy",
                 medium.len()
             ));
@@ -166,6 +220,7 @@ impl Format {
             created_ns: sb.created_ns.get(),
             block_bytes: sb.block_bytes.get(),
             has_backing_store: self.backed == Some(sb.version.get()),
+            is_thin: sb.flags.get() & flags::THIN != 0,
         })
     }
 
@@ -204,6 +259,9 @@ impl Format {
                 return Err(Error::Unformattable(what));
             }
         };
+        if let Err(err) = medium.provision(0, inodes.at(BLOCK).get()) {
+            return Err(Error::Unformattable(format!("there is no space for its start: {err}")));
+        }
         let _ = medium.publish(0, 0, Fenced::not_needed("without a magic there is no pool"));
 
         let now = Timestamp::now().0;
@@ -228,6 +286,7 @@ impl Format {
         sb.created_ns.set(now as u64);
         sb.uuid = *uuid::Uuid::new_v4().as_bytes();
         sb.label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+        sb.flags.set(if options.is_thin { flags::THIN } else { 0 });
         sb.magic = self.magic;
         sb.checksum.set(self.checksum(&sb));
         sb.inode_root.set(inode_root);

@@ -213,6 +213,8 @@ pub struct Tables {
     slots: Span<AtomicU64>,
     /// Guards the inode file.
     inode_file: Span<RwLock>,
+    /// Guards the units with space in the file below.
+    provisioning: Span<RwLock>,
 }
 
 /// The tables before they have memory.
@@ -224,6 +226,7 @@ pub struct Plan {
     dir_blocks: Slab<DirBlock>,
     slots: Span<AtomicU64>,
     inode_file: Span<RwLock>,
+    provisioning: Span<RwLock>,
 }
 
 /// Memory for derived state.
@@ -263,6 +266,7 @@ impl Plan {
             free: FreeCount::plan(l),
             slots: l.table(8),
             inode_file: l.table(1),
+            provisioning: l.table(1),
             dir_blocks: Slab::plan(l, blocks as usize),
             dir_states: Slab::plan(l, blocks as usize),
             common,
@@ -302,6 +306,7 @@ impl Plan {
             dir_blocks: self.dir_blocks,
             slots: self.slots,
             inode_file: self.inode_file,
+            provisioning: self.provisioning,
         }
     }
 }
@@ -420,6 +425,11 @@ impl Tables {
     /// Guards the pointer blocks of the inode file and its growth.
     pub fn lock_inode_file(&self) -> Result<GlobalLock<'_>> {
         self.lock_global(&self.arena.table(self.inode_file)[0])
+    }
+
+    /// Guards the units with space in the file below. Taken after all other locks.
+    pub(crate) fn lock_provisioning(&self) -> Result<GlobalLock<'_>> {
+        self.lock_global(&self.arena.table(self.provisioning)[0])
     }
 
     /// Locks inodes for changing, each once.

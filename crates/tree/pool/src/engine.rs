@@ -66,6 +66,15 @@ pub trait Engine: FileSystem + MountEvents + Processes {
         Ok(false)
     }
 
+    /// Gives the space of free blocks back to the file system that holds the pool, if the pool is
+    /// thin. Other processes may use the pool meanwhile.
+    ///
+    /// # Errors
+    /// `EIO` and `EUCLEAN` if the pool is lost or damaged.
+    fn trim(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns the pool as one with a backing store; `None` if it has none.
     fn backed(&self) -> Option<&dyn Backed> {
         None

@@ -17,6 +17,8 @@ pub struct FormatOptions {
     pub owner: (u32, u32),
     /// Whether the pool gets a backing store. Only a program that knows such pools can open it.
     pub is_backed: bool,
+    /// Whether the pool takes space of the file below when it needs it, and gives it back.
+    pub is_thin: bool,
 }
 
 /// Options of a mount.

@@ -29,6 +29,8 @@ pub struct PoolInfo {
     pub block_bytes: u32,
     /// Whether the pool holds parts of a tree whose whole is in a backing store.
     pub has_backing_store: bool,
+    /// Whether the pool takes space of the file below when it needs it, and gives it back.
+    pub is_thin: bool,
 }
 
 /// Bytes of an aligned unit of space that a huge page can map.

@@ -203,6 +203,10 @@ impl Medium for Guarded {
         self.region.release(off, len)
     }
 
+    fn provision(&self, off: u64, len: u64) -> io::Result<()> {
+        self.region.provision(off, len)
+    }
+
     fn data_within(&self, off: u64, len: u64) -> Range<u64> {
         self.region.data_within(off, len)
     }

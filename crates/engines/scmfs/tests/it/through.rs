@@ -30,6 +30,10 @@ impl suite::Engine for Through {
         MountOptions { write_policy: WritePolicy::Through, ..MountOptions::default() }
     }
 
+    fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+        Scmfs::resize(medium, bytes)
+    }
+
     fn inode_at(ino: Ino) -> u64 {
         Scmfs::inode_at(ino)
     }

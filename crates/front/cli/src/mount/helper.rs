@@ -102,6 +102,7 @@ impl ControlRequest {
             let _ = stats::ask_one(&dir);
             return Ok(());
         }
+        self.options.life.begin(&self.pool)?;
         let plan = MountPlan::resolve(&self.pool, &self.dir, self.options)?;
         let ready = background::start(&plan)?;
         ready.notices.iter().for_each(output::notice);

@@ -11,6 +11,7 @@ mod flush;
 mod helper;
 pub mod options;
 mod prealloc;
+mod saved;
 mod serve;
 
 use std::io;
@@ -113,6 +114,20 @@ impl MountPlan {
         options.no_cache |= args.no_cache;
         options.threads = args.threads.or(options.threads);
         options.emulation = args.emulate.or(options.emulation);
+        let life = &mut options.life;
+        life.create |= args.create;
+        life.size = args.size.or(life.size);
+        life.layout = args.layout.or(life.layout);
+        life.thin |= args.thin;
+        life.thick |= args.thick;
+        for (name, file) in [("save", &args.save), ("restore", &args.restore)] {
+            if let Some(file) = file {
+                life.set(name, &file.to_string_lossy())?;
+            }
+        }
+        if !args.daemon {
+            life.begin(&args.pool)?;
+        }
         let interval = args.data_flush_interval;
         options.data_flush_interval = interval.unwrap_or(options.data_flush_interval);
         Self::resolve(&args.pool, &args.dir, options)

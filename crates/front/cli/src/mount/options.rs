@@ -6,6 +6,7 @@ use fuse::{MountAccess, MountFlags};
 use pool::Prealloc;
 
 use super::prealloc;
+use super::saved::PoolLife;
 
 /// Whether other processes may use the pool directly while it is mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Options {
     pub data_flush_interval: u32,
     /// Whether to change the flags of an existing mount.
     pub remount: bool,
+    /// The steps before and after the mount that make and save the pool.
+    pub life: PoolLife,
 }
 
 /// Default interval of write-back, in seconds. It equals the age at which the kernel writes back
@@ -91,6 +94,7 @@ impl Default for Options {
             consistency: Consistency::default(),
             data_flush_interval: FLUSH_INTERVAL_S,
             remount: false,
+            life: PoolLife::default(),
         }
     }
 }
@@ -199,6 +203,7 @@ impl Options {
                 self.data_flush_interval = value.parse().with_context(wrong)?;
             }
             "fsname" | "subtype" | "comment" => {}
+            _ if self.life.set(name, value)? => {}
             _ if prealloc::set(&mut self.prealloc, name, value)? => {}
             _ if IGNORED.contains(&name) || name.starts_with("x-") || sloppy => {}
             _ => bail!("mount option `{option}`: unknown; see `keepstone mount --help`"),
@@ -235,6 +240,7 @@ impl Options {
         words.extend(self.threads.map(|n| format!("threads={n}")));
         words
             .extend(self.emulation.map(|e| format!("emulate={}", e.to_string().replace(',', "+"))));
+        words.extend(self.life.of_server());
         words.join(",")
     }
 

@@ -138,6 +138,9 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     tracing::info!("{} mounted on {}", ready.pool, ready.dir);
     mounted.serve().with_context(|| format!("{}: the session broke", ready.dir))?;
     tracing::info!("{} unmounted", ready.pool);
+    if let Some(file) = &plan.options.life.save {
+        super::saved::save(&plan.pool, file)?;
+    }
     Ok(())
 }
 

@@ -159,7 +159,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
         (&["--size", &huge.to_string()], "smaller size"),
         (&["--size", "64M", "--label", &long], "64 bytes"),
     ] {
-        let refused = s.fails(["mkfs", s.pool_str(), "--force"].iter().chain(args), 1);
+        let refused = s.fails(["mkfs", s.pool_str(), "--force", "--thick"].iter().chain(args), 1);
         assert!(refused.contains(why), "{refused}");
         assert_eq!(seen(&s.pool), before, "{why}");
         assert!(std::fs::read(&s.pool).unwrap() == content, "{why}");
@@ -176,7 +176,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
     for (size, want) in [("64M", 64 << 20), ("32M", 32 << 20), ("", 32 << 20)] {
         let size = ["--size", size];
         let size = if size[1].is_empty() { &[][..] } else { &size };
-        s.ok(["mkfs", s.pool_str(), "--force"].iter().chain(size));
+        s.ok(["mkfs", s.pool_str(), "--force", "--thick"].iter().chain(size));
         let after = seen(&s.pool);
         assert_eq!(after, (before.0, before.1, before.2, want, before.4));
         assert!(s.pool.metadata().unwrap().blocks() * 512 >= want, "all of it is allocated");
@@ -184,7 +184,7 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
     }
     // A failed mkfs of a new file leaves no file.
     std::fs::remove_file(&s.pool).unwrap();
-    s.fails(["mkfs", s.pool_str(), "--size", &huge.to_string()], 1);
+    s.fails(["mkfs", s.pool_str(), "--thick", "--size", &huge.to_string()], 1);
     assert!(!s.pool.exists());
 }
 
@@ -244,7 +244,7 @@ fn check_finds_and_repairs() {
 
     // Damage: garbage over every other block beyond the first ones.
     let file = std::fs::OpenOptions::new().write(true).open(&s.pool).unwrap();
-    for block in (2..64).step_by(2) {
+    for block in (2..256).step_by(2) {
         file.write_all_at(&[0xa5; 4096], block * 4096).unwrap();
     }
     drop(file);

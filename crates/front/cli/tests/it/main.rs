@@ -24,6 +24,7 @@ mod served;
 mod simulate;
 mod strangers;
 mod stress;
+mod thin;
 mod tidy;
 mod top;
 mod tree;

@@ -14,6 +14,7 @@ mod modes;
 mod mutation;
 mod ordered;
 mod promises;
+mod resize;
 mod scmfs;
 mod threads;
 mod twice;

@@ -33,6 +33,8 @@ enum Kept {
     Derivations,
     /// Which accesses are recorded, and when.
     AccessTimes,
+    /// The number of blocks in units without space ([`State::unprovisioned`]).
+    Unprovisioned,
     /// Whether operations leave their last fence to the next one.
     LeavesFences,
     /// The calls that wait for the backing store.
@@ -41,6 +43,9 @@ enum Kept {
 
 /// Words of [`State::settings`].
 pub const SETTINGS: usize = 17;
+
+/// Blocks of a unit of space that is taken from the file below, and given back: 64 KiB.
+pub const UNIT: u64 = 16;
 
 /// Sizes of the tables.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +63,8 @@ pub struct Sizes {
 /// The places of the tables.
 struct Tables<V> {
     kept: Span<AtomicU64>,
+    /// The units of the pool that have space in the file below.
+    provisioned: Bitmap,
     settings: Span<[AtomicU64; SETTINGS]>,
     /// The number of changes of the mount ([`mounts::MountEvents`]): in a line of its own, which
     /// stays in every cache.
@@ -114,6 +121,7 @@ impl<V: Inode> Plan<V> {
         };
         let inodes = sizes.inodes as usize;
         let kept = l.table(8);
+        let provisioned = Bitmap::plan(&mut l, sizes.blocks.div_ceil(UNIT));
         let settings = l.table(1);
         let mount_changes = l.table(1);
         let growth = l.table(1);
@@ -126,6 +134,7 @@ impl<V: Inode> Plan<V> {
         l.begin_derived();
         let tables = Tables {
             kept,
+            provisioned,
             settings,
             mount_changes,
             growth,
@@ -199,6 +208,28 @@ impl<V: Inode> State<V> {
     /// Records that a recovery met damage ([`is_damaged`](Self::is_damaged)).
     pub fn set_damaged(&self) {
         self.kept(Kept::Damaged).store(1, Relaxed);
+    }
+
+    /// Returns the units of [`UNIT`] blocks that have space in the file below. They cannot be
+    /// derived.
+    pub(crate) fn provisioned(&self) -> &Bitmap {
+        &self.tables.provisioned
+    }
+
+    /// Returns the number of blocks without space in the file below, which are free.
+    #[inline]
+    pub fn unprovisioned(&self) -> u64 {
+        self.kept(Kept::Unprovisioned).load(Relaxed)
+    }
+
+    /// Sets the number of blocks without space.
+    pub(crate) fn set_unprovisioned(&self, blocks: u64) {
+        self.kept(Kept::Unprovisioned).store(blocks, Relaxed);
+    }
+
+    /// Adds to the number of blocks without space.
+    pub(crate) fn add_unprovisioned(&self, blocks: i64) {
+        self.kept(Kept::Unprovisioned).fetch_add(blocks as u64, Relaxed);
     }
 
     /// Returns whether accesses to inodes of this kind change their times.

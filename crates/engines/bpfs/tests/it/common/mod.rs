@@ -25,6 +25,10 @@ impl suite::Engine for Bpfs {
         bpfs::check(medium, options, &|_, _| {})
     }
 
+    fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+        bpfs::resize(medium, bytes)
+    }
+
     /// Returns the place in the only leaf of the inode file.
     fn inode_at(ino: Ino) -> u64 {
         FIRST_INODES.at(ino.0 * INODE).get()

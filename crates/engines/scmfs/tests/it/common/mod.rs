@@ -32,6 +32,10 @@ macro_rules! engine {
                 scmfs::check(medium, options, &|_, _| {})
             }
 
+            fn resize(medium: &impl Medium, bytes: u64) -> Result<u64, Error> {
+                scmfs::resize(medium, bytes)
+            }
+
             /// Returns the place in the first block of the inode table.
             fn inode_at(ino: Ino) -> u64 {
                 FIRST_BLOCK * BLOCK + ino.0 * INODE

@@ -1,0 +1,77 @@
+//! Crashes while a pool is made longer or shorter.
+
+use crashsim::image::CrashImage;
+use crashsim::keeping;
+use crashsim::persist::Semantics;
+use crashsim::recorder::Recorder;
+use crashsim::target::Target;
+use judges::bpfs::Bpfs;
+use judges::scmfs::Scmfs;
+use pmem::{Medium as _, Region};
+use vfs::{Caller, FileSystem, NewKind, NewNode, ROOT};
+
+const BLOCK: u64 = 4096;
+const SMALL: u64 = 64 * BLOCK;
+const LARGE: u64 = 128 * BLOCK;
+
+/// Creates a file with this content.
+fn file(fs: &dyn FileSystem, name: &str, content: &[u8]) {
+    let node = NewNode { kind: NewKind::File, mode: 0o644, umask: 0 };
+    let made = fs.create(&Caller::ROOT, ROOT, name.as_bytes(), &node).unwrap();
+    fs.write(made.ino, 0, content).unwrap();
+    fs.fsync(made.ino).unwrap();
+    fs.forget(made.ino, 1);
+}
+
+/// Returns a pool of the larger size, with blocks in use in the part that a smaller pool has not.
+fn pool(target: &impl Target) -> Vec<u8> {
+    let memory = Region::anonymous(LARGE).unwrap();
+    target.format(&memory).unwrap();
+    let mounted = target.mount(&memory).unwrap();
+    file(&*mounted.fs, "first", &[1; 45 * BLOCK as usize]);
+    file(&*mounted.fs, "last", &[2; 20 * BLOCK as usize]);
+    mounted.fs.unlink(ROOT, b"first").unwrap();
+    mounted.fs.close().unwrap();
+    drop(mounted);
+    let mut bytes = vec![0; LARGE as usize];
+    memory.read(0, &mut bytes);
+    bytes
+}
+
+/// Explores the crashes of a resize to the smaller size, then of one to the larger size.
+fn explore<T: Target>(
+    target: &T,
+    resize: impl Fn(&Recorder<CrashImage>, u64) -> Result<u64, pool::Error>,
+    size: impl Fn(&CrashImage) -> u64,
+) {
+    let mut bytes = pool(target);
+    for to in [SMALL, LARGE] {
+        let done = |medium: &Recorder<CrashImage>| match resize(medium, to) {
+            Ok(_) => Ok(()),
+            Err(err) => Err(err.to_string()),
+        };
+        let trace = keeping::record(&bytes, done).unwrap();
+        for semantics in Semantics::ALL {
+            let is_done = |image: &CrashImage| size(image) == to;
+            let (stats, wrong) =
+                keeping::explore(target, &bytes, &trace, semantics, is_done).unwrap();
+            println!("to {to}: {stats:?}");
+            assert!(wrong.is_empty(), "{semantics:?}, to {to}: {}", wrong[0]);
+        }
+        let image = Recorder::new(CrashImage::of(bytes.clone()));
+        resize(&image, to).unwrap();
+        bytes = image.inner().bytes();
+    }
+}
+
+#[test]
+fn bpfs_pools_survive() {
+    let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
+    explore(&Bpfs, |medium, to| bpfs::resize(medium, to), size);
+}
+
+#[test]
+fn scmfs_pools_survive() {
+    let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
+    explore(&Scmfs, |medium, to| scmfs::resize(medium, to), size);
+}
