@@ -57,23 +57,29 @@ suite_cache_pool() {
 
 # prepare POOL DIR TARGET: makes the pool of a cache of DIR with changes of a file that names TARGET.
 prepare() {
+    local server
     rm -f "$1"
     pool "$(basename "$1")" --cache >/dev/null
     echo "as it was" >"$2/file"
     "$keepstone" attach --max-age 3600 "$1" "$2" "$mnt" >/dev/null
     echo "a stranger was here" >"$mnt/file"
-    kill -9 "$(server_of "$mnt")"
+    server=$(server_of "$mnt")
+    kill -9 "$server"
+    await_until 10 has_ended "$server"
     umount --lazy "$mnt"
     python3 "$here/identity.py" "$1" "$2/file" "$3" || die "the attack finds no inode"
 }
 
-# write_back POOL DIR
+# has_ended PROCESS: it is gone, or a zombie.
+has_ended() {
+    ! readlink "/proc/$1/exe" >/dev/null 2>&1
+}
+
+# write_back POOL DIR: attaches the cache, writes back what is possible, and unmounts.
 write_back() {
-    within 20 "$keepstone" attach "$1" "$2" "$mnt"
-    if mountpoint -q "$mnt"; then
-        within 20 "$keepstone" attach flush "$mnt"
-        unmount "$mnt"
-    fi
+    "$keepstone" attach "$1" "$2" "$mnt" >/dev/null
+    within 20 "$keepstone" attach flush "$mnt"
+    unmount "$mnt"
 }
 
 # escape POOL DIR TARGET

@@ -656,7 +656,7 @@ impl fuser::Filesystem for Server {
         &self,
         req: &Request,
         ino: INodeNo,
-        fh: FileHandle,
+        _fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
         in_data: &[u8],
@@ -667,7 +667,7 @@ impl fuser::Filesystem for Server {
             self,
             reply,
             [req, in_data],
-            ioctl(&req, ino, fh, _flags, cmd, &in_data, _out_size, reply)
+            ioctl(&req, ino, _fh, _flags, cmd, &in_data, _out_size, reply)
         );
         if cmd == Need::COMMAND {
             return match self.load(req, ino, in_data) {
