@@ -68,6 +68,8 @@ counters! {
     openers_waited,
     /// Openings that were refused, as the file could not be written back, or not in time.
     openers_refused,
+    /// The number of times that a status looked at all inodes.
+    status_walks,
 }
 
 /// Adds `n` to a counter.

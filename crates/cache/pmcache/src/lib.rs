@@ -55,6 +55,7 @@ mod node;
 mod openers;
 mod options;
 mod pass;
+mod permits;
 mod pinned;
 mod pins;
 mod punch;
@@ -75,7 +76,7 @@ pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use options::{CacheOptions, Mode};
 pub use recover::{Error, directory_of};
-pub use resolve::Keep;
+pub use resolve::KeptSide;
 pub use writeback::PRIVATE;
 
 use backing::Backing;

@@ -19,6 +19,7 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::permits::WaitingOpenings;
 use crate::pinned::PinnedFiles;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
@@ -46,6 +47,8 @@ const STREAMS: usize = 1024;
 
 /// A pool with a backing store, and the backing store.
 pub struct Loading<P, B> {
+    /// Programs that wait to open files below. Dropped before `backing` (behind-D4).
+    openings: WaitingOpenings,
     pool: P,
     backing: B,
     pub(crate) known: Mutex<KnownInodes>,
@@ -62,6 +65,8 @@ pub struct Loading<P, B> {
     history: Mutex<History>,
     /// Bytes that were loaded.
     loaded: AtomicU64,
+    /// The number of times that a status looked at all inodes.
+    walks: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
     pinned: PinnedFiles,
@@ -107,6 +112,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let is_free = Condvar::new();
         let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
         let loading = Self {
+            openings: WaitingOpenings::default(),
             pool,
             backing,
             known,
@@ -118,6 +124,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             next_private: AtomicU64::default(),
             history: Mutex::default(),
             loaded: AtomicU64::default(),
+            walks: AtomicU64::default(),
             evict,
             pinned: PinnedFiles::default(),
         };
@@ -138,6 +145,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns what can be evicted.
     pub(crate) fn evict(&self) -> &Evict {
         &self.evict
+    }
+
+    /// Returns the programs that wait to open files below.
+    pub(crate) fn openings(&self) -> &WaitingOpenings {
+        &self.openings
     }
 
     /// Returns the pinned files.
@@ -173,6 +185,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns the bytes that were loaded.
     pub(crate) fn loaded_bytes(&self) -> u64 {
         self.loaded.load(Relaxed)
+    }
+
+    /// Returns the counter of walks for the status.
+    pub(crate) fn walks(&self) -> &AtomicU64 {
+        &self.walks
     }
 
     /// Loads all of a file.

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns the statistics of the first server among the mounts that answers.
 fn first_answer(dirs: Vec<PathBuf>) -> Value {
-    stats::ask(dirs, PATIENCE).into_values().flatten().next().unwrap_or_default()
+    stats::ask(dirs, PATIENCE, stats::read).into_values().flatten().next().unwrap_or_default()
 }
 
 /// Returns the directory that the pool caches: from its server, or from the pool itself if it is

@@ -5,6 +5,7 @@ pub mod ending;
 mod files;
 mod inner;
 mod place;
+mod resolve;
 mod serve;
 mod status;
 mod tree;
@@ -54,6 +55,7 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
         (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
             discard(pool, dir, path, store, json)
         }
+        (Some(AttachCommand::Resolve { paths, keep }), _) => resolve::run(paths, *keep, json),
         (Some(AttachCommand::Warm(files)), _) => files::run(Command::Warm, &files.paths, json),
         (Some(AttachCommand::Pin(files)), _) => files::run(Command::Pin, &files.paths, json),
         (Some(AttachCommand::Unpin(files)), _) => files::run(Command::Unpin, &files.paths, json),
@@ -273,10 +275,7 @@ fn discard(
 ) -> Result<ExitCode> {
     use std::os::unix::ffi::OsStrExt as _;
     if holds_tree(pool)? {
-        bail!(
-            "{}: nothing of a pool that was formatted with --cache is lost below: remove the file through the mount",
-            pool.display()
-        );
+        return discard_in_tree(&pool::absolute(pool)?, dir, path, store, json);
     }
     let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
     let discarded = cache.discard(path.as_os_str().as_bytes())?;
@@ -306,4 +305,25 @@ fn discard(
         }
         Ok(()) => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Resolves a conflict in a pool that holds the tree and is not attached: the directory is kept.
+fn discard_in_tree(
+    pool: &Path,
+    dir: &Path,
+    path: &Path,
+    store: &StoreArgs,
+    json: bool,
+) -> Result<ExitCode> {
+    let (left, resolved) = tree::discard(pool, &Place::parse(dir)?, path, store)?;
+    resolved
+        .or_else(|errno| resolve::explain(errno, resolve::Side::Directory))
+        .with_context(|| path.display().to_string())?;
+    if json {
+        output::json(&serde_json::json!({ "kept": resolve::Side::Directory, "left": left }))?;
+    } else {
+        say!("{}: what the directory has is kept", path.display());
+        status::show_troubles(&left);
+    }
+    Ok(ExitCode::SUCCESS)
 }
