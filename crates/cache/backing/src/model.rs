@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use vfs::model::Model;
 use vfs::{
-    Caller, Delegations, Entry, Errno, FileKind, FileSystem, Ino, Mappings, NewNode, Openings,
-    RenameFlags, Result,
+    Caller, Entry, Errno, FileKind, FileSystem, Ino, Mappings, NewNode, Openings, RenameFlags,
+    Result,
 };
 use vfs::{SetAttr, SetXattr, StatFs};
 
@@ -321,8 +321,6 @@ impl FileSystem for ModelBacking {
 impl Mappings for ModelBacking {}
 
 impl Openings for ModelBacking {}
-
-impl Delegations for ModelBacking {}
 
 impl Backing for ModelBacking {
     fn identity(&self, ino: Ino) -> Result<Identity> {

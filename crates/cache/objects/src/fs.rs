@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use vfs::{
-    Attr, Caller, Delegations, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
-    KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
-    SetXattr, StatFs,
+    Attr, Caller, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino, KernelCache,
+    Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr,
+    StatFs,
 };
 
 /// The most bytes that one call copies.
@@ -562,5 +562,3 @@ impl FileSystem for ObjectFs {
 impl Mappings for ObjectFs {}
 
 impl Openings for ObjectFs {}
-
-impl Delegations for ObjectFs {}

@@ -1,10 +1,8 @@
 //! Status and commands of a cache whose pool holds the tree.
 
-use crate::behind::Watching;
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
-use crate::options::Mode;
 use crate::resolve::KeptSide;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
@@ -36,6 +34,15 @@ impl Default for History {
     }
 }
 
+/// The state of the watch for changes by other processes.
+#[derive(Clone, Default)]
+struct Watching {
+    how: Watch,
+    reach: Reach,
+    /// The reason why changes are not watched.
+    problem: Option<String>,
+}
+
 /// The parts of files in a pool.
 #[derive(Clone, Copy, Default)]
 struct HeldBytes {
@@ -60,8 +67,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// faster than they are written back.
     pub fn write_back_all(&self) -> Result<()> {
         for _ in 0..PASSES {
-            let begun = Instant::now();
+            let (begun, gained) = (Instant::now(), self.pool().gained());
             let written = self.write_back()?;
+            self.settle_space_below(gained, &written);
             let result = match (written.errors.first(), written.conflicts.first(), written.left) {
                 (Some((_, e)), ..) => Some(Err(*e)),
                 (None, Some(_), _) => Some(Err(Errno::STALE)),
@@ -85,8 +93,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if lock(self.history()).clean_since.elapsed() < max_age {
             return Ok(());
         }
-        let begun = Instant::now();
+        let (begun, gained) = (Instant::now(), self.pool().gained());
         let written = self.write_back()?;
+        self.settle_space_below(gained, &written);
         self.note_pass(begun, written);
         Ok(())
     }
@@ -137,7 +146,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
         let troubles = self.troubles(&history.last, conflicts);
         Status {
-            mode: Mode::Journal.to_string(),
+            mode: self.mode().to_string(),
             watch: watching.how.to_string(),
             watch_reach: (watching.how != Watch::Off).then(|| watching.reach.name().to_owned()),
             watch_problem: watching.problem,
@@ -148,9 +157,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             dirty_bytes,
             dirty_files,
             oldest_dirty_ms: oldest.as_millis() as u64,
-            pending_changes: 0,
-            hit_rate: None,
-            write_amplification: None,
             counters: CacheCounters {
                 fetched_bytes: self.loaded_bytes(),
                 drained_bytes: history.bytes,
@@ -158,9 +164,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 failures: history.failures,
                 evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
                 openers_waited: self.openings().waited.load(Relaxed),
-                openers_refused: self.openings().late.load(Relaxed),
+                openers_late: self.openings().late.load(Relaxed),
                 status_walks: self.walks().load(Relaxed),
-                ..CacheCounters::default()
             },
             troubled_files: troubles.len() as u64,
             troubles,
@@ -194,6 +199,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             dirty_bytes: self.held(ino).map_or(0, |held| held.dirty),
         };
         all.into_iter().map(trouble).collect()
+    }
+
+    /// Returns the bytes of a file that the backing store lacks.
+    pub(crate) fn dirty_bytes(&self, ino: Ino) -> u64 {
+        self.held(ino).map_or(0, |held| held.dirty)
     }
 
     /// Returns the parts of a file that are in the pool.
@@ -239,7 +249,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             cached_bytes: cached,
             dirty_bytes: dirty,
             is_pinned: self.pool().residence(ino)?.is_pinned,
-            mode: Mode::Journal.to_string(),
+            mode: self.mode().to_string(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }

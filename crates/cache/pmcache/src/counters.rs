@@ -26,50 +26,25 @@ macro_rules! counters {
 }
 pub(crate) use counters;
 
-counters! {
-    /// The counts of a cache since it was attached.
-    CacheCounters, CacheCounts:
-    /// Reads that the cache answered alone.
-    read_hits,
-    /// Reads for which the backing file was read.
-    read_misses,
-    /// Bytes read through the cache.
-    read_bytes,
+/// The counts of a cache since it was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheCounters {
     /// Bytes read from the backing store.
-    fetched_bytes,
-    /// Reads that bypassed the cache.
-    bypassed,
-    /// Writes.
-    writes,
-    /// Bytes written to the cache.
-    written_bytes,
+    pub fetched_bytes: u64,
     /// Bytes written back.
-    drained_bytes,
-    /// Files written back.
-    drained_files,
+    pub drained_bytes: u64,
+    /// Files and directories written back.
+    pub drained_files: u64,
     /// Blocks evicted.
-    evicted_blocks,
+    pub evicted_blocks: u64,
     /// Attempts to write back that failed.
-    failures,
-    /// Files that other processes had changed in the backing store, so that the cache dropped the
-    /// data that it had read.
-    invalidated,
-    /// Writes that had to wait until other data was written back.
-    throttled,
-    /// Files that were delegated to programs.
-    delegated,
-    /// Delegations that were recalled.
-    recalled,
-    /// Changes by other processes that the backing store reported.
-    changes_told,
-    /// The number of times that more changes occurred than could be reported.
-    changes_lost,
-    /// Openings behind the cache that had to wait until the file was written back.
-    openers_waited,
-    /// Openings that were refused, as the file could not be written back, or not in time.
-    openers_refused,
+    pub failures: u64,
+    /// Openings of files below that had to wait until the file was written back.
+    pub openers_waited: u64,
+    /// Openings that were permitted although the file was not written back.
+    pub openers_late: u64,
     /// The number of times that a status looked at all inodes.
-    status_walks,
+    pub status_walks: u64,
 }
 
 /// Adds `n` to a counter.
@@ -86,6 +61,8 @@ pub struct Written {
     pub bytes: u64,
     /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
     pub left: u64,
+    /// Files that were not written: their directory has to wait, or they were being changed.
+    pub unwritten: Vec<Ino>,
     /// Inodes with errors, and their first errors.
     pub errors: Vec<(Ino, Errno)>,
     /// Inodes that are dirty and whose objects others have changed (writeback-W5).
@@ -129,12 +106,6 @@ pub struct Status {
     pub dirty_files: u64,
     /// The time for which the oldest of them has been waiting, in milliseconds.
     pub oldest_dirty_ms: u64,
-    /// Changes of names and attributes that only the server's memory has.
-    pub pending_changes: u64,
-    /// The share of reads that the cache answered alone.
-    pub hit_rate: Option<f64>,
-    /// Bytes written back for each byte written.
-    pub write_amplification: Option<f64>,
     /// The counters.
     pub counters: CacheCounters,
     /// The number of files that need attention.

@@ -335,6 +335,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// If nothing became free: the first error of write-back, or of the pool.
     pub fn make_room(&self, bytes: u64) -> Result<bool> {
+        // The call may lack space below, not in the pool.
+        if self.make_room_below(bytes) {
+            return Ok(true);
+        }
         let evict = self.evict();
         let seen = evict.ended.load(Acquire);
         count(&evict.counts.calls, 1);

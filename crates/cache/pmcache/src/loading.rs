@@ -28,9 +28,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Backed, Caller, Delegations, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino,
-    LoadedObject, Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr,
-    SetTime, SetXattr, StatFs, load_for,
+    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
+    Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
+    StatFs, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -70,6 +70,8 @@ pub struct Loading<P, B> {
     /// The parts of the pool that can be evicted.
     evict: Evict,
     pinned: PinnedFiles,
+    /// The name of the pool's mode of durability, for the status.
+    mode: String,
 }
 
 /// The right to load names or content of an inode.
@@ -127,6 +129,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             walks: AtomicU64::default(),
             evict,
             pinned: PinnedFiles::default(),
+            mode: String::new(),
         };
         let mut pinned = Vec::new();
         loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
@@ -134,12 +137,23 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         })?;
         loading.find_pins(&pinned)?;
         loading.adopt_root()?;
+        loading.begin_space_below();
         Ok(loading)
     }
 
     /// Changes the options of eviction, before the first call.
     pub fn with_eviction(self, options: EvictOptions) -> Self {
         Self { evict: Evict::new(options), ..self }
+    }
+
+    /// Notes the name of the pool's mode of durability, for the status.
+    #[must_use]
+    pub fn with_mode(self, mode: String) -> Self {
+        Self { mode, ..self }
+    }
+
+    pub(crate) fn mode(&self) -> &str {
+        &self.mode
     }
 
     /// Returns what can be evicted.
@@ -593,7 +607,8 @@ pub(crate) fn has_changed(inode: &Residence, object: &Attr) -> bool {
     !inode.is_busy && inode.stamp != 0 && inode.stamp != stamp(object)
 }
 
-/// Calls `each` with each name in a directory of the backing store, and its inode.
+/// Calls `each` with each name in a directory of the backing store, and its inode. Leaves out names
+/// on other mounts (`EXDEV`).
 pub(crate) fn each_entry<'b, B: Backing>(
     backing: &'b B,
     dir: Ino,
@@ -609,7 +624,8 @@ pub(crate) fn each_entry<'b, B: Backing>(
     for name in names {
         match backing.lookup(dir, &name) {
             Ok(entry) => each(&name, &Below(backing, entry))?,
-            Err(Errno::NOENT) => {}
+            // Removed meanwhile, or on a mount within the directory.
+            Err(Errno::NOENT | Errno::XDEV) => {}
             Err(e) => return Err(e),
         }
     }
@@ -703,9 +719,8 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
     /// Returns the space of the backing store. All that the pool holds counts as if it needed new
     /// space there.
     fn space(&self) -> StatFs {
-        let (pool, below) = (self.pool.statfs(), self.backing.statfs());
-        let used = (pool.blocks - pool.blocks_free) * u64::from(pool.block_size);
-        let taken = used.div_ceil(u64::from(below.block_size.max(1)));
+        let below = self.backing.statfs();
+        let taken = self.taken_below().div_ceil(u64::from(below.block_size.max(1)));
         StatFs {
             blocks_free: below.blocks_free.saturating_sub(taken),
             blocks_available: below.blocks_available.saturating_sub(taken),
@@ -741,5 +756,3 @@ impl<P: Backed, B: Backing> Openings for Loading<P, B> {
         self.pool.closed(ino);
     }
 }
-
-impl<P: Backed, B: Backing> Delegations for Loading<P, B> {}

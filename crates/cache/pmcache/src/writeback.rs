@@ -18,6 +18,9 @@
 //!   inode stays dirty, and the pass names it.
 //! - writeback-W6: an inode is busy before its object gets or loses a name, also if it was renamed
 //!   in the pool after the walk. So its stamp does not tell of a change by others.
+//! - writeback-W7: content is durable in the pool before it goes below, also if programs leave that to
+//!   a sync. Otherwise a crash could leave an older block that is marked clean. Operations on names
+//!   and attributes are durable on return in each mode.
 //!
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
@@ -155,6 +158,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             let listed = self.list_below(dir);
             self.note(dir.ino, listed);
         }
+        // Names are compared only with those that are known.
+        dirs.retain(|dir| !self.failed.contains(&dir.ino));
         // writeback-W1: a new directory appears with what is in it. If something cannot be moved
         // into it yet, that follows.
         for dir in
@@ -418,6 +423,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     fn write_content(&mut self, ino: Ino) -> Result<()> {
         let object = self.object(ino)?;
         let size = self.pool.getattr(ino)?.size;
+        // writeback-W7.
+        self.pool.fsync(ino)?;
         let set_size = || {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
             self.backing.setattr(&Caller::ROOT, object, &set).map(drop)
@@ -459,6 +466,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
                 Err(ABSENT) => return Err(Errno::AGAIN),
                 read => read?,
             };
+            // writeback-W7.
+            self.pool.fsync(ino)?;
             self.backing.write(object, at, &bytes[..n])?;
             self.written.bytes += n as u64;
             at += n as u64;
@@ -474,6 +483,8 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             match self.backing.seek(object, hole.start, Seek::Data) {
                 Ok(data) if data < hole.end => {
                     let (mode, len) = (Fallocate::PunchHole, hole.end - hole.start);
+                    // writeback-W7.
+                    self.pool.fsync(ino)?;
                     self.backing.fallocate(object, mode, hole.start, len)?;
                 }
                 Ok(_) | Err(Errno::NXIO) => {}
@@ -747,6 +758,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         self.begin_renamed()?;
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
+            if !is_done && dirty.kind == FileKind::File {
+                self.written.unwritten.push(dirty.ino);
+            }
             let is_marked = if is_done { self.mark_one(dirty) } else { Ok(false) };
             self.written.left += u64::from(!is_marked.is_ok_and(|is_marked| is_marked));
             self.note(dirty.ino, is_marked.map(drop));

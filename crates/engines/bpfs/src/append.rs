@@ -54,7 +54,7 @@ impl<M: Medium> Trees<M> {
 
     /// Puts `content` at `range`, which starts at or after `size`, into a tree, and makes the tree
     /// tall enough for it: the old tree becomes the first subtree of the new one. Nothing becomes
-    /// visible; the caller [commits](Self::commit_append). Returns the new root, and the extent of
+    /// visible; the caller [commits](Self::publish_append). Returns the new root, and the extent of
     /// contiguous new leaves.
     pub fn fill(
         &self,
@@ -83,14 +83,20 @@ impl<M: Medium> Trees<M> {
         Ok((Root::new(Some(block), height), fill.extent.get()))
     }
 
-    /// Commits the result of `fill`, durably. The tree shows its old content until the size is
-    /// stored. The size is in the line of the root and so persists after it.
-    pub fn commit_append(&self, root: (PmOff, Root), new: Root, size: (PmOff, u64)) {
-        let ready = self.medium.fence();
+    /// Stores the result of `fill`, which is `ready`. The tree shows its old content until the size
+    /// is stored. The size is in the line of the root and so persists after it. The caller makes
+    /// that line durable.
+    pub fn publish_append(
+        &self,
+        root: (PmOff, Root),
+        new: Root,
+        size: (PmOff, u64),
+        ready: Fenced,
+    ) {
         if new != root.1 {
             self.medium.publish_word(root.0, new.word(), ready.for_another());
         }
-        let _ = self.medium.publish(size.0, size.1, ready);
+        self.medium.publish_word(size.0, size.1, ready);
     }
 
     /// Returns the range of pointers of `node` that the append touches.
@@ -168,7 +174,7 @@ impl<M: Medium> Trees<M> {
             let new = self.fill_node(txn, child, fill)?;
             if Some(new) != child.block {
                 let ready = if child.base < fill.size {
-                    self.medium.fence()
+                    txn.order(&self.medium)
                 } else {
                     Fenced::not_needed("it lies beyond the size")
                 };

@@ -172,6 +172,16 @@ impl<M: Medium> Store<M> {
         }
     }
 
+    /// Counts blocks that a change added to an inode. Those of files are space that the backing
+    /// store has to have.
+    #[inline]
+    pub fn gain(&self, v: &VInode, blocks: i64) {
+        v.add_blocks(blocks);
+        if blocks > 0 && self.is_backed() && v.kind() == FileKind::File {
+            self.v.growth().gain(blocks as u64 * BLOCK);
+        }
+    }
+
     /// Takes the mark off the block with byte `at`, which is about to change in place (backed-F3).
     /// Durable on return.
     pub fn unmark_block(&self, v: &VInode, root: Root, at: u64) -> Result<()> {
@@ -332,6 +342,39 @@ impl<M: Medium> Files<M> {
         self.check_range(v, &needed(self.load(v, Word::Size)))
     }
 
+    /// Fails with `ENOSPC` if the blocks that a file lacks in a range exceed what it may gain
+    /// (growth-G1).
+    #[inline]
+    pub fn check_growth(&self, v: &VInode, range: &Range<u64>) -> Result<()> {
+        if !self.is_backed() {
+            return Ok(());
+        }
+        let blocks = range.start - range.start % BLOCK..range.end.next_multiple_of(BLOCK);
+        match self.v.growth().left() {
+            Some(left) if left < blocks.end.saturating_sub(blocks.start) => {
+                self.count_growth(v, blocks, left)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts what [`check_growth`](Self::check_growth) compares with what is `left`.
+    #[cold]
+    fn count_growth(&self, v: &VInode, blocks: Range<u64>, left: u64) -> Result<()> {
+        let end = self.load(v, Word::Size).next_multiple_of(BLOCK);
+        let mut lacking = blocks.end.saturating_sub(end.max(blocks.start));
+        let mut at = blocks.start;
+        let inside = blocks.end.min(end);
+        while at < inside
+            && let Some(hole) = self.find_blocks(v, at, Pointer::is_null)?
+            && hole.start < inside
+        {
+            lacking += hole.end.min(inside) - hole.start.max(at);
+            at = hole.end;
+        }
+        if lacking > left { Err(Errno::NOSPC) } else { Ok(()) }
+    }
+
     /// Returns the part of a range that consists of whole blocks; the last block of a file is whole
     /// if the range reaches its end.
     fn whole_blocks(&self, v: &VInode, range: &Range<u64>) -> Range<u64> {
@@ -373,6 +416,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let size = self.load(v, Word::Size);
         if !offset.is_multiple_of(BLOCK) {
@@ -401,6 +445,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         if !self.has_identity(v) {
             return Err(Errno::INVAL);
@@ -431,6 +476,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let (size, range) = (self.load(v, Word::Size), self.whole_blocks(v, &range));
         let root_at = self.word_at(v, Word::Root);
@@ -481,6 +527,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live_file(ino)?;
         let range = self.whole_blocks(v, &range);
         // extent-U2.
@@ -500,6 +547,7 @@ impl<M: Medium> Files<M> {
         self.check_backed()?;
         self.check_writable()?;
         let _lock = self.v.lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         self.unmark(v);
         let size = if v.kind() == FileKind::File { self.load(v, Word::Size) } else { 0 };

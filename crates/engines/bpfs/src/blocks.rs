@@ -71,6 +71,7 @@ impl Volatile {
             is_scattered: false,
             taken: SmallVec::new(),
             freed: SmallVec::new(),
+            kept: 0,
         };
         let result = body(&mut txn);
         // Borrowed in place: moving the lists would copy them.
@@ -132,9 +133,16 @@ pub struct Txn<'a> {
     is_scattered: bool,
     taken: SmallVec<[BlockNo; 16]>,
     freed: SmallVec<[BlockNo; 16]>,
+    /// The number of blocks that a pending commit has freed.
+    kept: usize,
 }
 
-impl Txn<'_> {
+impl<'a> Txn<'a> {
+    /// Returns the derived state of the pool.
+    pub fn tables(&self) -> &'a Volatile {
+        self.v
+    }
+
     /// Takes a reserved block. Its content is unspecified.
     ///
     /// Many blocks are claimed at once: an atomic operation waits for the non-temporal stores
@@ -221,8 +229,19 @@ impl Txn<'_> {
         self.freed.push(block);
     }
 
+    /// Returns the blocks that become free if the operation succeeds.
+    pub fn freed(&self) -> &[BlockNo] {
+        &self.freed
+    }
+
+    /// Leaves the freed blocks to the pending commit (order-O4).
+    pub fn keep_freed(&mut self) {
+        self.kept += self.freed.len();
+        self.freed.clear();
+    }
+
     /// Returns the number of blocks taken, less those freed.
     pub fn delta(&self) -> i64 {
-        self.taken.len() as i64 - self.freed.len() as i64
+        self.taken.len() as i64 - (self.freed.len() + self.kept) as i64
     }
 }

@@ -59,7 +59,12 @@ pub trait Edit {
     /// Commits pointers that lie together in a block of the visible tree, all at once and durably.
     /// The blocks they lead to are written but not fenced. `false` if it cannot: then the pointer
     /// block is copied.
-    fn commit_pointers(&mut self, _at: PmOff, _pointers: &[Pointer]) -> Result<bool> {
+    fn commit_pointers(
+        &mut self,
+        _txn: &mut Txn<'_>,
+        _at: PmOff,
+        _pointers: &[Pointer],
+    ) -> Result<bool> {
         Ok(false)
     }
 }
@@ -335,7 +340,7 @@ impl<M: Medium> Trees<M> {
                 (CrawlChange::Done, _) => Ok(CrawlChange::Done),
                 (CrawlChange::Shadow(new), _) if new == child => Ok(CrawlChange::Done),
                 (CrawlChange::Shadow(new), Some(slot)) if mode == CommitMode::Atomic => {
-                    self.commit(slot, Pointer::to(new).word());
+                    txn.commit(&self.medium, slot, Pointer::to(new).word());
                     Ok(CrawlChange::Done)
                 }
                 (CrawlChange::Shadow(new), _) => {
@@ -372,10 +377,10 @@ impl<M: Medium> Trees<M> {
             let at = block.at(changed.start * 8);
             let new = &pointers[(changed.start - first) as usize..(changed.end - first) as usize];
             if let [pointer] = new {
-                self.commit(at, pointer.word());
+                txn.commit(&self.medium, at, pointer.word());
                 return Ok(CrawlChange::Done);
             }
-            if edit.commit_pointers(at, new)? {
+            if edit.commit_pointers(txn, at, new)? {
                 return Ok(CrawlChange::Done);
             }
         }

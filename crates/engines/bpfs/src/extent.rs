@@ -156,9 +156,18 @@ impl<M: Medium> Store<M> {
                 self.date(v, MODIFIED);
             }
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
-            self.commit_append((root_off, root), new, (size_off, end));
+            let ready = txn.order(&self.medium);
+            self.publish_append((root_off, root), new, (size_off, end), ready);
+            match v.kind() {
+                FileKind::File => txn.end_commit(&self.medium, size_off),
+                // The block is used for names at once (order-O6).
+                _ => {
+                    self.medium.flush(size_off, 8);
+                    let _ = self.medium.fence();
+                }
+            }
             v.append_to_extent(extent);
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }

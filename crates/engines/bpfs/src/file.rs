@@ -58,10 +58,15 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         Ok(CrawlChange::Shadow(Some(new)))
     }
 
-    fn commit_pointers(&mut self, at: PmOff, pointers: &[Pointer]) -> Result<bool> {
+    fn commit_pointers(
+        &mut self,
+        txn: &mut Txn<'_>,
+        at: PmOff,
+        pointers: &[Pointer],
+    ) -> Result<bool> {
         let (store, bytes) = (self.store, pointers.as_bytes());
         if store.medium.stores_lines() && at.get() % LINE + bytes.len() as u64 <= LINE {
-            let ready = store.medium.fence();
+            let ready = txn.order(&store.medium);
             store.publish_in_line(at, bytes, ready);
             let _ = store.medium.fence();
             return Ok(true);
@@ -72,7 +77,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         // The tree may have become taller, which a restart would not undo. So if no record is free,
         // the block is copied.
         let Ok((number, _lock)) = store.hold_record(self.ino) else { return Ok(false) };
-        redo::overwrite(&store.medium, number, at, bytes, store.medium.fence());
+        redo::overwrite(&store.medium, number, at, bytes, txn.order(&store.medium));
         Ok(true)
     }
 }
@@ -255,36 +260,21 @@ impl<M: Medium> Files<M> {
         }
         let range = offset..offset.saturating_add(data.len() as u64);
         let is_present = || self.check_present(ino, |_| range);
-        self.change_if(&[ino], is_present, || {
+        self.change_unsettled(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             self.write_content(ino, v, offset, data)
         })
     }
 
     /// Implements `Files::append`.
-    pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         let len = data.len() as u64;
         let is_present = || self.check_present(ino, |size| size..size.saturating_add(len));
-        self.change_if(&[ino], is_present, || {
+        self.change_unsettled(&[ino], is_present, || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
-            check(offset)?;
             self.write_content(ino, v, offset, data)?;
             Ok(offset)
-        })
-    }
-
-    /// Implements `Files::update`.
-    pub fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        let range = offset..offset.saturating_add(len as u64);
-        let is_present = || self.check_present(ino, |_| range);
-        self.change_if(&[ino], is_present, || {
-            let v = self.live_file(ino)?;
-            let mut line = [0; LINE as usize];
-            let bytes = line.get_mut(..len).ok_or(Errno::INVAL)?;
-            self.read_content(v, offset, bytes)?;
-            to(bytes);
-            self.write_content(ino, v, offset, bytes)
         })
     }
 
@@ -314,10 +304,15 @@ impl<M: Medium> Files<M> {
                 self.medium.write_nt(txn.take().at(0), &data[at..at + BLOCK as usize]);
             }
             let is_one = range == whole && whole.end - whole.start == BLOCK;
-            let written = is_one.then(|| self.medium.fence());
+            let written = is_one.then(|| self.v.order(&self.medium));
             let _lock = self.v.lock_exclusive(&[ino])?;
+            if is_one {
+                // Another thread may have left a commit since that fence.
+                self.settle();
+            }
             if self.is_backed() {
                 self.check_present(ino, |_| range.clone())?;
+                self.check_growth(self.live_file(ino)?, &range)?;
                 self.mark_dirty(&[ino]);
             }
             let (v, root) = (self.live_file(ino)?, self.root(v)?);
@@ -336,7 +331,7 @@ impl<M: Medium> Files<M> {
                     self.edit_tree(txn, v, root, &mut edit)?;
                 }
             }
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         });
         done.is_ok()
@@ -368,17 +363,20 @@ impl<M: Medium> Files<M> {
         let slot = self.find_slot(root, self.word_at(v, Word::Root), offset)?;
         let (slot, old) = slot.ok_or(Errno::AGAIN)?;
         self.touch_modified(v);
-        let _ = self.medium.publish(slot, Pointer::to(txn.taken(0)).word(), written);
         old.into_iter().for_each(|old| txn.free(old));
+        self.medium.publish_word(slot, Pointer::to(txn.taken(0)).word(), written);
+        txn.end_commit(&self.medium, slot);
         Ok(())
     }
 
-    /// Writes under the file's lock.
+    /// Writes under the file's lock. Commits, and stores to what the pool shows, come after the
+    /// pending commit (order-O2).
     pub fn write_content(&self, ino: Ino, v: &VInode, offset: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         let end = LIMITS.end_of(offset, data.len() as u64)?;
+        self.check_growth(v, &(offset..end))?;
         self.revoke_capability(v)?;
         let size = self.load(v, Word::Size);
         let root = self.root(v)?;
@@ -412,7 +410,7 @@ impl<M: Medium> Files<M> {
             if offset / BLOCK == (end - 1) / BLOCK
                 && self.write_leaf(txn, v, root, size, offset, data)?
             {
-                v.add_blocks(txn.delta());
+                self.gain(v, txn.delta());
                 return Ok(());
             }
             self.touch_modified(v);
@@ -420,7 +418,7 @@ impl<M: Medium> Files<M> {
             let root = self.grow(txn, self.word_at(v, Word::Root), root, end);
             let mut edit = WriteEdit { store: self, ino, range, data, size, written: 0..0 };
             self.edit_tree(txn, v, root, &mut edit)?;
-            v.add_blocks(txn.delta());
+            self.gain(v, txn.delta());
             Ok(())
         })
     }
@@ -446,16 +444,17 @@ impl<M: Medium> Files<M> {
         let used = size.min(base + BLOCK) - base;
         self.shadow_leaf(new, old, used, offset - base, data);
         self.touch_modified(v);
-        self.commit(slot, Pointer::to(new).word());
         if let Some(old) = old {
             txn.free(old);
         }
+        txn.commit(&self.medium, slot, Pointer::to(new).word());
         Ok(true)
     }
 
     /// Updates one word in place (§3.2); `false` if there is no block yet.
     fn write_word(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         let at = (offset % 8) as usize;
         let word = pm - at as u64;
@@ -497,6 +496,7 @@ impl<M: Medium> Files<M> {
         data: &[u8],
     ) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         let (number, _lock) = self.hold_record(ino)?;
         self.touch_modified(v);
@@ -514,6 +514,7 @@ impl<M: Medium> Files<M> {
     /// is no block yet.
     fn write_line(&self, v: &VInode, root: Root, offset: u64, data: &[u8]) -> Result<bool> {
         let Some(pm) = self.find_byte(v, root, offset)? else { return Ok(false) };
+        self.settle();
         self.unmark_block(v, root, offset)?;
         self.publish_in_line(pm, data, Fenced::not_needed("the line is all that changes"));
         self.touch_modified(v);
@@ -547,7 +548,7 @@ impl<M: Medium> Files<M> {
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
             self.commit_held(&record, v, &[(Word::Root, root), (Word::Size, end)]);
-            v.add_blocks(delta);
+            self.gain(v, delta);
             Ok(())
         })
     }

@@ -7,15 +7,15 @@ use crate::redo;
 use crate::store::Store;
 use crate::volatile::VolatilePlan;
 use arena::Layout;
-use namespace::{Core, Format, Memory};
+use namespace::{Core, Format, Memory, Storage as _};
 use pmem::{Medium, Pm, PmOff};
-use pool::{Error, MountOptions};
+use pool::{DurabilityMode, Error, MountOptions};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Fallocate, Ino, LoadedObject, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = 23 << 1;
+pub const STATE_FORMAT: u64 = 24 << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct Files<M>(pub(crate) Core<Store<M>>);
@@ -81,6 +81,29 @@ impl<M: Medium> namespace::Files for Files<M> {
 
     const DURABILITY: Durability = Durability::OnReturn;
 
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        self.v.set_durability(mode);
+        Ok(())
+    }
+
+    fn durability_mode(&self) -> DurabilityMode {
+        match self.v.leaves_fences() {
+            true => DurabilityMode::Ordered,
+            false => DurabilityMode::Journal,
+        }
+    }
+
+    /// Makes all operations durable that have returned: at most one is not (order-O1).
+    fn write_back(&self, _ino: Ino) -> Result<()> {
+        self.settle();
+        Ok(())
+    }
+
+    fn write_back_all(&self) -> Result<()> {
+        self.settle();
+        Ok(())
+    }
+
     #[inline]
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Self::read(self, ino, offset, buf)
@@ -92,12 +115,8 @@ impl<M: Medium> namespace::Files for Files<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        Self::append(self, ino, data, check)
-    }
-
-    fn update(&self, ino: Ino, offset: u64, len: usize, to: impl Fn(&mut [u8])) -> Result<()> {
-        Self::update(self, ino, offset, len, to)
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

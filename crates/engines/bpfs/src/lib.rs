@@ -17,6 +17,7 @@
 //! - `Trees`: `crawler`, `append`: how trees are followed and changed;
 //! - `volatile`, `blocks`, `zeroed`: free space; the derived state that all engines share is in
 //!   [`namespace`] and [`namespace::derived`];
+//! - `order`: commits that the next operation makes durable;
 //! - `Store`: `store`, `extent`, `attr`, `xattr`, `scan`: one inode, and what [`namespace`] needs
 //!   from an engine;
 //! - [`namespace::Core`]: the operations on names and attributes;
@@ -38,6 +39,7 @@ mod file;
 mod fs;
 pub mod layout;
 mod lifecycle;
+mod order;
 mod pin;
 mod redo;
 mod scan;
@@ -51,8 +53,8 @@ pub use blocks::KEEP as KEPT_BLOCKS;
 pub use fs::{Files, STATE_FORMAT};
 pub use lifecycle::{check, format, info};
 pub use pool::{
-    CheckOptions, CheckReport, Engine, Error, FormatOptions, MountOptions, MountReport, Place,
-    PoolInfo, Problem,
+    CheckOptions, CheckReport, DurabilityMode, Engine, Error, FormatOptions, MountOptions,
+    MountReport, Place, PoolInfo, Problem,
 };
 
 /// The name of the layout.

@@ -144,6 +144,7 @@ impl<M: Medium> Files<M> {
     /// Allocates the part of `range` inside the file, then appends zeros up to `new_size`. Space
     /// beyond the end of the file is not kept (crawler-T3), so nothing is done for it.
     fn allocate(&self, v: &VInode, size: u64, range: Range<u64>, new_size: u64) -> Result<()> {
+        self.check_growth(v, &(range.start..range.end.min(size.max(new_size))))?;
         let inside = range.start..range.end.min(size);
         if !inside.is_empty() {
             let range = inside.clone();
@@ -152,7 +153,7 @@ impl<M: Medium> Files<M> {
                 root = self.grow(txn, self.word_at(v, Word::Root), root, inside.end);
                 // The content does not change, so that this commits on its own.
                 self.edit_tree(txn, v, root, &mut AllocateEdit { trees: self, range })?;
-                v.add_blocks(txn.delta());
+                self.gain(v, txn.delta());
                 Ok::<(), Errno>(())
             })?;
         }
@@ -205,6 +206,7 @@ impl<M: Medium> Files<M> {
         let root = self.root(v)?;
         let grows = new_size > size;
         let range = range.start..range.end.min(new_size);
+        self.check_growth(v, &range)?;
         if grows && range.start >= size {
             return self.append_content(v, root, size, range, AppendContent::Zeros);
         }
@@ -227,7 +229,7 @@ impl<M: Medium> Files<M> {
             let mut edit = ZeroEdit { trees: self, range: range.start..end };
             let Some(record) = &record else {
                 self.edit_tree(txn, v, root, &mut edit)?;
-                v.add_blocks(txn.delta());
+                self.gain(v, txn.delta());
                 return Ok(());
             };
             let CrawlChange::Shadow(block) =
@@ -238,7 +240,7 @@ impl<M: Medium> Files<M> {
             let delta = txn.delta();
             let root = Root::new(block, root.height()).word();
             self.commit_held(record, v, &[(Word::Root, root), (Word::Size, new_size)]);
-            v.add_blocks(delta);
+            self.gain(v, delta);
             Ok(())
         })
     }

@@ -52,7 +52,8 @@ impl<M: Medium> Store<M> {
         if let CrawlChange::Shadow(block) =
             self.edit(txn, Node::top(root), CommitMode::Atomic, edit)?
         {
-            self.commit(self.word_at(v, Word::Root), Root::new(block, root.height()).word());
+            let (at, root) = (self.word_at(v, Word::Root), Root::new(block, root.height()));
+            txn.commit(&self.medium, at, root.word());
         }
         Ok(())
     }
@@ -80,7 +81,7 @@ impl<M: Medium> Store<M> {
     pub fn commit_held(&self, record: &HeldRecord<'_>, v: &VInode, words: &[(Word, u64)]) {
         let at = |(word, value): &(Word, u64)| (self.word_at(v, *word), *value);
         let words: Words = words.iter().map(at).collect();
-        redo::commit(&self.medium, record.0, &words, self.medium.fence());
+        redo::commit(&self.medium, record.0, &words, self.v.order(&self.medium));
     }
 
     /// Appends a leaf to the inode file, in place (§3.2): it is invisible until the size of the
@@ -92,7 +93,10 @@ impl<M: Medium> Store<M> {
         self.v.transact(u64::from(height_for(end)) * 2 + 1, KEEP, |txn| {
             let data = [0; BLOCK as usize];
             let (new, _) = self.fill(txn, root, size, size..end, AppendContent::Bytes(&data))?;
-            self.commit_append((INODE_ROOT, root), new, (INODE_SIZE, end));
+            let ready = self.medium.fence();
+            self.publish_append((INODE_ROOT, root), new, (INODE_SIZE, end), ready);
+            self.medium.flush(INODE_SIZE, 8);
+            let _ = self.medium.fence();
             let leaf = self.find_block(new, size)?.ok_or(Errno::UCLEAN)?;
             self.v.add_leaf(leaf.at(0), INODE);
             Ok(())
@@ -211,6 +215,19 @@ impl<M: Medium> Storage for Store<M> {
     #[inline]
     fn is_read_only(&self) -> bool {
         self.read_only.load(Relaxed)
+    }
+
+    #[inline]
+    fn settle(&self) {
+        self.v.settle(&self.trees.medium);
+    }
+
+    fn reclaimable(&self) -> u64 {
+        self.v.freed_by_pending()
+    }
+
+    fn make_space(&self) -> Result<bool> {
+        Ok(self.v.settle(&self.trees.medium))
     }
 
     #[inline]
@@ -337,7 +354,7 @@ impl<M: Medium> Storage for Store<M> {
 
     fn commit_words(&self, hint: Ino, words: &[(PmOff, u64)]) -> Result<()> {
         let (number, _lock) = self.hold_record(hint)?;
-        redo::commit(&self.medium, number, words, self.medium.fence());
+        redo::commit(&self.medium, number, words, self.v.order(&self.medium));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
-//!   by an operation in flight, or one of the [`ZeroedBlocks`].
+//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
 //!   bits and pre-zeroed blocks: bits are cleared before it grows and claimed after it shrank, so a
 //!   reservation is always honoured. A freed block waits while a reader without a copy may still
@@ -11,6 +11,7 @@
 //! part that only trees of blocks need.
 
 use crate::layout::{INODES_PER_BLOCK, records};
+use crate::order::Pending;
 use crate::zeroed::ZeroedBlocks;
 use arena::Layout;
 use namespace::{Memory, RecordLocks, Tables};
@@ -21,6 +22,7 @@ pub struct Volatile {
     tables: Tables,
     pub zeroed: ZeroedBlocks,
     pub records: RecordLocks,
+    pub pending: Pending,
 }
 
 /// The volatile state before it has memory.
@@ -28,6 +30,7 @@ pub struct VolatilePlan {
     tables: namespace::Plan,
     zeroed: ZeroedBlocks,
     records: RecordLocks,
+    pending: Pending,
 }
 
 impl VolatilePlan {
@@ -36,7 +39,8 @@ impl VolatilePlan {
         let mut tables = namespace::Plan::new(is_shared, blocks, INODES_PER_BLOCK);
         let l = tables.layout();
         let records = RecordLocks::plan(l, records::COUNT);
-        Self { zeroed: ZeroedBlocks::plan(l), records, tables }
+        let pending = Pending::plan(l);
+        Self { zeroed: ZeroedBlocks::plan(l), records, pending, tables }
     }
 
     /// Returns the places of all tables.
@@ -46,8 +50,8 @@ impl VolatilePlan {
 
     /// Opens the state in this memory.
     pub fn open(self, memory: Memory) -> Volatile {
-        let Self { tables, zeroed, records } = self;
-        Volatile { tables: tables.open(memory), zeroed, records }
+        let Self { tables, zeroed, records, pending } = self;
+        Volatile { tables: tables.open(memory), zeroed, records, pending }
     }
 }
 

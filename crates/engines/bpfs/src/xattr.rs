@@ -62,8 +62,9 @@ impl<M: Medium> Store<M> {
         self.store_attributes(txn, list)
     }
 
-    /// Commits that an inode has no attributes.
+    /// Commits that an inode has no attributes. Also called before a write, which has not settled.
     pub fn clear_attributes(&self, v: &VInode) -> Result<()> {
+        self.settle();
         self.v.transact(0, 0, |txn| {
             let word = self.replace_attributes(txn, v, &Attributes::default())?;
             self.touch_changed(v);

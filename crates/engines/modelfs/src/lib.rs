@@ -28,8 +28,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfs::acl::ACL_DEFAULT;
 use vfs::model::Model;
 use vfs::{
-    Attr, Caller, Delegations, Durability, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
-    NewKind, NewNode, Openings, ROOT, RenameFlags, Result, SetAttr, SetXattr, StatFs, Timestamp,
+    Attr, Caller, Durability, Entry, Errno, Fallocate, FileSystem, Ino, Mappings, NewKind, NewNode,
+    Openings, ROOT, RenameFlags, Result, SetAttr, SetXattr, StatFs, Timestamp,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -223,8 +223,6 @@ impl<M: Medium> FileSystem for ModelFs<M> {
 impl<M: Medium> Mappings for ModelFs<M> {}
 
 impl<M: Medium> Openings for ModelFs<M> {}
-
-impl<M: Medium> Delegations for ModelFs<M> {}
 
 impl<M: Medium> ModelFs<M> {
     /// Returns the most bytes of access control that a new inode inherits from a directory.

@@ -63,11 +63,10 @@ impl<M: Medium> ScmfsFiles<M> {
     }
 
     /// Implements `ScmfsFiles::append`.
-    pub fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
+    pub fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         self.change(&[ino], || {
             let v = self.live_file(ino)?;
             let offset = self.load(v, Word::Size);
-            check(offset)?;
             self.write_content(v, offset, data)?;
             Ok(offset)
         })

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vfs::{Durability, Extent, Fallocate, Ino, Result, Seek};
 
 /// Version of the derived state.
-pub const STATE_FORMAT: u64 = (1 << 8 | 11) << 1;
+pub const STATE_FORMAT: u64 = (1 << 8 | 12) << 1;
 
 /// The operations on contents. Each may use the store and the other operations.
 pub struct ScmfsFiles<M>(pub(crate) Core<Store<M>>);
@@ -109,8 +109,8 @@ impl<M: Medium> namespace::Files for ScmfsFiles<M> {
     }
 
     #[inline]
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64> {
-        Self::append(self, ino, data, check)
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
+        Self::append(self, ino, data)
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -227,7 +227,9 @@ pub struct MountArgs {
     /// threads=N, no_cache, emulate=SPEC (with `+` for `,`); ask_open: with exclusive, send each
     /// open to the server even so; slower, but direct writes (O_DIRECT) to one file can run at the
     /// same time; writeback: let the kernel hold writes back until they are synced, if the pool
-    /// promises no more than that (a pool in an ordinary file); direct: fail unless programs under
+    /// promises no more than that (a pool in an ordinary file, or durability=ordered);
+    /// durability=journal|ordered: operations are durable when they return (journal, default), or
+    /// when something is synced, and in order (ordered; only pools of the layout bpfs); direct: fail unless programs under
     /// `keepstone run` can bypass the mount. Without this option they can if that costs the mount
     /// nothing (from Linux 6.6; not with ro or writeback); exclusive: reserve the pool for the
     /// mount; the kernel then opens files without asking the server.
@@ -279,10 +281,6 @@ pub struct UmountArgs {
     /// Hide the mount now, and end it when its last user is gone. Do not wait for that.
     #[arg(long)]
     pub lazy: bool,
-    /// For a cache: unmount although the object store cannot be reached. Changes of names that only
-    /// the server has are lost.
-    #[arg(long, conflicts_with = "lazy")]
-    pub force: bool,
 }
 
 /// The argument of commands that take only a pool.

@@ -1,12 +1,11 @@
 //! `keepstone info`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ::pool::PoolInfo;
 use anyhow::Result;
-use pmem::{Access, OpenOptions};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -24,6 +23,9 @@ struct Info {
     /// The directory or object store that the pool caches. Null for other pools, and while a
     /// command without a server has the pool open.
     cache_of: Option<String>,
+    /// The time at which operations are durable: `journal` or `ordered`. Null if the pool is not
+    /// mounted.
+    durability: Value,
     /// Fragmentation of free space, as the server of a mount reports it. Null if the pool is not
     /// mounted, because that would take a scan.
     free: Value,
@@ -37,17 +39,6 @@ fn first_answer(dirs: Vec<PathBuf>) -> Value {
     stats::ask(dirs, PATIENCE, stats::read).into_values().flatten().next().unwrap_or_default()
 }
 
-/// Returns the directory that the pool caches: from its server, or from the pool itself if it is
-/// not in use.
-fn cache_of(path: &Path, is_mounted: bool, stats: &Value) -> Option<String> {
-    if is_mounted {
-        return stats["cache"].is_object().then(|| stats["dir"].as_str().map(str::to_owned))?;
-    }
-    let region = OpenOptions::default().open(path, Access::ReadOnly).ok()?;
-    let options = ::pool::MountOptions { read_only: true, ..Default::default() };
-    pmcache::directory_of(&*engines::mount(region, &options).ok()?)
-}
-
 pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
@@ -59,16 +50,32 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         info,
         domain: domain.into(),
         mounted_on: dirs.iter().map(|dir| dir.display().to_string()).collect(),
-        cache_of: cache_of(Path::new(&path), !dirs.is_empty(), &stats),
+        cache_of: stats["cache"]
+            .is_object()
+            .then(|| stats["dir"].as_str().map(str::to_owned))
+            .flatten(),
+        durability: match &mut stats {
+            stats if stats["cache"].is_object() => stats["cache"]["mode"].clone(),
+            stats => stats["durability"].take(),
+        },
         free: stats["free"].take(),
     };
     if json {
         output::json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let cache_of = match &report.cache_of {
+        Some(dir) => dir.clone(),
+        None if report.info.has_backing_store => "a directory; not attached".to_owned(),
+        None => "nothing".to_owned(),
+    };
     let mounted = match report.mounted_on.as_slice() {
         [] => "no".to_owned(),
         dirs => dirs.join(", "),
+    };
+    let durability = match &report.durability {
+        Value::String(mode) => mode.clone(),
+        _ => "as the next mount says".to_owned(),
     };
     output::table([
         ("pool", report.pool.clone()),
@@ -78,7 +85,8 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         ("size", size::show(report.info.size_bytes)),
         ("domain", report.domain.to_string()),
         ("mounted", mounted),
-        ("cache of", report.cache_of.clone().unwrap_or_else(|| "nothing".to_owned())),
+        ("durability", durability),
+        ("cache of", cache_of),
     ]);
     Ok(ExitCode::SUCCESS)
 }

@@ -31,7 +31,7 @@ impl std::fmt::Display for Obstacle {
 /// Finds the pools among `mounts` that cannot be served, with the reasons.
 pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
     let locks = LockFiles::read();
-    let pools = mounts.iter().filter(|mount| mount.claims_keepstone() && !mount.is_cache());
+    let pools = mounts.iter().filter(|mount| mount.claims_keepstone());
     pools.filter_map(|mount| of_mount(mount, mounts, &locks)).collect()
 }
 
@@ -39,9 +39,6 @@ pub fn of_mounts(mounts: &[MountEntry]) -> Vec<Obstacle> {
 pub fn of_dir(dir: &Path) -> Option<Obstacle> {
     let mounts = fuse::mounts().ok()?;
     let mount = mounts.iter().rev().find(|mount| mount.dir == dir && mount.claims_keepstone())?;
-    if mount.is_cache() {
-        return None;
-    }
     of_mount(mount, &mounts, &LockFiles::read())
 }
 

@@ -8,7 +8,6 @@
 //!   environments.
 //! - `KEEPSTONE_FDS`: which descriptors to give to programs.
 //! - `KEEPSTONE_DIRECT`: directories of other file systems to serve.
-//! - `KEEPSTONE_CACHES`: whether there are caches over directories.
 //! - `KEEPSTONE_STATS`: the file in which to count ([`counters`]).
 //!
 //! Then the command becomes the program by `execve`, and the library prints a line at the program's
@@ -137,9 +136,6 @@ pub fn run(args: &RunArgs, json: bool) -> Result<ExitCode> {
         if args.mtime == Mtime::Lazy {
             command.env("KEEPSTONE_DIRECT_LAZY", "1");
         }
-    }
-    if mounts.iter().any(fuse::MountEntry::is_cache) {
-        command.env("KEEPSTONE_CACHES", "1");
     }
     let reports = args.stats || args.explain;
     // A file of an outer run belongs to that run.

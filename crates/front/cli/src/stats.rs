@@ -32,6 +32,8 @@ pub struct PoolStats {
     pub domain: DomainReport,
     pub emulation: Option<String>,
     pub read_only: bool,
+    /// The time at which operations are durable.
+    pub durability: String,
     /// Whether programs may bypass the mount.
     pub direct: bool,
     pub pid: u32,
@@ -170,6 +172,7 @@ fn show(stats: &Value) {
         ("mounted on", text(&stats["dir"])),
         ("uuid", text(&stats["uuid"])),
         ("domain", text(&stats["domain"]["name"])),
+        ("durability", text(&stats["durability"])),
         ("server", format!("pid {}, {} threads", stats["pid"], stats["threads"])),
         ("direct", text(&stats["direct"])),
         ("uptime", format!("{} s", stats["uptime_s"])),

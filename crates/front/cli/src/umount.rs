@@ -53,10 +53,9 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let stats = asked.and_then(Result::ok);
     let server = stats.as_ref().and_then(server_of);
     let below = stats.as_ref().map(|stats| output::text(&stats["dir"]));
-    let is_cache =
-        entry.is_cache() || stats.as_ref().is_some_and(|stats| stats["cache"].is_object());
+    let is_cache = stats.as_ref().is_some_and(|stats| stats["cache"].is_object());
     if is_cache && server.is_some() {
-        ending::flush_before_unmount(&dir, args.force, json)?;
+        ending::flush_before_unmount(&dir, json)?;
     }
     unmount(&dir, &entry.source, args.lazy)?;
     let server_ended = match server {

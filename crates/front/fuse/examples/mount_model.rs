@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuse::{
-    Caching, MountAccess, MountFlags, MountKind, MountOptions, OpCounters, Server, ServerOptions,
-    StopSignals,
+    Caching, MountAccess, MountFlags, MountOptions, OpCounters, Server, ServerOptions, StopSignals,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +38,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let server = Server::new(Arc::new(vfs::model::Model::new()), options)?;
     let options = MountOptions {
-        kind: MountKind::Pool,
         source: "model".into(),
         access: MountAccess::All,
         flags: MountFlags::empty(),

@@ -70,7 +70,7 @@ impl Server {
         });
         match created {
             Ok((Opened { entry, is_new }, handle)) => reply.created(
-                if is_ticket { &Duration::ZERO } else { self.ttl(&now, entry.ino) },
+                if is_ticket { &Duration::ZERO } else { &now.ttl },
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,
@@ -102,7 +102,7 @@ impl Server {
         });
         match made {
             Ok((entry, handle)) => reply.created(
-                self.ttl(&now, entry.ino),
+                &now.ttl,
                 &convert::file_attr(&entry),
                 convert::generation(&entry),
                 handle,

@@ -60,8 +60,8 @@ pub use expire::is_known as kernel_keeps_until_told;
 pub use invalidate::Invalidator;
 pub use loads::Loads;
 pub use mount::{
-    MountAccess, MountFlags, MountKind, MountOptions, MountPoint, Mounted, is_of_dead_server,
-    is_stale, mount, open_below, remount, unmount,
+    MountAccess, MountFlags, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale, mount,
+    open_below, remount, unmount,
 };
 pub use options::{
     BRIEF_STATS_XATTR, Caching, Rights, STATS_XATTR, ServerOptions, Stats, StatsReader,

@@ -94,7 +94,6 @@ fn add_entry(
         return Ok(!reply.add(attr.ino, item.cookie, name, ttl, &attr, Generation(0)));
     }
     let entry = fs.lookup(dir, item.name)?;
-    let ttl = if fs.is_delegated(entry.ino) { &Duration::ZERO } else { ttl };
     let attr = convert::file_attr(&entry);
     let full = reply.add(attr.ino, item.cookie, name, ttl, &attr, convert::generation(&entry));
     if full {

@@ -21,7 +21,7 @@ use crate::expire::Expirer;
 use crate::server::{Server, Shared};
 use crate::table::{MountEntry, mount_at, mounts, mounts_within};
 use crate::workers::Workers;
-use mounts::{CACHE_TYPE, FS_TYPE};
+use mounts::FS_TYPE;
 
 /// Time within which a server has to show that it lives.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -29,28 +29,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// The device from which requests are read.
 const DEVICE: &str = "/dev/fuse";
 
-/// The kind of mount, as its type in the table of mounts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MountKind {
-    /// A pool: [`FS_TYPE`].
-    Pool,
-    /// A cache over a directory: [`CACHE_TYPE`].
-    Cache,
-}
-
-impl MountKind {
-    const fn fs_type(self) -> &'static str {
-        match self {
-            Self::Pool => FS_TYPE,
-            Self::Cache => CACHE_TYPE,
-        }
-    }
-
-    /// Returns the type without `fuse.`.
-    fn subtype(self) -> &'static str {
-        self.fs_type().trim_start_matches("fuse.")
-    }
-}
+/// [`FS_TYPE`] without `fuse.`.
+const SUBTYPE: &str = "keepstone";
 
 /// The users that may use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +44,6 @@ pub enum MountAccess {
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Kind of mount.
-    pub kind: MountKind,
     /// The source in `/proc/mounts`: the pool.
     pub source: String,
     /// Users that may use it.
@@ -374,7 +352,7 @@ fn detached_mount(root_mode: u32, options: &MountOptions) -> io::Result<(OwnedFd
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let set = |key: &str, value: &str| fsconfig_set_string(&context, key, value);
     set("source", &options.source)?;
-    set("subtype", options.kind.subtype())?;
+    set("subtype", SUBTYPE)?;
     set("fd", &device.as_raw_fd().to_string())?;
     set("rootmode", &format!("{root_mode:o}"))?;
     set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
@@ -426,8 +404,7 @@ fn mount_as_root(dir: &Path, root_mode: u32, options: &MountOptions) -> io::Resu
         data.push_str(",allow_other");
     }
     let data = CString::new(data).expect("no NUL in it");
-    let fs_type = options.kind.fs_type();
-    rustix::mount::mount(&options.source, dir, fs_type, options.flags, &*data)?;
+    rustix::mount::mount(&options.source, dir, FS_TYPE, options.flags, &*data)?;
     Ok(device)
 }
 
@@ -436,7 +413,7 @@ fn fusermount_options(options: &MountOptions) -> Vec<MountOption> {
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut list = vec![
         MountOption::FSName(source),
-        MountOption::Subtype(options.kind.subtype().into()),
+        MountOption::Subtype(SUBTYPE.into()),
         MountOption::DefaultPermissions,
     ];
     let flags = [

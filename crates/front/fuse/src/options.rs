@@ -24,8 +24,6 @@ pub struct Caching {
     /// Whether file pages, listings and link targets stay in the page cache. Without it every read
     /// and write comes to the server (`FOPEN_DIRECT_IO`).
     pub keep_cache: bool,
-    /// Whether the kernel drops pages of a file whose size or time of modification has changed.
-    pub checks_pages: bool,
     /// Whether files are opened and created without a request, if the kernel can do that. The
     /// server is not notified of their closing either. Direct writes to one file then go one at a
     /// time, because the answer to an opening would have to permit parallel ones.
@@ -41,18 +39,12 @@ impl Caching {
     pub const EXCLUSIVE: Self = Self {
         ttl: Duration::from_secs(24 * 3600),
         keep_cache: true,
-        checks_pages: false,
         skip_opens: true,
         writeback: false,
     };
     /// No caching: the engine answers every request.
-    pub const NONE: Self = Self {
-        ttl: Duration::ZERO,
-        keep_cache: false,
-        checks_pages: false,
-        skip_opens: false,
-        writeback: false,
-    };
+    pub const NONE: Self =
+        Self { ttl: Duration::ZERO, keep_cache: false, skip_opens: false, writeback: false };
 
     /// Returns the part of this caching that `fs` allows.
     ///
@@ -64,9 +56,6 @@ impl Caching {
             KernelCache::WhileAlone => self,
             KernelCache::UpTo(time) => {
                 Self { ttl: self.ttl.min(time), keep_cache: false, skip_opens: false, ..self }
-            }
-            KernelCache::Checked(time) => {
-                Self { ttl: self.ttl.min(time), checks_pages: true, skip_opens: false, ..self }
             }
         };
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));

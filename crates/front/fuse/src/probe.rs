@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use fuser::{KernelConfig, Request};
 use serde::Serialize;
 
-use crate::mount::{self, MountAccess, MountKind, MountOptions};
+use crate::mount::{self, MountAccess, MountOptions};
 
 /// The offer of the kernel in `FUSE_INIT`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,7 +35,6 @@ pub fn probe_kernel() -> io::Result<KernelFuse> {
     let dir = tempfile::Builder::new().prefix("keepstone-probe-").tempdir()?;
     let found = Arc::new(Mutex::new(KernelFuse::default()));
     let options = MountOptions {
-        kind: MountKind::Pool,
         source: "keepstone-probe".into(),
         access: MountAccess::Owner,
         flags: mount::MountFlags::NOSUID | mount::MountFlags::NODEV,

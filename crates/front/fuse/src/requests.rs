@@ -42,11 +42,6 @@ pub(crate) fn caller(req: &Request) -> Caller {
 impl fuser::Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut granted = CAPABILITIES & config.capabilities();
-        if self.options.caching.checks_pages {
-            let checks = InitFlags::FUSE_AUTO_INVAL_DATA & config.capabilities();
-            self.options.caching.keep_cache &= !checks.is_empty();
-            granted |= checks;
-        }
         if self.options.caching.writeback {
             granted |= InitFlags::FUSE_WRITEBACK_CACHE & config.capabilities();
         }
@@ -92,7 +87,7 @@ impl fuser::Filesystem for Server {
                     Some(_) => self.note_alias(parent, name, attr.ino),
                     None => self.note_name(parent, name, attr.ino),
                 }
-                let ttl = if alias.is_some() { &Duration::ZERO } else { self.ttl(&now, entry.ino) };
+                let ttl = if alias.is_some() { &Duration::ZERO } else { &now.ttl };
                 reply.entry(ttl, &attr, convert::generation(&entry));
             }
             Err(fuser::Errno::ENOENT) if alias.is_none() => {
@@ -394,8 +389,7 @@ impl fuser::Filesystem for Server {
                 self.check_page(ino, fh, true)?;
             }
             // The kernel may not know the end of the file.
-            let is_shared = self.shared.is_some() || self.options.caching.checks_pages;
-            if is_shared && flags.0 & libc::O_APPEND != 0 && !mapped {
+            if self.shared.is_some() && flags.0 & libc::O_APPEND != 0 && !mapped {
                 fs.append(ino, data)?;
             } else {
                 fs.write(ino, offset, data)?;
@@ -681,10 +675,7 @@ impl fuser::Filesystem for Server {
                 Err(err) => reply.error(err),
             };
         }
-        match self.announce((ino, fh), cmd, in_data) {
-            Ok(credit) => reply.ioctl(0, &credit.to_bytes()),
-            Err(err) => reply.error(err),
-        }
+        reply.error(fuser::Errno::ENOTTY);
     }
 
     fn poll(

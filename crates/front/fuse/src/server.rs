@@ -11,7 +11,7 @@ use fuser::{
     FileHandle, FopenFlags, INodeNo, Notifier, ReplyAttr, ReplyEmpty, ReplyEntry, Request,
 };
 use mounts::{MountEvents, Opening, Ticket};
-use vfs::{Announcement, Credit, Durability, Entry, Errno, FileSystem, Ino, Right};
+use vfs::{Durability, Entry, Errno, FileSystem, Ino, Right};
 
 use crate::alias;
 use crate::convert;
@@ -24,7 +24,6 @@ use crate::names::Names;
 use crate::options::{BRIEF_STATS_XATTR, Rights, STATS_XATTR, ServerOptions, Stats};
 use crate::privileges::Privileges;
 use crate::rings::Rings;
-use crate::setgid;
 use crate::workers::Workers;
 
 /// A server of a file system to the kernel.
@@ -131,7 +130,6 @@ impl Server {
         let attr = fs.getattr(ino)?;
         let may = match right {
             Right::Server => rustix::process::geteuid().as_raw() == req.uid(),
-            Right::Writer => attr.uid == req.uid() || setgid::may_write(fs, req, &attr)?,
             Right::Owner | Right::Anyone => attr.uid == req.uid(),
         };
         if may { Ok(()) } else { Err(Errno::PERM) }
@@ -155,11 +153,6 @@ impl Server {
             Some(shared) => shared.keeping.now(&self.options.caching),
             None => Now::always(&self.options.caching),
         }
-    }
-
-    /// Returns the lifetime of attributes in an answer.
-    pub(crate) fn ttl<'n>(&self, now: &'n Now<'_>, ino: Ino) -> &'n Duration {
-        if self.fs.is_delegated(ino) { &Duration::ZERO } else { &now.ttl }
     }
 
     /// Returns the lifetime of an answer that there is no such name; `None`: the kernel may not
@@ -207,7 +200,7 @@ impl Server {
             Ok(entry) => {
                 let attr = convert::file_attr(&entry);
                 self.note_name(parent, name, attr.ino);
-                reply.entry(self.ttl(&now, entry.ino), &attr, convert::generation(&entry));
+                reply.entry(&now.ttl, &attr, convert::generation(&entry));
             }
             Err(err) => reply.error(err),
         }
@@ -289,7 +282,7 @@ impl Server {
                 {
                     shared.keeping.note_root();
                 }
-                reply.attr(self.ttl(&now, attr.ino), &convert::file_attr(&attr));
+                reply.attr(&now.ttl, &convert::file_attr(&attr));
             }
             Err(err) => reply.error(err),
         }
@@ -381,11 +374,8 @@ impl Server {
     ) -> FopenFlags {
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         let writes_only = handle.0 & (READABLE | WRITABLE) == WRITABLE;
-        let is_direct = match self.shared {
-            Some(_) => writes_only,
-            // A pool's mount asks only for parallel direct writes (`ask_open`), a cache always.
-            None => !self.options.caching.checks_pages,
-        };
+        // A mount alone asks only for parallel direct writes (`ask_open`).
+        let is_direct = self.shared.is_none() || writes_only;
         if flags & libc::O_DIRECT != 0 && is_direct {
             return direct;
         }
@@ -515,24 +505,6 @@ impl Server {
         if let Some(events) = self.events() {
             events.wait_for_openings(ino, true);
         }
-    }
-
-    /// Handles the command by which a program that may write to a file announces writes.
-    pub(crate) fn announce(
-        &self,
-        (ino, handle): (INodeNo, FileHandle),
-        command: u32,
-        argument: &[u8],
-    ) -> Result<Credit, fuser::Errno> {
-        self.call(CountedOp::Ioctl, |fs| {
-            let is_it = command == Announcement::COMMAND;
-            let announced =
-                Announcement::from_bytes(argument).filter(|_| is_it).ok_or(Errno::NOTTY)?;
-            if handle.0 & WRITABLE == 0 {
-                return Err(Errno::BADF);
-            }
-            fs.announce(convert::ino(ino), &announced)
-        })
     }
 
     /// Takes back what [`begin_use`](Self::begin_use) announced.

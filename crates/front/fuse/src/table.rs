@@ -1,6 +1,6 @@
 //! The kernel's table of mounts.
 
-use mounts::{CACHE_TYPE, FS_TYPE, Line, unescape};
+use mounts::{FS_TYPE, Line, unescape};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -37,7 +37,7 @@ impl MountEntry {
 
     /// Whether it has the type of a Keepstone mount.
     pub fn claims_keepstone(&self) -> bool {
-        self.fs_type == FS_TYPE || self.is_cache()
+        self.fs_type == FS_TYPE
     }
 
     /// Whether the mount itself has an option, such as `ro`.
@@ -48,11 +48,6 @@ impl MountEntry {
     /// Whether another user has made it as a Keepstone mount, so that its server is not asked.
     pub fn is_of_another(&self) -> bool {
         self.claims_keepstone() && !self.is_keepstone()
-    }
-
-    /// Whether it has the type of a cache over a directory.
-    pub fn is_cache(&self) -> bool {
-        self.fs_type == CACHE_TYPE
     }
 }
 

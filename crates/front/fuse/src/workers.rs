@@ -166,8 +166,8 @@ impl Workers {
         bytes: usize,
     ) -> Begin<'s> {
         let uid = req.uid();
-        // workers-W4. A cache works in its pool and below it for a request, and cannot stop midway.
-        let thread = if server.options.caching.checks_pages { 0 } else { req.pid() };
+        // workers-W4.
+        let thread = req.pid();
         let turn = |slot, is_again| {
             Begin::Now(Turn { server, slot, is_again, _caller: caller::serve(thread) })
         };

@@ -1,10 +1,10 @@
-//! Files of kernel DAX and tmpfs file systems, and of caches (Chell-Direct): the functions that the
-//! exported ones call for descriptors of the kernel.
+//! Files of kernel DAX and tmpfs file systems (Chell-Direct): the functions that the exported ones
+//! call for descriptors of the kernel.
 //!
 //! Each function has the name of libc's. It does the call by a copy if [`::direct`] can; else it
 //! reports to that crate what happens to descriptors, names, times and locks. `KEEPSTONE_DIRECT`
-//! names the directories, separated by colons. Without them, and without caches, each function
-//! costs one load more than libc's.
+//! names the directories, separated by colons. Without them, each function costs one load more
+//! than libc's.
 
 #![allow(unsafe_code)]
 
@@ -17,23 +17,15 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t};
 use crate::serve::{Returned, to_c};
 use crate::start::debug;
 use crate::stats::{self, Class, Reason};
-use crate::{engine, environment, guard, inherited, later, memory, real};
+use crate::{environment, guard, inherited, real};
 
 static DIRECT: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
-/// The same, but set even while there is nothing to serve ([`later`]).
-static MADE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Returns the state that serves such files, if any are to be served.
 #[inline]
 pub fn direct() -> Option<&'static Direct> {
     // SAFETY: null, or a box that is never dropped.
     unsafe { DIRECT.load(Ordering::Acquire).as_ref() }
-}
-
-/// Returns the state even before it is used: another thread may begin to use it at any time.
-pub fn made() -> Option<&'static Direct> {
-    // SAFETY: as above.
-    unsafe { MADE.load(Ordering::Acquire).as_ref() }
 }
 
 /// Returns the state that serves such files, if one of the descriptors may be of such a file.
@@ -50,8 +42,6 @@ pub fn watches(fd: c_int) -> bool {
 
 /// Leaves such files to libc.
 pub fn serve_no_more() {
-    later::nothing_comes();
-    MADE.store(std::ptr::null_mut(), Ordering::Release);
     DIRECT.store(std::ptr::null_mut(), Ordering::Release);
 }
 
@@ -61,30 +51,19 @@ unsafe extern "C" fn durable(to: *mut c_void, from: *const c_void, len: usize) -
     to
 }
 
-unsafe fn is_there(at: *const u8, len: usize, is_stored_to: bool) -> bool {
-    let there = if is_stored_to {
-        memory::writable(at.cast_mut().cast(), len).map(|there| there.len())
-    } else {
-        memory::readable(at.cast(), len).map(|there| there.len())
-    };
-    there == Ok(len)
-}
-
 /// Reads a number from the environment, for tests.
 fn number(name: &std::ffi::CStr) -> Option<u32> {
     environment::variable(name)?.to_str().ok()?.parse().ok()
 }
 
-/// Begins to serve files of caches, if there are or may come any, and files below the directories
-/// in the environment.
-pub fn start(are_caches: bool, is_over: bool) {
-    let dirs = match environment::variable(c"KEEPSTONE_DIRECT") {
-        None if is_over => return,
-        dirs => dirs.map_or(&[][..], std::ffi::CStr::to_bytes),
-    };
-    let dirs = dirs.split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
+/// Begins to serve files below the directories in the environment.
+pub fn start() {
+    let Some(dirs) = environment::variable(c"KEEPSTONE_DIRECT") else { return };
+    let dirs = dirs.to_bytes().split(|&byte| byte == b':').filter(|dir| !dir.is_empty());
     let mut config = Config::new(dirs.map(<[u8]>::to_vec).collect(), durable);
-    (config.open_pool, config.is_there) = (engine::attach_cache, is_there);
+    if config.dirs.is_empty() {
+        return;
+    }
     // Tests set these bounds lower: they do not test when a mapping pays.
     if let Some(calls) = number(c"KEEPSTONE_DIRECT_AFTER") {
         (config.look_after, config.map_after) = (calls, calls.max(1));
@@ -94,29 +73,15 @@ pub fn start(are_caches: bool, is_over: bool) {
     }
     let lags = environment::is_set(c"KEEPSTONE_DIRECT_LAZY");
     config.times_ns = if lags { 1_000_000_000 } else { 0 };
-    let is_used = are_caches || !config.dirs.is_empty();
     match Direct::new(config) {
-        Ok(direct) => MADE.store(Box::into_raw(Box::new(direct)), Ordering::Release),
-        Err(err) => return debug(format_args!("no direct files: {err}")),
-    }
-    if is_used { begin() } else { later::wait() }
-}
-
-/// Begins to use the state that `start` made.
-pub fn begin() {
-    if let Some(direct) = made() {
-        // It was not notified of these changes before (later-L1).
-        direct.limits_changed();
-        DIRECT.store(std::ptr::from_ref(direct).cast_mut(), Ordering::Release);
+        Ok(direct) => DIRECT.store(Box::into_raw(Box::new(direct)), Ordering::Release),
+        Err(err) => debug(format_args!("no direct files: {err}")),
     }
 }
 
 /// Stops looking at descriptors. The library's own calls do not count.
 pub fn stop() {
-    tell_made(|direct| {
-        later::nothing_comes();
-        direct.stop();
-    });
+    tell(Direct::stop);
 }
 
 /// Does a descriptor's call by a copy, or by `by_kernel` if a copy cannot do it.
@@ -151,37 +116,14 @@ fn serve<T: Returned>(
             stats::made_by_kernel(class, fd, Reason::Direct, bytes);
             to_c(result)
         }
-        Some(Answer::Kernel) | None => {
-            let result = by_kernel();
-            // Until Chell-Direct looks at a descriptor, nothing else counts its calls.
-            if stats::is_timed() && direct.is_of_cache(fd) {
-                let moved = if class.moves_bytes() { T::number(&result) } else { 0 };
-                stats::made_by_kernel(class, fd, Reason::Direct, moved.try_into().unwrap_or(0));
-            }
-            result
-        }
+        Some(Answer::Kernel) | None => by_kernel(),
     }
-}
-
-/// Reports whether nothing is left to be synced; else the kernel has to sync.
-fn synced(direct: &Direct, fd: c_int) -> Answer<()> {
-    if direct.is_synced(fd) { Answer::Copied(()) } else { Answer::Kernel }
 }
 
 /// Reports an event, unless the library's own code caused it.
 #[inline]
 pub fn tell(f: impl FnOnce(&Direct)) {
-    tell_one(direct(), f);
-}
-
-/// Reports an event even while there is nothing to serve.
-pub fn tell_made(f: impl FnOnce(&Direct)) {
-    tell_one(made(), f);
-}
-
-#[inline]
-fn tell_one(direct: Option<&'static Direct>, f: impl FnOnce(&Direct)) {
-    if let Some(direct) = direct.filter(|_| !guard::is_inside()) {
+    if let Some(direct) = direct().filter(|_| !guard::is_inside()) {
         guard::run(|| f(direct));
     }
 }
@@ -192,11 +134,6 @@ fn tell_of(fd: c_int, f: impl FnOnce(&Direct)) {
     if watching(&[fd]).is_some() {
         tell(f);
     }
-}
-
-/// Reports that the kernel is about to map a file.
-pub fn mapping(fd: c_int) {
-    tell_of(fd, |direct| direct.mapping(fd));
 }
 
 /// Reports an event of a descriptor after a call on it has succeeded.
@@ -322,13 +259,6 @@ stands_for_libc! {
         match (flags, offset) {
             (0, -1) => writev(fd, list, count),
             (0, _) => pwritev(fd, list, count, offset),
-            // A write to a pool is durable when it returns.
-            _ if flags & !(libc::RWF_SYNC | libc::RWF_DSYNC) == libc::RWF_APPEND => {
-                let at = (offset != -1).then_some(offset);
-                serve(Class::Write, fd, |direct| direct.append_once(fd, list, count, at), || {
-                    with_offsets([fd, -1], || real::pwritev2(fd, list, count, offset, flags))
-                })
-            }
             _ => with_offsets([fd, -1], || real::pwritev2(fd, list, count, offset, flags)),
         }
     }
@@ -340,11 +270,11 @@ stands_for_libc! {
     }
 
     fn fsync(fd: c_int) -> c_int {
-        serve(Class::Sync, fd, |direct| synced(direct, fd), || real::fsync(fd))
+        real::fsync(fd)
     }
 
     fn fdatasync(fd: c_int) -> c_int {
-        serve(Class::Sync, fd, |direct| synced(direct, fd), || real::fdatasync(fd))
+        real::fdatasync(fd)
     }
 
     fn truncate(path: *const c_char, len: off_t) -> c_int {
@@ -371,8 +301,6 @@ stands_for_libc! {
         from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
         flags: c_uint
     ) -> ssize_t {
-        // Before the offsets are lent: a thread that is inside reports nothing.
-        tell_of(from, |direct| direct.read_by_kernel(from));
         with_offsets([from, to], || {
             let copied = real::copy_file_range(from, from_offset, to, to_offset, len, flags);
             stats::moved_by_kernel(Class::Copy, &[from, to], copied as i64);
@@ -385,7 +313,6 @@ stands_for_libc! {
         // offset is not lent.
         forget_unless_null(from, offset);
         forget(out);
-        tell_of(from, |direct| direct.read_by_kernel(from));
         let sent = real::sendfile(out, from, offset, count);
         stats::moved_by_kernel(Class::Copy, &[from, out], sent as i64);
         sent
@@ -397,18 +324,17 @@ stands_for_libc! {
     ) -> ssize_t {
         forget_unless_null(from, from_offset);
         forget_unless_null(to, to_offset);
-        tell_of(from, |direct| direct.read_by_kernel(from));
         let moved = real::splice(from, from_offset, to, to_offset, len, flags);
         stats::moved_by_kernel(Class::Copy, &[from, to], moved as i64);
         moved
     }
 
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        stats::opened_by_kernel(opened(real::open(path, flags, mode), flags, path))
+        stats::opened_by_kernel(opened(real::open(path, flags, mode), flags))
     }
 
     fn openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        stats::opened_by_kernel(opened(real::openat(dirfd, path, flags, mode), flags, path))
+        stats::opened_by_kernel(opened(real::openat(dirfd, path, flags, mode), flags))
     }
 
     fn close(fd: c_int) -> c_int {
@@ -493,9 +419,6 @@ stands_for_libc! {
     }
 
     fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
-        if request == libc::FIONREAD {
-            tell_of(fd, |direct| direct.read_by_kernel(fd));
-        }
         with_offsets([fd, -1], || real::ioctl(fd, request, argument))
     }
 }
@@ -520,14 +443,9 @@ fn forget_unless_null(fd: c_int, offset: *mut off_t) {
     }
 }
 
-fn opened(fd: c_int, flags: c_int, path: *const c_char) -> c_int {
+fn opened(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
-        later::look();
-        tell(|direct| {
-            // SAFETY: the kernel has found a string there.
-            let path = unsafe { std::ffi::CStr::from_ptr(path) };
-            direct.opened(fd, flags, Some(path.to_bytes()));
-        });
+        tell(|direct| direct.opened(fd, flags));
     }
     fd
 }
@@ -535,9 +453,8 @@ fn opened(fd: c_int, flags: c_int, path: *const c_char) -> c_int {
 /// Notes that libc has opened a stream. Its descriptor is of interest if the stream's calls come to
 /// the library.
 pub fn stream_opened(fd: c_int, flags: c_int, is_seen: impl FnOnce() -> bool) {
-    later::look();
     if direct().is_some() && is_seen() {
-        tell(|direct| direct.opened(fd, flags, None));
+        tell(|direct| direct.opened(fd, flags));
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::{Line, PoolMount, unescape};
+use ::mounts::PoolMount;
 use ::pool::{Engine, MountOptions};
 use pmem::Medium as _;
 use posix::{AttachedPool, Errno, Fork, MountSpec, PoolFile};
@@ -67,30 +67,6 @@ fn reason(err: &(dyn std::error::Error + 'static)) -> Reason {
         Some(ErrorKind::PermissionDenied) => Reason::Permission,
         Some(ErrorKind::NotFound | ErrorKind::Unsupported) => Reason::Namespace,
         _ => Reason::Unusable,
-    }
-}
-
-/// Joins the processes that use the pool of a cache that is mounted as this device; its server is
-/// one of them. The pool stays open. `None` if it cannot be joined, or if a user other than root
-/// and this one has mounted it: that user could name any pool.
-pub fn attach_cache(pool: &[u8], device: u64) -> Option<&'static dyn vfs::FileSystem> {
-    let table = mounts::read(c"/proc/self/mountinfo").ok()?;
-    let users = mounts::believed_users();
-    let is_it = |line: Line<'_>| {
-        rustix::fs::makedev(line.device.0, line.device.1) == device
-            && line.is_cache_by(&users)
-            && unescape(line.source) == pool
-    };
-    if !table.split(|byte| *byte == b'\n').filter_map(Line::parse).any(is_it) {
-        return None;
-    }
-    let path = Path::new(OsStr::from_bytes(pool));
-    match join(path, device) {
-        Ok((fs, _)) => Some(&**Box::leak(Box::new(fs))),
-        Err(err) => {
-            debug(format_args!("the cache in {} is left to its server: {err}", path.display()));
-            None
-        }
     }
 }
 

@@ -61,11 +61,6 @@ pub fn start() {
     INHERITED.store(Box::into_raw(inherited), Ordering::Release);
 }
 
-/// Checks whether `keepstone run`, or a program that it started, has started this program.
-pub fn is_run() -> bool {
-    !INHERITED.load(Ordering::Acquire).is_null()
-}
-
 /// # Safety
 /// `list` is null, or a list of strings that ends with a null pointer.
 unsafe fn strings<'a>(list: Strings) -> Vec<&'a CStr> {

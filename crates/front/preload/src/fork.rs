@@ -54,7 +54,7 @@ extern "C" fn before() {
     if let Some(process) = process() {
         guard::run(|| process.before_fork());
     }
-    if let Some(direct) = direct::made() {
+    if let Some(direct) = direct::direct() {
         guard::run(|| direct.before_fork());
     }
 }
@@ -63,7 +63,7 @@ extern "C" fn before() {
 /// [`in_child`] runs at once.
 extern "C" fn in_child_first() {
     forget_table();
-    if let Some(direct) = direct::made() {
+    if let Some(direct) = direct::direct() {
         guard::run(|| direct.after_fork_child());
     }
     if !ATTACHED.load(Ordering::Acquire) {
@@ -90,7 +90,7 @@ extern "C" fn in_parent() {
 /// Ends a fork in the parent: releases what [`before`] has locked. The process layer waits until
 /// the child has its copies. `child` is its process ID, -1 if the fork failed, 0 if it is unknown.
 fn tell(child: pid_t) {
-    if let Some(direct) = direct::made() {
+    if let Some(direct) = direct::direct() {
         guard::run(|| direct.after_fork_parent());
     }
     if let Some(process) = process() {
@@ -214,7 +214,7 @@ pub fn before_clone(flags: u64) {
     if is_lost {
         open_by_kernel();
     }
-    direct::tell_made(|direct| {
+    direct::tell(|direct| {
         direct.before_fork();
         direct.after_fork_parent();
     });

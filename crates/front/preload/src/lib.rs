@@ -55,7 +55,6 @@ mod exit;
 mod fork;
 mod guard;
 mod inherited;
-mod later;
 mod lent;
 mod memory;
 mod mounts;

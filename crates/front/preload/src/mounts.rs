@@ -1,11 +1,11 @@
-//! The mounts of pools that this process sees, and whether it sees caches.
+//! The mounts of pools that this process sees.
 
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use ::mounts::{CACHE_TYPE, MountState, PoolMount};
+use ::mounts::{MountState, PoolMount};
 use rustix::fs::{Mode, OFlags};
 
 use crate::environment;
@@ -24,66 +24,17 @@ pub fn is_served_device(dev: u64) -> bool {
     unsafe { SERVED.load(Ordering::Acquire).as_ref() }.is_some_and(|served| served.contains(&dev))
 }
 
-/// The newest mount when the table was read last; 0 if the kernel does not report it.
-static NEWEST: AtomicU64 = AtomicU64::new(0);
-
-/// The mounts that exist when the process starts.
-pub struct FoundMount {
-    pub pools: Vec<PoolMount>,
-    /// Whether there are caches.
-    pub caches: bool,
-}
-
-/// Finds the mounts: takes the list of `keepstone run` if it made one, else reads the kernel's
-/// table.
-pub fn find() -> FoundMount {
-    is_another_newest();
+/// Finds the mounts that exist when the process starts: takes the list of `keepstone run` if it
+/// made one, else reads the kernel's table.
+pub fn find() -> Vec<PoolMount> {
     let announced = environment::variable(c"KEEPSTONE_MOUNTS").map(CStr::to_bytes);
-    let are_caches = environment::is_set(c"KEEPSTONE_CACHES");
-    match announced.and_then(PoolMount::announced) {
-        Some(pools) => FoundMount { pools, caches: are_caches },
-        None => FoundMount { pools: in_table(), caches: are_caches || is_cache_in_table() },
-    }
+    announced.and_then(PoolMount::announced).unwrap_or_else(in_table)
 }
 
 /// Returns the users whose mounts are believed: root and this one. Any other user could name any
 /// pool.
 pub fn believed_users() -> [u32; 2] {
     [0, rustix::process::geteuid().as_raw()]
-}
-
-/// Checks whether there is a cache, if a mount was made since the last call.
-pub fn has_cache_come() -> bool {
-    is_another_newest() && is_cache_in_table()
-}
-
-/// Checks whether the newest mount is another one than at the last call, or the kernel does not
-/// report it.
-fn is_another_newest() -> bool {
-    let newest = ::mounts::newest_mount().unwrap_or(0);
-    NEWEST.swap(newest, Ordering::Relaxed) != newest || newest == 0
-}
-
-/// Checks whether the table lists a cache. Does not use the heap: the program may be in the middle
-/// of an allocation.
-fn is_cache_in_table() -> bool {
-    // Paths have no spaces there.
-    const TYPE: &[u8] = b" - fuse.keepstone-cache ";
-    const { assert!(TYPE.len() == CACHE_TYPE.len() + 4) };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty()) else {
-        return false;
-    };
-    let (mut bytes, mut kept) = ([0; 4096], 0);
-    while let Ok(more @ 1..) = rustix::io::read(&file, &mut bytes[kept..]) {
-        let end = kept + more;
-        if bytes[..end].windows(TYPE.len()).any(|part| part == TYPE) {
-            return true;
-        }
-        kept = end.min(TYPE.len() - 1);
-        bytes.copy_within(end - kept..end, 0);
-    }
-    false
 }
 
 fn in_table() -> Vec<PoolMount> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ::pool::Engine;
 use os::syscalls::syscall;
 use rustix::fs::{Mode, OFlags};
-use vfs::{Backed, Delegations, Errno, Ino, Loader, Mappings, Need, Openings, Result, StatFs};
+use vfs::{Backed, Errno, Ino, Loader, Mappings, Need, Openings, Result, StatFs};
 
 /// A pool of a cache in a program. The server loads what a call needs; the program repeats the
 /// call.
@@ -104,5 +104,3 @@ impl Openings for LoadedPool {
         self.pool.closed(ino);
     }
 }
-
-impl Delegations for LoadedPool {}

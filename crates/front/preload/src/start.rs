@@ -1,9 +1,8 @@
 //! From loading the library to the first call that touches a pool.
 //!
-//! A process outside of `keepstone run` that sees no mount of a pool and no cache gets no
+//! A process that sees no mount of a pool gets no
 //! [`Process`]. If it is given no directories, it gets no [`Direct`](::direct::Direct) either; each
-//! function then costs one load more than libc's. Under `keepstone run` a cache may come later
-//! ([`crate::later`]). A process that sees a mount pays for a reading of `/proc/self/mountinfo`; it
+//! function then costs one load more than libc's. A process that sees a mount pays for a reading of `/proc/self/mountinfo`; it
 //! attaches the pool when it first uses a path below the mount point.
 
 #![allow(unsafe_code)]
@@ -95,12 +94,9 @@ fn begin() {
         ));
         return;
     }
-    let found = mounts::find();
-    // Otherwise caches may come later.
-    let is_over = !found.caches && !exec::is_run();
-    let pools = start_pools(found.pools, is_over);
-    direct::start(found.caches, is_over);
-    if pools.is_none() && direct::made().is_none() {
+    let pools = start_pools(mounts::find());
+    direct::start();
+    if pools.is_none() && direct::direct().is_none() {
         return;
     }
     if !debugging() {
@@ -123,8 +119,8 @@ fn begin() {
 /// Number of other users' mounts on which calls are counted.
 const FOREIGN_MAX: usize = 4;
 
-/// Makes the process layer for the mounted pools; `None` if there are none, and no caches to come.
-fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
+/// Makes the process layer for the mounted pools; `None` if there are none.
+fn start_pools(mut mounts: Vec<PoolMount>) -> Option<Process> {
     // A read-only mount is left to the kernel: its server has a view of its own.
     mounts.retain(|mount| mount.state.flags & libc::ST_RDONLY == 0);
     // Mounts of other users are left to the kernel. A few get a place, so that reports can name the
@@ -135,8 +131,7 @@ fn start_pools(mut mounts: Vec<PoolMount>, is_over: bool) -> Option<Process> {
     others.truncate(FOREIGN_MAX);
     believed.append(&mut others);
     let mounts = believed;
-    // The pools of caches have descriptors to hide, too.
-    if mounts.is_empty() && is_over {
+    if mounts.is_empty() {
         return None;
     }
     let process = Process::start().ok()?;

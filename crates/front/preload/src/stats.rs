@@ -139,11 +139,6 @@ pub fn begin() -> Begun {
     Begun(counters().map_or(0, |counters| if counters.flags() & TIMED == 0 { 1 } else { now_ns() }))
 }
 
-/// Checks whether the user wants a report that may cost calls to the kernel.
-pub fn is_timed() -> bool {
-    counters().is_some_and(|counters| counters.flags() & TIMED != 0)
-}
-
 /// Counts a call that was served in user space.
 #[inline]
 pub fn served(class: Class, begun: Begun, bytes: u64) {

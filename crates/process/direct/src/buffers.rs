@@ -6,7 +6,6 @@
 //! SIGBUS.
 
 use crate::Direct;
-use crate::calls::{ask_below, stale_at};
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry};
 use crate::descriptions::READS;
 use crate::epoch::InsideEpoch;
@@ -39,10 +38,6 @@ impl Direct {
                 return Err(Errno::BADF);
             }
             let file = description.file();
-            if let Some(now) = stale_at(file) {
-                ask_below(fd, file);
-                file.stamp(now, 0);
-            }
             let within = count.min(CHUNK_BYTES as usize - at);
             if offset + within as u64 > file.size() {
                 file.set_size(rustix::fs::fstat(borrow(fd))?.st_size as u64);

@@ -4,7 +4,6 @@
 
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, PAGE_BYTES};
 use crate::copy::{self, Copier};
-use crate::delegation::{self, By, Hurdle};
 use crate::descriptions::{APPENDS, Description, READS, WRITES};
 use crate::epoch::InsideEpoch;
 use crate::file::{File, FileSystemKind, MAPPABLE_BYTES};
@@ -14,13 +13,10 @@ use crate::table::borrow;
 use crate::{Answer, Direct};
 use libc::{iovec, off_t};
 use os::syscalls::syscall;
-use rustix::fs::{AtFlags, StatxFlags};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::Ordering::*;
 use vfs::Errno;
 
-/// Announcements of writes that one call makes at most.
-const ANNOUNCEMENTS_MAX: u32 = 4;
 /// Chunks that one call maps at most; after that the kernel makes it.
 const MAPS_MAX: usize = (COPY_BYTES_MAX as u64 / CHUNK_BYTES) as usize + 2;
 
@@ -50,42 +46,12 @@ impl Call {
     }
 }
 
-/// The state of a call on a file that is, or may be, delegated.
-#[derive(Default)]
-pub(super) struct PoolUse {
-    has_asked: bool,
-    has_joined: bool,
-    announcements: u32,
-    /// Whether the call must not be made in the pool any more.
-    pub is_given_up: bool,
-}
-
-impl PoolUse {
-    fn announced(&mut self, may_go_on: bool) {
-        self.announcements += 1;
-        self.is_given_up = !may_go_on || self.announcements > ANNOUNCEMENTS_MAX;
-    }
-
-    /// Whether to ask once for a delegation that others have, after the recall of one.
-    fn may_join(&mut self) -> bool {
-        self.is_given_up = std::mem::replace(&mut self.has_joined, true);
-        !self.is_given_up
-    }
-
-    /// Whether to ask once for a delegation.
-    pub fn may_ask(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_asked, true) && !self.is_given_up
-    }
-}
-
 /// A way to serve a range.
 enum TransferPlan<'c> {
     /// Copy: here, if it lies in one chunk.
     Copy(Option<&'c Chunk>),
     /// Map this chunk first.
     Map(u64),
-    /// Do it in the pool of a cache.
-    Delegated(By),
     /// Let the kernel do it.
     Ask(Why),
 }
@@ -98,16 +64,8 @@ enum Why {
     Size,
     /// A page is not known to be allocated (direct-C3).
     Hole,
-    /// It is the first write of a tick (direct-C4), or the first read for which the kernel has to
-    /// ask the cache (direct-C5).
+    /// It is the first write of a tick (direct-C4).
     Tick(u64),
-}
-
-impl Why {
-    /// Whether the call asks the cache anyway.
-    fn asks(self) -> bool {
-        matches!(self, Self::Tick(_))
-    }
 }
 
 /// Returns the bytes that a call is known to move: a read may ask for more than there is.
@@ -242,18 +200,6 @@ impl Direct {
         }
     }
 
-    /// Removes the hurdle of a call by a delegation, on a file of this size, so that it can be made
-    /// again. The caller is outside.
-    #[cold]
-    pub(super) fn clear(&self, fd: i32, (by, hurdle): (By, Hurdle), size: u64, pool: &mut PoolUse) {
-        match hurdle {
-            Hurdle::Announce(blocks) => pool.announced(self.announce(fd, by, &blocks, size)),
-            Hurdle::Recalled if pool.may_join() => self.delegate(fd, true),
-            Hurdle::Recalled => {}
-            Hurdle::Kernel => pool.is_given_up = true,
-        }
-    }
-
     /// Writes (`W`) or reads. With `MOVES`, uses the offset of the description and moves it
     /// (direct-O2); otherwise uses `at`. Makes `call` in the kernel if it cannot copy.
     #[inline]
@@ -264,7 +210,7 @@ impl Direct {
         at: off_t,
         call: &Call,
     ) -> Answer<usize> {
-        let (mut maps, mut pool) = (0, PoolUse::default());
+        let mut maps = 0;
         while self.is_served(fd, stored::<W>(parts)) {
             let Some(inside) = InsideEpoch::enter() else { break };
             let Some((_, description)) = self.get(fd) else { break };
@@ -275,7 +221,7 @@ impl Direct {
                 _ if W && description.is(APPENDS) => {
                     drop(inside);
                     let named = (!MOVES).then_some(at as u64);
-                    return self.append(fd, parts, named, Some(call));
+                    return self.append(fd, parts, named, call);
                 }
                 OffsetOwner::Kernel => {
                     adopt(fd, description);
@@ -283,32 +229,7 @@ impl Direct {
                 }
                 OffsetOwner::Ours(offset) => offset,
             };
-            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX, pool.is_given_up) {
-                TransferPlan::Delegated(by) => {
-                    let mut locked = MOVES.then(|| position.lock());
-                    if has_moved(&locked, offset) {
-                        continue;
-                    }
-                    match self.by_delegation::<W>(&inside, (fd, description), by, offset, parts) {
-                        Ok(len) => {
-                            move_to(&mut locked, offset + len as u64);
-                            return Answer::Copied(len);
-                        }
-                        Err(hurdle) => {
-                            drop(locked);
-                            let size = description.file().size();
-                            drop(inside);
-                            self.clear(fd, (by, hurdle), size, &mut pool);
-                        }
-                    }
-                }
-                TransferPlan::Ask(why)
-                    if pool.may_ask()
-                        && self.wants_delegation::<W>(description, why.asks(), parts.len) =>
-                {
-                    drop(inside);
-                    self.delegate(fd, !W);
-                }
+            match self.plan::<W>(description, offset, parts, maps < MAPS_MAX) {
                 TransferPlan::Copy(chunk) => {
                     let end = offset + parts.len as u64;
                     if MOVES && !position.advance(offset, end) {
@@ -373,16 +294,8 @@ impl Direct {
         offset: u64,
         parts: &Parts<'_>,
         may_map: bool,
-        not_in_pool: bool,
     ) -> TransferPlan<'d> {
         let len = parts.len;
-        if let Some(by) = delegation::may_use::<W>(description)
-            && !not_in_pool
-            && parts.fit_pool()
-            && offset < MAPPABLE_BYTES
-        {
-            return TransferPlan::Delegated(by);
-        }
         let how = if W { WRITES } else { READS };
         let refused = !description.is(how)
             || len.wrapping_sub(1) >= COPY_BYTES_MAX
@@ -395,9 +308,6 @@ impl Direct {
         // direct-C1: the page of the witness.
         if (end - 1) / PAGE_BYTES * PAGE_BYTES + PAGE_BYTES >= file.size() {
             return TransferPlan::Ask(Why::Size);
-        }
-        if !W && let Some(now) = stale_at(file) {
-            return TransferPlan::Ask(Why::Tick(now));
         }
         let (index, at) = (offset / CHUNK_BYTES, (offset % CHUNK_BYTES) as usize);
         let chunk = if at + len <= CHUNK_BYTES as usize {
@@ -488,9 +398,6 @@ impl Direct {
         call: &Call,
     ) -> Result<usize, Errno> {
         let generation = self.generation.load(Relaxed);
-        if !W && matches!(why, Why::Tick(_)) {
-            ask_below(fd, description.file());
-        }
         let result = call.ask_at(offset);
         let done = result.unwrap_or(0);
         if done == 0 || W && description.is(APPENDS) {
@@ -603,27 +510,6 @@ fn coarse_now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the time if the kernel has to ask the server of a cache before its pages of a file are
-/// valid again (direct-C5).
-#[inline]
-pub(super) fn stale_at(file: &File) -> Option<u64> {
-    if file.kind() != FileSystemKind::Cached {
-        return None;
-    }
-    let now = coarse_now();
-    (!file.is_fresh(now)).then_some(now)
-}
-
-/// Lets the kernel ask the server of a cache about a file, and drop its pages if the file has
-/// changed (direct-C5).
-pub(super) fn ask_below(fd: i32, file: &File) {
-    let how = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
-    let wanted = StatxFlags::SIZE | StatxFlags::MTIME;
-    if let Ok(stat) = rustix::fs::statx(borrow(fd), c"", how, wanted) {
-        file.set_size(stat.stx_size);
-    }
-}
-
 /// Takes the offset over from the kernel (direct-O1).
 #[cold]
 fn adopt(fd: i32, description: &Description) {
@@ -718,7 +604,7 @@ mod tests {
         let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR);
         let files = [(); 2].map(|()| rustix::fs::open("/dev/shm", flags, mode).unwrap());
         let [a, b] = files.each_ref().map(|file| {
-            direct.opened(file.as_raw_fd(), libc::O_RDWR, None);
+            direct.opened(file.as_raw_fd(), libc::O_RDWR);
             direct.look_now(file.as_raw_fd());
             file.as_raw_fd()
         });

@@ -55,9 +55,7 @@ impl Chunk {
         // Stores to DAX must be durable by flushing alone, or the kernel refuses the mapping.
         let flags = match kind {
             FileSystemKind::Dax if writable => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            FileSystemKind::Dax | FileSystemKind::Tmpfs | FileSystemKind::Cached => {
-                MapFlags::SHARED
-            }
+            FileSystemKind::Dax | FileSystemKind::Tmpfs => MapFlags::SHARED,
         };
         let offset = index * CHUNK_BYTES;
         // SAFETY: a new mapping, which only `copy` touches.

@@ -13,8 +13,6 @@ pub const READS: u32 = 1;
 pub const WRITES: u32 = 2;
 /// Every write goes to the end.
 pub const APPENDS: u32 = 4;
-/// Opened for writing a file of a cache: writes go to the pool or through the kernel.
-pub const STORES: u32 = 16;
 /// Its chunks are unmapped with it: it has locks of its own, or others share it (direct-E2).
 pub const LEAVES_NOTHING: u32 = 8;
 

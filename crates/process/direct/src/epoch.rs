@@ -17,8 +17,6 @@ pub struct ThreadState {
     seat: Seat,
     /// Stack pointer to restore after a fault in a copy; 0 outside of copies.
     pub stack: AtomicUsize,
-    /// Buffer in which the thread gathers parts, once it has needed one (`parts`).
-    pub buffer: AtomicPtr<u8>,
     next: AtomicPtr<ThreadState>,
 }
 
@@ -206,7 +204,7 @@ mod tests {
         let file = open.unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
-        direct.opened(file.as_raw_fd(), libc::O_RDWR, None);
+        direct.opened(file.as_raw_fd(), libc::O_RDWR);
         file
     }
 

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use crate::chunk::{CHUNK_BYTES, Chunk, Entry, Leaf};
-use crate::delegation::Delegated;
 use crate::slab::Zeroed;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -19,9 +18,6 @@ pub enum FileSystemKind {
     Tmpfs,
     /// The kernel's page tables lead to persistent memory (`STATX_ATTR_DAX`).
     Dax,
-    /// The file is in a cache over a directory, mapped from the kernel's page cache (direct-C5).
-    /// The kernel makes the writes.
-    Cached,
 }
 
 /// Returns an evenly spread number of 32 bits for an inode.
@@ -34,9 +30,6 @@ pub struct File {
     pub dev: AtomicU64,
     pub ino: AtomicU64,
     kind: AtomicU32,
-    /// For a file of a cache: the time for which the kernel's pages are valid after it has asked,
-    /// in ns (direct-C5).
-    fresh_ns: AtomicU64,
     /// Descriptions that are open.
     pub open: AtomicU32,
     /// Descriptions that refer to it: the open ones, and closed ones that threads may still look
@@ -49,16 +42,13 @@ pub struct File {
     pub mapper: AtomicI32,
     /// Size in bytes when it was last looked at (direct-C1).
     size: AtomicU64,
-    /// The tick of the last write by the kernel, and the generation of times then (direct-C4). For
-    /// a file of a cache: the time when the kernel last asked whether its pages are valid.
+    /// The tick of the last write by the kernel, and the generation of times then (direct-C4).
     tick: AtomicU64,
     generation: AtomicU64,
     /// End of the last call outside of mapped chunks.
     last_end: AtomicU64,
     /// Number of calls beyond the size known here.
     beyond: AtomicU32,
-    /// For a file of a cache: the delegation by which the pool serves it.
-    pub delegated: Delegated,
     leaves: [AtomicPtr<Leaf>; LEAVES],
 }
 
@@ -67,16 +57,14 @@ unsafe impl Zeroed for File {}
 
 impl File {
     /// Starts over with another inode. No other thread knows the place, or direct-E1.
-    pub fn init(&self, dev: u64, ino: u64, kind: FileSystemKind, fresh_ns: u64) {
+    pub fn init(&self, dev: u64, ino: u64, kind: FileSystemKind) {
         self.dev.store(dev, Relaxed);
         self.ino.store(ino, Relaxed);
         self.kind.store(kind as u32, Relaxed);
-        self.fresh_ns.store(fresh_ns, Relaxed);
         self.open.store(0, Relaxed);
         self.users.store(0, Relaxed);
         self.mapper.store(0, Relaxed);
         self.tick.store(0, Relaxed);
-        self.delegated.reset();
     }
 
     pub fn is(&self, dev: u64, ino: u64) -> bool {
@@ -87,8 +75,7 @@ impl File {
     pub fn kind(&self) -> FileSystemKind {
         match self.kind.load(Relaxed) {
             0 => FileSystemKind::Tmpfs,
-            1 => FileSystemKind::Dax,
-            _ => FileSystemKind::Cached,
+            _ => FileSystemKind::Dax,
         }
     }
 
@@ -129,14 +116,7 @@ impl File {
         self.tick.load(Relaxed) == tick && self.generation.load(Relaxed) == generation
     }
 
-    /// Whether the kernel's pages of a file of a cache are valid at this time (direct-C5).
-    #[inline]
-    pub fn is_fresh(&self, now: u64) -> bool {
-        let since = self.tick.load(Relaxed);
-        now.wrapping_sub(since) < self.fresh_ns.load(Relaxed)
-    }
-
-    /// Notes the tick in which the kernel has written or asked.
+    /// Notes the tick in which the kernel has written.
     pub fn stamp(&self, tick: u64, generation: u64) {
         self.generation.store(generation, Relaxed);
         self.tick.store(tick, Relaxed);

@@ -1,12 +1,11 @@
 //! Chell-Direct: regular files of kernel DAX and tmpfs file systems, read and overwritten by memory
-//! copies in the program's own process (Chell §2); and files of Keepstone's caches over
-//! directories, read by copies.
+//! copies in the program's own process (Chell §2).
 //!
 //! The descriptor stays the kernel's own, and so do names, attributes, sizes and allocation. The
 //! library adds only a fast path. It maps chunks of 2 MiB of a file when that pays, and all
 //! descriptors of the process that refer to the inode share them. `read` and `write` copy from and
 //! to them. The kernel makes every other call, after which the view is exact, because both see the
-//! same pages. There is nothing to write back, and nothing can become stale, with five exceptions.
+//! same pages. There is nothing to write back, and nothing can become stale, with four exceptions.
 //! Each has its invariant:
 //!
 //! - **direct-C1 (ends)** A copy counts only if a byte of a page *behind* its last one could be
@@ -23,13 +22,6 @@
 //!   first write to a file in each tick itself. Copies follow only within the same tick, when
 //!   `mtime` and `ctime` are what they would be, and the bits that a write takes away (setuid) are
 //!   gone.
-//! - **direct-C5 (caches)** The kernel keeps pages of a file that the server of a cache serves, and
-//!   they are mapped here. It drops them when it asks the server and the file has changed in the
-//!   backing store. For a fixed period the cache believes what it last found there. So the first
-//!   read of each period makes the kernel ask, and the kernel makes that read itself.
-//!
-//! A file that a cache delegates to the process is read and written in the cache's pool instead
-//! (`delegation`, `append`), also after it is closed and opened again (`remembered`).
 //!
 //! A copy to persistent memory (DAX, if the kernel grants `MAP_SYNC`) is durable when it returns.
 //! The kernel makes `fsync` all the same: that covers the writes of other processes, too.
@@ -71,24 +63,19 @@ mod buffers;
 mod calls;
 mod chunk;
 mod copy;
-mod delegation;
 mod descriptions;
 mod epoch;
 mod file;
-mod habits;
 mod lock;
 mod look;
 mod parts;
 mod position;
-mod remembered;
 mod seat;
 mod slab;
 mod table;
-mod turn;
 
 pub use calls::Lent;
 pub use copy::{Copier, recover};
-pub use delegation::OpenPool;
 pub use table::Direct;
 
 /// The files to serve, and the bounds from which that pays.
@@ -110,11 +97,6 @@ pub struct Config {
     pub times_ns: u64,
     /// Copies to persistent memory; the bytes are durable when it returns.
     pub durable: Copier,
-    /// Opens the pool of a cache, by its path and the device of its files, while its server has it
-    /// open, too. The pool stays open.
-    pub open_pool: OpenPool,
-    /// Checks whether all of a buffer of the program can be read, or written to.
-    pub is_there: unsafe fn(*const u8, usize, bool) -> bool,
 }
 
 impl Config {
@@ -122,16 +104,7 @@ impl Config {
     /// Mapping a chunk costs as much as 10 calls. The first touch of a page of it costs half a call
     /// more than the call that it saves, populated or not (`keepstone-bench chell first-touch`).
     pub fn new(dirs: Vec<Vec<u8>>, durable: Copier) -> Self {
-        Self {
-            dirs,
-            look_after: 4,
-            map_after: 16,
-            chunks_max: 8192,
-            times_ns: 0,
-            durable,
-            open_pool: |_, _| None,
-            is_there: |_, _, _| false,
-        }
+        Self { dirs, look_after: 4, map_after: 16, chunks_max: 8192, times_ns: 0, durable }
     }
 }
 

@@ -88,11 +88,12 @@ pub const SCHEDULES: u64 = 8;
 
 impl Family {
     /// Whether the engine can run the family. Schedules are only judged if names and attributes are
-    /// durable on return, deaths only if processes can share a pool.
+    /// durable on return, or if all operations survive in order; deaths only if processes can share
+    /// a pool.
     pub fn suits<T: Target>(&self, target: &T) -> bool {
         match self {
             Self::Threads { .. } | Self::Preemptions => {
-                target.strength().durability != Durability::OnSync
+                target.strength().durability != Durability::OnSync || target.strength().keeps_order
             }
             Self::WordPreemptions => target.has_steps_at_words(),
             Self::Deaths | Self::LateDeaths | Self::SurvivingProcesses => target.is_shared(),

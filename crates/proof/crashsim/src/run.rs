@@ -67,8 +67,19 @@ pub struct Recorded {
     /// Whether each operation promises that its stores are durable when it returns. A read may
     /// leave an access time that is not durable, and a failed operation stores that no reader sees.
     pub promises: Vec<bool>,
-    /// The state in each moment; empty if all is durable on return.
+    /// Whether each operation makes all earlier ones durable. Used if the engine
+    /// [keeps order](Strength::keeps_order).
+    pub syncs: Vec<bool>,
+    /// The state in each moment; empty if the engine [is ordered](Strength::is_ordered).
     pub history: History,
+}
+
+impl Recorded {
+    /// Returns the moment after the last sync before the moment `now`; 0 without a sync.
+    fn last_sync(&self, now: usize) -> usize {
+        let before = &self.syncs[..now.min(self.syncs.len())];
+        before.iter().rposition(|is_sync| *is_sync).map_or(0, |op| op + 1)
+    }
 }
 
 /// Assigns every other operation to another thread. A fence then covers less, so the states of one
@@ -279,7 +290,7 @@ impl Base {
     ) -> Result<Recorded, String> {
         let recorder = Recorder::new(CrashImage::under(semantics, self.bytes.clone()));
         let model = self.model.clone();
-        let Performed { trees, between, worked, history } =
+        let Performed { trees, between, worked, syncs, history } =
             perform(target, &recorder, &model, ops, from)?;
         if let Some(at) = recorder.unrecorded() {
             return Err(format!("a store near {at:#x} went past the medium"));
@@ -287,7 +298,7 @@ impl Base {
         let mut trace = recorder.into_trace();
         alternate_threads(&mut trace);
         let promises = ops.iter().zip(worked).map(|(op, worked)| worked && !op.reads()).collect();
-        Ok(Recorded { trace, trees, between, promises, history })
+        Ok(Recorded { trace, trees, between, promises, syncs, history })
     }
 }
 
@@ -299,6 +310,8 @@ struct Performed {
     between: BTreeMap<usize, Arc<Tree>>,
     /// Whether each operation succeeded.
     worked: Vec<bool>,
+    /// As [`Recorded::syncs`].
+    syncs: Vec<bool>,
     /// As [`Recorded::history`].
     history: History,
 }
@@ -312,7 +325,9 @@ fn perform<T: Target, M: pmem::Medium>(
     from: usize,
 ) -> Result<Performed, String> {
     let strength = target.strength();
-    let mut worked = Vec::new();
+    // A crash may undo operations before those that are crashed.
+    let from = if strength.keeps_order { 0 } else { from };
+    let (mut worked, mut synced) = (Vec::new(), Vec::new());
     let mut between = BTreeMap::new();
     let mut trees = vec![Arc::default(); from];
     // Notes the tree before operation `id`, unless the operation before changed nothing.
@@ -343,6 +358,7 @@ fn perform<T: Target, M: pmem::Medium>(
         if part > 0 {
             recorder.end(id as u32);
             worked.push(true);
+            synced.push(true);
             remember(&mut history, oracle.handles(), Syncs::All)?;
             id += 1;
         }
@@ -365,6 +381,7 @@ fn perform<T: Target, M: pmem::Medium>(
             }
             worked.push(changed);
             let syncs = if contents_on_return { Syncs::All } else { Syncs::by(op, &oracle) };
+            synced.push(syncs != Syncs::Nothing);
             remember(&mut history, oracle.handles(), syncs)?;
             if !changed && id >= from && !between.contains_key(&id) {
                 trees.push(trees[id].clone());
@@ -376,7 +393,7 @@ fn perform<T: Target, M: pmem::Medium>(
         account.close(target, &mounted, recorder.inner())?;
     }
     note(&mut trees, id)?;
-    Ok(Performed { trees, between, worked, history })
+    Ok(Performed { trees, between, worked, syncs: synced, history })
 }
 
 /// Returns the model's tree after the first of an operation's two steps.
@@ -582,14 +599,15 @@ impl<T: Target> Run<'_, T> {
             return;
         }
         let op = at.op as usize;
-        let durability = self.target.strength().durability;
+        let Strength { durability, keeps_order, .. } = self.target.strength();
         let (first, last) = match self.begun {
             // Recovery of the base, before any operation.
             false => (0, 0),
             true => (op + usize::from(returned), op + 1),
         };
         let recorded = self.recorded;
-        let (legal, legal_hashes) = if durability == Durability::OnReturn {
+        let (legal, legal_hashes) = if durability == Durability::OnReturn || keeps_order {
+            let first = if keeps_order { recorded.last_sync(first) } else { first };
             let mut trees = recorded.trees[first..=last].to_vec();
             trees.extend(recorded.between.range(first..last).map(|(_, tree)| tree.clone()));
             let mut hashes = self.tree_hashes[first..=last].to_vec();

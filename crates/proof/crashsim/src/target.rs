@@ -13,6 +13,9 @@ pub struct Strength {
     /// survive in program order in any case. So does content if all is durable on return; else
     /// [`crate::promise`] has its rules.
     pub durability: Durability,
+    /// Whether a crash leaves the state of one moment, content too, if not all is durable on return:
+    /// operations are atomic and survive in program order, up to some moment since the last sync.
+    pub keeps_order: bool,
     /// Whether content, too, is durable when an operation returns, though not atomic: as if each
     /// operation ended in a sync.
     pub contents_on_return: bool,
@@ -29,9 +32,9 @@ pub struct Strength {
 }
 
 impl Strength {
-    /// Whether all is durable on return, content too, in the order of the program.
+    /// Whether operations are atomic, and survive in the order of the program, content too.
     pub fn is_ordered(&self) -> bool {
-        self.durability == Durability::OnReturn
+        self.durability == Durability::OnReturn || self.keeps_order
     }
 
     /// Reads the part of `fs` that must be as at one moment: all of it, or all except the content

@@ -7,7 +7,9 @@
 //! When all have returned, the sum of free and used blocks is the same as before. At a crash point
 //! some operations have returned, some are in flight. Recovery must find the tree of a sequence
 //! that has all of the former and any of the latter. Its order must agree with real time, and each
-//! operation must give the result that its thread saw. If content is durable on `fsync`, that holds
+//! operation must give the result that its thread saw. If operations are durable on a sync only, but
+//! in order ([`Strength::keeps_order`](crate::target::Strength::keeps_order)), such a sequence may
+//! end earlier: it has those that returned before a sync began. If content is durable on `fsync`, that holds
 //! for names and attributes; each byte of a file has its value in some moment of some such sequence
 //! ([`crate::promise`]).
 
@@ -24,7 +26,7 @@ use crate::target::Target;
 use crate::trace::{Action, Trace};
 use crate::workload::{BRIM, TWINS};
 use rng::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -313,9 +315,15 @@ pub fn explore<T: Target>(
     let mut p = Persistency::over(settings.semantics, base.initial.clone());
     let mut found = Explored::default();
     let mut at = CrashAt { op: 0, nth: 0 };
-    let is_ordered = target.strength().is_ordered();
-    let mut legal =
-        Legal { base, is_ordered, calls: &recorded.calls, spans: BTreeMap::new(), states: None };
+    let strength = target.strength();
+    let mut legal = Legal {
+        base,
+        is_ordered: strength.is_ordered(),
+        is_lazy: strength.keeps_order,
+        calls: &recorded.calls,
+        spans: BTreeMap::new(),
+        states: None,
+    };
     let mut stored = false;
     for (i, event) in recorded.trace.events.iter().enumerate() {
         legal.follow(i, event.action);
@@ -454,8 +462,10 @@ type Way = (History, RangeInclusive<usize>);
 /// The states that the operations begun so far can have led to.
 struct Legal<'a> {
     base: &'a Base,
-    /// Whether all is durable on return.
+    /// Whether a crash leaves the state of one moment, content too.
     is_ordered: bool,
+    /// Whether operations that have returned may be missing, unless there was a sync since.
+    is_lazy: bool,
     calls: &'a [ThreadCall],
     /// Indexes of the first and last event of each operation begun.
     spans: BTreeMap<usize, (usize, Option<usize>)>,
@@ -484,6 +494,17 @@ impl Legal<'_> {
         Ok(self.states.insert(states))
     }
 
+    /// Whether an operation must be in: it has returned and, if operations are durable on sync only,
+    /// it had returned before a sync began that has returned.
+    fn is_required(&self, call: usize) -> bool {
+        let Some(end) = self.spans[&call].1 else { return false };
+        let covers = |(sync, (start, ended)): (&usize, &(usize, Option<usize>))| {
+            let is_sync = matches!(self.calls[*sync].op, Op::Fsync(_) | Op::Sync);
+            is_sync && ended.is_some() && end < *start
+        };
+        !self.is_lazy || self.spans.iter().any(covers)
+    }
+
     /// Searches all orders of the operations that explain their results.
     ///
     /// # Errors
@@ -495,9 +516,11 @@ impl Legal<'_> {
         let is_synced = spans.iter().any(|(call, (_, end))| {
             end.is_some() && matches!(calls[*call].op, Op::Fsync(_) | Op::Sync)
         });
+        let required = spans.keys().copied().filter(|call| self.is_required(*call)).collect();
         let mut search = ScheduleSearch {
             calls,
             spans,
+            required,
             handles,
             is_ordered,
             trees: Vec::new(),
@@ -525,9 +548,11 @@ impl Legal<'_> {
 struct ScheduleSearch<'a> {
     calls: &'a [ThreadCall],
     spans: &'a BTreeMap<usize, (usize, Option<usize>)>,
+    /// The operations that must be in.
+    required: BTreeSet<usize>,
     handles: Handles,
     is_ordered: bool,
-    /// The legal trees, if all is durable on return.
+    /// The legal trees, if a crash leaves the state of one moment.
     trees: Vec<Tree>,
     /// Else the moments that are over, because an operation had not begun that has returned, and
     /// those that may be now.
@@ -556,8 +581,8 @@ impl ScheduleSearch<'_> {
             return Err("too many orders: use fewer or shorter programs".into());
         }
         let left: Vec<usize> = self.spans.keys().copied().filter(|c| !done.contains(c)).collect();
-        // All operations that had returned are in; those in flight may be missing.
-        let is_now = left.iter().all(|c| self.spans[c].1.is_none());
+        // Operations in flight may be missing.
+        let is_now = left.iter().all(|c| !self.required.contains(c));
         if !self.is_ordered {
             let moment = Moment::of(model, self.handles, self.synced(model, done.last()))?;
             path.push((moment.clone(), is_now));

@@ -38,16 +38,13 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "nbd_session", run: nbd::session, seeds: nbd::session_seeds },
     Target { name: "nbd_tls", run: nbd::tls, seeds: nbd::tls_seeds },
     Target { name: "atomic_region", run: device::atomic, seeds: device::seeds },
     Target { name: "pool_bpfs", run: image::bpfs, seeds: image::seeds },
     Target { name: "pool_scmfs", run: image::scmfs, seeds: image::seeds },
-    Target { name: "cache_records", run: cache::records, seeds: cache::record_seeds },
-    Target { name: "cache_pool", run: cache::pool, seeds: cache::pool_seeds },
     Target { name: "cache_control", run: cache::control, seeds: cache::control_seeds },
-    Target { name: "cache_ioctl", run: cache::announcements, seeds: cache::announcement_seeds },
     Target { name: "cache_needs", run: needs::needs, seeds: needs::seeds },
     Target { name: "mount_names", run: mounts::names, seeds: mounts::name_seeds },
     Target { name: "mount_table", run: mounts::table, seeds: mounts::table_seeds },

@@ -7,8 +7,7 @@ use mounts::{Line, PoolMount, Ticket, newest_mount, unescape};
 pub fn table(bytes: &[u8]) {
     for line in bytes.split(|&byte| byte == b'\n') {
         if let Some(line) = Line::parse(line) {
-            let _ =
-                (unescape(line.dir), unescape(line.source), line.is_pool(), line.is_cache_by(&[0]));
+            let _ = (unescape(line.dir), unescape(line.source), line.is_pool());
         }
     }
     for mount in PoolMount::find(bytes) {

@@ -36,13 +36,13 @@ static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     image
 });
 
-fn mount(region: Region) -> Result<Bpfs<Region>, pool::Error> {
+pub(crate) fn mount(region: Region) -> Result<Bpfs<Region>, pool::Error> {
     let options = MountOptions { seed: Some(1), threads: Some(1), ..MountOptions::default() };
     Bpfs::mount(region, &options)
 }
 
 /// Returns a backing store, the same each time.
-fn below() -> ModelBacking {
+pub(crate) fn below() -> ModelBacking {
     let below = ModelBacking::new();
     let make = |dir: Ino, name: &str, node: &NewNode<'_>| {
         below.create(&Caller::ROOT, dir, name.as_bytes(), node).expect("there is room").ino

@@ -4,7 +4,7 @@
 
 use crate::backed;
 use crate::blocks;
-use crate::bpfs::Bpfs;
+use crate::bpfs::{self, Bpfs, Ordered};
 use crate::lent::{LentBpfs, LentScmfs};
 use crate::modelfs::ModelFs;
 use crate::scmfs::collected::Collected;
@@ -175,7 +175,7 @@ fn hunts(engine: &str) -> Result<Vec<Hunt>, String> {
 }
 
 /// The families of BPFS: notifications to servers, pools with a backing store, the engine as it is,
-/// and the engine with readers that read without a copy.
+/// with readers that read without a copy, and in the mode `ordered`.
 fn bpfs() -> Result<Vec<Hunt>, String> {
     let mut hunts = vec![whole("servers".to_owned(), |_| Ok(report_of(servers::explore())))];
     hunts.push(whole("backed".to_owned(), |distinct| match backed::explore(distinct) {
@@ -184,6 +184,12 @@ fn bpfs() -> Result<Vec<Hunt>, String> {
     }));
     hunts.extend(everything(Bpfs, &pools(&Bpfs)?, ""));
     hunts.extend(with_readers(LentBpfs)?);
+    let ordered = pools(&Ordered)?;
+    hunts.extend(bpfs::ordered_sequences().into_iter().map(|ops| Hunt {
+        is_whole: true,
+        ..hunt(Ordered, &ordered, ORDERED, Family::Script(ops))
+    }));
+    hunts.extend(everything(Ordered, &ordered, ORDERED));
     Ok(hunts)
 }
 
@@ -284,6 +290,9 @@ const DEATHS: u64 = 6;
 
 /// The number of sequences of two operations that are tried beyond the quick run.
 const PAIRS: u64 = 3000;
+
+/// The prefix of the names of families of the mode `ordered`.
+const ORDERED: &str = "ordered, ";
 
 /// The prefix of the names of families with readers that read without a copy.
 const LENT: &str = "lent, ";

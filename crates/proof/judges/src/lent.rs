@@ -15,8 +15,8 @@ use namespace::{Files, Pool};
 use pmem::{Medium, PmOff};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Caller, Delegations, Durability, Errno, Fallocate, FileSystem, Ino, Mappings, Openings,
-    RenameFlags, SetAttr, StatFs,
+    Attr, Caller, Durability, Errno, Fallocate, FileSystem, Ino, Mappings, Openings, RenameFlags,
+    SetAttr, StatFs,
 };
 
 /// The unit in which readers may see changes, in bytes.
@@ -210,8 +210,6 @@ impl<F: Files, M: Medium> Mappings for Lending<'_, F, M> {
 }
 
 impl<F: Files, M: Medium> Openings for Lending<'_, F, M> {}
-
-impl<F: Files, M: Medium> Delegations for Lending<'_, F, M> {}
 
 /// Mounts an engine with readers.
 fn mount<'m, M: Medium, F>(medium: &'m M) -> Result<Mounted<'m>, String>

@@ -20,6 +20,7 @@ impl Target for ModelFs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::OnSync,
+            keeps_order: false,
             contents_on_return: false,
             residue_blocks: 0,
             kept_blocks: 0,

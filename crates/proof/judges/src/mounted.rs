@@ -79,7 +79,12 @@ where
     M: Medium,
     F: Files<Storage: Storage<Medium = Sited<&'m M>>> + 'm,
 {
-    Ok(Box::new(SharedMount(attach::<M, F>(medium, at, &mount_options())?)))
+    Ok(sharing(attach::<M, F>(medium, at, &mount_options())?))
+}
+
+/// Makes a process of a pool that is shared.
+pub fn sharing<'m, F: Files + 'm>(pool: Pool<F>) -> Box<dyn SharingProcess + 'm> {
+    Box::new(SharedMount(pool))
 }
 
 /// Attaches to a medium as one of several processes.

@@ -7,7 +7,6 @@
 pub mod access;
 pub mod conformance;
 pub mod deaths;
-pub mod delegations;
 pub mod entries;
 pub mod hostile;
 pub mod limits;
@@ -232,14 +231,6 @@ macro_rules! tests {
         $crate::tests!(@ $engine, conformance: scenarios generated stress);
     };
     (@ $engine:ident, deaths) => { $crate::tests!(@ $engine, deaths: at_every_access); };
-    (@ $engine:ident, delegations) => {
-        $crate::tests!(@ $engine, delegations:
-            nobody_writes_after_a_recall
-            appends_are_whole_and_where_they_may_be
-            bits_are_set_beside_others
-            delegations_are_numbers_of_their_own
-        );
-    };
     (@ $engine:ident, entries) => {
         $crate::tests!(@ $engine, entries:
             an_entry_without_its_inode_is_left_over

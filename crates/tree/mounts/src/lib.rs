@@ -15,4 +15,4 @@ pub use ask::{mount_state, newest_mount};
 pub use events::{HasMountEvents, MountEvents, NoMountEvents};
 pub use pools::{MountState, PoolMount, ST_NOSYMFOLLOW};
 pub use room::{ADDRESS_SPACE_MIN, address_space_limit, scarce_address_space};
-pub use table::{CACHE_TYPE, FS_TYPE, Line, unescape};
+pub use table::{FS_TYPE, Line, unescape};

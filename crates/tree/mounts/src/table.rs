@@ -3,8 +3,6 @@
 
 /// The type of every mount of a pool.
 pub const FS_TYPE: &str = "fuse.keepstone";
-/// The type of every mount of a cache over a directory, whose files are not the pool's.
-pub const CACHE_TYPE: &str = "fuse.keepstone-cache";
 
 /// A line of the table, `ID PARENT MAJOR:MINOR ROOT DIR OPTIONS … - TYPE SOURCE SUPER_OPTIONS`.
 /// Paths are escaped as in the table: [`unescape`] them.
@@ -41,11 +39,6 @@ impl<'t> Line<'t> {
     /// Returns whether it is a mount of a pool, even if its server is dead.
     pub fn is_pool(&self) -> bool {
         self.fs_type == FS_TYPE.as_bytes()
-    }
-
-    /// Returns whether it is a mount of a cache, mounted by one of these users.
-    pub fn is_cache_by(&self, users: &[u32]) -> bool {
-        self.fs_type == CACHE_TYPE.as_bytes() && self.is_by(users)
     }
 
     /// Returns whether one of these users has mounted the file system. By FUSE, any user can mount
@@ -107,16 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_whose_options_say() {
-        let line = |fs_type: &str, options: &str| {
-            format!("36 35 0:98 / /mnt rw - {fs_type} /dev/shm/p {options}").into_bytes()
-        };
-        let by = |line: Vec<u8>, users: &[u32]| Line::parse(&line).unwrap().is_cache_by(users);
-        assert!(by(line(CACHE_TYPE, "rw,user_id=0,group_id=0"), &[0]));
-        assert!(by(line(CACHE_TYPE, "rw,user_id=1000"), &[0, 1000]));
-        assert!(!by(line(CACHE_TYPE, "rw,user_id=1000"), &[0]));
-        assert!(!by(line(CACHE_TYPE, "rw,user_id=0x"), &[0]));
-        assert!(!by(line(CACHE_TYPE, "rw"), &[0]));
-        assert!(!by(line(FS_TYPE, "rw,user_id=0"), &[0]));
+    fn a_mount_is_whose_options_say() {
+        let line = |options: &str| format!("36 35 0:98 / /mnt rw - {FS_TYPE} /dev/shm/p {options}");
+        let by = |line: String, users: &[u32]| Line::parse(line.as_bytes()).unwrap().is_by(users);
+        assert!(by(line("rw,user_id=0,group_id=0"), &[0]));
+        assert!(by(line("rw,user_id=1000"), &[0, 1000]));
+        assert!(!by(line("rw,user_id=1000"), &[0]));
+        assert!(!by(line("rw,user_id=0x"), &[0]));
+        assert!(!by(line("rw"), &[0]));
     }
 }

@@ -147,6 +147,7 @@ impl<S: Storage> Core<S> {
         let ino = self.new_inode()?;
         let load = || {
             let _locks = self.tables().lock_for_change(&[dir, ino])?;
+            self.settle();
             let d = self.dir_to_load(dir, name)?;
             let v = self.tables().vinode(ino)?;
             let kind = object.attr.kind;
@@ -228,6 +229,7 @@ impl<S: Storage> Core<S> {
     pub fn finish_names(&self, dir: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[dir])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT != 0 {
             // Each entry was committed durably before (backed-B2).
@@ -241,6 +243,7 @@ impl<S: Storage> Core<S> {
     pub fn finish_links(&self, ino: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if v.kind() != FileKind::Dir && self.absent_links(v) > 0 {
             // A crash before this is durable costs another search.
@@ -256,6 +259,7 @@ impl<S: Storage> Core<S> {
             return Err(Errno::INVAL);
         }
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         let at = self.word_at(v, Word::Identity);
         let (mut old, new) = ([0; IDENTITY], stored(identity));
@@ -291,6 +295,7 @@ impl<S: Storage> Core<S> {
     pub fn begin_write_back(&self, ino: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if v.state.load(Relaxed) & BUSY == 0 {
             self.store_state(v, CLEAN, BUSY, self.absent_links(v));
@@ -303,6 +308,7 @@ impl<S: Storage> Core<S> {
     pub fn clean_inode(&self, ino: Ino, version: u64, stamp: u32) -> Result<Option<u64>> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         if !self.has_identity(v) {
             return Err(Errno::INVAL);
@@ -441,6 +447,7 @@ impl<S: Storage> Core<S> {
     pub fn note_stamp(&self, ino: Ino, was: u32, stamp: u32) -> Result<bool> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[ino])?;
+        self.settle();
         let v = self.live(ino)?;
         let is_its = v.state.load(Relaxed) & (CLEAN | BUSY) == 0 && self.stamp(v) == was;
         if !is_its || has_device(v.kind()) {
@@ -455,6 +462,7 @@ impl<S: Storage> Core<S> {
     pub fn begin_names(&self, dir: Ino) -> Result<()> {
         self.check_backed()?;
         let _lock = self.tables().lock_exclusive(&[dir])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
             // backed-B6: after a crash the stamp tells that the entries are those of another state.
@@ -477,6 +485,7 @@ impl<S: Storage> Core<S> {
     pub fn unload_name(&self, dir: Ino, name: &[u8], ino: Ino, is_forced: bool) -> Result<bool> {
         self.check_backed()?;
         let _locks = self.tables().lock_for_change(&[dir, ino])?;
+        self.settle();
         let d = self.live_dir(dir)?;
         if d.state.load(Relaxed) & NAMES_ABSENT == 0 {
             return Err(Errno::INVAL);

@@ -94,4 +94,16 @@ impl<F: Files> Backed for Pool<F> {
     fn evict_names(&self, dir: Ino) -> Result<bool> {
         self.files.op(|core| core.evict_names(dir))
     }
+    fn gained(&self) -> u64 {
+        self.files.state().growth().gained()
+    }
+    fn gain(&self, bytes: u64) {
+        self.files.state().growth().gain(bytes);
+    }
+    fn settle(&self, bytes: u64) {
+        self.files.state().growth().settle(bytes);
+    }
+    fn limit_growth(&self, bytes: u64) {
+        self.files.state().growth().limit(bytes);
+    }
 }

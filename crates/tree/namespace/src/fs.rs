@@ -31,6 +31,20 @@ impl<S: Storage> Core<S> {
         is_present: impl FnOnce() -> Result<()>,
         op: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        self.change_unsettled(inos, is_present, || {
+            self.settle();
+            op()
+        })
+    }
+
+    /// As [`change_if`](Self::change_if), for an operation that itself makes what an earlier one
+    /// has left durable ([`Storage::settle`]), in time.
+    pub fn change_unsettled<T>(
+        &self,
+        inos: &[Ino],
+        is_present: impl FnOnce() -> Result<()>,
+        op: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         self.check_writable()?;
         let _locks = self.tables().lock_for_change(inos)?;
         if self.is_backed() {

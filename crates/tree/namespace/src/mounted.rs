@@ -11,16 +11,18 @@ use arena::{Arena, Attached, Layout, Look, Paused};
 use mounts::{HasMountEvents, MountEvents};
 use os::caller;
 use pmem::{Domain, Lock, Medium, PmOff, Region};
-use pool::{Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf};
+use pool::{
+    DurabilityMode, Engine, Error, FreeSpace, MountOptions, MountReport, Place, Processes, ReadBuf,
+};
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use vfs::{
-    Attr, Backed, Caller, Delegation, Delegations, DirEntry, Durability, Entry, Errno, Extent,
-    Fallocate, FileSystem, Ino, KernelCache, Limits, LoadedObject, Mappings, NewNode, Openings,
-    ROOT, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    Attr, Backed, Caller, DirEntry, Durability, Entry, Errno, Extent, Fallocate, FileSystem, Ino,
+    KernelCache, Limits, LoadedObject, Mappings, NewNode, Openings, ROOT, RenameFlags, Result,
+    Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// The medium of an engine.
@@ -120,6 +122,17 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// The data that the kernel may cache.
     const KERNEL_CACHE: KernelCache = KernelCache::WhileAlone;
 
+    /// Sets the mode of durability, for all processes that use the pool. `EOPNOTSUPP` if the engine
+    /// does not have it.
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        if mode == DurabilityMode::default() { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// Returns the mode of durability.
+    fn durability_mode(&self) -> DurabilityMode {
+        DurabilityMode::default()
+    }
+
     /// Makes the content of a file durable; does nothing if contents are durable on return.
     fn write_back(&self, _ino: Ino) -> Result<()> {
         Ok(())
@@ -136,15 +149,8 @@ pub trait Files: Deref<Target = Core<Self::Storage>> + Sized + Send + Sync {
     /// Implements [`FileSystem::write`].
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()>;
 
-    /// Implements [`FileSystem::append`] at an offset that `check` accepts; `check` is called with
-    /// the file locked.
-    fn append(&self, ino: Ino, data: &[u8], check: impl Fn(u64) -> Result<()>) -> Result<u64>;
-
-    /// Changes up to a line of 64 bytes of a file in one atomic step; missing bytes start as zeros.
-    /// Engines whose delegated writes are durable on return implement it.
-    fn update(&self, _ino: Ino, _offset: u64, _len: usize, _to: impl Fn(&mut [u8])) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
+    /// Implements [`FileSystem::append`].
+    fn append(&self, ino: Ino, data: &[u8]) -> Result<u64>;
 
     /// Implements [`FileSystem::fallocate`].
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()>;
@@ -231,16 +237,6 @@ impl Memory {
     fn fresh(arena: Arena, o: &MountOptions) -> Self {
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self::Fresh { arena, seed: o.seed.unwrap_or(seed) }
-    }
-}
-
-/// Words of 8 bytes of a line.
-const LINE_WORDS: u64 = pmem::LINE / 8;
-
-/// Sets bits of words of 8 bytes, little-endian.
-fn set_bits(words: &mut [u8], bits: &Range<u64>) {
-    for bit in bits.clone() {
-        words[bit as usize / 8] |= 1 << (bit % 8);
     }
 }
 
@@ -395,6 +391,16 @@ impl<F: Files> Pool<F> {
         self.files.tables().record_access(files, dirs, strictly);
     }
 
+    /// As [`Engine::set_durability`].
+    ///
+    /// # Errors
+    /// Those of [`Engine::set_durability`].
+    pub fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        self.files.set_durability(mode)?;
+        // What another mode has left.
+        self.files.op(|_| self.files.write_back_all())
+    }
+
     /// Returns the findings of the mount.
     pub fn mount_report(&self) -> &MountReport {
         &self.report
@@ -403,14 +409,6 @@ impl<F: Files> Pool<F> {
     /// Returns the medium.
     pub fn medium(&self) -> &MediumOf<F> {
         self.files.medium().0
-    }
-
-    /// Fails with `ESTALE` for a delegation that was recalled. Called inside an operation
-    /// (delegations-D1 in `derived`).
-    #[inline]
-    fn check_delegation(&self, by: Delegation) -> Result<()> {
-        let state = self.files.state();
-        if state.delegations().is_valid(&state.arena, by) { Ok(()) } else { Err(Errno::STALE) }
     }
 
     /// Checks, after a sync, whether the medium is healthy and still there; `EIO` if not.
@@ -460,6 +458,7 @@ impl<F: Files> FileSystem for Pool<F> {
         match self.files.medium().0.domain() {
             // Fences can fail, which `fsync` reports.
             Domain::PageCache => Durability::OnSync,
+            _ if self.files.durability_mode() == DurabilityMode::Ordered => Durability::OnSync,
             _ => F::DURABILITY,
         }
     }
@@ -547,7 +546,7 @@ impl<F: Files> FileSystem for Pool<F> {
         self.files.op(|_| self.files.write(ino, offset, data))
     }
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
-        self.files.op(|_| self.files.append(ino, data, |_| Ok(())))
+        self.files.op(|_| self.files.append(ino, data))
     }
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
         self.files.op(|core| core.drop_privileges(ino))
@@ -566,9 +565,7 @@ impl<F: Files> FileSystem for Pool<F> {
         self.check_medium()
     }
     fn sync(&self) -> Result<()> {
-        if F::DURABILITY != Durability::OnReturn {
-            self.files.op(|_| self.files.write_back_all())?;
-        }
+        self.files.op(|_| self.files.write_back_all())?;
         self.check_medium()
     }
     fn close(&self) -> Result<()> {
@@ -626,70 +623,6 @@ impl<F: Files> Mappings for Pool<F> {
 
 impl<F: Files> Openings for Pool<F> {}
 
-impl<F: Files> Delegations for Pool<F> {
-    fn delegate(&self) -> Result<Delegation> {
-        if F::DURABILITY != Durability::OnReturn {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let state = self.files.state();
-        state.delegations().begin(&state.arena)
-    }
-    fn recall(&self, delegation: Option<Delegation>) -> Result<()> {
-        let state = self.files.state();
-        state.delegations().end(&state.arena, delegation)
-    }
-    fn read_delegated(
-        &self,
-        by: Delegation,
-        ino: Ino,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
-        self.files.op(|_| {
-            self.check_delegation(by)?;
-            self.files.read(ino, offset, buf)
-        })
-    }
-    fn write_delegated(&self, by: Delegation, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
-        self.files.op(|_| {
-            self.check_delegation(by)?;
-            self.files.write(ino, offset, data)
-        })
-    }
-    fn append_delegated(
-        &self,
-        by: Delegation,
-        ino: Ino,
-        within: Range<u64>,
-        data: &[u8],
-    ) -> Result<u64> {
-        let check = |offset: u64| {
-            let room = within.end.saturating_sub(offset);
-            let is_within = within.start <= offset && data.len() as u64 <= room;
-            if is_within { Ok(()) } else { Err(Errno::RANGE) }
-        };
-        self.files.op(|_| {
-            self.check_delegation(by)?;
-            self.files.append(ino, data, check)
-        })
-    }
-    fn set_bits_delegated(&self, by: Delegation, ino: Ino, bits: Range<u64>) -> Result<()> {
-        self.files.op(|_| {
-            self.check_delegation(by)?;
-            let mut at = bits.start;
-            while at < bits.end {
-                let first = at / 64;
-                let end = bits.end.min((first / LINE_WORDS + 1) * LINE_WORDS * 64);
-                let (here, len) = (at - first * 64..end - first * 64, end.div_ceil(64) - first);
-                self.files
-                    .update(ino, first * 8, len as usize * 8, |words| set_bits(words, &here))?;
-                at = end;
-            }
-            Ok(())
-        })
-    }
-}
-
 impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
     fn region(&self) -> &Region {
         self.files.medium().0
@@ -715,6 +648,14 @@ impl<F: Files<Storage: Storage<Medium = Region>>> Engine for Pool<F> {
 
     fn record_access(&self, files: bool, dirs: bool, strictly: bool) {
         Self::record_access(self, files, dirs, strictly);
+    }
+
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        Self::set_durability(self, mode)
+    }
+
+    fn durability_mode(&self) -> DurabilityMode {
+        self.files.durability_mode()
     }
 
     fn get_read_buf(&self, ino: Ino, offset: u64, count: u64) -> Result<ReadBuf<'_>> {

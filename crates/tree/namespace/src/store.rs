@@ -80,6 +80,11 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
+    /// Makes durable what an earlier operation, of any process, has left to the next one. Called with
+    /// the locks of what changes next, before the first store.
+    #[inline]
+    fn settle(&self) {}
+
     // --- space ----------------------------------------------------------------------------------
 
     /// Returns the number of blocks that are kept for later use: [`make_space`](Self::make_space)

@@ -1,6 +1,6 @@
 //! An engine that has opened a pool.
 
-use crate::{FreeSpace, MountReport};
+use crate::{DurabilityMode, FreeSpace, MountReport};
 use arena::Paused;
 use mounts::MountEvents;
 use pmem::Region;
@@ -33,6 +33,21 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     /// use the pool. With `strictly`, each access does; otherwise only one that `relatime` would
     /// record. The initial state is `(true, true, false)`.
     fn record_access(&self, files: bool, dirs: bool, strictly: bool);
+
+    /// Sets the time at which operations are durable, for all processes that use the pool, from now
+    /// on.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the engine does not have this mode; that of
+    /// [`FileSystem::sync`](vfs::FileSystem::sync) otherwise.
+    fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
+        if mode == DurabilityMode::default() { Ok(()) } else { Err(vfs::Errno::OPNOTSUPP) }
+    }
+
+    /// Returns the mode that was set.
+    fn durability_mode(&self) -> DurabilityMode {
+        DurabilityMode::default()
+    }
 
     /// Lends the content of a file from `offset` on without a copy (Chell §6): up to `count` bytes,
     /// fewer at the end of the file, at the end of a contiguous piece, and in holes. Blocks that

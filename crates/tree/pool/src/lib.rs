@@ -17,8 +17,8 @@ pub use arena::{Paused, Place};
 pub use engine::{Alone, Engine, Processes, ReadBuf};
 pub use error::{Error, Problem};
 pub use options::{
-    CheckOptions, Consistency, FormatOptions, LABEL_MAX, MountOptions, PastCache, WritePolicy,
-    scan_threads,
+    CheckOptions, Consistency, DurabilityMode, FormatOptions, LABEL_MAX, MountOptions, PastCache,
+    WritePolicy, scan_threads,
 };
 pub use prealloc::Prealloc;
 pub use report::{CheckReport, FreeSpace, MountReport, PoolInfo, label};

@@ -123,6 +123,41 @@ impl Consistency {
     const NAMES: [(Self, &str); 2] = [(Self::Metadata, "metadata"), (Self::None, "none")];
 }
 
+/// The time at which the operations of a pool become durable. They are atomic and in order in each
+/// mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DurabilityMode {
+    /// When they return (PMAL-J).
+    #[default]
+    Journal,
+    /// When something is synced: an operation may leave its last fence to the next one (PMAL-O, and
+    /// BPFS' epochs without durability).
+    Ordered,
+}
+
+impl DurabilityMode {
+    const NAMES: [(Self, &str); 2] = [(Self::Journal, "journal"), (Self::Ordered, "ordered")];
+}
+
+impl FromStr for DurabilityMode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "writeback" => Err("there is no mode `writeback`, as nothing would be cheaper than `ordered`: the fence that \
+                makes content durable before it is named also orders operations"
+                .to_owned()),
+            _ => named(&Self::NAMES, name),
+        }
+    }
+}
+
+impl fmt::Display for DurabilityMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&Self::NAMES, self))
+    }
+}
+
 /// Finds the value of this name.
 fn named<T: Copy>(names: &[(T, &str)], name: &str) -> Result<T, String> {
     let found = names.iter().find(|(_, known)| *known == name);

@@ -200,4 +200,17 @@ pub trait Backed: FileSystem {
     /// The cookies of its entries change. So a process that lists a directory over several calls
     /// has to hold a reference meanwhile.
     fn evict_names(&self, dir: Ino) -> Result<bool>;
+
+    /// Returns the number of bytes that files gained, in whole blocks, and that were not settled.
+    fn gained(&self) -> u64;
+
+    /// Counts bytes as gained.
+    fn gain(&self, bytes: u64);
+
+    /// Notes that this number of bytes was written back: files may gain as many again.
+    fn settle(&self, bytes: u64);
+
+    /// Limits what files may gain without being settled: calls beyond that give `ENOSPC`. At first
+    /// there is no limit.
+    fn limit_growth(&self, bytes: u64);
 }

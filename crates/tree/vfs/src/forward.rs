@@ -23,7 +23,6 @@
 ///
 /// impl vfs::Mappings for Careless {}
 /// impl vfs::Openings for Careless {}
-/// impl vfs::Delegations for Careless {}
 ///
 /// assert_eq!(Careless(Model::new()).root(), vfs::ROOT);
 /// ```
@@ -296,26 +295,6 @@ macro_rules! forward {
     ($this:ident => $to:expr; close) => {
         fn close(&$this) -> $crate::Result<()> {
             $to.close()
-        }
-    };
-    ($this:ident => $to:expr; delegate) => {
-        fn delegate(&$this) -> $crate::Result<$crate::Delegation> {
-            $to.delegate()
-        }
-    };
-    ($this:ident => $to:expr; set_bits_delegated) => {
-        fn set_bits_delegated(
-            &$this,
-            by: $crate::Delegation,
-            ino: $crate::Ino,
-            bits: std::ops::Range<u64>,
-        ) -> $crate::Result<()> {
-            $to.set_bits_delegated(by, ino, bits)
-        }
-    };
-    ($this:ident => $to:expr; recall) => {
-        fn recall(&$this, delegation: Option<$crate::Delegation>) -> $crate::Result<()> {
-            $to.recall(delegation)
         }
     };
 }

@@ -35,7 +35,6 @@ pub mod acl;
 mod backed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod delegations;
 mod forward;
 mod limits;
 mod loader;
@@ -50,7 +49,6 @@ pub mod tree;
 mod types;
 
 pub use backed::{ABSENT, Backed, IDENTITY_MAX, LoadedObject, Residence};
-pub use delegations::Delegations;
 pub use limits::{Limits, XATTR_NAME_MAX};
 pub use loader::{Loader, Need, load_for};
 pub use mappings::Mappings;
@@ -81,7 +79,7 @@ pub type Result<T> = std::result::Result<T, Errno>;
 /// change of an inode (links included, and for `rename` the inode moved) sets `ctime`. `read` need
 /// not set `atime`. A call that changes nothing (an empty write, a rename between two names of one
 /// inode, an empty [`SetAttr`]) sets none.
-pub trait FileSystem: Mappings + Openings + Delegations + Send + Sync {
+pub trait FileSystem: Mappings + Openings + Send + Sync {
     /// Returns the inode of the root directory. It needs no reference.
     fn root(&self) -> Ino;
 

@@ -10,8 +10,8 @@
 //! server.
 
 use crate::{
-    ABSENT, Attr, Backed, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino,
-    Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    ABSENT, Attr, Backed, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
+    NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
 };
 
 /// Most bytes that one call copies between files.
@@ -102,7 +102,7 @@ const LEN: usize = 32 + NAME_MAX;
 
 /// A pool with a backing store in a process that uses it. It is a file system without absent parts,
 /// because its calls load what they need.
-pub trait Loader: Mappings + Openings + Delegations + Send + Sync {
+pub trait Loader: Mappings + Openings + Send + Sync {
     /// The type of the pool.
     type Pool: FileSystem + ?Sized;
 

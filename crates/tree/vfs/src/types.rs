@@ -2,7 +2,6 @@
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 
 /// An inode number. 1 is the root; 0 is never valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -339,9 +338,6 @@ pub enum KernelCache {
     /// Names and attributes for this duration, and no pages: the backing store may change on its
     /// own.
     UpTo(std::time::Duration),
-    /// Names and attributes for this duration, and pages while a file's size and time of
-    /// modification stay the same.
-    Checked(std::time::Duration),
 }
 
 /// The point from which a change survives a crash. Before it, a crash may undo the change, whole or
@@ -357,96 +353,16 @@ pub enum Durability {
     OnSync,
 }
 
-/// The number under which a file is [delegated](crate::Delegations::delegate); never 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delegation(pub u64);
-
 /// The users besides root who may use an attribute. The kernel has checked that the caller may read
 /// the file, or write to it in order to change the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
     /// Every user.
     Anyone,
-    /// Users who may write to the file.
-    Writer,
     /// The owner of the file.
     Owner,
     /// The user of the server, besides root.
     Server,
-}
-
-/// Blocks of 4096 bytes that a program is about to write to by a delegation. The program announces
-/// them to the front end of the file's server by `ioctl`, the cheapest request for the kernel that
-/// carries data. The answer is a [`Credit`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
-    /// The delegation.
-    pub by: Delegation,
-    /// Numbers of blocks.
-    pub blocks: Range<u64>,
-}
-
-/// The blocks that a program may mark as written without announcing them. Before it writes to them,
-/// it sets their bits in a file of the pool
-/// ([`Delegations::set_bits_delegated`](crate::Delegations::set_bits_delegated)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credit {
-    /// The file with the bits.
-    pub bitmap: Ino,
-    /// Blocks below this one.
-    pub end: u64,
-    /// The number of blocks; 0: none.
-    pub blocks: u64,
-    /// Whether other programs have the file open and may have mapped it. Their kernel must then be
-    /// notified where the file ends: it does not map anything beyond that.
-    pub others_map: bool,
-}
-
-impl Credit {
-    /// No block.
-    pub const NONE: Self = Self { bitmap: Ino(0), end: 0, blocks: 0, others_map: false };
-
-    /// Encodes it as bytes.
-    pub fn to_bytes(self) -> [u8; Announcement::LEN] {
-        bytes_of([self.bitmap.0, self.end, self.blocks, self.others_map.into()])
-    }
-
-    /// Decodes it from bytes.
-    pub fn from_bytes(bytes: &[u8; Announcement::LEN]) -> Self {
-        let [bitmap, end, blocks, others_map] = numbers_of(bytes);
-        Self { bitmap: Ino(bitmap), end, blocks, others_map: others_map != 0 }
-    }
-}
-
-impl Announcement {
-    /// Bytes of the request, and of the answer.
-    pub const LEN: usize = 32;
-    /// The command: `_IOWR('K', 1, char[32])`.
-    pub const COMMAND: u32 = 3 << 30 | (Self::LEN as u32) << 16 | (b'K' as u32) << 8 | 1;
-
-    /// Encodes it as bytes: three numbers in the machine's byte order, and room for the answer.
-    pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        bytes_of([self.by.0, self.blocks.start, self.blocks.end, 0])
-    }
-
-    /// Decodes it from bytes; `None` if there are too few.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let [by, start, end, _] = numbers_of(bytes.try_into().ok()?);
-        Some(Self { by: Delegation(by), blocks: start..end })
-    }
-}
-
-fn bytes_of(numbers: [u64; 4]) -> [u8; Announcement::LEN] {
-    let mut bytes = [0; Announcement::LEN];
-    for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-        to.copy_from_slice(&number.to_ne_bytes());
-    }
-    bytes
-}
-
-fn numbers_of(bytes: &[u8; Announcement::LEN]) -> [u64; 4] {
-    let (numbers, _) = bytes.as_chunks();
-    [0, 1, 2, 3].map(|index: usize| u64::from_ne_bytes(numbers[index]))
 }
 
 /// Contiguous bytes of a file in the pool's memory: whole blocks.

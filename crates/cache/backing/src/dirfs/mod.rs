@@ -18,9 +18,8 @@
 //!   proof for a directory is the way up, and for anything else a name within the directory that
 //!   leads to it. A hard link in the directory is such a name, even if there are other names
 //!   outside. An inode without any name is usable as long as it is referenced.
-//! - **dirfs-B6** A mount below the directory is not entered (`EXDEV`) if its flags forbid more
-//!   than the flags for users of this object. Such flags concern set-user-ID programs, devices,
-//!   execution and symbolic links.
+//! - **dirfs-B6** A mount within the directory is not entered (`EXDEV`): its files have no handles
+//!   here, and its flags may forbid more.
 //! - **dirfs-B7** Blocks that ext4 reserves for the superuser are not available to users. Data is
 //!   stored as another user and without `CAP_SYS_RESOURCE`; only calls that create for the
 //!   superuser get those blocks.
@@ -50,8 +49,6 @@
 //!   minors of 18 bits. Times are limited to the range of the file system. A listing may miss or
 //!   repeat names that are exchanged meanwhile on btrfs and tmpfs. An exchange sets no `ctime` on
 //!   XFS, nor does a removal on tmpfs.
-//! - A mount below the directory is entered, but nothing is moved or linked across its border
-//!   (`EXDEV`). Files there are held by descriptors.
 
 mod attrs;
 mod behind;
@@ -78,13 +75,12 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use vfs::{
-    Attr, Caller, Delegations, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
-    Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek,
-    SetAttr, SetXattr, StatFs,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
+    SetXattr, StatFs,
 };
 
 /// Options for the use of a directory.
@@ -114,9 +110,8 @@ pub struct DirFs {
     identities: Identities,
     /// The ID of the mount of the root; 0 before Linux 5.8.
     root_mount: u64,
-    /// The flags of `mount(2)` that apply to users of this object (dirfs-B6): at first those of the
-    /// root's mount.
-    forbidden: AtomicU32,
+    /// The flags of `mount(2)` of the root's mount.
+    mount_flags: MountFlags,
     /// Whether the file system reserves blocks for the superuser.
     keeps_reserve: bool,
     opens_handles: bool,
@@ -181,7 +176,7 @@ impl DirFs {
             limits: limits::of(&locked)?,
             identities,
             root_mount: stat.stx_mnt_id,
-            forbidden: AtomicU32::new(mounted.bits()),
+            mount_flags: mounted,
             keeps_reserve: keeps_reserve(&locked)?,
             locked,
             opens_handles,
@@ -202,15 +197,9 @@ impl DirFs {
         &self.dir
     }
 
-    /// Returns the mount flags that apply to users of this object.
+    /// Returns the flags of the mount of the directory.
     pub fn mount_flags(&self) -> MountFlags {
-        MountFlags::from_bits_retain(self.forbidden.load(Relaxed))
-    }
-
-    /// Sets the mount flags that apply to users of this object, in place of those of the
-    /// directory's mount (dirfs-B6).
-    pub fn serve_with(&self, flags: MountFlags) {
-        self.forbidden.store(flags.bits(), Relaxed);
+        self.mount_flags
     }
 
     /// Returns a guard that a call holds while it stores data for users (dirfs-B7); `None` if no
@@ -219,15 +208,14 @@ impl DirFs {
         self.keeps_reserve.then(Unreserved::new).transpose()
     }
 
-    /// Fails with `EXDEV` if an inode is on a mount within the directory whose flags forbid more
-    /// than those for users of this object (dirfs-B6).
-    fn check_mount(&self, fd: &OwnedFd, stat: &Statx) -> Result<()> {
-        let is_roots = stat.stx_mnt_id == self.root_mount;
-        if is_roots && key_of(stat).0 == self.identities.root_dev {
-            return Ok(());
-        }
-        let allowed = self.mount_flags() | MountFlags::RDONLY;
-        if allowed.contains(mount_flags(fd.as_fd())?) { Ok(()) } else { Err(Errno::XDEV) }
+    /// Fails with `EXDEV` if an inode is on a mount within the directory (dirfs-B6). Subvolumes of
+    /// btrfs are devices on the same mount.
+    fn check_mount(&self, stat: &Statx) -> Result<()> {
+        let is_roots = match self.root_mount {
+            0 => key_of(stat).0 == self.identities.root_dev,
+            mount => stat.stx_mnt_id == mount,
+        };
+        if is_roots { Ok(()) } else { Err(Errno::XDEV) }
     }
 
     /// Returns whether inodes are held by handles, so that few descriptors suffice for many inodes.
@@ -311,7 +299,7 @@ impl DirFs {
             let _whole = locks::shared(&self.attrs);
             stat(fd.as_fd())?
         };
-        self.check_mount(&fd, &stat)?;
+        self.check_mount(&stat)?;
         if dev != self.identities.root_dev {
             lock(&self.mounts).entry(dev).or_insert_with(|| fd.clone());
         }
@@ -582,8 +570,6 @@ impl FileSystem for DirFs {
 impl Mappings for DirFs {}
 
 impl Openings for DirFs {}
-
-impl Delegations for DirFs {}
 
 impl Backing for DirFs {
     fn identity(&self, ino: Ino) -> Result<Identity> {

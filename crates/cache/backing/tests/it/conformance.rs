@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vfs::conformance::{compare, gen_ops, scenarios};
 use vfs::script::{Op, When};
-use vfs::{Delegations, FileKind, FileSystem, Ino, Mappings, Openings, Result, Timestamp};
+use vfs::{FileKind, FileSystem, Ino, Mappings, Openings, Result, Timestamp};
 
 /// A new directory, removed at the end.
 struct Fresh {
@@ -104,8 +104,6 @@ impl FileSystem for Fresh {
 impl Mappings for Fresh {}
 
 impl Openings for Fresh {}
-
-impl Delegations for Fresh {}
 
 /// The differences of all file systems: times have a limited range, and a capability must be valid
 /// (`tests/it/dirfs.rs` sets real ones).

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use vfs::conformance::{Handles, apply, gen_ops, run_all, run_generated, stress};
 use vfs::tree::{diff, tree};
-use vfs::{
-    Caller, Delegations, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT, Result,
-};
+use vfs::{Caller, Errno, FileSystem, Ino, Mappings, NewKind, NewNode, Openings, ROOT, Result};
 
 fn fresh(options: StoreOptions) -> ObjectFs {
     open(&Faulty::new(), options)
@@ -39,8 +37,6 @@ impl FileSystem for Syncing {
 impl Mappings for Syncing {}
 
 impl Openings for Syncing {}
-
-impl Delegations for Syncing {}
 
 #[test]
 fn the_contract_is_kept() {

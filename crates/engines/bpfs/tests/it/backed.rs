@@ -26,7 +26,7 @@ fn mount(region: Region) -> Pool {
 }
 
 /// A pool whose root has its names.
-fn pool(bytes: u64) -> Pool {
+pub fn pool(bytes: u64) -> Pool {
     let fs = mount(format(bytes, true));
     fs.finish_names(ROOT).unwrap();
     fs

@@ -3,5 +3,5 @@
 use crate::common::Bpfs;
 
 suite::tests!(
-    Bpfs: access, conformance, deaths, delegations, entries, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, writers
+    Bpfs: access, conformance, deaths, entries, hostile, limits, mount_events, pins, processes, scan, sharing, smoke, writers
 );

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use ::pool::DurabilityMode;
 use backing::Watch;
 use clap::{Args, Subcommand};
-use pmcache::Mode;
 
 use super::resolve::Side;
 
@@ -33,11 +33,10 @@ pub struct ServerArgs {
     /// The directory where programs see the files. Default: DIR itself, so that no program bypasses
     /// the cache. An object store needs one.
     pub mount: Option<PathBuf>,
-    /// Guarantee after a crash for a write that has returned: writeback (Chell-Cache: it is in the
-    /// cache; a new file only after fsync), ordered (PMAL-O: its data is persistent before the
-    /// size) or journal (PMAL: all of it, never in part, and the file itself).
-    #[arg(long, value_name = "MODE", default_value_t = Mode::Journal)]
-    pub data: Mode,
+    /// The time at which calls become durable in the pool: journal (when they return) or ordered
+    /// (when something is synced; a crash leaves them in order).
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub data: DurabilityMode,
     /// Let a write return only when the file in DIR has it, too.
     #[arg(long)]
     pub write_through: bool,
@@ -49,38 +48,15 @@ pub struct ServerArgs {
     /// symfollow. Over an object store, nosuid and nodev apply unless lifted.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub mount_options: Vec<String>,
-    /// Start writing back when dirty data exceeds this share of the pool, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub high: u64,
-    /// Stop writing back when dirty data falls below this share of the pool, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 12, value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub low: u64,
-    /// Limit of dirty data, in percent of the pool; at the limit, writers wait.
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=90))]
-    pub cap: u64,
     /// Write dirty data back at the latest after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub max_age: u32,
-    /// Trust for this time that a file in DIR is unchanged since the last check; 0: check at each
-    /// use.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
-    pub coherence: u32,
     /// How the kernel reports changes that others make in DIR, in addition to --coherence: notify
     /// (changes, at once), permission (the same, and a program that opens a file in DIR waits until
     /// the cache has written it back, at most 10 s; root only) or off. Default: notify if the file
     /// system of DIR supports it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
-    /// Reserve space in DIR ahead of appends: as much again as the file has, up to this number of
-    /// bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
-    pub reserve: u64,
-    /// Bytes to read ahead of a sequential reader. Default: 524288; for an object store, 8388608.
-    #[arg(long, value_name = "BYTES")]
-    pub read_ahead: Option<u64>,
-    /// Do not cache the rest of a sequential read after this many bytes; 0: cache all of it.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub bypass: u64,
     /// Replacement policy, which chooses the files that leave a full cache: blended (the paper's),
     /// sieve or s3fifo (`keepstone simulate` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
@@ -178,14 +154,13 @@ pub enum AttachCommand {
         #[arg(long, value_name = "SIDE")]
         keep: Side,
     },
-    /// Drop the data of one file that the cache could not write back. The file in DIR stays as it
-    /// is.
+    /// Resolve a conflict in a pool that is not attached, by keeping what DIR has.
     Discard {
         /// The pool, not attached.
         pool: PathBuf,
         /// The directory or object store that the pool caches.
         dir: PathBuf,
-        /// The file, as `status` names it.
+        /// The file or directory, as `status` names it.
         path: PathBuf,
         #[command(flatten)]
         store: StoreArgs,

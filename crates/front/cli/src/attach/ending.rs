@@ -10,28 +10,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pmcache::Command;
 use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::Attached;
 use crate::{background, pool, size, stats};
 
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-/// Attempts to flush, after which changes of names that remain count as impossible to store.
-const FLUSHES: u32 = 50;
-/// Pause between two attempts to reach an object store after the unmount.
-const RETRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Data that a cache could not write back. The pool keeps the bytes; changes of names are lost with
-/// the server.
+/// What a cache could not write back. The pool keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remainder {
     /// Bytes that are only in the pool.
     pub dirty_bytes: u64,
     /// Files with such bytes, or that need attention.
     pub dirty_files: u64,
-    /// Changes of names and attributes that were only in the server's memory.
-    pub pending_changes: u64,
     /// The first file that could not be written back, and the reason.
     pub first: Option<String>,
 }
@@ -42,13 +33,12 @@ impl Remainder {
         Self {
             dirty_bytes: status.dirty_bytes,
             dirty_files: status.dirty_files.max(status.troubles.len() as u64),
-            pending_changes: status.pending_changes,
             first: first.map(|trouble| format!("{}: {}", trouble.path, trouble.what)),
         }
     }
 
     fn is_nothing(&self) -> bool {
-        (self.dirty_files, self.dirty_bytes, self.pending_changes) == (0, 0, 0)
+        (self.dirty_files, self.dirty_bytes) == (0, 0)
     }
 
     /// Returns the message for the user of a cache of `dir` in `pool`.
@@ -59,9 +49,6 @@ impl Remainder {
             size::show(self.dirty_bytes),
             self.dirty_files
         );
-        if self.pending_changes > 0 {
-            text += &format!("; {} changes of names are lost", self.pending_changes);
-        }
         if let Some(first) = &self.first {
             text += &format!("\n{first}");
         }
@@ -69,66 +56,31 @@ impl Remainder {
     }
 }
 
-/// Writes back all dirty data of a mounted cache, and shows the progress. The failure of a single
-/// file is no error here: the cache keeps its data.
-///
-/// # Errors
-/// If only the server has some changes of names, which the unmount would lose.
-pub fn flush_before_unmount(dir: &Path, is_forced: bool, json: bool) -> Result<()> {
-    let left = || stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
-    let bytes = |status: &Value| status["dirty_bytes"].as_u64().unwrap_or(0);
-    let total = bytes(&left());
+/// Writes back everything of a mounted cache, and shows the progress. A failure is no error here:
+/// the pool keeps what is left, and the end of the server tells.
+pub fn flush_before_unmount(dir: &Path, json: bool) -> Result<()> {
+    let left = || {
+        let stats = stats::ask_one(dir).map(|stats| stats["cache"].clone()).unwrap_or_default();
+        stats["dirty_bytes"].as_u64().unwrap_or(0)
+    };
+    let total = left();
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
     bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
     bar.set_message("writing back");
-    let mut pending = 0;
-    // Repeats while the server still writes back data that a flush found in progress. The status
-    // shows what is left, even after failures.
-    for _ in 0..FLUSHES {
-        let is_flushed = std::thread::scope(|scope| {
-            let flush = scope.spawn(|| flush(dir));
-            while !flush.is_finished() {
-                std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
-                bar.set_position(total.saturating_sub(bytes(&left())));
-            }
-            flush.join().unwrap_or(false)
-        });
-        pending = left()["pending_changes"].as_u64().unwrap_or(0);
-        if !is_flushed || pending == 0 {
-            break;
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| flush(dir));
+        while !flush.is_finished() {
+            std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
+            bar.set_position(total.saturating_sub(left()));
         }
-        std::thread::sleep(SHOW_EVERY);
-    }
+    });
     bar.finish_and_clear();
-    if pending > 0 && !is_forced {
-        bail!(
-            "{}: {pending} changes of names are not in the store, which cannot be reached, and only the server has them; \
-             see `keepstone attach status {0}`, unmount when the store is back, or give them up by --force",
-            dir.display()
-        );
-    }
     Ok(())
 }
 
-/// Writes back all dirty data of a mounted cache. Returns whether that succeeded.
-fn flush(dir: &Path) -> bool {
-    let flush = Command::Flush.attribute();
-    rustix::fs::setxattr(dir, &*flush, b"", XattrFlags::empty()).is_ok()
-}
-
-/// Retries after the unmount until the object store has all changes of names. A second signal ends
-/// the server.
-pub fn finish(cache: &Attached) {
-    let mut was_logged = false;
-    while cache.status().pending_changes > 0 && cache.sync_names().is_err() {
-        if !was_logged {
-            tracing::warn!(
-                "changes of names are not in the store; the server tries again until they are, or a signal ends it"
-            );
-        }
-        was_logged = true;
-        std::thread::sleep(RETRY_EVERY);
-    }
+/// Writes back everything of a mounted cache, as far as possible.
+fn flush(dir: &Path) {
+    let _ = rustix::fs::setxattr(dir, &*Command::Flush.attribute(), b"", XattrFlags::empty());
 }
 
 /// Records what an unmounted cache could not write back, and then fails. The process that waits for

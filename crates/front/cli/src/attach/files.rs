@@ -94,9 +94,8 @@ pub fn require_cache(path: &Path) -> Result<()> {
         let status = &*Command::Status.attribute();
         rustix::fs::lgetxattr(dir, status, &mut [0u8; STATUS_MAX][..]) == Err(Errno::INVAL)
     };
-    let is_cache = |mount: &MountEntry| mount.is_cache() || knows(&mount.dir);
     let is_it = |mount: &MountEntry| mount.is_keepstone() && mount.device == device;
-    if fuse::mounts()?.iter().any(|mount| is_it(mount) && is_cache(mount)) {
+    if fuse::mounts()?.iter().any(|mount| is_it(mount) && knows(&mount.dir)) {
         return Ok(());
     }
     explain(Errno::NODATA, path).with_context(|| path.display().to_string())

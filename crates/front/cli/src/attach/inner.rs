@@ -1,5 +1,4 @@
-//! The pool of a cache, of any engine. The cache shares it with programs to which files are
-//! delegated.
+//! The pool of a cache, which the server shares with programs.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,9 +8,7 @@ use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
-use vfs::{
-    Backed, Delegations, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence,
-};
+use vfs::{Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence};
 
 use crate::{busy, pool};
 
@@ -20,53 +17,34 @@ use crate::{busy, pool};
 pub struct Inner(pub Arc<dyn Engine>);
 
 impl Inner {
-    /// Opens the pool at `path`, shared with programs to which files of it are delegated if
-    /// possible.
-    pub fn open(path: &Path) -> Result<Self> {
-        let open = |lock| {
-            let options = OpenOptions { lock: Some(lock), ..OpenOptions::default() };
-            pool::open(path, &options, Access::ReadWrite)
-        };
-        // The only processes that may have this pool open are programs of a cache whose server has
-        // died.
-        let alone = open(Lock::Exclusive).map(drop);
-        let shared = open(Lock::Shared)?;
-        let opened = match engines::attach(shared, &MountOptions::default()) {
-            Err(::pool::Error::Shared(err)) if alone.is_ok() => {
-                tracing::warn!("files will not be delegated to programs: {err}");
-                engines::mount(open(Lock::Exclusive)?, &MountOptions::default())
-            }
-            opened => opened,
-        };
-        let engine = opened.with_context(|| path.display().to_string())?;
-        if pmcache::directory_of(&*engine).is_none() {
-            alone?;
-        }
-        Ok(Self(engine))
-    }
-
-    /// Returns the size of the pool in bytes.
-    pub fn size(&self) -> u64 {
-        let space = self.0.statfs();
-        space.blocks * u64::from(space.block_size)
-    }
-
     /// Opens a pool that has a backing store, which the server shares with programs.
     ///
     /// # Errors
-    /// If another server has it open, or programs cannot share it.
-    pub fn open_backed(path: &Path) -> Result<Self> {
+    /// If the pool has no backing store, another server has it open, or programs cannot share it.
+    pub fn open(path: &Path) -> Result<Self> {
         if let Some(who) = busy::server(path) {
             bail!("{}: in use by {who}", path.display());
         }
         let options = OpenOptions { lock: Some(Lock::Shared), ..OpenOptions::default() };
         let region = pool::open(path, &options, Access::ReadWrite)?;
         let opened = engines::attach(region, &MountOptions::default());
-        Ok(Self(opened.with_context(|| path.display().to_string())?))
+        let engine = opened.with_context(|| path.display().to_string())?;
+        if engine.backed().is_none() {
+            bail!("{}: {}", path.display(), not_for_caches(&*engine));
+        }
+        Ok(Self(engine))
     }
 
     fn backed(&self) -> vfs::Result<&dyn Backed> {
         self.0.backed().ok_or(Errno::OPNOTSUPP)
+    }
+}
+
+/// Explains why a pool without a backing store is not attached.
+fn not_for_caches(pool: &dyn FileSystem) -> String {
+    match pmcache::older_cache_of(pool) {
+        Some(dir) => super::older_cache(&dir),
+        None => "this pool is for files of its own; format one for a cache with `keepstone mkfs --cache`".into(),
     }
 }
 
@@ -182,6 +160,22 @@ impl Backed for Inner {
     fn evict_names(&self, dir: Ino) -> vfs::Result<bool> {
         self.backed()?.evict_names(dir)
     }
+
+    fn gained(&self) -> u64 {
+        self.backed().map_or(0, |pool| pool.gained())
+    }
+
+    fn gain(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.gain(bytes));
+    }
+
+    fn settle(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.settle(bytes));
+    }
+
+    fn limit_growth(&self, bytes: u64) {
+        let _ = self.backed().map(|pool| pool.limit_growth(bytes));
+    }
 }
 
 impl FileSystem for Inner {
@@ -194,7 +188,3 @@ impl FileSystem for Inner {
 impl Mappings for Inner {}
 
 impl Openings for Inner {}
-
-impl Delegations for Inner {
-    vfs::forward!(self => self.0; delegate, recall, set_bits_delegated);
-}

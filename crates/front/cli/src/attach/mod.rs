@@ -5,8 +5,8 @@ pub mod ending;
 mod files;
 mod inner;
 mod place;
+mod plan;
 mod resolve;
-mod serve;
 mod status;
 mod tree;
 mod watch;
@@ -16,20 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use pmcache::{Cache, CacheOptions, Command};
+use pmcache::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::mount::absolute_dir;
 use crate::{background, output, pool, size, trust};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs, StoreArgs};
-use inner::Inner;
-use place::{Below, Place};
+use place::Place;
 pub use status::show;
-
-/// A cache that is open.
-type Attached = Cache<Inner, Below>;
 
 /// The server's report when programs can use the mount.
 #[derive(Debug, Serialize, Deserialize)]
@@ -78,13 +73,13 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        serve(args, store, |ready| announce(ready, json))?;
+        tree::run(args, store, |ready| announce(ready, json))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
     let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
-        background::serve(|ready| serve(args, store, ready));
+        background::serve(|ready| tree::run(args, store, ready));
         background::remove_if_empty(&log);
     } else {
         let ready: Ready = background::start(arguments(args, store)?, &log)?;
@@ -131,20 +126,13 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     flag(args.allow_other, "--allow-other");
     let options = [
         ("--data", args.data.to_string()),
-        ("--high", args.high.to_string()),
-        ("--low", args.low.to_string()),
-        ("--cap", args.cap.to_string()),
         ("--max-age", args.max_age.to_string()),
-        ("--coherence", args.coherence.to_string()),
-        ("--reserve", args.reserve.to_string()),
-        ("--bypass", args.bypass.to_string()),
         ("--policy", args.policy.to_string()),
     ];
     words.extend(options.map(|(name, value)| OsString::from(format!("{name}={value}"))));
     words.extend(args.mount_options.iter().map(|list| OsString::from(format!("-o{list}"))));
     words.extend(args.watch.map(|watch| OsString::from(format!("--watch={watch}"))));
     words.extend(args.threads.map(|n| OsString::from(format!("--threads={n}"))));
-    words.extend(args.read_ahead.map(|bytes| OsString::from(format!("--read-ahead={bytes}"))));
     words.extend(store.words().map(OsString::from));
     let place = Place::parse(&args.dir)?;
     words.extend(["--".into(), pool::absolute(&args.pool)?.into(), place.path().into()]);
@@ -154,27 +142,12 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     Ok(words)
 }
 
-/// Opens a cache. `choose` adapts the default options to the size of the pool and to the backing
-/// store.
-///
-/// # Errors
-/// If a user other than root and the user of this process may write the pool: the pool's records
-/// decide what is written in DIR.
-fn open(
-    pool: &Path,
-    place: &Place,
-    store: &StoreArgs,
-    choose: impl FnOnce(u64, &Below, &mut CacheOptions) -> Result<()>,
-) -> Result<Attached> {
-    let pool = pool::absolute(pool)?;
-    require_own(&pool, place)?;
-    let inner = Inner::open(&pool)?;
-    let below = place.open(store)?;
-    let mut options = CacheOptions::for_pool(inner.size());
-    choose(inner.size(), &below, &mut options)?;
-    let name = place.path().display().to_string();
-    Cache::attach(inner, below, &name, options)
-        .with_context(|| format!("{} as the cache of {name}", pool.display()))
+/// Explains what to do with a pool that an older version used as the cache of `dir`.
+pub fn older_cache(dir: &str) -> String {
+    format!(
+        "an older version of Keepstone made this pool the cache of {dir}; write it back with `keepstone attach drain` of that \
+         version, then format it with `keepstone mkfs --cache`"
+    )
 }
 
 /// Fails if other users may write the pool of a cache.
@@ -190,23 +163,6 @@ fn require_own(pool: &Path, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the pool of a cache holds the tree.
-fn holds_tree(pool: &Path) -> Result<bool> {
-    Ok(pool::info(&pool::absolute(pool)?)?.0.has_backing_store)
-}
-
-/// Serves a cache of either kind.
-fn serve(
-    args: &ServerArgs,
-    store: &StoreArgs,
-    started: impl FnOnce(&Ready) -> Result<()>,
-) -> Result<()> {
-    match holds_tree(&args.pool)? {
-        true => tree::run(args, store, started),
-        false => serve::run(args, store, started),
-    }
-}
-
 #[derive(Serialize)]
 struct Drained {
     written_bytes: u64,
@@ -215,36 +171,8 @@ struct Drained {
     troubles: Vec<pmcache::Trouble>,
 }
 
-/// Writes back all that a pool has for a directory; shows the progress if that is possible. Returns
-/// the status afterwards, and whether there was no error.
-fn write_back(
-    pool: &Path,
-    place: &Place,
-    store: &StoreArgs,
-    json: bool,
-) -> Result<(pmcache::Status, bool)> {
-    if holds_tree(pool)? {
-        let (status, done) = tree::drain(&pool::absolute(pool)?, place, store)?;
-        return Ok((status, done.is_ok()));
-    }
-    let cache = open(pool, place, store, |_, _, _| Ok(()))?;
-    let before = cache.status().dirty_bytes;
-    let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(before) };
-    let style = "{msg} {wide_bar} {bytes}/{total_bytes} {eta}";
-    bar.set_style(ProgressStyle::with_template(style)?);
-    bar.set_message("writing back");
-    let result = cache.drain_all(&|left| bar.set_position(before.saturating_sub(left)));
-    bar.finish_and_clear();
-    let status = cache.status();
-    let closed = vfs::FileSystem::close(&cache);
-    if status.dirty_bytes == 0 && status.troubles.is_empty() {
-        closed?;
-    }
-    Ok((status, result.is_ok()))
-}
-
 fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
-    let (status, is_written) = write_back(pool, &Place::parse(dir)?, store, json)?;
+    let (status, written) = tree::drain(&pool::absolute(pool)?, &Place::parse(dir)?, store)?;
     let done = Drained {
         written_bytes: status.counters.drained_bytes,
         files: status.counters.drained_files,
@@ -262,10 +190,11 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
         );
         status::show_troubles(&done.troubles);
     }
-    let is_done = is_written && done.left_bytes == 0 && done.troubles.is_empty();
+    let is_done = written.is_ok() && done.left_bytes == 0 && done.troubles.is_empty();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Resolves a conflict in a pool that is not attached: the directory is kept.
 fn discard(
     pool: &Path,
     dir: &Path,
@@ -273,49 +202,7 @@ fn discard(
     store: &StoreArgs,
     json: bool,
 ) -> Result<ExitCode> {
-    use std::os::unix::ffi::OsStrExt as _;
-    if holds_tree(pool)? {
-        return discard_in_tree(&pool::absolute(pool)?, dir, path, store, json);
-    }
-    let cache = open(pool, &Place::parse(dir)?, store, |_, _, _| Ok(()))?;
-    let discarded = cache.discard(path.as_os_str().as_bytes())?;
-    let others = cache.status().troubles;
-    let closed = vfs::FileSystem::close(&cache);
-    let Some(bytes) = discarded else {
-        bail!(
-            "{}: the cache has nothing for a file of this name that is not in {}",
-            path.display(),
-            dir.display()
-        );
-    };
-    if json {
-        output::json(&serde_json::json!({ "discarded_bytes": bytes }))?;
-    } else {
-        say!("{}: {} discarded", path.display(), size::show(bytes));
-    }
-    // Problems with other files may keep the rest from being written back.
-    match closed {
-        Err(err) if others.is_empty() => {
-            Err(err).context("discarded, but the rest is not written back")
-        }
-        Err(_) => {
-            output::notice("discarded; other files still need attention:");
-            status::show_troubles(&others);
-            Ok(ExitCode::SUCCESS)
-        }
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Resolves a conflict in a pool that holds the tree and is not attached: the directory is kept.
-fn discard_in_tree(
-    pool: &Path,
-    dir: &Path,
-    path: &Path,
-    store: &StoreArgs,
-    json: bool,
-) -> Result<ExitCode> {
-    let (left, resolved) = tree::discard(pool, &Place::parse(dir)?, path, store)?;
+    let (left, resolved) = tree::discard(&pool::absolute(pool)?, &Place::parse(dir)?, path, store)?;
     resolved
         .or_else(|errno| resolve::explain(errno, resolve::Side::Directory))
         .with_context(|| path.display().to_string())?;

@@ -1,8 +1,6 @@
 //! The backing store of a cache: a directory, or a prefix of an object store.
 
-use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "object-store")]
@@ -13,7 +11,7 @@ use backing::{Backing, DirFs};
 use fuse::MountFlags;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use vfs::{Delegations, FileSystem, Ino, Mappings, Openings, SetXattr};
+use vfs::{FileSystem, Ino, Mappings, Openings, SetXattr};
 
 use super::args::StoreArgs;
 use crate::background;
@@ -51,15 +49,6 @@ impl Place {
             Self::Store(url) => {
                 bail!("{url} is not a directory to mount over: name a mount point after it")
             }
-        }
-    }
-
-    /// Returns the default number of bytes to read ahead. For a store, the transfer of these takes
-    /// as long as a request.
-    pub fn read_ahead(&self) -> u64 {
-        match self {
-            Self::Dir(_) => 512 << 10,
-            Self::Store(_) => 8 << 20,
         }
     }
 
@@ -103,7 +92,7 @@ pub struct Claim {
 impl Claim {
     fn take(dir: &DirFs) -> Result<Self> {
         let identity = dir.identity(dir.root())?;
-        let name = OsString::from_vec(pmcache::record::name_of(&identity.0));
+        let name = hex(&identity.0);
         let place = background::runtime_dir();
         background::make_private(&place)?;
         let path = place.join(name).with_extension("dir");
@@ -131,6 +120,11 @@ impl Claim {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Returns bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns whether a path leads to this open file.
@@ -203,11 +197,12 @@ impl Below {
         }
     }
 
-    /// Receives the flags of the cache's mount. Files on mounts with stricter flags are then not
-    /// served.
+    /// Receives the flags of the cache's mount, which tell whether the operator of a store is
+    /// trusted.
+    #[cfg_attr(not(feature = "object-store"), expect(unused_variables))]
     pub fn serve_with(&self, flags: MountFlags) {
         match self {
-            Self::Dir { dir, .. } => dir.serve_with(flags),
+            Self::Dir { .. } => {}
             #[cfg(feature = "object-store")]
             Self::Store(_, is_trusted) => {
                 is_trusted.store(!flags.contains(MountFlags::NOSUID), Relaxed)
@@ -266,8 +261,6 @@ impl FileSystem for Below {
 impl Mappings for Below {}
 
 impl Openings for Below {}
-
-impl Delegations for Below {}
 
 impl Backing for Below {
     backing::forward!(self => self.backing());

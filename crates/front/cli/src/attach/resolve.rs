@@ -90,9 +90,6 @@ pub fn explain(errno: Errno, keep: Side) -> Result<()> {
             "the cache does not have all of it, and others have changed or removed the rest below: copy what you need, then \
              use --keep directory"
         ),
-        Errno::OPNOTSUPP => {
-            bail!("a cache of the older kind: use `keepstone attach discard`, detached")
-        }
         errno => Err(std::io::Error::from(errno)).context("cannot resolve the conflict"),
     }
 }

@@ -34,8 +34,6 @@ pub fn show(stats: &Value) {
     let status = &stats["cache"];
     let text = |value: &Value| shown::name(value.as_str().unwrap_or_default());
     let bytes = |name: &str| size::show(status[name].as_u64().unwrap_or(0));
-    let share =
-        |name: &str| status[name].as_f64().map_or("-".to_owned(), |share| format!("{share:.3}"));
     output::table([
         ("pool", text(&stats["pool"])),
         ("directory", text(&stats["dir"])),
@@ -48,10 +46,7 @@ pub fn show(stats: &Value) {
         ("pinned", format!("{} of {}", bytes("pinned_bytes"), bytes("pinned_bytes_max"))),
         ("not written back", bytes("dirty_bytes")),
         ("files not written back", status["dirty_files"].to_string()),
-        ("names not written back", status["pending_changes"].to_string()),
         ("waiting for", format!("{} ms", status["oldest_dirty_ms"])),
-        ("hits", share("hit_rate")),
-        ("written back per byte", share("write_amplification")),
     ]);
     say!("\ncounters");
     let rows = status["counters"].as_object().into_iter().flatten();
@@ -105,10 +100,7 @@ fn prometheus(status: &Value, mount: &str) -> String {
         "pinned_bytes_max",
         "dirty_bytes",
         "dirty_files",
-        "pending_changes",
         "oldest_dirty_ms",
-        "hit_rate",
-        "write_amplification",
     ] {
         add(name, "gauge", &status[name]);
     }

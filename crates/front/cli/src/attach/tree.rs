@@ -1,29 +1,27 @@
-//! The server of a cache whose pool holds the tree: programs use the pool as any other pool, and
-//! this process loads, writes back and evicts.
+//! The server of a cache: programs use its pool as any other pool, and this process loads, writes
+//! back and evicts.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
-use fuse::{
-    Caching, Invalidator, MountFlags, MountKind, OpCounters, Server, ServerOptions, StopSignals,
-};
-use pmcache::{EvictOptions, KeptSide, Loading, Mode};
+use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, StopSignals};
+use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
 use vfs::{Backed as _, FileSystem as _, Loader as _};
 
-use super::Ready;
 use super::args::{ServerArgs, StoreArgs};
 use super::ending;
 use super::inner::Inner;
 use super::place::{Below, Place};
-use super::serve::{self, AttachPlan};
-use super::watch as reports;
+use super::plan::{self, AttachPlan};
+use super::{Ready, watch};
 use crate::{background, mount, pool};
 
 /// A cache that is open.
@@ -40,29 +38,33 @@ const EVICT_EVERY: Duration = Duration::from_millis(50);
 
 /// Refuses options that such a cache does not have.
 fn check(args: &ServerArgs) -> Result<()> {
-    let refuse = |what: &str| bail!("{what}: not for a pool that was formatted with --cache");
-    if args.data != Mode::Journal {
-        return refuse(&format!("--data {}", args.data));
-    }
+    let refuse = |what: &str| bail!("{what}: not yet");
     if args.write_through {
         return refuse("--write-through");
-    }
-    if args.bypass > 0 {
-        return refuse("--bypass");
     }
     Ok(())
 }
 
 /// Opens the cache.
-fn open(pool: &Path, place: &Place, store: &StoreArgs, policy: PolicyKind) -> Result<Tree> {
+fn open(
+    pool: &Path,
+    place: &Place,
+    store: &StoreArgs,
+    (policy, data): (PolicyKind, DurabilityMode),
+) -> Result<Tree> {
     super::require_own(pool, place)?;
-    let inner = Inner::open_backed(pool)?;
+    let inner = Inner::open(pool)?;
+    inner.0.set_durability(data)?;
     let below = place.open(store)?;
     let name = place.path().display().to_string();
     let options = EvictOptions { policy, ..EvictOptions::for_pool(&inner.statfs()) };
     let cache = Loading::attach(inner, below)
+        .map_err(|err| match err {
+            Errno::XDEV => anyhow!("the pool is the cache of another directory or store; format another one with `keepstone mkfs --cache`"),
+            err => err.into(),
+        })
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
-    Ok(cache.with_eviction(options))
+    Ok(cache.with_eviction(options).with_mode(data.to_string()))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -78,12 +80,12 @@ pub fn run(
     check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store, args.policy)?);
+    let cache = Arc::new(open(&plan.pool, &plan.place, store, (args.policy, args.data))?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
     ending::take(&plan.pool)?;
-    let reach = watch(&cache, args.watch)?;
+    let reach = begin_to_watch(&cache, args.watch)?;
     guard(&cache)?;
     let engine = cache.pool().0.clone();
     let threads = pool::threads(args.threads);
@@ -95,7 +97,7 @@ pub fn run(
     let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
     let (told, dir) = (changes.clone(), plan.mount.clone());
     let stats =
-        serve::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree, is_brief| {
+        plan::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree, is_brief| {
             // A remount waits for this answer (`mount::helper`), so announce changes first.
             let _ = told.get().map(mount::Changes::look);
             let engine = &cache.pool().0;
@@ -107,7 +109,7 @@ pub fn run(
         .shared(engine.clone())
         .restricted(pmcache::right)
         .loading(Box::new(move |need| loader.load(need)));
-    let options = plan.mount_options(args, MountKind::Pool, flags);
+    let options = plan.mount_options(args, flags);
     let kernel = server.invalidator();
     let mounted = fuse::mount(server, &plan.mount, &options).with_context(|| {
         format!("{}: cannot mount; `keepstone doctor` may know why", ready.mount)
@@ -134,7 +136,7 @@ pub fn run(
 
 /// Begins to watch for changes by others in the directory. If nothing was asked for, does what its
 /// file system supports, and notes why it cannot do more. Returns the changes that are reported.
-fn watch(cache: &Tree, asked: Option<Watch>) -> Result<Option<Reach>> {
+fn begin_to_watch(cache: &Tree, asked: Option<Watch>) -> Result<Option<Reach>> {
     let how = asked.unwrap_or(Watch::Notify);
     if how == Watch::Off {
         return Ok(None);
@@ -148,7 +150,7 @@ fn watch(cache: &Tree, asked: Option<Watch>) -> Result<Option<Reach>> {
             note_no_reports(cache, errno);
             Ok(None)
         }
-        (Err(errno), Some(how)) => bail!("--watch {how}: {}", reports::reason(errno)),
+        (Err(errno), Some(how)) => bail!("--watch {how}: {}", watch::reason(errno)),
     }
 }
 
@@ -158,19 +160,19 @@ fn guard(cache: &Arc<Tree>) -> Result<()> {
     if !cache.guards() {
         return Ok(());
     }
-    reports::repeat("openings", Arc::downgrade(cache), |cache: &Tree| {
-        if let Err(errno) = cache.take_openings(reports::LIMIT) {
+    watch::repeat("openings", Arc::downgrade(cache), |cache: &Tree| {
+        if let Err(errno) = cache.take_openings(watch::LIMIT) {
             tracing::error!("cannot take openings: {errno}");
             std::thread::sleep(Duration::from_millis(1));
         }
         true
     })?;
-    reports::repeat("openers", Arc::downgrade(cache), |cache: &Tree| {
-        cache.sort_openings(reports::LIMIT);
+    watch::repeat("openers", Arc::downgrade(cache), |cache: &Tree| {
+        cache.sort_openings(watch::LIMIT);
         true
     })?;
-    reports::repeat("opened", Arc::downgrade(cache), |cache: &Tree| {
-        cache.write_back_openings(reports::LIMIT);
+    watch::repeat("opened", Arc::downgrade(cache), |cache: &Tree| {
+        cache.write_back_openings(watch::LIMIT);
         true
     })?;
     cache.guard_loaded().context("--watch permission")
@@ -178,7 +180,7 @@ fn guard(cache: &Arc<Tree>) -> Result<()> {
 
 /// Notes why changes are not reported.
 fn note_no_reports(cache: &Tree, errno: Errno) {
-    cache.note_watch(Watch::Off, Reach::default(), Some(reports::reason(errno)));
+    cache.note_watch(Watch::Off, Reach::default(), Some(watch::reason(errno)));
 }
 
 /// Starts the thread that follows changes by others, and the one that compares what is not
@@ -187,16 +189,15 @@ fn follow(cache: &Arc<Tree>, reach: Option<Reach>, kernel: Invalidator) -> Resul
     let weak = Arc::downgrade(cache);
     let sweeping = kernel.clone();
     if reach.is_some() {
-        reports::repeat("changes", weak.clone(), move |cache: &Tree| {
-            let told =
-                cache.follow_changes(reports::LIMIT, &|change| forget(cache, &kernel, change));
+        watch::repeat("changes", weak.clone(), move |cache: &Tree| {
+            let told = cache.follow_changes(watch::LIMIT, &|change| forget(cache, &kernel, change));
             told.inspect_err(|errno| note_no_reports(cache, *errno)).is_ok()
         })?;
     }
     if reach == Some(Reach::Whole) {
         return Ok(());
     }
-    reports::repeat("sweep", weak, move |cache: &Tree| {
+    watch::repeat("sweep", weak, move |cache: &Tree| {
         if let Err(err) = cache.sweep(SWEPT, &|change| forget(cache, &sweeping, change)) {
             tracing::error!("cannot look for changes by others: {err}");
         }
@@ -211,12 +212,13 @@ fn forget(cache: &Tree, kernel: &Invalidator, change: &Change) {
         // An error of the pool shows in every call of programs, too.
         let _ = cache.pool().each_inode(&mut |ino, _| kernel.content(ino));
     }
-    reports::forget_in(kernel, change);
+    watch::forget_in(kernel, change);
 }
 
 /// Writes back and evicts in the background, for as long as the cache exists.
 fn maintain(cache: Weak<Tree>, max_age: Duration) {
     let step = move |cache: &Tree| {
+        cache.follow_space_below();
         if let Err(err) = cache.write_back_when_due(max_age) {
             tracing::error!("cannot write back: {err}");
         }
@@ -240,7 +242,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store, PolicyKind::default())?;
+    let cache = open(pool, place, store, Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }
@@ -253,7 +255,7 @@ pub fn discard(
     path: &Path,
     store: &StoreArgs,
 ) -> Result<(Vec<pmcache::Trouble>, vfs::Result<()>)> {
-    let cache = open(pool, place, store, PolicyKind::default())?;
+    let cache = open(pool, place, store, Default::default())?;
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.as_bytes()),
         _ => None,

@@ -412,11 +412,9 @@ fn mounted(report: &mut Report, dir: &Path) {
                 );
             }
             pool_file(report, Path::new(&text("pool")));
-            if is_cache {
-                let what = "programs under `keepstone run` read its files in their own processes, and use the mount for all else";
-                return report.ok("direct access", what);
-            }
-            direct_access(report, Path::new(&text("dir")), stats["direct"] == true);
+            let dir = text(if is_cache { "mount" } else { "dir" });
+            let is_direct = is_cache || stats["direct"] == true;
+            direct_access(report, Path::new(&dir), is_direct);
             users_of_pool(report, Path::new(&text("pool")));
         }
     }

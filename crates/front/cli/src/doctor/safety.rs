@@ -113,16 +113,16 @@ fn mounted(report: &mut Report, table: &[u8]) {
         }
         if is_ours && (maker == 0 || maker == own) {
             let pool = PathBuf::from(OsStr::from_bytes(&unescape(line.source)));
-            let is_cache = line.fs_type == mounts::CACHE_TYPE.as_bytes();
-            mounted_pool(report, &dir, &pool, is_cache, line.options);
+            mounted_pool(report, &dir, &pool, line.options);
         }
     }
 }
 
 /// Checks whether other users may write a mounted pool, and what its mount then allows them.
-fn mounted_pool(report: &mut Report, dir: &Path, pool: &Path, is_cache: bool, options: &[u8]) {
+fn mounted_pool(report: &mut Report, dir: &Path, pool: &Path, options: &[u8]) {
     let Ok(meta) = fs::metadata(pool) else { return };
     let Some(others) = other_writers(&meta) else { return };
+    let is_cache = crate::pool::info(pool).is_ok_and(|(info, _)| info.has_backing_store);
     let (dir, pool) = (shown(dir), shown(pool));
     if is_cache {
         report.unsafe_setup(
@@ -442,9 +442,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let shared = file(dir.path(), "shared", "", 0o660).display().to_string();
         let private = file(dir.path(), "private", "", 0o600).display().to_string();
-        let (pool, cache) = ("fuse.keepstone", "fuse.keepstone-cache");
+        let pool = "fuse.keepstone";
         assert_eq!(found(line("rw", pool, "/p", "user_id=61002")), ["foreign mount"]);
-        assert_eq!(found(line("rw", cache, "/p", "user_id=61002,allow_other")), ["foreign mount"]);
+        assert_eq!(found(line("rw", pool, "/p", "user_id=61002,allow_other")), ["foreign mount"]);
         assert_eq!(
             found(line("rw", "fuse.sshfs", "h", "user_id=61002,allow_other")),
             ["foreign mount"]
@@ -454,8 +454,6 @@ mod tests {
         assert_eq!(found(line("rw,nosuid", pool, &shared, "user_id=0")), ["mount flags"]);
         assert!(found(line("rw,nosuid,nodev", pool, &shared, "user_id=0")).is_empty());
         assert!(found(line("rw", pool, &private, "user_id=0,allow_other")).is_empty());
-        assert_eq!(found(line("rw,nosuid,nodev", cache, &shared, "user_id=0")), ["cache"]);
-        assert!(found(line("rw", cache, &private, "user_id=0")).is_empty());
     }
 
     #[test]

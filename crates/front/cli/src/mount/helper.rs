@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
@@ -89,6 +90,7 @@ impl ControlRequest {
             if !self.options.is_read_only() {
                 check_writable(&dir)?;
             }
+            check_durability(&dir, self.options.durability)?;
             let pool = fuse::mount_at(&dir)?.map_or(self.pool, |mount| mount.source);
             let (flags, notice) = flags::of_mount(&pool, &self.options)?;
             notice.iter().for_each(output::notice);
@@ -113,6 +115,21 @@ fn check_writable(dir: &Path) -> Result<()> {
     if stats::ask_one(dir).is_ok_and(|stats| stats["read_only"] == true) {
         bail!(
             "{0}: its pool is open read-only; unmount it with `keepstone umount {0}` and mount it again",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// Fails if the pool is mounted in another mode than the one that was asked for. Succeeds if the
+/// server does not answer.
+fn check_durability(dir: &Path, asked: DurabilityMode) -> Result<()> {
+    let is_other = |stats: serde_json::Value| {
+        stats["durability"].as_str().is_some_and(|mode| mode != asked.to_string())
+    };
+    if asked != DurabilityMode::default() && stats::ask_one(dir).is_ok_and(is_other) {
+        bail!(
+            "{0}: durability={asked} is for a new mount; unmount it with `keepstone umount {0}` and mount it again",
             dir.display()
         );
     }

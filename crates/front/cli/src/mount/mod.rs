@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ::pool::DurabilityMode;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,8 @@ struct Ready {
     label: String,
     size_bytes: u64,
     read_only: bool,
+    /// The time at which operations are durable.
+    durability: String,
     domain: DomainReport,
     /// Emulated speed, if any.
     emulation: Option<String>,
@@ -80,6 +83,9 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
     let read_only = if ready.read_only { ", read-only" } else { "" };
     say!("{} mounted on {}{read_only}", ready.pool, ready.dir);
     say!("{}, {}, domain {}", ready.layout, size::show(ready.size_bytes), ready.domain);
+    if ready.durability != DurabilityMode::default().to_string() {
+        say!("durability {}: what is not synced may be lost, in order", ready.durability);
+    }
     if let Some(emulation) = &ready.emulation {
         say!("speed emulated: {emulation}");
     }

@@ -1,6 +1,6 @@
 //! The options of `mount -o`.
 
-use ::pool::{Consistency, PastCache, WritePolicy};
+use ::pool::{Consistency, DurabilityMode, PastCache, WritePolicy};
 use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::{MountAccess, MountFlags};
 use pool::Prealloc;
@@ -37,6 +37,8 @@ pub struct Options {
     pub ask_open: bool,
     /// Whether the kernel may hold writes back until they are synced.
     pub writeback: bool,
+    /// The time at which operations are durable.
+    pub durability: DurabilityMode,
     /// Whether other processes may use the pool directly.
     pub sharing: Sharing,
     /// Emulated speed.
@@ -78,6 +80,7 @@ impl Default for Options {
             no_cache: false,
             ask_open: false,
             writeback: false,
+            durability: DurabilityMode::default(),
             sharing: Sharing::default(),
             emulation: None,
             prealloc: Prealloc::default(),
@@ -176,6 +179,7 @@ impl Options {
             // The default.
             "no_open" => self.ask_open = false,
             "writeback" => self.writeback = true,
+            "durability" => self.durability = chosen(option, value)?,
             "direct" => self.sharing = Sharing::Required,
             "exclusive" => self.sharing = Sharing::Refused,
             "threads" => {
@@ -218,6 +222,9 @@ impl Options {
         }
         if self.writeback {
             words.push("writeback".to_owned());
+        }
+        if self.durability != DurabilityMode::default() {
+            words.push(format!("durability={}", self.durability));
         }
         match self.sharing {
             Sharing::Possible => {}
@@ -324,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_list_comes_back() {
-        let list = "ro,nodev,suid,noatime,allow_other,no_cache,no_open,writeback,direct,write_policy=through,consistency=none,\
+        let list = "ro,nodev,suid,noatime,allow_other,no_cache,no_open,writeback,durability=ordered,direct,write_policy=through,consistency=none,\
                     data_flush_interval=7,threads=3,prealloc=off,past_cache=512,past_cache_file=4096,collect_every=50,\
                     collect_pause=1,emulate=read=2x+line=100ns";
         let options = parsed(list).unwrap();
@@ -343,6 +350,9 @@ mod tests {
         assert!(parsed("threads=0").is_err());
         let err = parsed("write_policy=back").unwrap_err();
         assert!(err.to_string().contains("auto, cached, through"), "{err}");
+        let err = parsed("durability=writeback").unwrap_err();
+        assert!(err.to_string().contains("cheaper than `ordered`"), "{err}");
+        assert!(parsed("durability=").is_err());
         assert!(parsed("consistency=data").is_err());
         assert!(parsed("data_flush_interval=often").is_err());
         assert!(parsed("past_cache=much").is_err());

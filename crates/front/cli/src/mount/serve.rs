@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use ::pool::Engine;
+use ::pool::{DurabilityMode, Engine};
 use anyhow::{Context as _, Result, bail};
 use engines::Layout;
 use fuse::{
-    Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch, OpCounters,
-    Server, ServerOptions, StopSignals,
+    Caching, MountAccess, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters, Server,
+    ServerOptions, StopSignals,
 };
 use pmem::{Medium as _, OpenOptions, Region};
 use vfs::Durability;
@@ -51,11 +51,8 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     notices.extend(notice);
     let (flags, notice) = flags::of_mount(&plan.pool, &plan.options)?;
     notices.extend(notice);
-    if let Some(dir) = pmcache::directory_of(&*fs) {
-        bail!(
-            "{0}: the pool is the cache of {dir}; `keepstone attach {0} {dir}` uses it as such",
-            plan.pool.display()
-        );
+    if let Some(dir) = pmcache::older_cache_of(&*fs) {
+        bail!("{0}: {1}", plan.pool.display(), crate::attach::older_cache(&dir));
     }
     let info = engines::info(fs.region())?;
     if info.has_backing_store {
@@ -64,7 +61,12 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
             plan.pool.display()
         );
     }
-    let idle = plan.options.of_scmfs();
+    set_durability(&*fs, &plan.options, info.layout)
+        .with_context(|| plan.pool.display().to_string())?;
+    let mut idle = plan.options.of_scmfs();
+    if plan.options.durability == DurabilityMode::Ordered {
+        idle.retain(|word| !word.starts_with("data_flush_interval="));
+    }
     if info.layout != Layout::Scmfs.name() && !idle.is_empty() {
         notices.push(format!(
             "{}: without effect on a pool of {}: -o {}",
@@ -81,6 +83,7 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
         label: info.label.clone(),
         size_bytes: info.size_bytes,
         read_only,
+        durability: fs.durability_mode().to_string(),
         domain: domain.into(),
         emulation: plan.options.emulation.map(|e| e.to_string()),
         pid: std::process::id(),
@@ -112,7 +115,6 @@ pub fn run(plan: &MountPlan, started: impl FnOnce(&Ready) -> Result<()>) -> Resu
     let root = rustix::process::geteuid().is_root();
     let by_default = if root { MountAccess::All } else { MountAccess::Owner };
     let options = MountOptions {
-        kind: MountKind::Pool,
         source: ready.pool.clone(),
         access: plan.options.access.unwrap_or(by_default),
         flags,
@@ -147,6 +149,19 @@ fn raise_address_space() {
     let unlimited = Rlimit { current: None, maximum: None };
     let _ = setrlimit(Resource::As, unlimited)
         .or_else(|_| setrlimit(Resource::As, Rlimit { current: maximum, maximum }));
+}
+
+/// Sets the time at which operations are durable, for all processes that use the pool. A mount that
+/// changes nothing leaves it.
+fn set_durability(fs: &dyn Engine, options: &Options, layout: &str) -> Result<()> {
+    let mode = options.durability;
+    if mode != DurabilityMode::default() && layout != Layout::Bpfs.name() {
+        bail!(
+            "option `durability={mode}`: only pools of bpfs have it. In a pool of {layout}, names are durable when a call \
+             returns, and contents when they are synced"
+        );
+    }
+    if options.is_read_only() { Ok(()) } else { Ok(fs.set_durability(mode)?) }
 }
 
 /// A pool that is open.
@@ -339,6 +354,7 @@ fn stats(
         domain: ready.domain.clone(),
         emulation: ready.emulation.clone(),
         read_only: ready.read_only,
+        durability: ready.durability.clone(),
         direct: is_shared,
         pid: ready.pid,
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -75,14 +75,12 @@ fn everywhere(layout: &str, program: &PathBuf, flags: &[&str]) {
         }
         sandbox.umount();
     }
-    for options in [&[][..], &["--coherence=0"]] {
-        let cached = Cached::new();
-        cached.attach(options);
-        let dir = cached.data();
-        passes(&format!("cache, {options:?}"), Command::new(program).arg(&dir).args(flags));
-        passes(&format!("run on a cache, {options:?}"), under_run(program).arg(&dir).args(flags));
-        cached.detach();
-    }
+    let cached = Cached::new();
+    cached.attach(&[]);
+    let dir = cached.data();
+    passes("cache", Command::new(program).arg(&dir).args(flags));
+    passes("run on a cache", under_run(program).arg(&dir).args(flags));
+    cached.detach();
 }
 
 fn requests_at_a_files_position_move_it(layout: &str) {

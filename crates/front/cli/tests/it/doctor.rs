@@ -36,6 +36,7 @@ fn a_pool_that_every_user_may_write_is_unsafe() {
 #[test]
 fn a_cache_whose_pool_others_may_write_is_unsafe() {
     let s = Sandbox::formatted();
+    s.ok(["mkfs", "--force", "--cache", s.pool_str()]);
     let below = s.outside("below");
     std::fs::create_dir(&below).unwrap();
     s.ok(["attach", s.pool_str(), below.to_str().unwrap(), s.dir_str()]);

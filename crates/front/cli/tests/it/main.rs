@@ -6,8 +6,6 @@ mod behind;
 mod beside;
 mod commands;
 mod common;
-mod copied;
-mod delegated;
 mod doctor;
 mod foreign;
 mod kept;

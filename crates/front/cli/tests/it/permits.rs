@@ -40,7 +40,7 @@ fn what_is_opened_below_is_written_back_first() {
     let shell = format!("cd {}; echo theirs >>new/file; cat new/file", tree.below("").display());
     let theirs = Command::new("sh").args(["-c", &shell]).output().unwrap();
     assert_eq!(String::from_utf8(theirs.stdout).unwrap(), "first\nsecond\nthird\ntheirs\n");
-    assert_eq!(counter(&tree, "openers_refused"), 0);
+    assert_eq!(counter(&tree, "openers_late"), 0);
     tree.detach();
     assert_eq!(fs::read(tree.below("new/other")).unwrap(), b"on the mount");
 }
@@ -89,6 +89,6 @@ fn openings_go_on_when_the_server_is_gone() {
         assert!(reader.wait().unwrap().success());
     }
     assert_eq!(fs::read_to_string(tree.below("sub/deep/empty")).unwrap().lines().count(), 50);
-    assert_eq!(counter(&tree, "openers_refused"), 0);
+    assert_eq!(counter(&tree, "openers_late"), 0);
     tree.detach();
 }

@@ -6,7 +6,6 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::attach::Cached;
 use crate::common::{PermissionsExt as _, Sandbox, library};
 use serde_json::Value;
 
@@ -118,34 +117,6 @@ fn bytes_are_counted_by_the_way_they_took() {
     assert_eq!(real["served"]["bytes"], 0, "{real:#}");
     assert!(real["reasons"]["kernel-descriptors"]["calls"].as_u64() > Some(10), "{real:#}");
     sandbox.umount();
-}
-
-/// This includes files of a cache that are used too rarely to be served.
-#[test]
-fn calls_on_files_of_a_cache_are_counted_from_the_first_one() {
-    let cached = Cached::new();
-    fs::write(cached.data().join("file"), [b'x'; 5000]).unwrap();
-    cached.attach(&[]);
-    let mut run = Command::new(env!("CARGO_BIN_EXE_keepstone"));
-    run.env("KEEPSTONE_LIBRARY", library()).current_dir(cached.data());
-    run.args([
-        "run",
-        "--stats",
-        "--json",
-        "--",
-        "bash",
-        "-c",
-        "cat file | wc -c >&2; cat file >/dev/null",
-    ]);
-    let output = run.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let read = &report["calls"]["read"];
-    assert!(
-        read["by_kernel"].as_u64() >= Some(2) && read["by_kernel_bytes"] == 10000,
-        "{report:#}"
-    );
-    cached.detach();
 }
 
 /// This holds for programs that end, are killed, fork, have threads, change their user, or are

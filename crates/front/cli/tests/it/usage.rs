@@ -68,7 +68,8 @@ fn a_cache_is_known_by_its_pool() {
     assert_eq!(of(), dir.to_str().unwrap());
     assert_eq!(cached.status()["domain"]["name"], "volatile");
     cached.detach();
-    assert_eq!(of(), dir.to_str().unwrap());
+    let text = cached.keepstone(&["info", pool.to_str().unwrap()]);
+    assert!(text.contains("a directory; not attached"), "{text}");
 }
 
 #[test]

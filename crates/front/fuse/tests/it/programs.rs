@@ -2,9 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-use vfs::KernelCache;
 
 use crate::mount::Mount;
 
@@ -18,18 +15,15 @@ fn compiled(scratch: &Path, name: &str) -> PathBuf {
 }
 
 /// Runs a program, with each of `flags`, on several mounts: the only user of its pool; one that
-/// asks to open files; one with other users of the pool; one that those have left; and caches.
+/// asks to open files; one with other users of the pool; and one that those have left.
 fn passes(name: &str, flags: &[&str]) {
     let scratch = tempfile::tempdir().unwrap();
     let program = compiled(scratch.path(), name);
-    let cache = |age| Mount::of_kernel_cache(KernelCache::Checked(age));
     for (mount, what) in [
         (Mount::new(true), "exclusive"),
         (Mount::asked_to_create(), "exclusive, asked"),
         (Mount::shared(), "beside others"),
         (Mount::alone(), "without others"),
-        (cache(Duration::ZERO), "a cache, always compared"),
-        (cache(Duration::from_secs(1)), "a cache"),
     ] {
         for flags in flags {
             if what == "exclusive, asked" && *flags == "d" {

@@ -14,12 +14,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuse::{
-    Caching, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, OpCounters, Server,
-    ServerOptions,
+    Caching, MountAccess, MountFlags, MountOptions, MountPoint, OpCounters, Server, ServerOptions,
 };
 use rustix::process::{Pid, Signal};
 use vfs::model::Model;
-use vfs::{Delegations, Errno, FileSystem, Ino, Mappings, Openings, Result};
+use vfs::{Errno, FileSystem, Ino, Mappings, Openings, Result};
 
 /// Size of files whose reads wait until the gate is open.
 const SLOW_BYTES: usize = 7777;
@@ -70,8 +69,6 @@ impl Mappings for Gate {}
 
 impl Openings for Gate {}
 
-impl Delegations for Gate {}
-
 impl Gate {
     fn set_open(&self, is_open: bool) {
         self.state.lock().unwrap().is_open = is_open;
@@ -106,7 +103,6 @@ impl Mount {
         let options = ServerOptions { caching: Caching::NONE, counters, stats: None };
         let server = Server::new(gate.clone(), options).unwrap();
         let options = MountOptions {
-            kind: MountKind::Pool,
             source: scratch.path().display().to_string(),
             access: MountAccess::All,
             flags: MountFlags::NOSUID,

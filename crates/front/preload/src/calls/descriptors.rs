@@ -306,7 +306,7 @@ fn duplicate(old: c_int, new: c_int, f: impl FnOnce(&Process) -> Served<c_int>) 
     let answered = answer(process, Class::Descriptor, &[old, new], f)?;
     if answered.is_ok() {
         // The number may have belonged to a file that Chell-Direct serves.
-        direct::tell(|direct| direct.opened(new, libc::O_PATH, None));
+        direct::tell(|direct| direct.opened(new, libc::O_PATH));
     }
     Some(standard_stream(to_c(answered)))
 }

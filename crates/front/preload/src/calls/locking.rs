@@ -96,7 +96,7 @@ impl LockedMapping {
         let address = self.range.start;
         ::pool::is_mapped(address)
             || process().is_some_and(|process| process.table().shares(address))
-            || direct::made().is_some_and(|direct| direct.has_memory_in(&self.range))
+            || direct::direct().is_some_and(|direct| direct.has_memory_in(&self.range))
     }
 
     /// Locks the pages that are present and, with `populate`, all that can be populated.

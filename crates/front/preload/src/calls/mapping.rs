@@ -11,7 +11,7 @@ use posix::{Errno, Process, Served};
 use crate::serve::{answer, set_errno, to_c};
 use crate::start::process;
 use crate::stats::Class;
-use crate::{direct, guard, mounts, real};
+use crate::{guard, mounts, real};
 
 /// Returns the process layer if it has mapped some of these addresses directly.
 fn mapped(address: *mut c_void, len: size_t) -> Option<&'static Process> {
@@ -60,9 +60,6 @@ export! {
             let map = || real::mmap(address, len, protection, flags, fd, offset);
             map_by_kernel(address, len, fixed, map)
         };
-        if flags & libc::MAP_ANONYMOUS == 0 {
-            direct::mapping(fd);
-        }
         let Some(process) = process().filter(|_| flags & libc::MAP_ANONYMOUS == 0) else {
             return by_kernel();
         };

@@ -8,14 +8,11 @@
 mod leaving;
 
 use crate::chunk::{Chunk, Entry, Leaf};
-use crate::delegation::{Pools, weight};
-use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, STORES, WRITES};
+use crate::descriptions::{APPENDS, Description, LEAVES_NOTHING, READS, WRITES};
 use crate::file::{self, File, FileSystemKind};
-use crate::habits::{self, Habits};
 use crate::lock::{Held, Lock};
-use crate::look::{self, Caches};
+use crate::look;
 use crate::position::OffsetOwner;
-use crate::remembered::Remembered;
 use crate::slab::{Room, Slab};
 use crate::{Config, epoch};
 use leaving::Leaving;
@@ -44,6 +41,8 @@ const NEW_SHARED: u32 = 1 << 30;
 /// Bit of such an entry: it has locks of its own.
 const NEW_LOCKED: u32 = 1 << 29;
 const CALLS: u32 = 0xffff;
+/// Bytes of a call that count as another call.
+const CALL_BYTES: usize = 16 << 10;
 
 /// The files that a process reads and writes by copies. Any number of threads may call it.
 pub struct Direct {
@@ -77,11 +76,11 @@ pub struct Direct {
     has_record_locks: AtomicBool,
     /// Whether new descriptors are looked at, and chunks mapped.
     looks: AtomicBool,
-    pub(super) caches: Caches,
-    /// Pools of caches.
-    pub(super) pools: Pools,
-    pub(super) habits: Habits,
-    pub(super) remembered: Remembered,
+}
+
+/// Returns the number of calls that a call of `len` bytes counts as.
+fn weight(len: usize) -> u32 {
+    1 + (len / CALL_BYTES) as u32
 }
 
 pub(super) fn borrow<'f>(fd: i32) -> BorrowedFd<'f> {
@@ -98,13 +97,11 @@ impl Direct {
         let chunks = config.chunks_max + EVICTED_AT_ONCE;
         let mut room = Room::new(
             Slab::<AtomicU32>::bytes(FDS)
-                + Habits::bytes(FDS)
                 + Slab::<Description>::bytes(DESCRIPTIONS)
                 + Slab::<File>::bytes(FILES)
                 + Slab::<AtomicU32>::bytes(CHAINS as usize)
                 + Slab::<Leaf>::bytes(LEAVES)
-                + Slab::<Chunk>::bytes(chunks)
-                + Remembered::BYTES,
+                + Slab::<Chunk>::bytes(chunks),
         )?;
         let direct = Self {
             memory: room.memory(),
@@ -124,10 +121,6 @@ impl Direct {
             file_size_max: AtomicU64::new(u64::MAX),
             has_record_locks: AtomicBool::new(false),
             looks: AtomicBool::new(true),
-            caches: Caches::default(),
-            pools: Pools::default(),
-            habits: Habits::new(FDS, &mut room),
-            remembered: Remembered::new(&mut room),
             config,
         };
         direct.limits_changed();
@@ -171,8 +164,7 @@ impl Direct {
     #[cold]
     fn count(&self, fd: i32, seen: u32, calls: u32) -> bool {
         let Some(entry) = self.entry(fd) else { return false };
-        let is_early = (seen & CALLS).saturating_add(calls) <= self.config.look_after;
-        if is_early && !self.habits.promises(fd) {
+        if (seen & CALLS).saturating_add(calls) <= self.config.look_after {
             let _ = entry.compare_exchange(seen, seen + calls, Relaxed, Relaxed);
             return false;
         }
@@ -205,14 +197,14 @@ impl Direct {
     /// Makes a description for a descriptor that is to be served.
     fn describe(&self, held: &Held<'_>, fd: i32, seen: u32) -> Option<u32> {
         let file = borrow(fd);
-        let (stat, by) = self.stat(held, fd)?;
+        let stat = look::stat(fd)?;
         if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let (kind, fresh_ns) = look::kind_of(fd, &stat, &self.caches)?;
+        let kind = look::kind_of(fd, &stat)?;
         let flags = rustix::fs::fcntl_getfl(file).ok()?;
-        let is_asked = || kind == FileSystemKind::Cached || look::is_below(fd, &self.config.dirs);
-        if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked() {
+        let is_asked = look::is_below(fd, &self.config.dirs);
+        if flags.intersects(OFlags::DIRECT | OFlags::PATH) || !is_asked {
             return None;
         }
         let mut how = match flags.bits() as i32 & libc::O_ACCMODE {
@@ -224,15 +216,10 @@ impl Direct {
         if flags.contains(OFlags::APPEND) {
             how |= APPENDS;
         }
-        if kind == FileSystemKind::Cached {
-            // A mapping keeps the file open at its server.
-            let stores = if how & WRITES != 0 { STORES } else { 0 };
-            how = how & !WRITES | LEAVES_NOTHING | stores;
-        }
         if seen & NEW_LOCKED != 0 {
             how |= LEAVES_NOTHING;
         }
-        let file_index = self.find_file(held, look::device(&stat), stat.stx_ino, kind, fresh_ns)?;
+        let file_index = self.find_file(held, look::device(&stat), stat.stx_ino, kind)?;
         let file = self.files.at(file_index);
         let Some(index) = self.descriptions.take() else {
             self.free_file_if_unused(held, file_index);
@@ -243,15 +230,7 @@ impl Direct {
         file.users.fetch_add(1, Relaxed);
         let description = self.descriptions.at(index);
         description.init(file, file_index, how);
-        if let Some(by) = by {
-            file.delegated.begin(held, by);
-        } else if self.habits.promises(fd) {
-            file.delegated.is_promising();
-        }
         let shared = seen & NEW_SHARED != 0;
-        if shared {
-            file.delegated.note_mapping();
-        }
         description.position.init(if shared { OffsetOwner::Shared } else { OffsetOwner::Kernel });
         Some(index)
     }
@@ -269,27 +248,20 @@ impl Direct {
         (at != 0).then_some(at)
     }
 
-    fn find_file(
-        &self,
-        held: &Held<'_>,
-        dev: u64,
-        ino: u64,
-        kind: FileSystemKind,
-        fresh_ns: u64,
-    ) -> Option<u32> {
+    fn find_file(&self, held: &Held<'_>, dev: u64, ino: u64, kind: FileSystemKind) -> Option<u32> {
         if let Some(known) = self.known_file(held, dev, ino) {
             return Some(known);
         }
         let chain = self.chain(dev, ino);
         let index = self.files.take()?;
         let file = self.files.at(index);
-        file.init(dev, ino, kind, fresh_ns);
+        file.init(dev, ino, kind);
         file.next.store(chain.swap(index, Relaxed), Relaxed);
         Some(index)
     }
 
     /// Frees a file without users or chunks. After direct-E1.
-    fn free_file_if_unused(&self, held: &Held<'_>, index: u32) {
+    fn free_file_if_unused(&self, _held: &Held<'_>, index: u32) {
         let file = self.files.at(index);
         if file.users.load(Relaxed) > 0 || file.chunks().next().is_some() {
             return;
@@ -304,9 +276,6 @@ impl Direct {
         let mut link = self.chain(file.dev.load(Relaxed), file.ino.load(Relaxed));
         while link.load(Relaxed) != index {
             link = &self.files.at(link.load(Relaxed)).next;
-        }
-        if let Some(by) = file.delegated.get() {
-            self.remembered.note(held, (file.dev.load(Relaxed), file.ino.load(Relaxed)), by);
         }
         link.store(file.next.load(Relaxed), Relaxed);
         self.files.give_back(index);
@@ -453,15 +422,11 @@ impl Direct {
         is_known
     }
 
-    /// Notes that a call which the library saw has opened a descriptor, and the path if it is
-    /// known.
-    pub fn opened(&self, fd: i32, flags: i32, path: Option<&[u8]>) {
+    /// Notes that a call which the library saw has opened a descriptor.
+    pub fn opened(&self, fd: i32, flags: i32) {
         let Some(entry) = self.entry(fd) else { return };
         let skip = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
         let skipped = fd <= 2 || flags & skip != 0 || !self.looks.load(Relaxed);
-        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-        let name = path.filter(|_| !skipped).map_or(0, habits::name_of);
-        self.habits.opened(fd, name, reads_only);
         self.fd_end.fetch_max(fd as u32 + 1, Relaxed);
         if flags & libc::O_TRUNC != 0
             && let Ok(stat) = rustix::fs::fstat(borrow(fd))
@@ -480,9 +445,6 @@ impl Direct {
         let Some(entry) = self.entry(fd) else { return };
         let seen = entry.load(Relaxed);
         let is_new = seen & NEW != 0;
-        if is_new {
-            self.habits.closed(fd, seen & CALLS);
-        }
         if seen == 0 || is_new && entry.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -536,13 +498,6 @@ impl Direct {
             return;
         }
         let file = description.file();
-        if fd >= 0 {
-            let unseen = if self.habits.promises(fd) { 0 } else { self.config.look_after };
-            let calls = file.delegated.calls().saturating_add(unseen);
-            // A file that is delegated now still will be when it is opened again.
-            let stays = file.delegated.get().is_some();
-            self.habits.closed(fd, if stays { u32::MAX } else { calls });
-        }
         let is_last = file.open.fetch_sub(1, AcqRel) == 1;
         let mut owned = file.chunks().filter(|(_, chunk)| chunk.owner.load(Relaxed) == index);
         if owned.next().is_some() {
@@ -645,8 +600,6 @@ impl Direct {
                 let _ = rustix::fs::seek(borrow(fd), rustix::fs::SeekFrom::Start(offset));
             }
             locked.owner = OffsetOwner::Shared;
-            // Another process that has the descriptor may map the file.
-            description.file().delegated.note_mapping();
         }
     }
 
@@ -677,16 +630,13 @@ impl Direct {
         (0..self.fd_end.load(Relaxed) as i32).for_each(|fd| self.forget(fd));
     }
 
-    /// Prepares for a fork: both processes use the kernel's offsets, and share credit. Has to be
+    /// Prepares for a fork: both processes use the kernel's offsets. Has to be
     /// followed by [`after_fork_parent`](Self::after_fork_parent) or
     /// [`after_fork_child`](Self::after_fork_child).
     pub fn before_fork(&self) {
         let held = self.lock.hold();
         for fd in 0..self.fd_end.load(Relaxed) as i32 {
             self.give_offset_to_kernel(&held, fd);
-            if let Some((_, description)) = self.get(fd) {
-                description.file().delegated.share_credit(&held);
-            }
         }
         std::mem::forget(held);
     }

@@ -269,6 +269,7 @@ impl Victim {
             // Stores of the dead process that no operation sees need not be durable, nor stores
             // through a mapping.
             promises: vec![false, false, true, scenario != Scenario::Mapper, true],
+            syncs: Vec::new(),
             history,
         })
     }

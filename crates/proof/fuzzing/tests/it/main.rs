@@ -50,6 +50,6 @@ macro_rules! tests {
 }
 
 tests! {
-    nbd_session nbd_tls atomic_region pool_bpfs pool_scmfs cache_records cache_pool cache_control cache_ioctl cache_needs mount_names
+    nbd_session nbd_tls atomic_region pool_bpfs pool_scmfs cache_control cache_needs mount_names
     mount_table store_objects store_tree store_replies
 }

@@ -1,6 +1,9 @@
 //! The judge of BPFS: every operation is atomic, and durable on return.
 
 mod decode;
+mod ordered;
+
+pub use ordered::{Ordered, sequences as ordered_sequences};
 
 use crate::{mounted, text, usage};
 use crashsim::sited::Sited;
@@ -24,6 +27,7 @@ impl Target for Bpfs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::OnReturn,
+            keeps_order: false,
             contents_on_return: false,
             residue_blocks: 8,
             kept_blocks: bpfs::KEPT_BLOCKS,

@@ -8,7 +8,7 @@ use crashsim::target::{Meeting, Mounted, SharingProcess, Target};
 use namespace::{Files, Pool};
 use pmem::Medium;
 use pool::{MountOptions, Prealloc};
-use vfs::{Delegations, FileSystem, Mappings, Openings};
+use vfs::{FileSystem, Mappings, Openings};
 
 /// SCMFS with a collector that always finds work.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,8 +39,6 @@ impl<F: Files> Mappings for Collecting<F> {
 }
 
 impl<F: Files> Openings for Collecting<F> {}
-
-impl<F: Files> Delegations for Collecting<F> {}
 
 impl<F: Files> SharingProcess for Collecting<F> {
     fn fs(&self) -> &dyn FileSystem {

@@ -18,9 +18,7 @@ use pool::{MountOptions, Prealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use vfs::script::Op;
-use vfs::{
-    Delegations, Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Mappings, Openings, Result,
-};
+use vfs::{Errno, Extent, Fallocate, FileKind, FileSystem, Ino, Mappings, Openings, Result};
 
 /// SCMFS, with stores through mappings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -259,8 +257,6 @@ impl<F: Files> FileSystem for MappingFs<F> {
 impl<F: Files> Mappings for MappingFs<F> {}
 
 impl<F: Files> Openings for MappingFs<F> {}
-
-impl<F: Files> Delegations for MappingFs<F> {}
 
 /// Equals [`Scmfs`] except for the stores to files.
 impl Target for Mapped {

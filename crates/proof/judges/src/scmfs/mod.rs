@@ -31,6 +31,7 @@ impl Target for Scmfs {
     fn strength(&self) -> Strength {
         Strength {
             durability: Durability::MetadataOnReturn,
+            keeps_order: false,
             contents_on_return: false,
             residue_blocks: 8,
             kept_blocks: scmfs::KEPT_BLOCKS,

@@ -10,6 +10,7 @@ mod common;
 mod deaths;
 mod lent;
 mod lost;
+mod modes;
 mod mutation;
 mod ordered;
 mod promises;

@@ -11,7 +11,7 @@
 
 mod admission;
 mod counts;
-mod delegations;
+mod growth;
 mod inodes;
 mod mount_events;
 mod names;
@@ -20,6 +20,7 @@ mod sharing;
 mod state;
 mod unnamed;
 
+pub use growth::Growth;
 pub use inodes::{ENGINE_BITS, Inode, InodeState, LIVE, Mapper, MappingCount, REMOVED, UNNAMED};
 pub use mount_events::PoolEvents;
 pub use names::{NameIndex, POS_BITS};

@@ -1,7 +1,7 @@
 //! The derived state that all engines have in common, and locks.
 
 use crate::derived::counts::Counts;
-use crate::derived::delegations::Delegations;
+use crate::derived::growth::Growth;
 use crate::derived::inodes::{Inode, Mapper};
 use crate::derived::names::{NameEntry, NameIndex};
 use crate::derived::openings::Openings;
@@ -9,6 +9,7 @@ use crate::derived::unnamed::{SERVERS, Unnamed};
 use arena::atomic::AtomicU64;
 use arena::{Arena, Bitmap, HashIndex, Layout, LockMode, Pins, RwLock, Span};
 use os::caller;
+use pool::DurabilityMode;
 use smallvec::SmallVec;
 use std::io;
 use std::sync::Mutex;
@@ -32,6 +33,8 @@ enum Kept {
     Derivations,
     /// Which accesses are recorded, and when.
     AccessTimes,
+    /// Whether operations leave their last fence to the next one.
+    LeavesFences,
 }
 
 /// Words of [`State::settings`].
@@ -57,6 +60,7 @@ struct Tables<V> {
     /// The number of changes of the mount ([`mounts::MountEvents`]): in a line of its own, which
     /// stays in every cache.
     mount_changes: Span<AtomicU64>,
+    growth: Span<[AtomicU64; 2]>,
     unnamed: Span<Unnamed>,
     /// References that each process holds, and mappings that it counts.
     refs: Counts,
@@ -64,7 +68,6 @@ struct Tables<V> {
     openings: Openings,
     /// The mount that each process serves ([`mounts::MountEvents::begin_serving`]).
     serving: Span<AtomicU64>,
-    delegations: Delegations,
     pins: Pins,
     inodes: Span<V>,
     /// The inode numbers in use.
@@ -111,24 +114,24 @@ impl<V: Inode> Plan<V> {
         let kept = l.table(8);
         let settings = l.table(1);
         let mount_changes = l.table(1);
+        let growth = l.table(1);
         let refs = Counts::plan(&mut l, processes, inodes);
         let mappings = Counts::plan(&mut l, processes, inodes);
         let unnamed = l.table(SERVERS);
         let openings = Openings::plan(&mut l, processes.max(1));
         let serving = l.table(processes.max(1));
-        let delegations = Delegations::plan(&mut l, processes);
         let pins = Pins::plan(&mut l, sizes.blocks, processes.max(1));
         l.begin_derived();
         let tables = Tables {
             kept,
             settings,
             mount_changes,
+            growth,
             unnamed,
             refs,
             mappings,
             openings,
             serving,
-            delegations,
             pins,
             inodes: l.table(inodes),
             numbers: Bitmap::plan(&mut l, sizes.inodes),
@@ -217,6 +220,19 @@ impl<V: Inode> State<V> {
         self.kept(Kept::AccessTimes).store(bits, Relaxed);
     }
 
+    /// Returns whether operations may leave their last fence to the next one
+    /// ([`pool::DurabilityMode::Ordered`]).
+    #[inline]
+    pub fn leaves_fences(&self) -> bool {
+        self.kept(Kept::LeavesFences).load(SeqCst) != 0
+    }
+
+    /// Sets the mode of durability, for all processes that use the pool.
+    pub fn set_durability(&self, mode: DurabilityMode) {
+        let leaves = mode == DurabilityMode::Ordered;
+        self.kept(Kept::LeavesFences).store(leaves.into(), SeqCst);
+    }
+
     /// Returns the settings that the engine stored when the state was made, in its own encoding: 0
     /// for unset ones.
     pub fn settings(&self) -> [u64; SETTINGS] {
@@ -274,14 +290,15 @@ impl<V: Inode> State<V> {
         &self.arena.table(self.tables.mount_changes)[0]
     }
 
+    /// Returns the space that the files gained and the backing store has to have.
+    #[inline]
+    pub fn growth(&self) -> Growth<'_> {
+        Growth::new(&self.arena.table(self.tables.growth)[0])
+    }
+
     /// Returns the notifications for servers.
     pub(crate) fn unnamed(&self) -> &[Unnamed] {
         self.arena.table(self.tables.unnamed)
-    }
-
-    /// Returns the delegations of files.
-    pub fn delegations(&self) -> &Delegations {
-        &self.tables.delegations
     }
 
     pub(crate) fn openings(&self) -> &Openings {

@@ -28,9 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::SYMLINK_PERM;
 use crate::{
-    Attr, Caller, Delegations, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem,
-    Ino, KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek,
-    SetAttr, SetXattr, StatFs, Timestamp,
+    Attr, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileKind, FileSystem, Ino,
+    KernelCache, Limits, Mappings, NewNode, Openings, ROOT, RenameFlags, Result, Seek, SetAttr,
+    SetXattr, StatFs, Timestamp,
 };
 use data::{BLOCK_SIZE, Sparse};
 use names::Dir;
@@ -470,5 +470,3 @@ impl FileSystem for Model {
 impl Mappings for Model {}
 
 impl Openings for Model {}
-
-impl Delegations for Model {}

@@ -7,8 +7,8 @@ use vfs::conformance::{Failure, compare, gen_ops, ops, stress};
 use vfs::model::Model;
 use vfs::script::parse;
 use vfs::{
-    Attr, Caller, Delegations, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
-    NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr,
+    Attr, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, Mappings, NewNode, Openings,
+    RenameFlags, Result, Seek, SetAttr, SetXattr,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -181,8 +181,6 @@ impl FileSystem for Faulty {
 impl Mappings for Faulty {}
 
 impl Openings for Faulty {}
-
-impl Delegations for Faulty {}
 
 /// Returns the first failure that a few seeds find.
 fn find(fault: Fault) -> Failure {

@@ -9,8 +9,8 @@ mod beside;
 mod writes;
 
 use fuse::{
-    Caching, CountedOp, MountAccess, MountFlags, MountKind, MountOptions, MountPoint, MountWatch,
-    OpCounters, Server, ServerOptions,
+    Caching, CountedOp, MountAccess, MountFlags, MountOptions, MountPoint, MountWatch, OpCounters,
+    Server, ServerOptions,
 };
 use mounts::{MountEvents, Opening, Requester, Ticket};
 use std::fs;
@@ -25,8 +25,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vfs::model::Model;
 use vfs::{
-    Announcement, Caller, Credit, Delegation, Delegations, Entry, Errno, FileSystem, Ino,
-    KernelCache, Limits, Mappings, NewKind, NewNode, Openings, RenameFlags, Result,
+    Caller, Entry, Errno, FileSystem, Ino, KernelCache, Limits, Mappings, NewKind, NewNode,
+    Openings, RenameFlags, Result,
 };
 
 /// A model that counts references and calls to `fsync`, and panics on request.
@@ -36,7 +36,6 @@ struct Probe {
     /// References given out and not yet taken back.
     references: AtomicU64,
     fsyncs: AtomicU64,
-    announced: Mutex<Vec<(Ino, Announcement)>>,
     kernel_cache: KernelCache,
     /// Files announced as being executed.
     executed: Mutex<Vec<Ino>>,
@@ -210,15 +209,6 @@ impl Mappings for Probe {}
 
 impl Openings for Probe {}
 
-impl Delegations for Probe {
-    fn announce(&self, ino: Ino, announced: &Announcement) -> Result<Credit> {
-        self.announced.lock().unwrap().push((ino, announced.clone()));
-        Ok(CREDIT)
-    }
-}
-
-const CREDIT: Credit = Credit { bitmap: Ino(11), end: 12, blocks: u64::MAX, others_map: true };
-
 /// A mounted probe; unmounted when dropped.
 pub(crate) struct Mount {
     pub(crate) dir: PathBuf,
@@ -310,7 +300,6 @@ impl Mount {
         let options = ServerOptions { caching, counters: counters.clone(), stats: None };
         let server = set_up(Server::new(probe.clone(), options).unwrap(), probe.clone());
         let options = MountOptions {
-            kind: MountKind::Pool,
             source: scratch.path().display().to_string(),
             access: MountAccess::All,
             flags: MountFlags::NOSUID,
@@ -327,11 +316,6 @@ impl Mount {
     pub(crate) fn asked_to_create() -> Self {
         let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
         Self::cached(Probe::default(), caching)
-    }
-
-    /// Makes a mount of an engine that lets the kernel keep this.
-    pub(crate) fn of_kernel_cache(kernel_cache: KernelCache) -> Self {
-        Self::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE)
     }
 
     pub(crate) fn model(&self) -> &Model {
@@ -370,34 +354,17 @@ fn panics_end_a_request_and_not_the_mount() {
     assert_eq!(fs::read_to_string(mount.path("file")).unwrap(), "content");
 }
 
-/// Each announcement takes one request.
 #[test]
-fn who_may_write_announces_by_a_command() {
+fn unknown_commands_are_refused() {
     let mount = Mount::shared();
     let file = fs::File::create_new(mount.path("file")).unwrap();
-    let announced = Announcement { by: Delegation(7), blocks: 3..u64::MAX };
-    let tell = |file: &fs::File, command: u32| {
-        let mut bytes = announced.to_bytes();
-        // SAFETY: the command contains the number of bytes; unknown commands have at most that
-        // number.
-        match unsafe { libc::ioctl(file.as_raw_fd(), command.into(), &mut bytes) } {
-            0 => Ok(Credit::from_bytes(&bytes)),
-            _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap()),
-        }
-    };
-    let requests = || mount.counters.snapshot().requests.values().sum::<u64>();
-    let before = requests();
-    assert_eq!(tell(&file, Announcement::COMMAND), Ok(CREDIT));
-    assert_eq!(requests() - before, 1);
-    let ino = Ino(file.metadata().unwrap().ino());
-    assert_eq!(*mount.probe.announced.lock().unwrap(), [(ino, announced.clone())]);
-
-    let reader = fs::File::open(mount.path("file")).unwrap();
-    assert_eq!(tell(&reader, Announcement::COMMAND), Err(libc::EBADF));
-    for other in [Announcement::COMMAND + 1, Announcement::COMMAND - (8 << 16), 1 << 30 | 8 << 16] {
-        assert_eq!(tell(&file, other), Err(libc::ENOTTY), "{other:x}");
+    for command in [3 << 30 | 32 << 16 | 0x4b01, 1 << 30 | 8 << 16] {
+        let mut bytes = [0_u8; 32];
+        // SAFETY: the command contains the number of bytes, which are at most as many.
+        let told = unsafe { libc::ioctl(file.as_raw_fd(), command, &mut bytes) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((told, errno), (-1, Some(libc::ENOTTY)), "{command:x}");
     }
-    assert_eq!(mount.probe.announced.lock().unwrap().len(), 1);
 }
 
 #[test]
@@ -443,11 +410,9 @@ fn limits_are_those_of_the_engine() {
 #[test]
 fn the_kernel_keeps_what_the_engine_allows() {
     let now = Duration::ZERO;
-    for (kernel_cache, keeps_names, keeps_pages) in [
-        (KernelCache::WhileAlone, true, true),
-        (KernelCache::UpTo(now), false, false),
-        (KernelCache::Checked(now), false, true),
-    ] {
+    for (kernel_cache, keeps_names, keeps_pages) in
+        [(KernelCache::WhileAlone, true, true), (KernelCache::UpTo(now), false, false)]
+    {
         let mount = Mount::cached(Probe { kernel_cache, ..Probe::default() }, Caching::EXCLUSIVE);
         fs::write(mount.path("file"), "content").unwrap();
         let asked = |op| mount.counters.calls(op);

@@ -6,7 +6,6 @@ use fuse::CountedOp;
 use rustix::fs::{Advice, OFlags, fadvise};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use vfs::KernelCache;
 
 const PAGE: usize = 4096;
 /// Pages of the file.
@@ -49,8 +48,7 @@ impl<'m> Written<'m> {
 
 #[test]
 fn a_write_is_one_request_if_it_begins_at_a_page_or_in_one_that_the_kernel_has() {
-    let cache = || Mount::of_kernel_cache(KernelCache::Checked(std::time::Duration::from_secs(1)));
-    for mount in [Mount::new(true), Mount::alone(), cache()] {
+    for mount in [Mount::new(true), Mount::alone()] {
         let written = Written::new(&mount, OFlags::empty());
         for len in [300, PAGE, 3 * PAGE + 100, REQUEST] {
             assert_eq!(written.requests_of_dropped(PAGE, len), 1, "{len}");

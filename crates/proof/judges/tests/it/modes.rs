@@ -1,0 +1,87 @@
+//! BPFS in the mode `ordered`: after each crash, the pool has the state of one moment since the last
+//! sync. `threads` and `processes` are judged as well: an operation that another one can have seen
+//! survives with it.
+
+use crashsim::campaign::{self, CampaignOptions, Family, Report};
+use crashsim::explore::Budget;
+use crashsim::persist::Semantics;
+use crashsim::run::Base;
+use crashsim::stats::Distinct;
+use crashsim::workload;
+use judges::bpfs::Ordered;
+use std::sync::LazyLock;
+
+static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
+    campaign::prepare_process();
+    workload::bases(&Ordered).expect("the bases can be made")
+});
+
+/// Runs a family; panics at a violation, with a line for `--replay`.
+fn explore(family: Family, options: &CampaignOptions) -> Report {
+    let report =
+        campaign::run(&Ordered, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
+    let Report { workloads, stats, seconds, .. } = &report;
+    println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
+    for f in &report.findings {
+        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
+    }
+    assert_eq!(report.violations, 0);
+    assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
+    report
+}
+
+fn few() -> CampaignOptions {
+    let budget = Budget { states: 1 << 6, samples: 8, ..Budget::default() };
+    CampaignOptions { budget, ..CampaignOptions::default() }
+}
+
+#[test]
+fn every_operation_survives() {
+    for semantics in Semantics::ALL {
+        let family = Family::Exhaustive { length: 1, bases: BASES.len() };
+        explore(family, &CampaignOptions { semantics, ..few() });
+    }
+}
+
+#[test]
+fn pairs_of_operations_survive_in_order() {
+    let options = CampaignOptions { limit: Some(3000), ..few() };
+    explore(Family::Exhaustive { length: 2, bases: 1 }, &options);
+}
+
+#[test]
+fn chosen_sequences_survive_in_order() {
+    for ops in workload::sequences() {
+        explore(Family::Script(ops), &few());
+    }
+    explore(Family::Lines, &few());
+}
+
+/// Pairs of a write and an operation that could spoil what the write has left.
+#[test]
+fn what_a_write_leaves_survives_in_order() {
+    for ops in judges::bpfs::ordered_sequences() {
+        explore(Family::Script(ops), &CampaignOptions::default());
+    }
+}
+
+#[test]
+fn random_runs_survive_in_order() {
+    explore(Family::Random { runs: 30, ops: 60 }, &few());
+}
+
+#[test]
+fn threads_survive_in_order() {
+    explore(Family::Preemptions, &few());
+    explore(Family::Threads { runs: 150 }, &few());
+}
+
+#[test]
+fn threads_that_meet_at_words_survive_in_order() {
+    explore(Family::WordPreemptions, &few());
+}
+
+#[test]
+fn late_deaths_leave_an_order() {
+    explore(Family::LateDeaths, &few());
+}
