@@ -4,7 +4,7 @@
  *     ./writes FILE async|sync COUNT [CONTROL ACKNOWLEDGED]
  *
  * FILE is there and a multiple of 4 KiB; its blocks are written round and round, WARM_UP times for what only the first writes do
- * (page cache, delegation, blocks that are announced), then COUNT times. `sync` opens it with O_SYNC. Prints two numbers, ns per
+ * (page cache, content that a cache loads), then COUNT times. `sync` opens it with O_SYNC. Prints two numbers, ns per
  * call of the latter: elapsed, and of them on the CPU, by this process.
  *
  * CONTROL and ACKNOWLEDGED are the FIFOs of `perf record -D -1 --control fifo:CONTROL,ACKNOWLEDGED`: what it records is the loop.

@@ -76,7 +76,7 @@ impl Section {
                 "*kernel* is the page cache of the ext4 that is cached, *mount* the kernel on\n\
                  the cache's mount, *copy* a bare copy from or to memory that a pool could lie\n\
                  in. Targets are the gains of Chell's Figures 7, 9 and 10.",
-                &["pmcache"],
+                &["bpfs"],
             ),
             Self::Bdev(_) => (
                 "bdev",

@@ -180,7 +180,8 @@ impl<'a> Servers<'a> {
         let home = tempfile::tempdir_in(self.tmp)?;
         let pool = home.path().join("pool");
         let keepstone = &self.programs.keepstone;
-        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(["--size", size]))?;
+        let options = ["--cache", "--size", size];
+        command(Command::new(keepstone).arg("mkfs").arg(&pool).args(options))?;
         Server::start(name, home, |dir| {
             let mut words = vec![keepstone.into(), "attach".into()];
             words.extend(["--foreground", "--watch", "off"].map(Into::into));

@@ -33,9 +33,8 @@
 # of /var/tmp, so its fsync is that disk's; its time is printed, too. The cached ext4 lies in
 # another image, because the cache receives fanotify events of it, and each event slows its cause.
 #
-# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), KIND (tree: a
-# pool made with `mkfs --cache`; shadow: the older kind), MODE, the promise of the older kind
-# (journal), JSON (a file that gets the results, too).
+# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a file
+# that gets the results, too).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
@@ -44,8 +43,7 @@ keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
-kind=${KIND:-tree}
-measured "KIND=$kind ROUNDS=$rounds scripts/bench/cache.sh${*:+ $*}" bpfs pmcache
+measured "ROUNDS=$rounds scripts/bench/cache.sh${*:+ $*}" bpfs
 transactions=4000
 # shellcheck source=../lib/ext4.sh
 source "$root/scripts/lib/ext4.sh"
@@ -88,12 +86,8 @@ for image in ext4 below; do
     mkdir "$work/$image/data"
 done
 "$keepstone" mkfs "$work/bpfs.pool" --size 1G >/dev/null
-case $kind in
-    tree) "$keepstone" mkfs "$work/cache.pool" --cache --size 1G >/dev/null ;;
-    shadow) "$keepstone" mkfs "$work/cache.pool" --size 1G >/dev/null ;;
-    *) echo "cache.sh: KIND is tree or shadow" >&2 && exit 2 ;;
-esac
-"$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cached" --data "${MODE:-journal}" >/dev/null
+"$keepstone" mkfs "$work/cache.pool" --cache --size 1G >/dev/null
+"$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cached" >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
 # Prints the personality of a row of Filebench, its mean size, files, threads and loops; nothing for
@@ -227,5 +221,5 @@ sort -n "$work/fdatasync" | awk -v json="$results" '{ us[NR] = $1 } END {
     printf "4 KiB and fdatasync on ext4: %d us (medians beside the rows: %d to %d)\n", m, us[1], us[NR]
     printf "{\"program\":\"fdatasync\",\"ext4_us\":%d}\n", m >>json
 }'
-"$keepstone" attach status "$work/cached" | grep -E "not written back|hits|written back per byte"
+"$keepstone" attach status "$work/cached" | grep -E "not written back|_bytes|failures"
 [ -z "${JSON:-}" ] || { echo '['; sed '$!s/$/,/' "$results"; echo ']'; } >"$JSON"

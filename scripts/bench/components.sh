@@ -3,11 +3,10 @@
 # existing data of a file of 1 MiB.
 #
 #   scripts/bench/components.sh [SYSTEM…]
-#     ext4-async     ext4, its page cache
-#     ext4-sync      ext4, O_SYNC
-#     cache-journal  a cache over ext4 that promises journal (PMAL), by `keepstone run`
-#     cache-ordered  a cache that promises ordered (PMAL-O)
-#     bpfs           a BPFS pool, by the same program
+#     ext4-async  ext4, its page cache
+#     ext4-sync   ext4, O_SYNC
+#     cache       a cache over ext4 (PMAL), by `keepstone run`
+#     bpfs        a BPFS pool, by the same program
 #
 # Each program (bench/c/writes.c) first writes the file 16 times, so that first writes are not
 # measured, and prints ns per call of the rest: the best of ROUNDS alternating rounds. perf samples
@@ -22,8 +21,7 @@
 #   memory copy            PMAL's memory I/O, wherever it is done
 #   file system            ext4 and its journal (PMAL: FS consistency)
 #   block layer            requests, and the scheduler, which runs others while the disk works
-#   interposition          libkeepstone: finds that it serves the call, its descriptor, whether the file
-#                          is delegated
+#   interposition          libkeepstone: finds that it serves the call, and its descriptor
 #   pool's engine          bpfs, namespace, arena: claimed blocks, the tree, locks, time stamps
 #   locked instructions    in both of them. The first after a copy takes longest: it waits until the copy's
 #                          stores are done, which is the better part of a copy's cost. In the kernel, the
@@ -43,14 +41,14 @@ keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
-measured "ROUNDS=$rounds scripts/bench/components.sh${*:+ $*}" bpfs pmcache
+measured "ROUNDS=$rounds scripts/bench/components.sh${*:+ $*}" bpfs
 "$root/scripts/lib/packages.sh" e2fsprogs python3 gcc libc6-dev binutils linux-perf >/dev/null
 
-systems=(ext4-async ext4-sync cache-journal cache-ordered bpfs)
+systems=(ext4-async ext4-sync cache bpfs)
 [ $# -eq 0 ] || systems=("$@")
 for system in "${systems[@]}"; do
     case $system in
-        ext4-async | ext4-sync | cache-journal | cache-ordered | bpfs) ;;
+        ext4-async | ext4-sync | cache | bpfs) ;;
         *)
             echo "components.sh: no system is called $system" >&2
             exit 2
@@ -69,7 +67,7 @@ export KEEPSTONE_LIBRARY=$work/libkeepstone.so
 keepstone=$work/keepstone
 clean_up() {
     cd /
-    for place in cache-journal cache-ordered bpfs; do "$keepstone" umount "$work/$place" 2>/dev/null || true; done
+    for place in cache bpfs; do "$keepstone" umount "$work/$place" 2>/dev/null || true; done
     for place in ext4 below; do umount "$work/$place" 2>/dev/null || true; done
     rm -rf "$work" "$disk"
 }
@@ -77,13 +75,11 @@ trap clean_up EXIT
 
 gcc -O2 -Wall -Wextra -Werror -o "$work/writes" "$root/bench/c/writes.c"
 mkfifo "$work/control" "$work/acknowledged"
-mkdir "$work"/{ext4,below,cache-journal,cache-ordered,bpfs,results}
+mkdir "$work"/{ext4,below,cache,bpfs,results}
 for image in ext4 below; do ext4_in "$disk/$image" 1G "$work/$image"; done
-for mode in journal ordered; do
-    mkdir "$work/below/$mode"
-    "$keepstone" mkfs "$work/$mode.pool" --size 512M >/dev/null
-    "$keepstone" attach "$work/$mode.pool" "$work/below/$mode" "$work/cache-$mode" --data "$mode" >/dev/null
-done
+mkdir "$work/below/data"
+"$keepstone" mkfs "$work/cache.pool" --cache --size 512M >/dev/null
+"$keepstone" attach "$work/cache.pool" "$work/below/data" "$work/cache" >/dev/null
 "$keepstone" mkfs "$work/bpfs.pool" --size 512M >/dev/null
 "$keepstone" mount -o direct "$work/bpfs.pool" "$work/bpfs" >/dev/null
 
@@ -97,7 +93,7 @@ writes() {
         *) run=("$keepstone" run --quiet --) ;;
     esac
     [ -e "$file" ] || head -c 1M /dev/urandom >"$file"
-    case $1 in cache-*) "$keepstone" attach flush "$work/$1" >/dev/null ;; esac
+    [ "$1" != cache ] || "$keepstone" attach flush "$work/cache" >/dev/null
     sync
     "${record[@]}" "${run[@]}" "$work/writes" "$file" "$how" "$count" "${@:2}"
 }

@@ -15,7 +15,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 keepstone=${KEEPSTONE:-$root/target/release/keepstone}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
-measured scripts/bench/watch.sh pmcache
+measured scripts/bench/watch.sh bpfs
 "$root/scripts/lib/packages.sh" python3 >/dev/null
 
 memory=$(mktemp -d /dev/shm/bench-watch.XXXXXX)
@@ -31,8 +31,8 @@ mkdir "$base/data" "$base/mount" "$base/other"
 for watch in off notify permission; do
     rm -f "$memory/pool" "$base/data/file"
     echo 000000 >"$base/data/file"
-    "$keepstone" mkfs "$memory/pool" --size 64M >/dev/null
-    "$keepstone" attach "$memory/pool" "$base/data" "$base/mount" --watch "$watch" --coherence 3600000 --max-age 3600 >/dev/null
+    "$keepstone" mkfs "$memory/pool" --cache --size 64M >/dev/null
+    "$keepstone" attach "$memory/pool" "$base/data" "$base/mount" --watch "$watch" --max-age 3600 >/dev/null
     python3 - "$base" "$watch" "$("$keepstone" --json attach status "$base/mount")" <<'PYTHON'
 import json, os, statistics, sys, time
 

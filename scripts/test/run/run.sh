@@ -2,7 +2,7 @@
 # Runs real programs under `keepstone run` on a pool, and the same without it on tmpfs, and compares
 # their output and files.
 #
-#   scripts/test/run/run.sh [--direct|--cache|--tree] PROGRAM [DIR]
+#   scripts/test/run/run.sh [--direct|--cache] PROGRAM [DIR]
 #       PROGRAM: coreutils, shells, tar, git, python, python-modules, sqlite, build, rsync, copies,
 #       backups, served, nginx, vim, fio, rocksdb, redis, postgres, mariadb, qemu, mapping, valgrind,
 #       together, pairs, pjdfstest, or all
@@ -11,12 +11,11 @@
 # mounted, unmounted and checked. With --direct, no pool is made, but the files of a tmpfs (DIR, or
 # a directory in /dev/shm) are served by `keepstone run --direct`, as soon as they are used. With
 # --cache, DIR is the mount of a cache (`keepstone attach`); without DIR, a cache of a directory on
-# the disk is made. --tree is the same with a pool that holds the tree (`mkfs --cache`), which
-# programs use as any other pool.
+# the disk is made.
 #
 # Needs root. Installs packages by apt-get. Environment: KEEPSTONE, the program under test (default:
 # target/release/keepstone, then the one in PATH), with libkeepstone.so in the same directory;
-# POOL_SIZE, default 2G; LAYOUT, default bpfs.
+# POOL_SIZE, default 2G; LAYOUT, default bpfs (not with --cache).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -37,23 +36,17 @@ paired=(copies tar rsync shells sqlite)
 run_options=(--stats --quiet --json)
 # Set while other programs run at the same time.
 among_many=
-# Files that the kernel keeps, served by copies: of a tmpfs, or of a cache.
-kept=
-# Set for a pool that holds the tree of a directory on the disk.
-tree=
+# --direct or --cache, if one of them is given.
+kind=
 case ${1:-} in
 --direct | --cache)
-    kept=$1
-    # Serves files at once, whether it pays or not.
-    export KEEPSTONE_DIRECT_AFTER=0
-    shift
-    ;;
---tree)
-    tree=$1
+    kind=$1
     shift
     ;;
 esac
-program=${1:?usage: run.sh [--direct|--cache|--tree] PROGRAM [DIR]; programs: ${programs[*]} together pairs pjdfstest all}
+# Serves files at once, whether it pays or not.
+[ "$kind" != --direct ] || export KEEPSTONE_DIRECT_AFTER=0
+program=${1:?usage: run.sh [--direct|--cache] PROGRAM [DIR]; programs: ${programs[*]} together pairs pjdfstest all}
 dir=${2:-}
 keepstone=$(keepstone_path)
 
@@ -85,7 +78,7 @@ share() {
         <<<"$report"
     # While programs are killed, a pool cannot be attached at some moments, and an inherited
     # descriptor stays the kernel's.
-    [[ -n "$kept$among_many" || " ${nearly_all[*]} " != *" $1 "* ]] ||
+    [[ -n "$among_many" || $kind = --direct || " ${nearly_all[*]} " != *" $1 "* ]] ||
         jq -e '.served_percent | map(. // 100) | min >= 99' <<<"$report" >/dev/null || {
         jq . <<<"$report"
         die "$1: less than 99 % was served in user space"
@@ -107,7 +100,7 @@ compare() (
         die "$1 fails without Keepstone"
     }
     named=()
-    [ "$kept" != --direct ] || named=(--direct "$2")
+    [ "$kind" != --direct ] || named=(--direct "$2")
     way=("$keepstone" run "${run_options[@]}" "${named[@]}" --)
     [ -z "${3:-}" ] || way=(env)
     on "$2/$1" "$1" "$scratch/got" "${way[@]}" >"$scratch/report" || echo failed >>"$scratch/got"
@@ -147,7 +140,7 @@ with_cache() (
     }
     chmod 755 "$scratch"
     mkdir "$scratch/below" "$scratch/mount"
-    "$keepstone" mkfs "$pool" --layout "${LAYOUT:-bpfs}" --size "${POOL_SIZE:-2G}" ${tree:+--cache} >/dev/null
+    "$keepstone" mkfs "$pool" --cache --size "${POOL_SIZE:-2G}" >/dev/null
     "$keepstone" attach "$pool" "$scratch/below" "$scratch/mount" >/dev/null
     trap clean_up EXIT
     install_helper
@@ -208,22 +201,22 @@ python=$(realpath /usr/bin/python3)
 if [ "$program" = all ]; then
     # The kernel shares files that it keeps, so these need no test of programs together, nor of
     # names.
-    [ -n "$kept" ] || programs+=(together pairs pjdfstest)
+    [ "$kind" = --direct ] || programs+=(together pairs pjdfstest)
     # shellcheck disable=SC2317  # each calls it
-    alone() { "$0" ${kept:+"$kept"} ${tree:+"$tree"} "$1" ${dir:+"$dir"}; }
+    alone() { "$0" ${kind:+"$kind"} "$1" ${dir:+"$dir"}; }
     each alone -- "${programs[@]}"
     exit 0
 fi
 [[ $program == @(together|pairs|pjdfstest) || -f $here/$program.sh ]] || die "no program $program"
 if [ -n "$dir" ]; then
     run_program "$program" "$(realpath "$dir")"
-elif [ "$kept" = --direct ]; then
+elif [ "$kind" = --direct ]; then
     dir=$(mktemp -d /dev/shm/test-run-direct.XXXXXX)
     chmod 755 "$dir"
     # shellcheck disable=SC2064  # as it is now
     trap "rm -rf $dir" EXIT
     run_program "$program" "$dir"
-elif [ "$kept" = --cache ] || [ -n "$tree" ]; then
+elif [ "$kind" = --cache ]; then
     with_cache run_program "$program"
 else
     with_pool run_program "$program"

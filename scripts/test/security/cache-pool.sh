@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # A pool that another user may write does not become a cache of root's, nor continue as one. The
-# handles in the records of a cache do not lead out of its directory.
-: "${member?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
+# identities in a pool do not lead out of the directory of the cache.
+: "${member?}" "${stranger?}" "${keepstone:=}" "${place?}" "${mnt?}" "${here?}"
 
 suite_cache_pool() {
-    local path=/dev/shm/cache dir=$place/data target=$place/target own=/dev/shm/own
-    # A file system that gives handles, as /etc's does; outside of the cached directory.
+    local path=/dev/shm/cache dir target own=/dev/shm/own
+    # A file system that gives handles, as /etc's does; the target is outside of the cached directory.
     truncate -s 64M "$place/image"
     mkfs.ext4 -q -F "$place/image"
     mkdir "$place/disk"
@@ -15,35 +15,32 @@ suite_cache_pool() {
     echo "root's own" >"$target"
     chmod 600 "$target"
 
-    # A stranger's pool, prepared by its owner.
-    as stranger "$keepstone" mkfs "$path" --size 64M >/dev/null
-    able stranger mkdir -p "$place/stranger/m"
-    able stranger "$keepstone" mount "$path" "$place/stranger/m" >/dev/null
-    python3 "$here/shadow.py" "$target" "$dir" "a stranger was here" >"$place/prepared"
-    chmod 644 "$place/prepared"
-    as stranger python3 "$here/prepare.py" "$place/stranger/m" "$place/prepared"
-    able stranger "$keepstone" umount "$place/stranger/m"
+    # The identity of a file outside, in a pool of a stranger's.
+    prepare "$own" "$dir" "$target"
+    cp "$own" "$path"
+    chown "$stranger" "$path"
     escape "$path" "$dir" "$target"
-    # The same pool, now of root, with write access for the group or for every user.
-    cp "$path" "$own"
+    # The same pool, of root, with write access for the group or for every user.
     chmod 660 "$own"
     chgrp "$member" "$own"
     escape "$own" "$dir" "$target"
     chmod 666 "$own"
     escape "$own" "$dir" "$target"
-    # A pool that only root may write: its records name files outside of the directory.
+    # Only root may write it: it is attached, and its identity is not believed.
     chmod 600 "$own"
     chgrp 0 "$own"
-    within 20 "$keepstone" attach "$own" "$dir" "$mnt"
-    if mountpoint -q "$mnt"; then
-        within 20 "$keepstone" attach flush "$mnt"
-        umount "$mnt" || umount --lazy "$mnt"
-    fi
+    write_back "$own" "$dir"
     holds "$target" "root's own"
+    [ "$(stat -c %a:%u "$target")" = 600:0 ] || die "$target has other rights"
+    # The same identity is believed when the file has a name in the directory.
+    prepare "$own" "$dir" "$target"
+    ln -f "$target" "$dir/file"
+    write_back "$own" "$dir"
+    holds "$target" "a stranger was here"
 
     # A pool that is opened to others while it is attached, and their writes then.
-    rm "$own"
-    pool own >/dev/null
+    rm "$own" "$dir/file"
+    pool own --cache >/dev/null
     "$keepstone" attach "$own" "$dir" "$mnt" >/dev/null
     echo content >"$mnt/file"
     within 20 "$keepstone" umount "$mnt"
@@ -58,10 +55,30 @@ suite_cache_pool() {
     unmount "$mnt"
 }
 
+# prepare POOL DIR TARGET: makes the pool of a cache of DIR with changes of a file that names TARGET.
+prepare() {
+    rm -f "$1"
+    pool "$(basename "$1")" --cache >/dev/null
+    echo "as it was" >"$2/file"
+    "$keepstone" attach --max-age 3600 "$1" "$2" "$mnt" >/dev/null
+    echo "a stranger was here" >"$mnt/file"
+    kill -9 "$(server_of "$mnt")"
+    umount --lazy "$mnt"
+    python3 "$here/identity.py" "$1" "$2/file" "$3" || die "the attack finds no inode"
+}
+
+# write_back POOL DIR
+write_back() {
+    within 20 "$keepstone" attach "$1" "$2" "$mnt"
+    if mountpoint -q "$mnt"; then
+        within 20 "$keepstone" attach flush "$mnt"
+        unmount "$mnt"
+    fi
+}
+
 # escape POOL DIR TARGET
 escape() {
     refused timeout 20 "$keepstone" attach "$1" "$2" "$mnt"
     ! mountpoint -q "$mnt" || die "a pool that others may write is attached"
     holds "$3" "root's own"
-    [ "$(stat -c %a:%u "$3")" = 600:0 ] || die "$3 has other rights"
 }

@@ -7,7 +7,7 @@ suite_descriptors() {
     # Room for all of the files, so that only descriptors can run out.
     # shellcheck disable=SC2034  # `pool` uses it
     local path dir=$place/data what pool_size=512M
-    path=$(pool descriptors)
+    path=$(pool descriptors --cache)
     mkdir -m 755 "$dir"
     for what in cache mount; do
         if [ "$what" = cache ]; then

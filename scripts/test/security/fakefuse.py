@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""A user's own FUSE server, mounted by fusermount3 as type fuse.SUBTYPE with any source.
+"""A user's own FUSE server, mounted by fusermount3 as type fuse.keepstone with any source.
 
-fakefuse.py MOUNTPOINT SOURCE SUBTYPE OPTION MODE. It answers for an empty directory and claims statistics of a server.
+fakefuse.py MOUNTPOINT SOURCE OPTION MODE. It answers for an empty directory and claims statistics of a server.
 MODE: ok; hang (extended attributes are never answered); mute (after INIT, nothing is answered)."""
 import array
 import errno
@@ -11,14 +11,14 @@ import struct
 import subprocess
 import sys
 
-mountpoint, source, subtype, option, mode = sys.argv[1:6]
+mountpoint, source, option, mode = sys.argv[1:5]
 STATS = b'{"pid": 1, "panics": 0, "calls": 0, "pool": "%s", "dir": "%s", "mount": "%s"}' % (
     source.encode(), mountpoint.encode(), mountpoint.encode())
 INIT, LOOKUP, GETATTR, STATFS, GETXATTR, OPENDIR, READDIR, READDIRPLUS, RELEASEDIR = 26, 1, 3, 17, 22, 27, 28, 44, 29
 FORGETS = (2, 42)
 
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-options = f"fsname={source},subtype={subtype},default_permissions" + (f",{option}" if option else "")
+options = f"fsname={source},subtype=keepstone,default_permissions" + (f",{option}" if option else "")
 mounter = subprocess.Popen(["fusermount3", "-o", options, "--", mountpoint], pass_fds=[theirs.fileno()],
                            env=dict(os.environ, _FUSE_COMMFD=str(theirs.fileno())))
 _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))

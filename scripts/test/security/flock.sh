@@ -5,7 +5,7 @@
 
 suite_flock() {
     local path dir=$place/data how holders=()
-    path=$(pool flock)
+    path=$(pool flock --cache)
     mkdir -m 755 "$dir"
     for how in LOCK_SH LOCK_EX; do
         spawn stranger python3 -c "
@@ -23,7 +23,7 @@ time.sleep(50)" 2>/dev/null
     # Two caches of one directory still exclude each other.
     "$keepstone" attach "$path" "$dir" "$mnt" >/dev/null
     mkdir "$place/second"
-    refused timeout 20 "$keepstone" attach "$(pool second)" "$dir" "$place/second"
+    refused timeout 20 "$keepstone" attach "$(pool second --cache)" "$dir" "$place/second"
     unmount "$mnt"
     kill "${holders[@]}" 2>/dev/null || true
 }

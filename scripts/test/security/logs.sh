@@ -13,9 +13,9 @@ suite_logs() {
     mkdir "$dir"
     mount -o loop "$place/image" "$dir"
     chmod 755 "$dir"
-    path=$(pool logs)
+    path=$(pool logs --cache)
     log=$(log_of "$path")
-    "$keepstone" attach --watch permission "$path" "$dir" "$mnt" >/dev/null
+    "$keepstone" attach "$path" "$dir" "$mnt" >/dev/null
     install -d -o "$stranger" -g "$stranger" "$mnt/b"
     as stranger python3 "$here/conflict.py" "$mnt" "$dir" 6
     [ "$(bytes_of "$log")" -lt "$LOG_MAX" ] || die "the log has $(bytes_of "$log") bytes after six seconds"

@@ -8,7 +8,7 @@ RESIDENT_MAX=$((512 << 10))
 
 suite_redirects() {
     local path n other pid option
-    path=$(pool redirects)
+    path=$(pool redirects --cache)
     python3 "$here/store.py" "$place/port" "$place/requests" &
     python3 "$here/store.py" "$place/other-port" "$place/other-requests" &
     await_until 10 test -s "$place/port"
@@ -21,7 +21,7 @@ suite_redirects() {
     unmount "$mnt"
     grep -q session-secret "$place/requests" || die "the store itself is asked without the token"
     rm "$path"
-    pool redirects >/dev/null
+    pool redirects --cache >/dev/null
     "$keepstone" attach "${option[@]}" "$path" s3://b/t "$mnt" >/dev/null
     pid=$(server_of "$mnt")
 

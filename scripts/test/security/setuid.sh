@@ -52,7 +52,7 @@ suite_setuid() {
     rm "$own"
     for flag in nosuid nodev noexec nosymfollow ro; do
         rm -f "$own"
-        pool own >/dev/null
+        pool own --cache >/dev/null
         mkdir -p "$dir"
         mount -t tmpfs -o "$flag,mode=755" tmpfs "$dir"
         within 20 "$keepstone" attach "$own" "$dir" "$mnt"
@@ -65,7 +65,7 @@ suite_setuid() {
         await_until 10 is_unmounted "$dir"
     done
     rm -f "$own"
-    pool own >/dev/null
+    pool own --cache >/dev/null
     "$keepstone" attach -o nosuid,nodev,noexec "$own" "$dir" "$mnt" >/dev/null
     flags_are "$mnt" nosuid nodev noexec
     unmount "$mnt"

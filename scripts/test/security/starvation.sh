@@ -4,7 +4,7 @@
 
 suite_starvation() {
     local path n store option
-    path=$(pool starvation)
+    path=$(pool starvation --cache)
     python3 "$here/store.py" "$place/port" "$place/requests" &
     store=$!
     await_until 10 test -s "$place/port"
@@ -16,7 +16,7 @@ suite_starvation() {
     chmod 644 "$mnt"/*
     unmount "$mnt"
     rm "$path"
-    pool starvation >/dev/null
+    pool starvation --cache >/dev/null
     # Two threads, as on a small machine.
     "$keepstone" attach --threads 2 "${option[@]}" "$path" s3://b/t "$mnt" >/dev/null
     cat "$mnt/hot" >/dev/null

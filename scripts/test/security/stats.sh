@@ -4,7 +4,7 @@
 
 suite_stats() {
     local path dir=$place/data name=divorce-lawyer.txt
-    path=$(pool stats)
+    path=$(pool stats --cache)
     mkdir -m 755 "$dir"
     "$keepstone" attach --watch off "$path" "$dir" "$mnt" >/dev/null
     install -d -m 700 -o "$member" -g "$member" "$mnt/private"

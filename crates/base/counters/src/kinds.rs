@@ -120,7 +120,7 @@ reasons! {
     /// Only the kernel can do it.
     KernelOnly "kernel-only", "calls that only the kernel can make", "";
     /// Calls on files below `--direct` that a copy in user space cannot replace.
-    Direct "direct", "calls on files below --direct, or of a cache, that the kernel had to make", "";
+    Direct "direct", "calls on files below --direct that the kernel had to make", "";
     /// The program was executed.
     Executed "executed", "executed", "";
 }

@@ -61,13 +61,11 @@ impl Reach {
     }
 }
 
-/// A change by other processes. Only inodes that are referenced, or that a path to these leads
-/// through, are reported. A caller that reads an inode after the report sees it as it was at the
-/// change, or later.
+/// A change by other processes. A caller that reads an inode after the report sees it as it was at
+/// the change, or later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// Changes were lost. Reports of all known inodes and names follow, as these may have changed;
-    /// names that were absent are not reported.
+    /// Changes were lost: any inode and any name may have changed.
     Lost,
     /// The content of a file.
     Content(Ino),

@@ -2,9 +2,9 @@
 //! [`vfs::FileSystem`].
 //!
 //! [`Backing`] adds to that contract what a cache needs: identities that outlive the process,
-//! separate syncs of metadata, and the free space. [`DirFs`] is a directory of a kernel file
-//! system. `model` (behind a cargo feature of this name) is the contract's model with faults and
-//! crashes, for tests of caches.
+//! separate syncs of metadata, and reports of changes by others. [`DirFs`] is a directory of a
+//! kernel file system. `model` (behind a cargo feature of this name) is the contract's model with
+//! faults and crashes, for tests of caches.
 
 #![warn(missing_docs)]
 
@@ -36,18 +36,6 @@ impl Identity {
     pub const LEN_MAX: usize = 160;
 }
 
-/// The protection of a file against changes, which also binds the superuser (`chattr(1)`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Frozen {
-    /// The file is not protected.
-    #[default]
-    No,
-    /// Data can only be appended.
-    AppendOnly,
-    /// The file is immutable.
-    Immutable,
-}
-
 /// A file system that can back a cache.
 pub trait Backing: FileSystem {
     /// Returns the identity of a referenced inode.
@@ -62,33 +50,11 @@ pub trait Backing: FileSystem {
     /// is returned unchanged.
     fn find(&self, identity: &Identity, hint: &[u8]) -> Result<Entry>;
 
-    /// Returns a path of the inode relative to the root (empty for the root), for messages and
-    /// hints, if one is known.
-    fn path(&self, ino: Ino) -> Option<Vec<u8>>;
-
     /// Makes an inode's creation, names and attributes durable, but not necessarily its content;
     /// the size and the times that writes change belong to the content. Does nothing if none of
     /// these changed through this object since the last call. `EIO` if they are not known to be
     /// durable.
     fn sync_metadata(&self, ino: Ino) -> Result<()>;
-
-    /// Returns whether an inode's own creation and names are known to be durable, as far as they
-    /// changed through this object.
-    fn is_placed(&self, ino: Ino) -> bool;
-
-    /// Returns the protection of a file. Each call asks the file system.
-    fn frozen(&self, _ino: Ino) -> Result<Frozen> {
-        Ok(Frozen::No)
-    }
-
-    /// Returns the number of bytes that can still be written. Each call asks the file system.
-    fn room(&self) -> Result<u64>;
-
-    /// Returns the number of changes of names and attributes that only this process has, and that a
-    /// sync would save. 0 for a kernel file system, and if no sync can save them any more.
-    fn pending_changes(&self) -> u64 {
-        0
-    }
 
     /// Starts to watch for changes by other processes. Called once, before a front end looks up
     /// anything.
@@ -99,31 +65,22 @@ pub trait Backing: FileSystem {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Waits until other processes have changed something, at most for `limit`, and calls `tell`
-    /// for every change. Only one thread may call it at a time. `tell` may take long, as it is
-    /// called without a lock.
-    ///
-    /// # Errors
-    /// An error if changes are not watched, or no longer.
-    fn wait_for_changes(&self, _limit: Duration, _tell: &mut dyn FnMut(Change)) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Returns the part of an identity by which [`wait_for_changes_of`](Self::wait_for_changes_of)
-    /// knows its inode.
+    /// Returns the part of an identity by which [`wait_for_changes`](Self::wait_for_changes) knows
+    /// its inode.
     fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
         identity
     }
 
-    /// As [`wait_for_changes`](Self::wait_for_changes), for a caller that holds no references.
-    /// `number` returns the caller's own number of the inode with this [key](Self::key), if the
-    /// caller knows it; only changes of such inodes are reported, with these numbers. Nothing
-    /// follows [`Change::Lost`]. With [`Reach::Directories`], the kernel may have dropped the mark
-    /// of a directory that is not referenced.
+    /// Waits until other processes have changed something, at most for `limit`, and calls `tell`
+    /// for every change. `number` returns the caller's own number of the inode with this
+    /// [key](Self::key), if the caller knows it; only changes of such inodes are reported, with
+    /// these numbers. With [`Reach::Directories`], the kernel may have dropped the mark of a
+    /// directory that is not referenced. Only one thread may call it at a time. `tell` may take
+    /// long, as it is called without a lock.
     ///
     /// # Errors
-    /// As for `wait_for_changes`.
-    fn wait_for_changes_of(
+    /// An error if changes are not watched, or no longer.
+    fn wait_for_changes(
         &self,
         _limit: Duration,
         _number: &dyn Fn(&[u8]) -> Option<Ino>,
@@ -190,44 +147,22 @@ macro_rules! forward {
         fn find(&$this, identity: &$crate::Identity, hint: &[u8]) -> ::vfs::Result<::vfs::Entry> {
             $to.find(identity, hint)
         }
-        fn path(&$this, ino: ::vfs::Ino) -> Option<Vec<u8>> {
-            $to.path(ino)
-        }
         fn sync_metadata(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.sync_metadata(ino)
-        }
-        fn is_placed(&$this, ino: ::vfs::Ino) -> bool {
-            $to.is_placed(ino)
-        }
-        fn frozen(&$this, ino: ::vfs::Ino) -> ::vfs::Result<$crate::Frozen> {
-            $to.frozen(ino)
-        }
-        fn room(&$this) -> ::vfs::Result<u64> {
-            $to.room()
-        }
-        fn pending_changes(&$this) -> u64 {
-            $to.pending_changes()
         }
         fn watch(&$this, how: $crate::Watch) -> ::vfs::Result<$crate::Reach> {
             $to.watch(how)
         }
-        fn wait_for_changes(
-            &$this,
-            limit: ::std::time::Duration,
-            tell: &mut dyn FnMut($crate::Change),
-        ) -> ::vfs::Result<()> {
-            $to.wait_for_changes(limit, tell)
-        }
         fn key<'i>(&$this, identity: &'i [u8]) -> &'i [u8] {
             $to.key(identity)
         }
-        fn wait_for_changes_of(
+        fn wait_for_changes(
             &$this,
             limit: ::std::time::Duration,
             number: &dyn Fn(&[u8]) -> Option<::vfs::Ino>,
             tell: &mut dyn FnMut($crate::Change),
         ) -> ::vfs::Result<()> {
-            $to.wait_for_changes_of(limit, number, tell)
+            $to.wait_for_changes(limit, number, tell)
         }
         fn guard(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.guard(ino)

@@ -11,8 +11,7 @@ use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use vfs::model::Model;
 use vfs::{
-    Caller, Entry, Errno, FileKind, FileSystem, Ino, Mappings, NewNode, Openings, RenameFlags,
-    Result,
+    Caller, Entry, Errno, FileSystem, Ino, Mappings, NewNode, Openings, RenameFlags, Result,
 };
 use vfs::{SetAttr, SetXattr, StatFs};
 
@@ -47,7 +46,6 @@ pub enum ModelCall {
     Identity,
     Find,
     SyncMetadata,
-    Room,
 }
 
 /// A function that decides which calls fail, with which error.
@@ -58,12 +56,8 @@ pub struct ModelBacking {
     model: RwLock<Model>,
     fault: Mutex<Option<Fault>>,
     counts: Mutex<BTreeMap<ModelCall, u64>>,
-    /// The result of [`Backing::room`], if it is not the model's.
-    room: Mutex<Option<u64>>,
     /// Whether names or attributes changed since the last sync.
     is_metadata_changed: AtomicBool,
-    /// The directories that were created or moved since then.
-    unplaced: Mutex<BTreeSet<Ino>>,
     /// Changes and openings by other processes.
     changes: EventQueue<Change>,
     openings: EventQueue<Opening>,
@@ -118,9 +112,7 @@ impl ModelBacking {
             model: RwLock::new(model),
             fault: Mutex::new(None),
             counts: Mutex::new(BTreeMap::new()),
-            room: Mutex::new(None),
             is_metadata_changed: AtomicBool::new(false),
-            unplaced: Mutex::default(),
             changes: EventQueue::new(),
             openings: EventQueue::new(),
             guarded: Mutex::default(),
@@ -179,11 +171,6 @@ impl ModelBacking {
         *locked(&self.fault) = None;
     }
 
-    /// Sets the result of [`Backing::room`]; `None` restores the model's.
-    pub fn set_room(&self, bytes: Option<u64>) {
-        *locked(&self.room) = bytes;
-    }
-
     /// Returns the number of times that `call` was made, including failures.
     pub fn count(&self, call: ModelCall) -> u64 {
         locked(&self.counts).get(&call).copied().unwrap_or_default()
@@ -203,19 +190,6 @@ impl ModelBacking {
 
     fn all_is_durable(&self) {
         self.is_metadata_changed.store(false, Ordering::Release);
-        locked(&self.unplaced).clear();
-    }
-
-    /// As [`change`](Self::change), for a rename that may move a directory.
-    fn rename_by(
-        &self,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-    ) -> Result<RwLockReadGuard<'_, Model>> {
-        let model = self.change(ModelCall::Rename)?;
-        let moved = [model.peek(from.0, from.1), model.peek(to.0, to.1)];
-        locked(&self.unplaced).extend(moved.into_iter().flatten().map(|attr| attr.ino));
-        Ok(model)
     }
 
     /// As [`call`](Self::call), for a call that changes names or attributes.
@@ -255,11 +229,7 @@ impl FileSystem for ModelBacking {
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        let entry = self.change(ModelCall::Create)?.create(caller, dir, name, node)?;
-        if entry.kind == FileKind::Dir {
-            locked(&self.unplaced).insert(entry.ino);
-        }
-        Ok(entry)
+        self.change(ModelCall::Create)?.create(caller, dir, name, node)
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
@@ -279,7 +249,7 @@ impl FileSystem for ModelBacking {
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        self.rename_by(from, to)?.rename(from, to, flags)
+        self.change(ModelCall::Rename)?.rename(from, to, flags)
     }
 
     fn rename_whiteout(
@@ -289,7 +259,7 @@ impl FileSystem for ModelBacking {
         to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        self.rename_by(from, to)?.rename_whiteout(caller, from, to, flags)
+        self.change(ModelCall::Rename)?.rename_whiteout(caller, from, to, flags)
     }
 
     fn drop_privileges(&self, ino: Ino) -> Result<()> {
@@ -340,33 +310,6 @@ impl Backing for ModelBacking {
         Err(Errno::STALE)
     }
 
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        let model = self.model();
-        let mut pending = vec![(model.root(), Vec::new())];
-        while let Some((dir, path)) = pending.pop() {
-            if dir == ino {
-                return Some(path);
-            }
-            let mut found = None;
-            let listed = model.readdir(dir, 0, &mut |entry| {
-                if !matches!(entry.name, b"." | b"..") {
-                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
-                    let path = [&path, slash, entry.name].concat();
-                    if entry.ino == ino {
-                        found = Some(path);
-                    } else if entry.kind == FileKind::Dir {
-                        pending.push((entry.ino, path));
-                    }
-                }
-                found.is_none()
-            });
-            if found.is_some() || listed.is_err() {
-                return found;
-            }
-        }
-        None
-    }
-
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
         let model = self.call(ModelCall::SyncMetadata)?;
         if !self.is_metadata_changed.load(Ordering::Acquire) {
@@ -376,30 +319,15 @@ impl Backing for ModelBacking {
         model.fsync(ino)
     }
 
-    fn is_placed(&self, ino: Ino) -> bool {
-        !locked(&self.unplaced).contains(&ino)
-    }
-
-    fn room(&self) -> Result<u64> {
-        let stat = self.call(ModelCall::Room)?.statfs();
-        let told = *locked(&self.room);
-        Ok(told.unwrap_or(stat.blocks_free.saturating_mul(u64::from(stat.block_size))))
-    }
-
     fn watch(&self, _how: Watch) -> Result<Reach> {
         Ok(Reach::Whole)
-    }
-
-    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
-        self.changes.take(limit, tell);
-        Ok(())
     }
 
     fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
         identity.first_chunk::<8>().map_or(identity, |number| number)
     }
 
-    fn wait_for_changes_of(
+    fn wait_for_changes(
         &self,
         limit: Duration,
         number: &dyn Fn(&[u8]) -> Option<Ino>,

@@ -90,16 +90,6 @@ pub struct Nodes {
     lost_at: Option<u64>,
     /// The serial numbers of dropped nodes, for the caches of descriptors.
     dropped: Vec<u64>,
-    /// The index from handles in events (`fanotify`; kind and bytes) to numbers, if changes are
-    /// watched.
-    told: Option<Told>,
-}
-
-/// The index from keys of events to numbers, and the function that makes the key of an identity, if
-/// it has one.
-struct Told {
-    key: fn(&Identity) -> Option<Box<[u8]>>,
-    numbers: HashMap<Box<[u8]>, Ino>,
 }
 
 impl Nodes {
@@ -115,7 +105,6 @@ impl Nodes {
             now: 0,
             lost_at: None,
             dropped: Vec::new(),
-            told: None,
         };
         nodes.insert(ROOT, root, true);
         nodes
@@ -178,9 +167,6 @@ impl Nodes {
         let serial = self.next_serial;
         self.next_serial += 1;
         let FoundNode { fd, key, kind, identity } = found;
-        if let Some(told) = &mut self.told {
-            told.enter(ino, &identity);
-        }
         let node = BackingNode {
             serial,
             key,
@@ -246,9 +232,6 @@ impl Nodes {
             }
             let Some(node) = self.nodes.remove(&ino) else { break };
             self.dropped.push(node.serial);
-            if let Some(told) = &mut self.told {
-                told.leave(ino, &node.identity);
-            }
             if self.aliases.get(&node.key) == Some(&ino) {
                 self.aliases.remove(&node.key);
             }
@@ -403,46 +386,10 @@ impl Nodes {
 
     // --- changes by others ----------------------------------------------------------------------
 
-    /// Starts the index by which nodes can be [found](Self::told) by the key that `key` makes of an
-    /// identity.
-    pub fn index(&mut self, key: fn(&Identity) -> Option<Box<[u8]>>) {
-        let mut told = Told { key, numbers: HashMap::new() };
-        self.nodes.iter().for_each(|(ino, node)| told.enter(*ino, &node.identity));
-        self.told = Some(told);
-    }
-
-    /// Returns the number of the inode with this key, if it is known.
-    pub fn told(&self, key: &[u8]) -> Option<Ino> {
-        self.told.as_ref()?.numbers.get(key).copied()
-    }
-
     /// Returns whether a directory has to be marked, which is once for each node, or if it is not
     /// known yet.
     pub fn begin_mark(&mut self, found: &FoundNode) -> bool {
         let known = self.find(found).and_then(|ino| self.nodes.get_mut(&ino));
         known.is_none_or(|node| !std::mem::replace(&mut node.is_marked, true))
-    }
-
-    /// Returns all numbers.
-    pub fn numbers(&self) -> impl Iterator<Item = Ino> {
-        self.nodes.keys().copied()
-    }
-
-    /// Returns the names under which inodes were met last, each with its directory.
-    pub fn places(&self) -> impl Iterator<Item = (Ino, &[u8])> {
-        let places = self.nodes.values().filter_map(|node| node.place.as_ref());
-        places.map(|(dir, name)| (*dir, &**name))
-    }
-}
-
-impl Told {
-    fn enter(&mut self, ino: Ino, identity: &Identity) {
-        self.numbers.extend((self.key)(identity).map(|key| (key, ino)));
-    }
-
-    fn leave(&mut self, ino: Ino, identity: &Identity) {
-        if let Some(key) = (self.key)(identity).filter(|key| self.numbers.get(key) == Some(&ino)) {
-            self.numbers.remove(&key);
-        }
     }
 }

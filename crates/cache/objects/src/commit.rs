@@ -37,9 +37,6 @@ const PARALLEL: usize = 8;
 /// garbage.
 const DELETE_AT: usize = 1000;
 
-/// A directory, and a name in it.
-pub type Name = (Ino, Box<[u8]>);
-
 /// An open tree.
 pub struct Core {
     pub options: StoreOptions,
@@ -58,8 +55,6 @@ pub struct Core {
     pub lease: Mutex<HeldLease>,
     /// Whether another holder has the tree.
     pub is_fenced: AtomicBool,
-    /// The name by which each inode was last reached.
-    pub places: Mutex<HashMap<Ino, Name>>,
     /// Objects to be deleted.
     pub garbage: Mutex<Vec<(&'static str, Id)>>,
     /// The objects of earlier holders that are needed, until the others are deleted.
@@ -109,7 +104,6 @@ impl Core {
     /// Forgets an inode that has no name or reference any more. To be called after one was removed.
     pub fn bury(&self, journal: &mut Journal, ino: Ino) {
         if self.tree.getattr(ino) == Err(Errno::STALE) {
-            lock(&self.places).remove(&ino);
             lock(&self.changed).remove(&ino);
             if let Some(file) = lock(&self.files).remove(&ino) {
                 journal.bury(ino, file);

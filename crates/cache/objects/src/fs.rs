@@ -21,7 +21,7 @@ use vfs::{
 /// The most bytes that one call copies.
 const COPY_MAX: u64 = 16 << 20;
 /// The reported room of a store, in bytes: stores do not report any.
-pub(crate) const ROOM: u64 = 1 << 60;
+const ROOM: u64 = 1 << 60;
 
 /// A directory tree in an object store.
 pub struct ObjectFs {
@@ -74,7 +74,6 @@ impl ObjectFs {
             committed: Mutex::new(committed),
             lease: Mutex::new(lease),
             is_fenced: AtomicBool::new(false),
-            places: Mutex::default(),
             garbage: Mutex::default(),
             needed: Mutex::new(Some(needed)),
         };
@@ -144,17 +143,6 @@ impl ObjectFs {
             attr.blocks = bytes.min(attr.size.next_multiple_of(BLOCK)) / 512;
         }
         attr
-    }
-
-    /// Notes the name by which an inode was reached.
-    pub(crate) fn place(&self, dir: Ino, name: &[u8], ino: Ino) {
-        if matches!(name, b"." | b"..") {
-            return;
-        }
-        let mut places = lock(&self.core.places);
-        if places.get(&ino).is_none_or(|(at, called)| *at != dir || **called != *name) {
-            places.insert(ino, (dir, name.into()));
-        }
     }
 
     /// Writes at the offset that `offset` returns for the file's size. Returns the offset.
@@ -279,7 +267,6 @@ impl FileSystem for ObjectFs {
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         let entry = self.held()?.tree.lookup(dir, name)?;
-        self.place(dir, name, entry.ino);
         Ok(self.counted(entry))
     }
 
@@ -311,7 +298,7 @@ impl FileSystem for ObjectFs {
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
-        let entry = self.core.change(|tree, now, journal| {
+        self.core.change(|tree, now, journal| {
             let entry = tree.create(caller, dir, name, node)?;
             let (ino, owner) = (entry.ino, (caller.uid, caller.gid));
             let op =
@@ -319,9 +306,7 @@ impl FileSystem for ObjectFs {
             journal.record(now, op);
             journal.note_name(ino, dir);
             Ok(entry)
-        })?;
-        self.place(dir, name, entry.ino);
-        Ok(entry)
+        })
     }
 
     fn tmpfile(&self, caller: &Caller, dir: Ino, mode: u32, umask: u32) -> Result<Entry> {
@@ -351,12 +336,11 @@ impl FileSystem for ObjectFs {
             journal.note_name(ino, dir);
             Ok(entry)
         })?;
-        self.place(dir, name, ino);
         Ok(self.counted(entry))
     }
 
     fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
-        let (moved, other) = self.core.change(|tree, now, journal| {
+        self.core.change(|tree, now, journal| {
             let (moved, other) = (tree.peek(from.0, from.1), tree.peek(to.0, to.1));
             tree.rename(from, to, flags)?;
             let (moved, other) = (moved?.ino, other.ok().map(|other| other.ino));
@@ -369,13 +353,8 @@ impl FileSystem for ObjectFs {
                 journal.note_name(other, to.0);
                 self.core.bury(journal, other);
             }
-            Ok((moved, other))
-        })?;
-        self.place(to.0, to.1, moved);
-        if let Some(other) = other.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
-            self.place(from.0, from.1, other);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Renames, and creates a whiteout at the old name (`RENAME_WHITEOUT`). Records both under one
@@ -387,7 +366,7 @@ impl FileSystem for ObjectFs {
         to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
-        let (moved, left) = self.core.change(|tree, now, journal| {
+        self.core.change(|tree, now, journal| {
             let (moved, other) = (tree.peek(from.0, from.1), tree.peek(to.0, to.1));
             tree.rename_whiteout(caller, from, to, flags)?;
             let (moved, other) = (moved?.ino, other.ok().map(|other| other.ino));
@@ -395,7 +374,7 @@ impl FileSystem for ObjectFs {
             journal.record(now, Op::Rename { from: old, to: new, flags: flags.bits() });
             let left = tree.peek(from.0, from.1)?.ino;
             if left == moved {
-                return Ok((moved, left));
+                return Ok(());
             }
             let (owner, node) = ((caller.uid, caller.gid), TreeNode::from(&NewNode::WHITEOUT));
             let (dir, name) = (from.0, from.1.to_vec());
@@ -407,11 +386,8 @@ impl FileSystem for ObjectFs {
                 journal.note_name(other, to.0);
                 self.core.bury(journal, other);
             }
-            Ok((moved, left))
-        })?;
-        self.place(to.0, to.1, moved);
-        self.place(from.0, from.1, left);
-        Ok(())
+            Ok(())
+        })
     }
 
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -19,8 +19,6 @@ pub struct Journal {
     /// The numbers of records that were ever made, and that are committed (`committed`).
     recorded: u64,
     committed: u64,
-    /// The last record of each inode that was created, or whose names changed.
-    named: HashMap<Ino, u64>,
     /// The last record of each inode whose names, attributes or entries changed.
     changed: HashMap<Ino, u64>,
     /// The contents that are committed or recorded.
@@ -62,7 +60,6 @@ impl Journal {
 
     /// Notes that the last record created an inode, or added or removed its name in a directory.
     pub fn note_name(&mut self, ino: Ino, dir: Ino) {
-        self.named.insert(ino, self.recorded);
         self.note_change(ino);
         self.note_change(dir);
     }
@@ -87,19 +84,9 @@ impl Journal {
         }
     }
 
-    /// Whether the creation and the names of an inode are committed.
-    pub fn is_placed(&self, ino: Ino) -> bool {
-        self.named.get(&ino).is_none_or(|record| *record <= self.committed)
-    }
-
     /// Whether the names, attributes and entries of an inode are committed.
     pub fn is_committed(&self, ino: Ino) -> bool {
         self.changed.get(&ino).is_none_or(|record| *record <= self.committed)
-    }
-
-    /// Returns the number of records that are not committed.
-    pub fn pending(&self) -> u64 {
-        self.recorded - self.committed
     }
 
     /// Whether there is nothing to commit.
@@ -133,9 +120,7 @@ impl Journal {
     pub fn is_durable(&mut self, taken: &Taken) {
         self.pending.drain(..taken.records.len());
         self.committed = taken.upto;
-        for last in [&mut self.named, &mut self.changed] {
-            last.retain(|_, record| *record > taken.upto);
-        }
+        self.changed.retain(|_, record| *record > taken.upto);
         self.since = (!self.pending.is_empty()).then(Instant::now);
     }
 }

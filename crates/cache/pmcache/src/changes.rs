@@ -1,4 +1,4 @@
-//! Changes that others make in the backing store of a pool that holds the tree.
+//! Changes that others make in the backing store of a pool.
 //!
 //! An inode is compared with its object by the object's stamp. If that is another one, what is
 //! clean is dropped and gets the new state; what is dirty stays, and is a conflict. The callers
@@ -361,16 +361,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         // After a loss, the round does not wait.
         let limit = if self.changes.has_missed.load(Relaxed) { Duration::ZERO } else { limit };
         let number = |key: &[u8]| lock(&self.known).find(key);
-        let waited =
-            self.backing().wait_for_changes_of(limit, &number, &mut |change| match change {
-                Change::Lost => has_missed = true,
-                Change::Content(ino) | Change::Name(ino, _) => {
-                    told.insert(ino);
-                }
-                Change::Attributes(ino) => {
-                    suspects.insert(ino);
-                }
-            });
+        let waited = self.backing().wait_for_changes(limit, &number, &mut |change| match change {
+            Change::Lost => has_missed = true,
+            Change::Content(ino) | Change::Name(ino, _) => {
+                told.insert(ino);
+            }
+            Change::Attributes(ino) => {
+                suspects.insert(ino);
+            }
+        });
         told.iter().for_each(|ino| self.try_look(*ino, true));
         suspects.difference(&told).for_each(|ino| self.try_look(*ino, false));
         if has_missed {

@@ -1,4 +1,4 @@
-//! Status and commands of a cache whose pool holds the tree.
+//! Status and commands of a cache.
 
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vfs::{Backed, Errno, FileKind, Ino, Result};
 
 /// Passes until everything is below that was dirty at first, while programs change more.
-const PASSES: u32 = 16;
+pub(crate) const PASSES: u32 = 16;
 
 /// The write-backs of a cache so far.
 pub(crate) struct History {
@@ -146,7 +146,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let oldest = if dirty_files == 0 { Duration::ZERO } else { history.clean_since.elapsed() };
         let troubles = self.troubles(&history.last, conflicts);
         Status {
-            mode: self.mode().to_string(),
+            mode: self.promise(),
             watch: watching.how.to_string(),
             watch_reach: (watching.how != Watch::Off).then(|| watching.reach.name().to_owned()),
             watch_problem: watching.problem,
@@ -249,7 +249,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             cached_bytes: cached,
             dirty_bytes: dirty,
             is_pinned: self.pool().residence(ino)?.is_pinned,
-            mode: self.mode().to_string(),
+            mode: self.promise(),
         };
         serde_json::to_vec(&status).map_err(|_| Errno::IO)
     }

@@ -18,7 +18,7 @@ pub enum Command {
     Status,
     /// Read all of it into the cache.
     Warm,
-    /// Read all of it into the cache and keep it there (control-A1).
+    /// Read all of it into the cache and keep it there.
     Pin,
     /// Remove the pin.
     Unpin,

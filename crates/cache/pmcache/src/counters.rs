@@ -1,6 +1,7 @@
 //! The counters and the status of a cache.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{Errno, Ino};
 
@@ -67,6 +68,8 @@ pub struct Written {
     pub errors: Vec<(Ino, Errno)>,
     /// Inodes that are dirty and whose objects others have changed (writeback-W5).
     pub conflicts: Vec<Ino>,
+    /// Inodes with a step that has to wait for a later pass, and those with errors.
+    pub waiting: BTreeSet<Ino>,
 }
 
 /// A file that needs the user's attention.

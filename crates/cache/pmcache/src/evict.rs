@@ -1,4 +1,4 @@
-//! Eviction: makes room in a pool that holds the tree, by making absent what the backing store has.
+//! Eviction: makes room in a pool, by making absent what the backing store has.
 //!
 //! A policy of [`eviction`], S3-FIFO by default, chooses among extents: the blocks of a file within
 //! 1 MiB that are in the pool and marked clean. If they do not suffice, one pass writes changes

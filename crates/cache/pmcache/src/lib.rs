@@ -9,6 +9,7 @@
 //! - `loading`: loads what is absent.
 //! - `writeback`, `pass`: write back what is dirty, by comparing.
 //! - `below`: keeps what programs write within the space of the backing store.
+//! - `through`: syncs and writes that wait for the backing store.
 //! - `evict`: makes clean parts absent when the pool is nearly full.
 //! - `changes`, `merge`, `known`: changes that others make below.
 //! - `resolve`: conflicts, of which the user keeps one side.
@@ -32,6 +33,7 @@ mod pass;
 mod permits;
 mod pinned;
 mod resolve;
+mod through;
 mod writeback;
 
 pub use changes::{Comparison, Conflict};

@@ -21,6 +21,7 @@ use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
 use crate::permits::WaitingOpenings;
 use crate::pinned::PinnedFiles;
+use crate::through::Passes;
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{HashMap, HashSet};
@@ -30,7 +31,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
     Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
-    StatFs, load_for,
+    StatFs, Through, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -72,6 +73,7 @@ pub struct Loading<P, B> {
     pinned: PinnedFiles,
     /// The name of the pool's mode of durability, for the status.
     mode: String,
+    passes: Passes,
 }
 
 /// The right to load names or content of an inode.
@@ -130,6 +132,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             evict,
             pinned: PinnedFiles::default(),
             mode: String::new(),
+            passes: Passes::default(),
         };
         let mut pinned = Vec::new();
         loading.find_known(&mut lock(&loading.known), &mut |ino, residence| {
@@ -146,14 +149,25 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Self { evict: Evict::new(options), ..self }
     }
 
-    /// Notes the name of the pool's mode of durability, for the status.
-    #[must_use]
-    pub fn with_mode(self, mode: String) -> Self {
+    /// Sets which calls wait for the backing store, and notes the name of the pool's mode of
+    /// durability, for the status.
+    pub fn with_promise(self, mode: String, through: Through) -> Self {
+        self.pool.set_through(through);
         Self { mode, ..self }
     }
 
-    pub(crate) fn mode(&self) -> &str {
-        &self.mode
+    /// Describes both.
+    pub(crate) fn promise(&self) -> String {
+        match self.pool.through() {
+            Through::Nothing => self.mode.clone(),
+            Through::Syncs => format!("{}, fsync through", self.mode),
+            Through::Writes => format!("{}, write-through", self.mode),
+        }
+    }
+
+    /// Returns the passes of write-back so far.
+    pub(crate) fn passes(&self) -> &Passes {
+        &self.passes
     }
 
     /// Returns what can be evicted.
@@ -318,7 +332,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 Ok(self.load_content(ino, tail)? | has_loaded)
             }
             Need::Holes(ino, from) => self.load_holes(ino, from),
-            Need::Room(_) => Ok(false),
+            Need::Room(_) | Need::Synced(_) => Ok(false),
         }
     }
 
@@ -698,6 +712,7 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
     fn load(&self, need: &Need<'_>) -> Result<bool> {
         let bytes = match *need {
             Need::Room(bytes) => return self.make_room(bytes),
+            Need::Synced(ino) => return self.sync_below(ino).map(|()| false),
             Need::Content(_, start, end) | Need::Extension(_, start, end) => {
                 end.saturating_sub(start).min(READ_AHEAD)
             }

@@ -1,4 +1,5 @@
-//! Pools that an older version of Keepstone used as caches. They held shadows of files, not the tree.
+//! Pools that an older version of Keepstone used as caches. They held shadows of files, not the
+//! tree.
 
 use serde::Deserialize;
 use vfs::{FileKind, FileSystem};

@@ -5,6 +5,12 @@ use backing::Identity;
 use std::collections::{BTreeMap, HashMap};
 use vfs::{FileKind, Ino};
 
+/// Fewest inodes that are synced by one sync of the whole backing store.
+pub const SYNCED_TOGETHER: usize = 32;
+
+/// Attempts to find a private name that is free.
+pub const NAMES_MAX: u32 = 1000;
+
 /// An inode that is compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Dirty {

@@ -1,4 +1,4 @@
-//! Write-back by comparing: makes the backing store equal to a pool that holds the tree.
+//! Write-back by comparing: makes the backing store equal to the pool.
 //!
 //! A pass walks the names that are in the pool, and compares every inode that is not marked clean
 //! with its object. Differences are written there, in this order: contents and attributes of files;
@@ -27,11 +27,12 @@
 
 use crate::counters::Written;
 use crate::loading::{Below, Loading, PoolRef, copy_xattrs, each_entry, has_changed, stamp};
-use crate::pass::{Dir, Dirty, Extra, Extras, NameBelow};
+use crate::pass::{Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER};
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
@@ -43,12 +44,6 @@ const PIECE: u64 = 256 << 10;
 
 /// The start of the private names of objects that are not complete.
 pub const PRIVATE: &[u8] = b".keepstone-";
-
-/// Fewest inodes that are synced by one sync of the whole backing store.
-const SYNCED_TOGETHER: usize = 32;
-
-/// Attempts to find a private name that is free.
-const NAMES_MAX: u32 = 1000;
 
 /// One pass.
 struct Pass<'a, P: Backed, B: Backing> {
@@ -89,14 +84,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// # Errors
     /// Those of the pool, and of syncs of the whole backing store.
     pub fn write_back(&self) -> Result<Written> {
-        let written = self.write_back_once()?;
+        let written = self.write_back_in(&self.write_back_turn())?;
         // Some conflicts can be resolved. This waits for loads, which may wait for a write-back.
         written.conflicts.iter().for_each(|ino| self.try_look(*ino, false));
         Ok(written)
     }
 
-    fn write_back_once(&self) -> Result<Written> {
-        let _turn = self.write_back_turn();
+    /// Runs a pass in the caller's turn.
+    pub(crate) fn write_back_in(&self, _turn: &MutexGuard<'_, ()>) -> Result<Written> {
+        let number = self.passes().begin();
         let mut pass = Pass {
             pool: self.pool(),
             backing: self.backing(),
@@ -128,6 +124,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 self.note_known(&mut lock(&self.known), &identity, *ino)?;
             }
         }
+        self.passes().end(number, &pass.written);
         Ok(pass.written)
     }
 }
@@ -756,6 +753,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Marks what is equal now (writeback-W3).
     fn mark(&mut self) -> Result<()> {
         self.begin_renamed()?;
+        self.written.waiting = self.waiting.union(&self.failed).copied().collect();
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
             if !is_done && dirty.kind == FileKind::File {

@@ -30,8 +30,7 @@ impl<M> Deref for Files<M> {
     }
 }
 
-/// Each operation calls the one of the same name in `file`, `space`, `backed` and
-/// `pin`.
+/// Each operation calls the one of the same name in `file`, `space`, `backed` and `pin`.
 impl<M: Medium> namespace::Files for Files<M> {
     type Storage = Store<M>;
 

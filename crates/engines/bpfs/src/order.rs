@@ -6,7 +6,7 @@
 //! stored, and neither flushed nor fenced. The fence before the next commit makes it durable, so an
 //! operation costs one fence less.
 //!
-//! - order-O1: at most one commit of a pool is pending. It is one line of pointers or of an inode,
+//! - order-O1: at most one commit of a pool is pending. It is in a line of pointers or of an inode,
 //!   recorded in the state that processes share before the locks of what it changes are given back.
 //!   An operation that finds another one pending ends with a fence, as in `journal`.
 //! - order-O2: an operation makes the pending commit durable before its own commit, and before any
@@ -149,7 +149,7 @@ impl Volatile {
         ready
     }
 
-    /// Makes the pending commit durable, if there is one. Returns whether blocks became free.
+    /// Makes durable the commit that is pending, if any. Returns whether blocks became free.
     #[track_caller]
     #[inline]
     pub fn settle<M: Medium>(&self, medium: &Pm<M>) -> bool {

@@ -49,13 +49,13 @@ The command replaces a mount on DIR whose server has been killed.")]
     Mount(MountArgs),
     /// Make a pool the cache of a directory of any file system, or of a tree in an object store.
     #[command(after_help = "\
-Example: keepstone mkfs /dev/shm/cache --size 4G
-         keepstone attach /dev/shm/cache /srv/data --data journal
+Example: keepstone mkfs /dev/shm/cache --cache --size 4G
+         keepstone attach /dev/shm/cache /srv/data
          keepstone attach status /srv/data
          keepstone umount /srv/data
 
-The files stay in DIR. The pool caches what programs read and write, and the server writes changes back. `umount`
-writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged writes.")]
+The files stay in DIR. The pool holds what programs use of the tree, and the server writes changes back. `umount`
+writes everything back before it ends. After a crash, attach the pool again: it has the acknowledged changes.")]
     Attach(crate::attach::AttachArgs),
     /// Unmount a directory; returns when its server is gone.
     #[command(after_help = "Example: keepstone umount /mnt")]
@@ -84,8 +84,8 @@ Example: keepstone top
 
 The first table shows totals since each server started, later tables show rates per second. OPS are
 requests to the server; programs under `keepstone run` make hardly any. ERRORS are totals since the
-server started. For caches, STATE shows the share of reads that the cache answered, how much data is
-not written back, and how long the oldest of it has been waiting.
+server started. For caches, STATE shows how much data is not written back, and how long the oldest of
+it has been waiting.
 `no answer`: the server is stopped, or waits for something itself.
 
 On a terminal the view is redrawn in place; q or Ctrl-C ends it. Elsewhere,
@@ -185,8 +185,8 @@ pub struct MkfsArgs {
     /// File system.
     #[arg(long, value_parser = layouts(), default_value = Layout::ALL[0].name())]
     pub layout: Layout,
-    /// Make a pool for `attach` that holds names and contents of the tree: programs under
-    /// `keepstone run` then use them without asking the server. Layout bpfs only.
+    /// Make a pool for `attach`: the cache of a directory, or of a tree in an object store. Layout
+    /// bpfs only.
     #[arg(long)]
     pub cache: bool,
     /// Label for human readers, up to 64 bytes.

@@ -1,9 +1,9 @@
 //! From loading the library to the first call that touches a pool.
 //!
-//! A process that sees no mount of a pool gets no
-//! [`Process`]. If it is given no directories, it gets no [`Direct`](::direct::Direct) either; each
-//! function then costs one load more than libc's. A process that sees a mount pays for a reading of `/proc/self/mountinfo`; it
-//! attaches the pool when it first uses a path below the mount point.
+//! A process that sees no mount of a pool gets no [`Process`]. If it is given no directories, it
+//! gets no [`Direct`](::direct::Direct) either; each function then costs one load more than libc's.
+//! A process that sees a mount pays for a reading of `/proc/self/mountinfo`; it attaches the pool
+//! when it first uses a path below the mount point.
 
 #![allow(unsafe_code)]
 

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | client of a socket | [`nbd::session`], [`nbd::tls`] |
 //! | member of a pool | [`image::bpfs`], [`image::scmfs`], [`device::atomic`] |
-//! | member of a cache's pool | [`cache::records`], [`cache::pool`] |
-//! | user of a mount | [`cache::control`], [`cache::announcements`], [`mounts::names`] |
+//! | member of a cache's pool | [`needs::needs`] |
+//! | user of a mount | [`cache::control`], [`mounts::names`] |
 //! | maker of a foreign mount | [`mounts::table`] |
 //! | operator of a bucket | [`store::objects`], [`store::tree`], [`replies::http`] |
 

@@ -35,12 +35,11 @@ pub fn names(bytes: &[u8]) {
     }
 }
 
-/// Returns lines of pools, of caches, of a user's own mount and of a nested one.
+/// Returns lines of pools, of a cache, of a user's own mount and of a nested one.
 pub fn table_seeds() -> Vec<Vec<u8>> {
     let pool = "36 35 0:98 / /mnt/my\\040dir rw,noatime shared:1 master:2 - fuse.keepstone /dev/shm/a\\134b rw,user_id=0\n";
     let own = "37 35 0:99 / /home/u/mnt rw,nosuid,nodev - fuse.keepstone /dev/shm/p rw,user_id=1000,allow_other\n";
-    let cache =
-        "38 35 0:97 / /mnt/cache ro - fuse.keepstone-cache /dev/shm/c rw,user_id=0,group_id=0\n";
+    let cache = "38 35 0:97 / /mnt/cache ro - fuse.keepstone /dev/shm/c rw,user_id=0,group_id=0\n";
     let nested = "40 36 0:9 / /mnt/my\\040dir/below rw - tmpfs none rw\n";
     [pool.into(), format!("{pool}{nested}"), format!("{own}{cache}{pool}"), format!("7\t{pool}")]
         .map(String::into_bytes)

@@ -1,5 +1,4 @@
-//! Needs that programs send to the server of a cache whose pool holds the tree, over pools whose
-//! words the input replaces.
+//! Needs that programs send to the server of a cache, over pools whose words the input replaces.
 
 use crate::input::Input;
 use backing::model::ModelBacking;

@@ -22,12 +22,13 @@ use crashsim::trace::Trace;
 use crashsim::workload::POOL_BYTES;
 use namespace::Pool;
 use pmem::Medium;
-use pool::FormatOptions;
+use pool::DurabilityMode::{Journal, Ordered};
+use pool::{DurabilityMode, FormatOptions};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use vfs::{
-    ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, LoadedObject, NewKind, NewNode,
-    ROOT, RenameFlags, Result, SetAttr, SetTime, Timestamp,
+    ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, FileSystem as _, Ino, LoadedObject,
+    NewKind, NewNode, ROOT, RenameFlags, Result, SetAttr, SetTime, Timestamp,
 };
 
 const BLOCK: u64 = 4096;
@@ -584,9 +585,13 @@ fn check_pins(
 
 type Engine<'m, M> = Pool<bpfs::Files<Sited<&'m M>>>;
 
-fn mount<M: Medium>(medium: &M) -> std::result::Result<Engine<'_, M>, String> {
+fn mount<M: Medium>(
+    medium: &M,
+    mode: DurabilityMode,
+) -> std::result::Result<Engine<'_, M>, String> {
     let pool = Engine::mount(Sited(medium), &mounted::mount_options()).map_err(text)?;
     pool.record_access(false, false, false);
+    pool.set_durability(mode).map_err(text)?;
     Ok(pool)
 }
 
@@ -594,14 +599,17 @@ fn mount<M: Medium>(medium: &M) -> std::result::Result<Engine<'_, M>, String> {
 pub fn explore(distinct: &Distinct) -> std::result::Result<Stats, String> {
     let budget = Budget { states: 1 << 8, samples: 16, ..Budget::default() };
     let mut stats = Stats::default();
-    for (steps, semantics) in [
-        (CONTENT, Semantics::Adr),
-        (NAMES, Semantics::Adr),
-        (CHANGES, Semantics::Adr),
-        (CONTENT, Semantics::AdrWords),
-        (CHANGES, Semantics::AdrWords),
+    for (steps, semantics, mode) in [
+        (CONTENT, Semantics::Adr, Journal),
+        (NAMES, Semantics::Adr, Journal),
+        (CHANGES, Semantics::Adr, Journal),
+        (CONTENT, Semantics::AdrWords, Journal),
+        (CHANGES, Semantics::AdrWords, Journal),
+        (CONTENT, Semantics::Adr, Ordered),
+        (NAMES, Semantics::Adr, Ordered),
+        (CHANGES, Semantics::AdrWords, Ordered),
     ] {
-        let run = RecordedSteps::record(steps, semantics)?;
+        let run = RecordedSteps::record(steps, semantics, mode)?;
         let (explored, bugs) = run.find_bugs(&run.trace, budget, distinct);
         if let Some(bug) = bugs.first() {
             return Err(format!("{} of {}: {bug}", semantics.name(), bugs.len()));
@@ -616,7 +624,7 @@ pub fn score(only: &dyn Fn(&Mutant) -> bool) -> std::result::Result<Fates, Strin
     let budget = Budget { states: 16, runs: 64, samples: 0, ..Budget::default() };
     let mut fates = Fates::new();
     for steps in [CONTENT, NAMES, CHANGES] {
-        let run = RecordedSteps::record(steps, Semantics::Adr)?;
+        let run = RecordedSteps::record(steps, Semantics::Adr, Journal)?;
         for mutant in mutants(&run.trace, 0).into_iter().filter(|mutant| only(mutant)) {
             let mutated = mutate(&run.trace, &run.initial, &mutant);
             let fate = fates.entry(mutant).or_insert(Fate::Moot);
@@ -639,6 +647,7 @@ pub type Fates = BTreeMap<Mutant, Fate>;
 /// Steps that have run.
 struct RecordedSteps {
     semantics: Semantics,
+    mode: DurabilityMode,
     initial: Vec<u8>,
     trace: Trace,
     /// The backing store when a number of steps have begun.
@@ -651,7 +660,11 @@ struct RecordedSteps {
 }
 
 impl RecordedSteps {
-    fn record(steps: &[Step], semantics: Semantics) -> std::result::Result<Self, String> {
+    fn record(
+        steps: &[Step],
+        semantics: Semantics,
+        mode: DurabilityMode,
+    ) -> std::result::Result<Self, String> {
         let image = CrashImage::new(POOL_BYTES);
         let options = FormatOptions { is_backed: true, ..FormatOptions::default() };
         bpfs::format(&Sited(&image), &options).map_err(text)?;
@@ -659,14 +672,18 @@ impl RecordedSteps {
         let recorder = Recorder::new(CrashImage::under(semantics, initial.clone()));
         let (mut belows, mut trees, mut parts) = (vec![below()], Vec::new(), Vec::new());
         {
-            let fs = mount(&recorder)?;
+            let fs = mount(&recorder, mode)?;
             parts.push(see(&fs).map_err(text)?);
             trees.push(complete(&parts[0], &belows[0])?);
             for (i, Step(before, run)) in steps.iter().enumerate() {
                 let mut below = belows[i].clone();
                 match before {
                     Same => {}
-                    HasAll => write_back(&mut below, &trees[i], i as u32 + 2),
+                    HasAll => {
+                        // Write-back makes content durable in the pool before (writeback-W7).
+                        fs.sync().map_err(text)?;
+                        write_back(&mut below, &trees[i], i as u32 + 2);
+                    }
                     Others(change) => change(&mut below),
                 }
                 recorder.begin(i as u32);
@@ -679,7 +696,7 @@ impl RecordedSteps {
         }
         let by_others = steps.iter().map(|Step(before, _)| matches!(before, Others(_))).collect();
         let trace = recorder.into_trace();
-        Ok(Self { semantics, initial, trace, belows, by_others, trees, parts })
+        Ok(Self { semantics, mode, initial, trace, belows, by_others, trees, parts })
     }
 
     /// Explores the crashes of this trace, or of one with a planted bug.
@@ -688,7 +705,7 @@ impl RecordedSteps {
             let report = bpfs::check(&Sited(image), &mounted::options(false), &|_, _| {});
             match report.map_err(text)?.problems.first() {
                 Some(problem) => Err(problem.to_string()),
-                None => see(&mount(image)?).map_err(text),
+                None => see(&mount(image, self.mode)?).map_err(text),
             }
         };
         // Whether a crash left one of these moments, if the pool belongs to this backing store.
@@ -702,14 +719,16 @@ impl RecordedSteps {
         let judge = |now: Moment, seen: &BTreeMap<String, Seen>| {
             let (returned, begun) = (now.returned as usize, now.begun as usize);
             check_pins(&self.parts[returned..=begun], seen)?;
+            // In `ordered`, the last operation that has returned may be lost (order-O1).
+            let first = returned.saturating_sub(usize::from(self.mode == Ordered));
             if returned == begun {
                 check_marks(&self.parts[begun], seen)?;
             } else if self.by_others[returned] {
                 // All of the pool belongs to the backing store as it was, or as it is.
-                return is_of(returned..=returned, returned, seen)
+                return is_of(first..=returned, returned, seen)
                     .or_else(|_| is_of(begun..=begun, begun, seen));
             }
-            is_of(returned..=begun, begun, seen)
+            is_of(first..=begun, begun, seen)
         };
         find_bugs(trace, &self.initial, self.semantics, budget, distinct, &recover, &judge)
     }

@@ -29,10 +29,14 @@ use crashsim::any::AnyTarget;
 use crashsim::target::Usage;
 use pool::CheckReport;
 
+/// The names of what can be crashed: engines, and modes of theirs.
+pub const TARGETS: [&str; 5] = ["bpfs", "bpfs-ordered", "model", "pmbd", "scmfs"];
+
 /// The judge of the file system engine of this name; `None` for any other name.
 pub fn file_system(engine: &str) -> Option<&'static dyn AnyTarget> {
     match engine {
         "bpfs" => Some(&bpfs::Bpfs),
+        "bpfs-ordered" => Some(&bpfs::Ordered),
         "scmfs" => Some(&scmfs::Scmfs),
         "model" => Some(&modelfs::ModelFs),
         _ => None,

@@ -2,8 +2,9 @@
 
 use crate::derived::SharedPool as _;
 use crate::mounted::{Files, Pool};
+use crate::store::Storage as _;
 use std::ops::Range;
-use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result};
+use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result, Through};
 
 impl<F: Files> Backed for Pool<F> {
     fn residence(&self, ino: Ino) -> Result<Residence> {
@@ -87,6 +88,12 @@ impl<F: Files> Backed for Pool<F> {
     }
     fn take_use(&self, ino: Ino) -> bool {
         self.files.op(|core| Ok(core.take_use(ino))).unwrap_or(false)
+    }
+    fn set_through(&self, through: Through) {
+        self.files.tables().set_through(through);
+    }
+    fn through(&self) -> Through {
+        self.files.tables().through()
     }
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {
         self.files.op(|_| self.files.evict_content(ino, range.clone()))

@@ -397,8 +397,11 @@ impl<F: Files> Pool<F> {
     /// Those of [`Engine::set_durability`].
     pub fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
         self.files.set_durability(mode)?;
-        // What another mode has left.
-        self.files.op(|_| self.files.write_back_all())
+        match F::DURABILITY {
+            // Another mode may have left a commit.
+            Durability::OnReturn => self.files.op(|_| self.files.write_back_all()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the findings of the mount.

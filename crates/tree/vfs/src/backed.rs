@@ -55,6 +55,18 @@ pub struct LoadedObject<'a> {
     pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
 }
 
+/// The calls that end when their changes are in the backing store, durably there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Through {
+    /// None: the pool has the changes.
+    #[default]
+    Nothing,
+    /// Syncs.
+    Syncs,
+    /// Syncs, and calls that change the content of files.
+    Writes,
+}
+
 /// A file system whose pool has a backing store. One process loads, cleans and evicts: the server.
 ///
 /// These calls fail with `EOPNOTSUPP` if the pool has no backing store. A call that changes
@@ -188,6 +200,13 @@ pub trait Backed: FileSystem {
     /// or written its content, or changed it otherwise. The calls of this trait are no uses.
     /// `false` if the inode is gone.
     fn take_use(&self, ino: Ino) -> bool;
+
+    /// Sets which calls of all processes that use the pool wait for the backing store
+    /// ([`Loader`](crate::Loader)). The calls of this trait never do.
+    fn set_through(&self, through: Through);
+
+    /// Returns what was [set](Self::set_through).
+    fn through(&self) -> Through;
 
     /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
     /// became free.

@@ -5,13 +5,15 @@
 //!   or `ENOSPC` (vfs-C2).
 //! - loader-L2: the error of a load is the error of the call.
 //! - loader-L3: a read of more than the pool has room for is done in pieces, so it is not atomic.
+//! - loader-L4: syncs, or all changes of content, wait for the backing store if the pool is set so
+//!   ([`Through`]). If that fails, the call fails, and the pool keeps the change.
 //!
 //! The server of the pool loads by itself. Another process [sends](Need::to_bytes) its needs to the
 //! server.
 
 use crate::{
-    ABSENT, Attr, Backed, Caller, DirEntry, Entry, Errno, Fallocate, FileSystem, Ino, Mappings,
-    NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    ABSENT, Attr, Backed, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino,
+    Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs, Through,
 };
 
 /// Most bytes that one call copies between files.
@@ -44,6 +46,8 @@ pub enum Need<'a> {
     Holes(Ino, u64),
     /// Free space in the pool, in bytes.
     Room(u64),
+    /// An inode with a name, or everything, in the backing store, durably there.
+    Synced(Option<Ino>),
 }
 
 impl<'a> Need<'a> {
@@ -62,6 +66,7 @@ impl<'a> Need<'a> {
             Self::Extension(ino, start, end) => (4, [ino.0, start, end], b""),
             Self::Holes(ino, from) => (5, [ino.0, from, 0], b""),
             Self::Room(bytes) => (6, [0, bytes, 0], b""),
+            Self::Synced(ino) => (7, [ino.map_or(0, |ino| ino.0), 0, 0], b""),
         };
         let mut bytes = [0; LEN];
         let (head, tail) = bytes.split_at_mut(32);
@@ -90,6 +95,7 @@ impl<'a> Need<'a> {
             4 => Self::Extension(ino, word(2)?, word(3)?),
             5 => Self::Holes(ino, word(2)?),
             6 => Self::Room(word(2)?),
+            7 => Self::Synced(Some(ino).filter(|ino| ino.0 != 0)),
             _ => return None,
         })
     }
@@ -110,7 +116,7 @@ pub trait Loader: Mappings + Openings + Send + Sync {
     fn pool(&self) -> &Self::Pool;
 
     /// Loads what is absent of a need; returns whether anything was. For [`Need::Room`] returns
-    /// whether space became free.
+    /// whether space became free. For [`Need::Synced`] waits.
     ///
     /// # Errors
     /// Those of the backing store and of the pool.
@@ -245,6 +251,34 @@ fn copy_at_most<L: Loader>(loader: &L, from: (Ino, u64), to: (Ino, u64), len: u6
     load_for(loader, &needs, || loader.pool().copy_range(from, to, len))
 }
 
+/// Waits until an inode, or everything, is in the backing store, if calls of this kind do so
+/// (loader-L4).
+#[inline]
+fn sync_through<L: Loader>(loader: &L, ino: Option<Ino>, kind: Through) -> Result<()> {
+    if through(loader) < kind {
+        return Ok(());
+    }
+    loader.load(&Need::Synced(ino)).map(drop)
+}
+
+/// Returns which calls wait for the backing store.
+#[inline]
+fn through<L: Loader>(loader: &L) -> Through {
+    loader.backed().map_or(Through::Nothing, Backed::through)
+}
+
+/// Makes a call that changes the content of a file, and waits if such calls do so.
+#[inline]
+fn change_content<L: Loader, T>(
+    loader: &L,
+    ino: Ino,
+    call: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let done = call()?;
+    sync_through(loader, Some(ino), Through::Writes)?;
+    Ok(done)
+}
+
 /// Returns the bytes of space that a call with these needs takes at most, about.
 fn room(needs: &[Need<'_>]) -> u64 {
     let content = needs.iter().map(|need| match need {
@@ -260,8 +294,25 @@ fn change(ino: Ino, offset: u64, len: u64) -> Need<'static> {
 }
 
 impl<L: Loader> FileSystem for L {
-    crate::forward!(self => self.pool(); root, durability, kernel_cache, limits, forget, getattr,
-        readlink, drop_privileges, fsync, sync, listxattr, version);
+    crate::forward!(self => self.pool(); root, kernel_cache, limits, forget, getattr,
+        readlink, drop_privileges, listxattr, version);
+
+    fn durability(&self) -> Durability {
+        match through(self) {
+            Through::Nothing => self.pool().durability(),
+            Through::Syncs | Through::Writes => Durability::OnSync,
+        }
+    }
+
+    fn fsync(&self, ino: Ino) -> Result<()> {
+        self.pool().fsync(ino)?;
+        sync_through(self, Some(ino), Through::Syncs)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.pool().sync()?;
+        sync_through(self, None, Through::Syncs)
+    }
 
     fn statfs(&self) -> StatFs {
         self.space()
@@ -286,7 +337,8 @@ impl<L: Loader> FileSystem for L {
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let size = set.size.unwrap_or(0);
         let need = change(ino, size.saturating_sub(1), 1);
-        load_for(self, &[need], || self.pool().setattr(caller, ino, set))
+        let call = || load_for(self, &[need], || self.pool().setattr(caller, ino, set));
+        if set.size.is_some() { change_content(self, ino, call) } else { call() }
     }
 
     fn create(&self, caller: &Caller, dir: Ino, name: &[u8], node: &NewNode<'_>) -> Result<Entry> {
@@ -344,13 +396,15 @@ impl<L: Loader> FileSystem for L {
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<()> {
         let need = change(ino, offset, data.len() as u64);
-        load_for(self, &[need], || self.pool().write(ino, offset, data))
+        change_content(self, ino, || {
+            load_for(self, &[need], || self.pool().write(ino, offset, data))
+        })
     }
 
     fn append(&self, ino: Ino, data: &[u8]) -> Result<u64> {
         // It needs the last block, and room for the data.
         let need = Need::Extension(ino, u64::MAX - data.len() as u64, u64::MAX);
-        load_for(self, &[need], || self.pool().append(ino, data))
+        change_content(self, ino, || load_for(self, &[need], || self.pool().append(ino, data)))
     }
 
     fn fallocate(&self, ino: Ino, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
@@ -358,7 +412,9 @@ impl<L: Loader> FileSystem for L {
             Fallocate::Collapse | Fallocate::Insert => Need::Content(ino, 0, u64::MAX),
             _ => change(ino, offset, len),
         };
-        load_for(self, &[need], || self.pool().fallocate(ino, mode, offset, len))
+        change_content(self, ino, || {
+            load_for(self, &[need], || self.pool().fallocate(ino, mode, offset, len))
+        })
     }
 
     fn seek(&self, ino: Ino, offset: u64, whence: Seek) -> Result<u64> {
@@ -369,10 +425,10 @@ impl<L: Loader> FileSystem for L {
     }
 
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
-        match copy_at_most(self, from, to, len.min(COPY_MAX)) {
+        change_content(self, to.0, || match copy_at_most(self, from, to, len.min(COPY_MAX)) {
             Err(Errno::NOSPC) if len > PIECE as u64 => copy_at_most(self, from, to, PIECE as u64),
             done => done,
-        }
+        })
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattr) -> Result<()> {
@@ -412,6 +468,8 @@ mod tests {
             Need::Extension(Ino(3), 4096, 8192),
             Need::Holes(Ino(4), 5),
             Need::Room(1 << 20),
+            Need::Synced(Some(Ino(6))),
+            Need::Synced(None),
         ] {
             assert_eq!(Need::from_bytes(&need.to_bytes().unwrap()), Some(need));
         }

@@ -2,7 +2,7 @@
 
 use super::inode::{attr, stat};
 use super::{DirFs, DirInode, link_to};
-use crate::{Frozen, locks};
+use crate::locks;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Statx, StatxAttributes, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT,
     Uid, XattrFlags,
@@ -201,13 +201,10 @@ pub(super) fn drop_capability(fd: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Returns the protection of a file with these attributes.
-pub(super) fn frozen(stat: &Statx) -> Frozen {
-    match stat.stx_attributes {
-        attributes if attributes.contains(StatxAttributes::IMMUTABLE) => Frozen::Immutable,
-        attributes if attributes.contains(StatxAttributes::APPEND) => Frozen::AppendOnly,
-        _ => Frozen::No,
-    }
+/// Returns whether data can only be appended to a file with these attributes (`chattr(1)`).
+pub(super) fn is_append_only(stat: &Statx) -> bool {
+    let attributes = stat.stx_attributes;
+    attributes.contains(StatxAttributes::APPEND) && !attributes.contains(StatxAttributes::IMMUTABLE)
 }
 
 fn is_acl(name: &[u8]) -> bool {

@@ -1,8 +1,8 @@
 //! Changes that other processes make in the directory, as `fanotify(7)` reports them.
 //!
 //! A process with `CAP_SYS_ADMIN` marks the whole file system. The mark covers all processes and
-//! all mounts, also the directory below what is mounted over it. Events of files that are not in
-//! the table are dropped after one look at an index of handles.
+//! all mounts, also the directory below what is mounted over it. Events of files that the caller
+//! does not know are dropped.
 //!
 //! A process without that capability marks each directory that enters the table, and gets events of
 //! its entries, only by names in that directory. A directory that cannot be marked
@@ -26,7 +26,7 @@
 //!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
-use super::inode::{key_of, key_of_file, key_of_told, stat, told_key};
+use super::inode::{key_of, key_of_file, key_of_told, stat};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
 use crate::nodes::FoundNode;
@@ -55,8 +55,8 @@ const CONTENT: u64 = FAN_MODIFY | FAN_CLOSE_WRITE;
 const ATTRIBUTES: u64 = FAN_ATTRIB | FAN_DELETE_SELF;
 /// The size of the buffer for events, in bytes.
 const BUFFER: usize = 64 << 10;
-/// The pause after events that all concerned files outside the table. Meanwhile the kernel merges
-/// further events, so that one read takes them all.
+/// The pause after events that all concerned files that the caller does not know. Meanwhile the
+/// kernel merges further events, so that one read takes them all.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The state of a watch.
@@ -67,7 +67,7 @@ pub struct Watching {
     /// The flags for marks of directories, if these are marked one by one.
     directories: Option<u32>,
     buffer: Mutex<Vec<u8>>,
-    /// Whether the last events all concerned files outside the table.
+    /// Whether the last events all concerned files that the caller does not know.
     was_idle: AtomicBool,
     pid: i32,
 }
@@ -108,7 +108,6 @@ impl DirFs {
             .transpose()?
             .map(|group| group.above(&changes))
             .transpose()?;
-        self.nodes().index(told_key);
         let watching = Watching {
             openings,
             changes,
@@ -133,46 +132,22 @@ impl DirFs {
         }
     }
 
-    /// Waits for events up to `limit`, then calls `tell` once for each different change. After an
-    /// overflow reports all inodes and names in the table as changed.
-    pub(super) fn take_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
-        let mut told = self.read_changes(limit, |handle| self.nodes().told(handle))?;
-        if told.contains(&Change::Lost) {
-            let nodes = self.nodes();
-            told.extend(nodes.numbers().map(Change::Attributes));
-            told.extend(nodes.places().map(|(dir, name)| Change::Name(dir, name.to_vec())));
-        }
-        told.into_iter().for_each(tell);
-        Ok(())
-    }
-
-    /// As [`take_changes`](Self::take_changes), for the inodes that `number` knows by the
-    /// [keys](key_of_told) of their identities.
-    pub(super) fn take_changes_of(
+    /// Waits for events up to `limit`, then calls `tell` once for each different change of inodes
+    /// that `number` knows by the [keys](key_of_told) of their identities.
+    pub(super) fn take_changes(
         &self,
         limit: Duration,
         number: &dyn Fn(&[u8]) -> Option<Ino>,
         tell: &mut dyn FnMut(Change),
     ) -> Result<()> {
-        let told = self.read_changes(limit, |handle| number(&key_of_told(handle)?))?;
-        told.into_iter().for_each(tell);
-        Ok(())
-    }
-
-    /// Waits for events up to `limit`, and returns the changes of inodes for which `number` returns
-    /// a number by their handles.
-    fn read_changes(
-        &self,
-        limit: Duration,
-        number: impl Fn(&[u8]) -> Option<Ino>,
-    ) -> Result<BTreeSet<Change>> {
+        let number = |handle: &[u8]| number(&key_of_told(handle)?);
         let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
         if watching.was_idle.load(Relaxed) {
             std::thread::sleep(PAUSE.min(limit));
         }
         if !wait(&watching.changes, limit)? {
             watching.was_idle.store(false, Relaxed);
-            return Ok(BTreeSet::new());
+            return Ok(());
         }
         let mut buffer = lock(&watching.buffer);
         let mut told = BTreeSet::new();
@@ -186,7 +161,9 @@ impl DirFs {
             })?;
         }
         watching.was_idle.store(told.is_empty(), Relaxed);
-        Ok(told)
+        drop(buffer);
+        told.into_iter().for_each(tell);
+        Ok(())
     }
 
     /// Makes openings of a file by other processes wait for this one, or no longer. Does nothing

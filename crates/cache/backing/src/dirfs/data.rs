@@ -1,9 +1,8 @@
 //! Contents of files.
 
-use super::attrs::{drop_capability, frozen};
+use super::attrs::{drop_capability, is_append_only};
 use super::inode::stat;
 use super::{DirFs, DirInode, reopen};
-use crate::Frozen;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::{pread, pwrite};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -49,7 +48,7 @@ impl DirFs {
             self.limits.end_of(offset, data.len() as u64)?;
         }
         let (content, appends) = match self.content(&inode, true) {
-            Err(Errno::PERM) if frozen(&stat(inode.fd.as_fd())?) == Frozen::AppendOnly => {
+            Err(Errno::PERM) if is_append_only(&stat(inode.fd.as_fd())?) => {
                 (Arc::new(reopen(&inode.fd, OFlags::WRONLY | OFlags::APPEND)?), true)
             }
             content => (content?, false),

@@ -67,12 +67,6 @@ fn parts(identity: &Identity) -> Option<(i32, &[u8])> {
     Some((i32::from_le_bytes(*kind), bytes))
 }
 
-/// Returns the same in the format of the kernel's events (`fanotify`).
-pub fn told_key(identity: &Identity) -> Option<Box<[u8]>> {
-    let (kind, bytes) = parts(identity)?;
-    Some([&kind.to_ne_bytes()[..], bytes].concat().into())
-}
-
 /// Returns the part of an identity before the birth time, which events do not have.
 pub fn key(identity: &[u8]) -> &[u8] {
     identity.split_last_chunk::<8>().map_or(identity, |(key, _)| key)

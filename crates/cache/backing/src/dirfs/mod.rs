@@ -64,8 +64,8 @@ mod names;
 use crate::caller::Unreserved;
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
-use crate::nodes::{Changes, FoundNode, Nodes};
-use crate::{Backing, Change, Frozen, Identity, KeyedOpening, Opening, Reach, Watch};
+use crate::nodes::{FoundNode, Nodes};
+use crate::{Backing, Change, Identity, KeyedOpening, Opening, Reach, Watch};
 use behind::Watching;
 use inode::{Identities, key_of, stat};
 use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
@@ -580,48 +580,25 @@ impl Backing for DirFs {
         self.find_identity(identity, hint)
     }
 
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        self.nodes().path(ino)
-    }
-
     fn sync_metadata(&self, ino: Ino) -> Result<()> {
         self.make_metadata_durable(ino)
-    }
-
-    fn is_placed(&self, ino: Ino) -> bool {
-        let nodes = self.nodes();
-        let has_no_changes = |changes: Option<Changes>| changes.is_none_or(|c| c.dirs.is_empty());
-        nodes.lost_at().is_none() && nodes.get(ino).is_ok() && has_no_changes(nodes.changes(ino))
-    }
-
-    fn frozen(&self, ino: Ino) -> Result<Frozen> {
-        Ok(attrs::frozen(&stat(self.inode(ino)?.fd.as_fd())?))
-    }
-
-    fn room(&self) -> Result<u64> {
-        let stat = rustix::fs::fstatvfs(&self.locked)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     fn watch(&self, how: Watch) -> Result<Reach> {
         self.begin_watching(how)
     }
 
-    fn wait_for_changes(&self, limit: Duration, tell: &mut dyn FnMut(Change)) -> Result<()> {
-        self.take_changes(limit, tell)
-    }
-
     fn key<'i>(&self, identity: &'i [u8]) -> &'i [u8] {
         inode::key(identity)
     }
 
-    fn wait_for_changes_of(
+    fn wait_for_changes(
         &self,
         limit: Duration,
         number: &dyn Fn(&[u8]) -> Option<Ino>,
         tell: &mut dyn FnMut(Change),
     ) -> Result<()> {
-        self.take_changes_of(limit, number, tell)
+        self.take_changes(limit, number, tell)
     }
 
     fn guard(&self, ino: Ino) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Tests of the promises of a kernel directory beyond the contract: identities, owners, durability,
 //! descriptors.
 
-use crate::common::{Disk, KINDS, descriptors, directory, file, node, open, open_without_handles};
-use backing::{Backing as _, DirFs, DirOptions, Frozen};
+use crate::common::{
+    Disk, KINDS, descriptors, directory, file, node, open, open_without_handles, room,
+};
+use backing::{Backing as _, DirFs, DirOptions};
 use rng::Rng;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::fs;
@@ -42,7 +44,6 @@ fn an_identity_stays_whatever_the_names() {
             assert!(identity.0.len() <= backing::Identity::LEN_MAX);
             assert_ne!(identity, fs.identity(d).unwrap());
             fs.rename((ROOT, b"a"), (d, b"b"), RenameFlags::empty()).unwrap();
-            assert_eq!(fs.path(a).unwrap(), b"d/b");
             assert_eq!(fs.lookup(d, b"b").unwrap().ino, a);
             fs.link(a, ROOT, b"c").unwrap();
             fs.unlink(d, b"b").unwrap();
@@ -342,12 +343,7 @@ fn frozen_files_are_kept_to() {
         let done = std::process::Command::new("chattr").arg(how).arg(path.join("f")).status();
         assert!(done.unwrap().success());
     };
-    assert_eq!(fs.frozen(f), Ok(Frozen::No));
-    chattr("+a");
-    assert_eq!(fs.frozen(f), Ok(Frozen::AppendOnly));
-    chattr("-a");
     chattr("+i");
-    assert_eq!(fs.frozen(f), Ok(Frozen::Immutable));
     drop(fs);
     let fs = open(&path);
     let f = fs.lookup(ROOT, b"f").unwrap().ino;
@@ -461,16 +457,16 @@ fn capabilities_and_privileges_go() {
 /// Tests that space can be reserved without a change of size, and that a call that finds no space
 /// leaves the size as it was.
 #[test]
-fn room_is_told_and_reserved() {
+fn space_is_reserved() {
     for kind in ["ext4", "xfs", "tmpfs"] {
         let disk = Disk::new(kind);
         let fs = open(&disk.dir("d"));
         let (a, b) = (file(&fs, ROOT, b"a"), file(&fs, ROOT, b"b"));
         fs.write(b, 0, b"begin").unwrap();
         let keep_size = vfs::Fallocate::Allocate { keep_size: true };
-        let before = fs.room().unwrap();
+        let before = room(&fs);
         fs.fallocate(a, keep_size, 0, 64 << 20).unwrap();
-        let reserved = before - fs.room().unwrap();
+        let reserved = before - room(&fs);
         assert!((64 << 20..80 << 20).contains(&reserved), "{reserved} bytes on {kind}");
         assert_eq!(fs.getattr(a).unwrap().size, 0);
         let mut at = 64 << 20;
@@ -573,7 +569,6 @@ fn few_descriptors_hold_many_files() {
             assert_eq!(fs.getattr(*ino).unwrap().ino, *ino);
             fs.identity(*ino).unwrap();
         }
-        assert_eq!(fs.path(inos[inos.len() - 1]).unwrap(), b"d99/f999");
         for ino in inos.drain(..).skip(1) {
             fs.forget(ino, 1);
         }

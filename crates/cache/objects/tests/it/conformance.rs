@@ -144,32 +144,24 @@ fn a_tmpfile_outlives_snapshots() {
 }
 
 #[test]
-fn inodes_are_found_by_identity_and_have_paths() {
+fn inodes_are_found_by_identity() {
     let store = Faulty::new();
     let fs = open(&store, options());
     let node = NewNode { kind: NewKind::Dir, mode: 0o755, umask: 0 };
     let dir = fs.create(&Caller::ROOT, ROOT, b"dir", &node).unwrap().ino;
     let file = create(&fs, dir, "file");
-    assert!(!fs.is_placed(file) && fs.is_placed(ROOT));
     fs.sync_metadata(file).unwrap();
-    assert!(fs.is_placed(file) && fs.is_placed(dir));
     let count = store.count();
     fs.sync_metadata(file).unwrap();
     assert_eq!(store.count(), count, "nothing changed");
-    assert_eq!(fs.path(file), Some(b"dir/file".to_vec()));
-    assert_eq!(fs.path(ROOT), Some(Vec::new()));
     fs.rename((dir, b"file"), (ROOT, b"moved"), vfs::RenameFlags::empty()).unwrap();
-    assert_eq!(fs.path(file), Some(b"moved".to_vec()));
-    assert!(!fs.is_placed(file));
     let (identity, root) = (fs.identity(file).unwrap(), fs.identity(ROOT).unwrap());
     fs.sync().unwrap();
     let lost = create(&fs, ROOT, "lost");
     let lost = fs.identity(lost).unwrap();
     drop(fs);
     let fs = open(&store, options());
-    assert_eq!((fs.find(&identity, b"").unwrap().ino, fs.path(file)), (file, None));
-    assert_eq!(fs.find(&identity, b"moved").unwrap().ino, file);
-    assert_eq!(fs.path(file), Some(b"moved".to_vec()));
+    assert_eq!(fs.find(&identity, b"").unwrap().ino, file);
     assert_eq!(fs.identity(ROOT).unwrap(), root);
     assert_eq!(fs.find(&lost, b"").err(), Some(Errno::STALE));
     assert_eq!(fs.find(&Identity(vec![1]), b"").err(), Some(Errno::INVAL));

@@ -1,4 +1,4 @@
-//! Changes that others make below a pool that holds the tree.
+//! Changes that others make below a pool.
 
 use crate::common::Below;
 use crate::loading::{

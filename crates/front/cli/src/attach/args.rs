@@ -24,8 +24,8 @@ pub struct AttachArgs {
 /// The arguments of a server.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// The pool: its path, UUID=… or LABEL=…. It is formatted with `mkfs`, and is empty or already
-    /// the cache of this directory.
+    /// The pool: its path, UUID=… or LABEL=…. It is formatted with `mkfs --cache`, and is empty or
+    /// already the cache of this directory.
     pub pool: PathBuf,
     /// The directory whose files are cached; they stay there. Or a prefix of an object store that
     /// holds only such a tree: s3://BUCKET/PREFIX, gs://…, az://….
@@ -40,6 +40,11 @@ pub struct ServerArgs {
     /// Let a write return only when the file in DIR has it, too.
     #[arg(long)]
     pub write_through: bool,
+    /// What fsync, fdatasync, O_SYNC and syncfs wait for: the pool, or through (the data and names
+    /// are also durable in DIR, which matters if the pool is in DRAM). For a pool that was formatted
+    /// with --cache.
+    #[arg(long, value_name = "WHAT", default_value = "pool", value_parser = ["pool", "through"])]
+    pub fsync: String,
     /// Refuse changes.
     #[arg(long)]
     pub read_only: bool,
@@ -51,14 +56,14 @@ pub struct ServerArgs {
     /// Write dirty data back at the latest after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub max_age: u32,
-    /// How the kernel reports changes that others make in DIR, in addition to --coherence: notify
-    /// (changes, at once), permission (the same, and a program that opens a file in DIR waits until
-    /// the cache has written it back, at most 10 s; root only) or off. Default: notify if the file
-    /// system of DIR supports it.
+    /// How the kernel reports changes that others make in DIR: notify (changes, at once),
+    /// permission (the same, and a program that opens a file in DIR waits until the cache has
+    /// written it back, at most 10 s; root only) or off. The server finds all other changes by
+    /// comparing. Default: notify if the file system of DIR supports it.
     #[arg(long, value_name = "HOW")]
     pub watch: Option<Watch>,
-    /// Replacement policy, which chooses the files that leave a full cache: blended (the paper's),
-    /// sieve or s3fifo (`keepstone simulate` compares them).
+    /// Replacement policy, which chooses the contents that leave a full pool: blended (the
+    /// paper's), sieve or s3fifo (`keepstone simulate` compares them).
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub policy: eviction::PolicyKind,
     /// Threads that answer requests. Default: one per CPU, 2 to 16.

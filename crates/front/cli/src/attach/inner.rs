@@ -8,7 +8,9 @@ use ::pool::{Engine, MountOptions};
 use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
-use vfs::{Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence};
+use vfs::{
+    Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence, Through,
+};
 
 use crate::{busy, pool};
 
@@ -91,6 +93,16 @@ impl Backed for Inner {
 
     fn take_use(&self, ino: Ino) -> bool {
         self.backed().is_ok_and(|pool| pool.take_use(ino))
+    }
+
+    fn set_through(&self, through: Through) {
+        if let Ok(pool) = self.backed() {
+            pool.set_through(through);
+        }
+    }
+
+    fn through(&self) -> Through {
+        self.backed().map_or(Through::default(), Backed::through)
     }
 
     fn hole_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {

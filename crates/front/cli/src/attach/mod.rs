@@ -126,6 +126,7 @@ fn arguments(args: &ServerArgs, store: &StoreArgs) -> Result<Vec<OsString>> {
     flag(args.allow_other, "--allow-other");
     let options = [
         ("--data", args.data.to_string()),
+        ("--fsync", args.fsync.clone()),
         ("--max-age", args.max_age.to_string()),
         ("--policy", args.policy.to_string()),
     ];
@@ -155,7 +156,7 @@ fn require_own(pool: &Path, place: &Place) -> Result<()> {
     if let Some(why) = trust::changeable_by(pool)? {
         bail!(
             "{0}: other users may write the pool ({why}), and so all files of {1}; take that from them with `chmod go-w` (their \
-             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs`",
+             programs use the cache through its mount), or format a pool of your own with `keepstone mkfs --cache`",
             pool.display(),
             place.path().display()
         );

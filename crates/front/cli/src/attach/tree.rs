@@ -14,7 +14,7 @@ use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, 
 use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
-use vfs::{Backed as _, FileSystem as _, Loader as _};
+use vfs::{Backed as _, FileSystem as _, Loader as _, Through};
 
 use super::args::{ServerArgs, StoreArgs};
 use super::ending;
@@ -36,13 +36,13 @@ const SWEPT: usize = 1024;
 /// Interval between two looks for room in the pool.
 const EVICT_EVERY: Duration = Duration::from_millis(50);
 
-/// Refuses options that such a cache does not have.
-fn check(args: &ServerArgs) -> Result<()> {
-    let refuse = |what: &str| bail!("{what}: not yet");
-    if args.write_through {
-        return refuse("--write-through");
+/// Returns which calls wait for the directory.
+fn through(args: &ServerArgs) -> Through {
+    match (args.write_through, args.fsync.as_str()) {
+        (true, _) => Through::Writes,
+        (false, "through") => Through::Syncs,
+        _ => Through::Nothing,
     }
-    Ok(())
 }
 
 /// Opens the cache.
@@ -50,7 +50,8 @@ fn open(
     pool: &Path,
     place: &Place,
     store: &StoreArgs,
-    (policy, data): (PolicyKind, DurabilityMode),
+    policy: PolicyKind,
+    (data, through): (DurabilityMode, Through),
 ) -> Result<Tree> {
     super::require_own(pool, place)?;
     let inner = Inner::open(pool)?;
@@ -64,7 +65,7 @@ fn open(
             err => err.into(),
         })
         .with_context(|| format!("{} as the cache of {name}", pool.display()))?;
-    Ok(cache.with_eviction(options).with_mode(data.to_string()))
+    Ok(cache.with_eviction(options).with_promise(data.to_string(), through))
 }
 
 /// Attaches, mounts, calls `started`, and serves. Returns after the unmount, when everything that
@@ -77,10 +78,10 @@ pub fn run(
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
-    check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
-    let cache = Arc::new(open(&plan.pool, &plan.place, store, (args.policy, args.data))?);
+    let cache =
+        Arc::new(open(&plan.pool, &plan.place, store, args.policy, (args.data, through(args)))?);
     let flags = mount::flags::of_cache(cache.backing().mount_flags(), &plan.asked)?;
     cache.backing().serve_with(flags);
     // Removes the record of an earlier server: the open pool has the data that it describes.
@@ -242,7 +243,7 @@ pub fn drain(
     place: &Place,
     store: &StoreArgs,
 ) -> Result<(pmcache::Status, vfs::Result<()>)> {
-    let cache = open(pool, place, store, Default::default())?;
+    let cache = open(pool, place, store, Default::default(), Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
 }
@@ -255,7 +256,7 @@ pub fn discard(
     path: &Path,
     store: &StoreArgs,
 ) -> Result<(Vec<pmcache::Trouble>, vfs::Result<()>)> {
-    let cache = open(pool, place, store, Default::default())?;
+    let cache = open(pool, place, store, PolicyKind::default(), Default::default())?;
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.as_bytes()),
         _ => None,

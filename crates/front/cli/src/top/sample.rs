@@ -24,10 +24,6 @@ pub const ERRORS: &str = "errors";
 pub const READS: &str = "reads";
 /// Requests to write.
 pub const WRITES: &str = "writes";
-/// Reads that a cache answered alone.
-pub const HITS: &str = "read_hits";
-/// Reads for which a cache read the backing file.
-pub const MISSES: &str = "read_misses";
 
 /// Least time between two answers for which a rate is computed.
 const SPAN_MIN: Duration = Duration::from_millis(1);
@@ -73,8 +69,6 @@ pub enum Gauges {
         dirty_bytes: u64,
         dirty_files: u64,
         oldest_dirty_ms: u64,
-        /// Share of hits among all reads since the cache was attached.
-        hit_rate: Option<f64>,
         /// Files that need attention.
         troubles: usize,
     },
@@ -132,9 +126,7 @@ impl Sample {
             (WRITTEN_BYTES, number(&stats["written_bytes"])),
         ]);
         let (kind, name, gauges) = if cache.is_object() {
-            let of_cache = &cache["counters"];
-            errors += number(&of_cache["failures"]);
-            counters.extend([HITS, MISSES].map(|name| (name, number(&of_cache[name]))));
+            errors += number(&cache["counters"]["failures"]);
             (RowKind::Cache, &stats["mount"], cache_gauges(cache))
         } else {
             let space = &stats["space"];
@@ -227,7 +219,6 @@ fn cache_gauges(cache: &Value) -> Gauges {
         dirty_bytes: number(&cache["dirty_bytes"]),
         dirty_files: number(&cache["dirty_files"]),
         oldest_dirty_ms: number(&cache["oldest_dirty_ms"]),
-        hit_rate: cache["hit_rate"].as_f64(),
         troubles: cache["troubles"].as_array().map_or(0, Vec::len),
     }
 }
@@ -316,12 +307,12 @@ mod tests {
             "requests": { "read": 3 },
             "cache": {
                 "size_bytes": 100, "used_bytes": 50, "dirty_bytes": 7, "dirty_files": 1, "oldest_dirty_ms": 1500,
-                "hit_rate": 0.5, "troubles": [{}], "counters": { "read_hits": 4, "read_misses": 2, "failures": 2 },
+                "troubles": [{}], "counters": { "failures": 2 },
             },
         });
         let cache = Sample::of_mount(Instant::now(), &stats, None);
         assert_eq!((cache.kind, &*cache.name), (RowKind::Cache, "/over"));
-        assert_eq!((cache.counters[HITS], cache.counters[ERRORS]), (4, 3));
+        assert_eq!(cache.counters[ERRORS], 3);
         let Gauges::Cache { dirty_bytes: 7, oldest_dirty_ms: 1500, troubles: 1, .. } = cache.gauges
         else {
             panic!("{:?}", cache.gauges)

@@ -1,8 +1,7 @@
 //! Formats a table as text, as wide as the terminal.
 
 use super::sample::{
-    ERRORS, Gauges, HITS, MISSES, OPERATIONS, READ_BYTES, READS, Rates, Sample, WRITES,
-    WRITTEN_BYTES,
+    ERRORS, Gauges, OPERATIONS, READ_BYTES, READS, Rates, Sample, WRITES, WRITTEN_BYTES,
 };
 use super::view::{Row, RowState, TopTable};
 use crate::{shown, size};
@@ -142,18 +141,8 @@ fn about(sample: &Sample, rates: Option<&Rates>, totals: bool) -> String {
             used(used_bytes, size_bytes) + &beside
         }
         Gauges::Cache {
-            size_bytes,
-            used_bytes,
-            dirty_bytes,
-            oldest_dirty_ms,
-            hit_rate,
-            troubles,
-            ..
+            size_bytes, used_bytes, dirty_bytes, oldest_dirty_ms, troubles, ..
         } => {
-            let now = of(HITS).zip(of(MISSES)).filter(|(hits, misses)| hits + misses > 0.0);
-            let now = now.map(|(hits, misses)| hits / (hits + misses));
-            let share = now.or(hit_rate);
-            let hits = share.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
             let attention = match troubles {
                 0 => String::new(),
                 n => format!("{n} files need attention, "),
@@ -163,7 +152,7 @@ fn about(sample: &Sample, rates: Option<&Rates>, totals: bool) -> String {
                 _ => format!(" for {} s", number(oldest_dirty_ms as f64 / 1000.0)),
             };
             format!(
-                "{attention}hits {hits}, dirty {}{age}, {}",
+                "{attention}dirty {}{age}, {}",
                 size::show(dirty_bytes),
                 used(used_bytes, size_bytes)
             )
@@ -321,15 +310,10 @@ mod tests {
     #[test]
     fn what_a_server_is_about_is_said_of_the_last_interval() {
         let stats = serde_json::json!({ "mount": "/m", "cache": {
-            "size_bytes": 4096, "used_bytes": 2048, "dirty_bytes": 1024, "oldest_dirty_ms": 1500, "hit_rate": 0.25,
-            "troubles": [], "counters": { "read_hits": 1, "read_misses": 3 } } });
+            "size_bytes": 4096, "used_bytes": 2048, "dirty_bytes": 1024, "oldest_dirty_ms": 1500,
+            "troubles": [], "counters": {} } });
         let cache = Sample::of_mount(Instant::now(), &stats, None);
-        let of_cache = |rates: Option<&Rates>, totals| about(&cache, rates, totals);
-        let tail = "dirty 1 KiB for 1.5 s, 2 KiB of 4 KiB used";
-        assert_eq!(of_cache(None, true), format!("hits 25 %, {tail}"));
-        assert_eq!(of_cache(None, false), format!("hits 25 %, {tail}"));
-        let rates = Rates::from([(HITS, 9.0), (MISSES, 1.0)]);
-        assert_eq!(of_cache(Some(&rates), false), format!("hits 90 %, {tail}"));
+        assert_eq!(about(&cache, None, true), "dirty 1 KiB for 1.5 s, 2 KiB of 4 KiB used");
         let export = serde_json::json!({ "name": "d", "size_bytes": 4096, "device": { "reads": 2, "writes": 1 } });
         let device =
             Sample::of_device(Instant::now(), &serde_json::json!({ "clients": 1 }), &export);

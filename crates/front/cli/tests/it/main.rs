@@ -11,6 +11,7 @@ mod foreign;
 mod kept;
 mod kernel;
 mod language;
+mod modes;
 mod mounts;
 mod nameless;
 #[cfg(feature = "object-store")]

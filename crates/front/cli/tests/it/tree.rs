@@ -1,5 +1,5 @@
-//! `keepstone attach` with a pool that holds the tree (`mkfs --cache`): programs under `run` and
-//! programs on the mount use names and contents from the pool, and the server loads what is absent.
+//! `keepstone attach`: programs under `run` and programs on the mount use names and contents from
+//! the pool, and the server loads what is absent.
 //!
 //! Needs root and `/dev/fuse`.
 

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Errno, FileKind, Ino, Result};
+use vfs::{Errno, FileKind, Ino, Result, Through};
 
 /// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times; accesses to
 /// other inodes do not; each access changes them, not only one that `relatime` would record.
@@ -35,6 +35,8 @@ enum Kept {
     AccessTimes,
     /// Whether operations leave their last fence to the next one.
     LeavesFences,
+    /// The calls that wait for the backing store.
+    Through,
 }
 
 /// Words of [`State::settings`].
@@ -231,6 +233,21 @@ impl<V: Inode> State<V> {
     pub fn set_durability(&self, mode: DurabilityMode) {
         let leaves = mode == DurabilityMode::Ordered;
         self.kept(Kept::LeavesFences).store(leaves.into(), SeqCst);
+    }
+
+    /// Returns which calls wait for the backing store.
+    #[inline]
+    pub fn through(&self) -> Through {
+        match self.kept(Kept::Through).load(Relaxed) {
+            0 => Through::Nothing,
+            1 => Through::Syncs,
+            _ => Through::Writes,
+        }
+    }
+
+    /// Sets which calls wait for the backing store, for all processes that use the pool.
+    pub fn set_through(&self, through: Through) {
+        self.kept(Kept::Through).store(through as u64, Relaxed);
     }
 
     /// Returns the settings that the engine stored when the state was made, in its own encoding: 0

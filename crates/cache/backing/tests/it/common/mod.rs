@@ -127,3 +127,9 @@ pub fn directory(fs: &impl FileSystem, dir: Ino, name: &[u8]) -> Ino {
 pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
+
+/// Returns the bytes that users can still write.
+pub fn room(fs: &DirFs) -> u64 {
+    let stat = fs.statfs();
+    stat.blocks_available * u64::from(stat.block_size)
+}
