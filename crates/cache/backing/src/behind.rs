@@ -88,6 +88,31 @@ pub struct Opening {
 /// A function that is called once with whether the file may be opened.
 type Answer = Box<dyn FnOnce(bool) + Send>;
 
+/// A pending opening of a file in a [guarded](crate::Backing::guard_names) directory: the process
+/// waits. Dropping this value permits the opening, so drop it before the backing.
+pub struct KeyedOpening {
+    /// The [key](crate::Backing::key) of the file's identity.
+    pub key: Vec<u8>,
+    /// The process; 0 if this process cannot see it.
+    pub pid: u32,
+    permit: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl KeyedOpening {
+    /// Makes an opening that is permitted by a call of `permit`.
+    pub fn new(key: Vec<u8>, pid: u32, permit: impl FnOnce() + Send + 'static) -> Self {
+        Self { key, pid, permit: Some(Box::new(permit)) }
+    }
+}
+
+impl Drop for KeyedOpening {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            permit();
+        }
+    }
+}
+
 impl Opening {
     /// Makes an opening that is answered by a call of `answer`.
     pub fn new(ino: Ino, pid: u32, answer: impl FnOnce(bool) + Send + 'static) -> Self {

@@ -19,7 +19,7 @@ pub mod model;
 mod nodes;
 mod sys;
 
-pub use behind::{Change, Opening, Reach, Watch};
+pub use behind::{Change, KeyedOpening, Opening, Reach, Watch};
 pub use dirfs::{DirFs, DirOptions};
 
 use std::time::Duration;
@@ -98,6 +98,29 @@ pub trait Backing: FileSystem {
         Ok(())
     }
 
+    /// Makes other processes that open a file by a name in this directory wait for an answer
+    /// ([`KeyedOpening`]), until the backing ends. Does nothing except with [`Watch::Permission`].
+    ///
+    /// # Errors
+    /// An error if they would not wait.
+    fn guard_names(&self, _dir: Ino) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`wait_for_openings`](Self::wait_for_openings), for files in directories with
+    /// [guarded names](Self::guard_names). `tell` must not wait for another thread that uses the
+    /// backing, nor for a lock that such a thread holds.
+    ///
+    /// # Errors
+    /// The error of a single opening, which was permitted.
+    fn wait_for_openings_of(
+        &self,
+        _limit: Duration,
+        _tell: &mut dyn FnMut(KeyedOpening),
+    ) -> Result<()> {
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// Ends what [`guard`](Self::guard) began: openings no longer wait.
     fn unguard(&self, _ino: Ino) {}
 
@@ -143,6 +166,16 @@ macro_rules! forward {
         }
         fn guard(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.guard(ino)
+        }
+        fn guard_names(&$this, dir: ::vfs::Ino) -> ::vfs::Result<()> {
+            $to.guard_names(dir)
+        }
+        fn wait_for_openings_of(
+            &$this,
+            limit: ::std::time::Duration,
+            tell: &mut dyn FnMut($crate::KeyedOpening),
+        ) -> ::vfs::Result<()> {
+            $to.wait_for_openings_of(limit, tell)
         }
         fn unguard(&$this, ino: ::vfs::Ino) {
             $to.unguard(ino);

@@ -335,12 +335,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     // --- watching and sweeping ------------------------------------------------------------------
 
     /// Starts to watch for changes by others. Then [`follow_changes`](Self::follow_changes) has to
-    /// be called all the time. Openings of files behind the cache do not wait.
+    /// be called all the time. With [`Watch::Permission`], so have the steps for openings, from
+    /// before [`guard_loaded`](Self::guard_loaded) on.
     ///
     /// # Errors
     /// As [`Backing::watch`].
     pub fn watch(&self, how: Watch) -> Result<Reach> {
-        let reach = self.backing().watch(how.min(Watch::Notify))?;
+        let reach = self.backing().watch(how)?;
         self.begin_round()?;
         self.changes.has_missed.store(true, Relaxed);
         Ok(reach)

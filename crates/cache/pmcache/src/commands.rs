@@ -3,10 +3,11 @@
 use crate::control::{Command, FileStatus};
 use crate::counters::{CacheCounters, Status, Trouble, Written};
 use crate::loading::Loading;
-use crate::resolve::Keep;
+use crate::resolve::KeptSide;
 use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use vfs::{Backed, Errno, FileKind, Ino, Result};
 
@@ -49,6 +50,13 @@ struct HeldBytes {
     cached: u64,
     /// Bytes of them that the backing store lacks.
     dirty: u64,
+}
+
+impl History {
+    /// Returns whether changes by others are watched in this way.
+    pub(crate) fn is_watching(&self, how: Watch) -> bool {
+        self.watching.how == how
+    }
 }
 
 impl<P: Backed, B: Backing> Loading<P, B> {
@@ -119,13 +127,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let space = self.pool().statfs();
         let bytes = |blocks: u64| blocks * u64::from(space.block_size);
         let (mut dirty_bytes, mut dirty_files) = (0, 0);
-        let mut inodes = Vec::new();
+        let mut dirty = Vec::new();
+        self.walks().fetch_add(1, Relaxed);
         // An error of the pool shows in every call of programs, too.
-        let _ = self.pool().each_inode(&mut |ino, _| inodes.push(ino));
-        for ino in inodes {
+        let _ = self.pool().each_inode(&mut |ino, residence| {
+            dirty.extend((!residence.is_clean).then_some(ino));
+        });
+        for ino in dirty {
             // An open file without a name is not written back.
-            let has_name = || self.pool().getattr(ino).is_ok_and(|attr| attr.nlink > 0);
-            if self.pool().residence(ino).is_ok_and(|residence| !residence.is_clean) && has_name() {
+            if self.pool().getattr(ino).is_ok_and(|attr| attr.nlink > 0) {
                 dirty_files += 1;
                 dirty_bytes += self.held(ino).map_or(0, |held| held.dirty);
             }
@@ -153,6 +163,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 drained_files: history.inodes,
                 failures: history.failures,
                 evicted_blocks: self.evict_counters().evicted_bytes / BLOCK,
+                openers_waited: self.openings().waited.load(Relaxed),
+                openers_late: self.openings().late.load(Relaxed),
+                status_walks: self.walks().load(Relaxed),
             },
             troubled_files: troubles.len() as u64,
             troubles,
@@ -263,8 +276,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
             Command::Pin => self.pin(ino),
             Command::Unpin => self.unpin(ino),
-            Command::KeepCache => self.resolve(ino, Keep::Cache),
-            Command::KeepDirectory => self.resolve(ino, Keep::Directory),
+            Command::KeepCache => self.resolve(ino, KeptSide::Cache),
+            Command::KeepDirectory => self.resolve(ino, KeptSide::Directory),
         }
     }
 }

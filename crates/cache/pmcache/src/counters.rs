@@ -40,6 +40,12 @@ pub struct CacheCounters {
     pub evicted_blocks: u64,
     /// Attempts to write back that failed.
     pub failures: u64,
+    /// Openings of files below that had to wait until the file was written back.
+    pub openers_waited: u64,
+    /// Openings that were permitted although the file was not written back.
+    pub openers_late: u64,
+    /// The number of times that a status looked at all inodes.
+    pub status_walks: u64,
 }
 
 /// Adds `n` to a counter.

@@ -29,9 +29,9 @@
 //!   call may need it. So a run that finds no other goes on with write-back and names. It is
 //!   successful still, so that content can pass through a pool that is full of changes. A call that
 //!   needs more than there is room for ends by the number of its attempts.
-//! - evict-E9: content that a pin covers does not become absent by eviction, and the policy does not
-//!   choose it: it does not enter, and leaves without effect if it was pinned meanwhile. The end of
-//!   the pin enters it.
+//! - evict-E9: content that a pin covers does not become absent by eviction, and does not enter the
+//!   policy. If it was pinned later, it leaves the policy without effect. The end of the pin enters
+//!   it.
 //!
 //! Memory: the policy takes at most 64 bytes an extent, and the map of extents about 40. The walk
 //! takes 8 bytes for each inode that it has not met yet.

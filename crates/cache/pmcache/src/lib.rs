@@ -30,6 +30,7 @@ mod loading;
 mod merge;
 mod older;
 mod pass;
+mod permits;
 mod pinned;
 mod resolve;
 mod through;
@@ -41,7 +42,7 @@ pub use counters::{CacheCounters, Status, Trouble, Written};
 pub use evict::{EvictCounters, EvictOptions};
 pub use loading::Loading;
 pub use older::older_cache_of;
-pub use resolve::Keep;
+pub use resolve::KeptSide;
 pub use writeback::PRIVATE;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,6 +19,7 @@ use crate::changes::{ChangesBehind, Comparison};
 use crate::commands::History;
 use crate::evict::{Evict, EvictOptions};
 use crate::known::KnownInodes;
+use crate::permits::WaitingOpenings;
 use crate::pinned::PinnedFiles;
 use crate::through::Passes;
 use crate::{BLOCK, lock};
@@ -47,6 +48,8 @@ const STREAMS: usize = 1024;
 
 /// A pool with a backing store, and the backing store.
 pub struct Loading<P, B> {
+    /// Programs that wait to open files below. Dropped before `backing` (behind-D4).
+    openings: WaitingOpenings,
     pool: P,
     backing: B,
     pub(crate) known: Mutex<KnownInodes>,
@@ -63,6 +66,8 @@ pub struct Loading<P, B> {
     history: Mutex<History>,
     /// Bytes that were loaded.
     loaded: AtomicU64,
+    /// The number of times that a status looked at all inodes.
+    walks: AtomicU64,
     /// The parts of the pool that can be evicted.
     evict: Evict,
     pinned: PinnedFiles,
@@ -111,6 +116,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         let is_free = Condvar::new();
         let evict = Evict::new(EvictOptions::for_pool(&pool.statfs()));
         let loading = Self {
+            openings: WaitingOpenings::default(),
             pool,
             backing,
             known,
@@ -122,6 +128,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             next_private: AtomicU64::default(),
             history: Mutex::default(),
             loaded: AtomicU64::default(),
+            walks: AtomicU64::default(),
             evict,
             pinned: PinnedFiles::default(),
             mode: String::new(),
@@ -169,6 +176,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         &self.evict
     }
 
+    /// Returns the programs that wait to open files below.
+    pub(crate) fn openings(&self) -> &WaitingOpenings {
+        &self.openings
+    }
+
     /// Returns the pinned files.
     pub(crate) fn pinned(&self) -> &PinnedFiles {
         &self.pinned
@@ -202,6 +214,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Returns the bytes that were loaded.
     pub(crate) fn loaded_bytes(&self) -> u64 {
         self.loaded.load(Relaxed)
+    }
+
+    /// Returns the counter of walks for the status.
+    pub(crate) fn walks(&self) -> &AtomicU64 {
+        &self.walks
     }
 
     /// Loads all of a file.

@@ -134,6 +134,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         is_last: bool,
         keep: &MergeKeep,
     ) -> Result<Merged> {
+        // permits-W3.
+        self.backing().guard_names(below.1.ino)?;
         // merge-M1.
         let object = &below.1;
         let mut merged = Merged::default();

@@ -7,8 +7,8 @@
 //! | its object is gone, or another one has its name | the other object goes; write-back makes a new one | its names go from the pool |
 //! | the names of a directory | write-back makes them below those of the pool | the pool gets those below, and keeps what only the pool has |
 //!
-//! - resolve-V1: the last step resolves the conflict, and is one durable store: the stamp, the record
-//!   of a reload, or the entry of a name. A crash before it leaves the conflict.
+//! - resolve-V1: the last step resolves the conflict, and is one durable store: the stamp, the
+//!   record of a reload, or the entry of a name. A crash before it leaves the conflict.
 //! - resolve-V2: what the pool never had cannot be kept. If a part of what the cache is to keep is
 //!   absent, the call fails with `EIO`: that part was only in an object that is another one by now,
 //!   and two states are not mixed.
@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 16;
 
 /// The side of a conflict that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeptSide {
     /// What the cache has.
     Cache,
     /// What the backing store has.
@@ -49,7 +49,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// `EALREADY` if it is in no conflict; `ENOENT` if its directory is gone below, which is to be
     /// resolved first; `EIO` by resolve-V2; `EBUSY` by resolve-V3; `EAGAIN` if
     /// it changes all the time; those of the pool and of the backing store.
-    pub fn resolve(&self, ino: Ino, keep: Keep) -> Result<()> {
+    pub fn resolve(&self, ino: Ino, keep: KeptSide) -> Result<()> {
         let mut done = Err(Errno::AGAIN);
         for _ in 0..ATTEMPTS {
             done = self.resolve_once(ino, keep);
@@ -59,7 +59,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
         done?;
         self.note_resolved(ino);
-        if keep == Keep::Cache {
+        if keep == KeptSide::Cache {
             let begun = Instant::now();
             let written: Written = self.write_back()?;
             let error = written.errors.iter().find(|(other, _)| *other == ino).map(|(_, e)| *e);
@@ -70,7 +70,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(())
     }
 
-    fn resolve_once(&self, ino: Ino, keep: Keep) -> Result<()> {
+    fn resolve_once(&self, ino: Ino, keep: KeptSide) -> Result<()> {
         let kind = self.pool().getattr(ino)?.kind;
         let residence = self.pool().residence(ino)?;
         let object = self.object_if_any(&residence.identity)?;
@@ -83,10 +83,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if kind == FileKind::Dir && !is_gone && !is_replaced {
             let is_noted = self.conflicting()?.contains(&ino);
             return match (object, keep) {
-                (Some(object), Keep::Cache) if has_changed && is_dirty || is_noted => {
+                (Some(object), KeptSide::Cache) if has_changed && is_dirty || is_noted => {
                     self.keep_names(ino, &residence, &object.1)
                 }
-                (Some(object), Keep::Directory) if has_changed && is_dirty || is_noted => {
+                (Some(object), KeptSide::Directory) if has_changed && is_dirty || is_noted => {
                     self.take_names(ino, &residence, &object.1)
                 }
                 _ => Err(Errno::ALREADY),
@@ -94,15 +94,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         }
         if is_dirty && (is_gone || is_replaced) {
             return match keep {
-                Keep::Cache => self.keep_inode(ino, is_gone || has_changed, names),
-                Keep::Directory => self.drop_inode(ino, &residence.identity, &names),
+                KeptSide::Cache => self.keep_inode(ino, is_gone || has_changed, names),
+                KeptSide::Directory => self.drop_inode(ino, &residence.identity, &names),
             };
         }
         match (object, keep) {
-            (Some(object), Keep::Cache) if has_changed && is_dirty => {
+            (Some(object), KeptSide::Cache) if has_changed && is_dirty => {
                 self.keep_content(ino, &residence, &object.1)
             }
-            (Some(object), Keep::Directory) if has_changed && is_dirty => {
+            (Some(object), KeptSide::Directory) if has_changed && is_dirty => {
                 self.take_content(ino, &residence, &object)
             }
             _ => Err(Errno::ALREADY),

@@ -360,8 +360,10 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let create = |name: &[u8]| backing.create(&Caller::ROOT, dir, name, &node);
         let (name, entry) = self.with_private_name(create)?;
         let object = Below(backing, entry);
-        // writeback-W2.
-        let identity = backing.identity(entry.ino);
+        // writeback-W2, permits-W3.
+        let guarded =
+            if entry.kind == FileKind::Dir { backing.guard_names(entry.ino) } else { Ok(()) };
+        let identity = guarded.and_then(|()| backing.identity(entry.ino));
         if let Err(e) = identity.and_then(|identity| self.pool.set_identity(ino, &identity.0)) {
             // This is tidiness: the next pass removes what is left.
             let _ = match entry.kind {

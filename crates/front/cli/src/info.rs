@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns the statistics of the first server among the mounts that answers.
 fn first_answer(dirs: Vec<PathBuf>) -> Value {
-    stats::ask(dirs, PATIENCE).into_values().flatten().next().unwrap_or_default()
+    stats::ask(dirs, PATIENCE, stats::read).into_values().flatten().next().unwrap_or_default()
 }
 
 pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {

@@ -358,7 +358,7 @@ fn ask_first(
 /// Returns the statistics from the servers of these mounts. Leaves out servers that fail, are late
 /// or do not answer this user.
 fn ask(dirs: Vec<PathBuf>) -> BTreeMap<PathBuf, Value> {
-    let answers = stats::ask(dirs, ANSWER_WITHIN).into_iter();
+    let answers = stats::ask(dirs, ANSWER_WITHIN, stats::read_brief).into_iter();
     answers.filter_map(|(dir, stats)| Some((dir, stats.ok()?))).collect()
 }
 

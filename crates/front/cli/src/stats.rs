@@ -57,11 +57,11 @@ pub struct ServerStats<'a> {
 }
 
 /// Longest time for the server of a named mount to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Reads the statistics of the server of the mount at `dir`. Fails if it takes too long.
 pub fn ask_one(dir: &Path) -> Result<Value> {
-    ask(vec![dir.to_owned()], ANSWER_WITHIN).remove(dir).unwrap_or_else(|| {
+    ask(vec![dir.to_owned()], ANSWER_WITHIN, read).remove(dir).unwrap_or_else(|| {
         bail!("{}: its server does not answer; it may be stopped", dir.display())
     })
 }
@@ -69,8 +69,24 @@ pub fn ask_one(dir: &Path) -> Result<Value> {
 /// Reads the statistics of the server of the mount at `dir`. Fails with `ETIMEDOUT` if it takes
 /// longer than `within`.
 pub fn read(dir: &Path, within: Duration) -> Result<Value> {
+    read_as(fuse::STATS_XATTR, dir, within)
+}
+
+/// As [`read`], without what takes the server time: the status of a cache, which looks at all
+/// inodes. A server of an earlier version gives all.
+pub fn read_brief(dir: &Path, within: Duration) -> Result<Value> {
+    let is_unknown = |err: &anyhow::Error| {
+        matches!(err.downcast_ref(), Some(&(Errno::NODATA | Errno::OPNOTSUPP)))
+    };
+    match read_as(fuse::BRIEF_STATS_XATTR, dir, within) {
+        Err(err) if is_unknown(&err) => read(dir, within),
+        answer => answer,
+    }
+}
+
+fn read_as(attribute: &str, dir: &Path, within: Duration) -> Result<Value> {
     let path = CString::new(dir.as_os_str().as_bytes())?;
-    let name = CString::new(fuse::STATS_XATTR)?;
+    let name = CString::new(attribute)?;
     let ask = |room: &mut [u8]| rustix::fs::getxattr(&*path, &*name, room);
     let answer = fuse::call_apart(within, vfs::Limits::MAX.xattr, ask)?;
     let value = answer
@@ -79,9 +95,13 @@ pub fn read(dir: &Path, within: Duration) -> Result<Value> {
     Ok(serde_json::from_slice(&value)?)
 }
 
-/// Reads the statistics of the servers of these mounts, or their errors. Leaves out servers that do
-/// not answer in time.
-pub fn ask(dirs: Vec<PathBuf>, within: Duration) -> BTreeMap<PathBuf, Result<Value>> {
+/// Reads the statistics of the servers of these mounts by `read`, or their errors. Leaves out
+/// servers that do not answer in time.
+pub fn ask(
+    dirs: Vec<PathBuf>,
+    within: Duration,
+    read: fn(&Path, Duration) -> Result<Value>,
+) -> BTreeMap<PathBuf, Result<Value>> {
     let (sender, receiver) = mpsc::channel();
     let asked = dirs.len();
     for dir in dirs {

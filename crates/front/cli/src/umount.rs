@@ -45,7 +45,7 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     let is_of_another = entry.is_of_another();
     let dir = entry.dir.clone();
     // Without waiting for the server's end, its process ID is not needed.
-    let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN).remove(&dir);
+    let ask = || stats::ask(vec![dir.clone()], ANSWER_WITHIN, stats::read).remove(&dir);
     let is_asked = !args.lazy && !is_of_another;
     let asked =
         if is_asked { Some(ask().ok_or_else(|| silent(&dir, &entry.source))?) } else { None };

@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = ServerOptions {
         caching,
         counters,
-        stats: Some(Box::new(move |_| format!("{:?}", counted.snapshot()).into_bytes())),
+        stats: Some(Box::new(move |_, _| format!("{:?}", counted.snapshot()).into_bytes())),
     };
     let server = Server::new(Arc::new(vfs::model::Model::new()), options)?;
     let options = MountOptions {

@@ -63,7 +63,9 @@ pub use mount::{
     MountAccess, MountFlags, MountOptions, MountPoint, Mounted, is_of_dead_server, is_stale, mount,
     open_below, remount, unmount,
 };
-pub use options::{Caching, Rights, STATS_XATTR, ServerOptions, Stats, StatsReader};
+pub use options::{
+    BRIEF_STATS_XATTR, Caching, Rights, STATS_XATTR, ServerOptions, Stats, StatsReader,
+};
 pub use probe::{KernelFuse, probe_kernel};
 pub use server::Server;
 pub use stop::StopSignals;

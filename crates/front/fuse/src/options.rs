@@ -12,6 +12,9 @@ use crate::counters::OpCounters;
 /// computed when read, cannot be written and is not listed.
 pub const STATS_XATTR: &str = "user.keepstone.stats";
 
+/// The attribute of the root directory with those statistics that the server has at hand.
+pub const BRIEF_STATS_XATTR: &str = "user.keepstone.stats.brief";
+
 /// The extent to which the kernel may answer by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caching {
@@ -86,8 +89,9 @@ impl StatsReader {
     }
 }
 
-/// A function that computes the value of [`STATS_XATTR`] for a reader.
-pub type Stats = Box<dyn Fn(StatsReader) -> Vec<u8> + Send + Sync>;
+/// A function that computes the value of [`STATS_XATTR`] for a reader, or with `true` that of
+/// [`BRIEF_STATS_XATTR`].
+pub type Stats = Box<dyn Fn(StatsReader, bool) -> Vec<u8> + Send + Sync>;
 
 /// A function that returns the right needed to read or change an attribute of this name.
 pub type Rights = fn(name: &[u8], changes: bool) -> Right;

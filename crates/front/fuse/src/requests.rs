@@ -583,7 +583,7 @@ impl fuser::Filesystem for Server {
         begin!(self, reply, [req, name], getxattr(&req, ino, &name, size, reply));
         let reader = StatsReader::of(req.uid());
         let value = self.call(CountedOp::GetXattr, |fs| match self.stats_of(ino, name) {
-            Some(stats) => Ok(stats(reader)),
+            Some((stats, is_brief)) => Ok(stats(reader, is_brief)),
             None if self.in_alias_dir(ino).is_some() => Err(Errno::NODATA),
             None => {
                 self.check_right(fs, req, (convert::ino(ino), name), false)?;

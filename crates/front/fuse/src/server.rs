@@ -21,7 +21,7 @@ use crate::invalidate::Invalidator;
 use crate::keeping::{Keeping, Now};
 use crate::loads::Loads;
 use crate::names::Names;
-use crate::options::{Rights, STATS_XATTR, ServerOptions, Stats};
+use crate::options::{BRIEF_STATS_XATTR, Rights, STATS_XATTR, ServerOptions, Stats};
 use crate::privileges::Privileges;
 use crate::rings::Rings;
 use crate::workers::Workers;
@@ -526,8 +526,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<&Stats> {
-        let asked = ino == INodeNo::ROOT && name.as_bytes() == STATS_XATTR.as_bytes();
-        self.options.stats.as_ref().filter(|_| asked)
+    pub(crate) fn stats_of(&self, ino: INodeNo, name: &OsStr) -> Option<(&Stats, bool)> {
+        let is_brief = name.as_bytes() == BRIEF_STATS_XATTR.as_bytes();
+        let is_asked =
+            ino == INodeNo::ROOT && (is_brief || name.as_bytes() == STATS_XATTR.as_bytes());
+        self.options.stats.as_ref().filter(|_| is_asked).map(|stats| (stats, is_brief))
     }
 }

@@ -424,22 +424,15 @@ const CHANGES: &[Step] = &[
     Step(Same, |fs, _| fs.finish_names(find(fs, "d")?)),
 ];
 
-/// Reads all that a pool has. In a directory whose names are absent, looks for those that the
-/// backing store has.
-fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
+/// Reads all that a pool has.
+fn see(fs: &dyn Backed) -> Result<BTreeMap<String, Seen>> {
     let mut all = BTreeMap::new();
     let mut pending = vec![(String::new(), ROOT)];
     while let Some((path, ino)) = pending.pop() {
         let (attr, residence) = (fs.getattr(ino)?, fs.residence(ino)?);
         let mut names = Vec::new();
         if residence.are_names_absent {
-            for name in children(below, &path) {
-                match fs.peek(ino, name.as_bytes()) {
-                    Ok(attr) => names.push((name.as_bytes().to_vec(), attr.ino)),
-                    Err(ABSENT) => {}
-                    Err(e) => return Err(e),
-                }
-            }
+            fs.each_name(ino, &mut |name, ino, _| names.push((name.to_vec(), ino)))?;
         } else if attr.kind == FileKind::Dir {
             fs.readdir(ino, 0, &mut |e| {
                 if !matches!(e.name, b"." | b"..") {
@@ -482,15 +475,6 @@ fn see(fs: &dyn Backed, below: &Tree) -> Result<BTreeMap<String, Seen>> {
         all.insert(path, seen);
     }
     Ok(all)
-}
-
-/// Returns the names in a directory of the backing store.
-fn children<'t>(below: &'t Tree, dir: &str) -> Vec<&'t str> {
-    let name = |path: &'t String| match dir {
-        "" => Some(path.as_str()),
-        _ => path.strip_prefix(dir)?.strip_prefix('/'),
-    };
-    below.keys().filter_map(name).filter(|name| !name.contains('/') && !name.is_empty()).collect()
 }
 
 /// Completes what a pool has from the backing store, and compares what is marked clean.
@@ -668,8 +652,6 @@ struct RecordedSteps {
     trace: Trace,
     /// The backing store when a number of steps have begun.
     belows: Vec<Tree>,
-    /// All objects that it has had.
-    all: Tree,
     /// Whether others change the backing store before a step.
     by_others: Vec<bool>,
     /// The tree after a number of steps, and the part that the pool has.
@@ -691,7 +673,7 @@ impl RecordedSteps {
         let (mut belows, mut trees, mut parts) = (vec![below()], Vec::new(), Vec::new());
         {
             let fs = mount(&recorder, mode)?;
-            parts.push(see(&fs, &belows[0]).map_err(text)?);
+            parts.push(see(&fs).map_err(text)?);
             trees.push(complete(&parts[0], &belows[0])?);
             for (i, Step(before, run)) in steps.iter().enumerate() {
                 let mut below = belows[i].clone();
@@ -707,15 +689,14 @@ impl RecordedSteps {
                 recorder.begin(i as u32);
                 run(&fs, &below).map_err(|e| format!("step {i}: {e}"))?;
                 recorder.end(i as u32);
-                parts.push(see(&fs, &below).map_err(text)?);
+                parts.push(see(&fs).map_err(text)?);
                 trees.push(complete(&parts[i + 1], &below)?);
                 belows.push(below);
             }
         }
-        let all = belows.iter().flatten().map(|(p, o)| (p.clone(), o.clone())).collect();
         let by_others = steps.iter().map(|Step(before, _)| matches!(before, Others(_))).collect();
         let trace = recorder.into_trace();
-        Ok(Self { semantics, mode, initial, trace, belows, all, by_others, trees, parts })
+        Ok(Self { semantics, mode, initial, trace, belows, by_others, trees, parts })
     }
 
     /// Explores the crashes of this trace, or of one with a planted bug.
@@ -724,7 +705,7 @@ impl RecordedSteps {
             let report = bpfs::check(&Sited(image), &mounted::options(false), &|_, _| {});
             match report.map_err(text)?.problems.first() {
                 Some(problem) => Err(problem.to_string()),
-                None => see(&mount(image, self.mode)?, &self.all).map_err(text),
+                None => see(&mount(image, self.mode)?).map_err(text),
             }
         };
         // Whether a crash left one of these moments, if the pool belongs to this backing store.

@@ -18,16 +18,19 @@
 //! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for this
 //!   process. The marks and all waiting openings end with the group, which the kernel closes with
 //!   the process.
+//! - **behind-D6** Guards of names are marks of directories, so every opening in them waits for one
+//!   answer. The thread that takes them permits those by this process, whatever file they concern,
+//!   and passes the others on; it opens nothing and takes no lock but that of their queue.
 //! - **behind-D5** The group of openings is closed before that of changes. While an opening waits
 //!   for an answer and its file has marks of both groups, the kernel blocks the closing of either
 //!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
-use super::inode::{key_of, key_of_told, stat};
+use super::inode::{key_of, key_of_file, key_of_told, stat};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
 use crate::nodes::FoundNode;
-use crate::{Change, Opening, Reach, Watch};
+use crate::{Change, KeyedOpening, Opening, Reach, Watch};
 use libc::{
     FAN_ATTRIB, FAN_CLASS_CONTENT, FAN_CLOSE_WRITE, FAN_CREATE, FAN_DELETE, FAN_DELETE_SELF,
     FAN_EVENT_ON_CHILD, FAN_MARK_ADD, FAN_MARK_EVICTABLE, FAN_MARK_FILESYSTEM, FAN_MARK_REMOVE,
@@ -193,6 +196,43 @@ impl DirFs {
                 match self.guarded(&fd).filter(|_| event.pid != watching.pid) {
                     Some(ino) => tell(opening(openings, fd, ino, event.pid)),
                     None => answer(openings, &fd, true),
+                }
+            })
+            .map(drop)
+    }
+
+    /// Makes openings by names in a directory wait. Does nothing unless openings are watched.
+    pub(super) fn set_names_guarded(&self, dir: Ino) -> Result<()> {
+        let openings = self.watching.get().and_then(|watching| watching.openings.as_ref());
+        let Some(openings) = openings else { return Ok(()) };
+        let mask = FAN_OPEN_PERM | FAN_EVENT_ON_CHILD;
+        openings.mark(FAN_MARK_ADD, mask, self.inode(dir)?.fd.as_fd())
+    }
+
+    /// Waits for openings by guarded names up to `limit`, and calls `tell` for each by another
+    /// process (behind-D6). `EOPNOTSUPP` unless openings are watched.
+    pub(super) fn take_openings_of(
+        &self,
+        limit: Duration,
+        tell: &mut dyn FnMut(KeyedOpening),
+    ) -> Result<()> {
+        let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
+        let openings = watching.openings.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        if !wait(openings, limit)? {
+            return Ok(());
+        }
+        let mut buffer = [0; 4096];
+        openings
+            .read(&mut buffer, |event| {
+                let Some(fd) = event.fd else { return };
+                let is_other = event.pid != watching.pid;
+                match is_other.then(|| key_of_file(fd.as_fd())) {
+                    Some(Ok(key)) => {
+                        let (group, pid) =
+                            (openings.clone(), u32::try_from(event.pid).unwrap_or(0));
+                        tell(KeyedOpening::new(key, pid, move || answer(&group, &fd, true)));
+                    }
+                    Some(Err(_)) | None => answer(openings, &fd, true),
                 }
             })
             .map(drop)

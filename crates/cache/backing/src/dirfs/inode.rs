@@ -78,6 +78,12 @@ pub fn key_of_told(handle: &[u8]) -> Option<Vec<u8>> {
     Some([&[BY_HANDLE][..], &i32::from_ne_bytes(*kind).to_le_bytes(), bytes].concat())
 }
 
+/// Returns the [`key`] of an open file, whose file system has handles.
+pub fn key_of_file(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    let Handle { kind, bytes } = Handle::of(fd, c"")?;
+    Ok([&[BY_HANDLE][..], &kind.to_le_bytes(), &bytes].concat())
+}
+
 /// The way in which inodes are identified.
 pub struct Identities {
     /// The device of the root.

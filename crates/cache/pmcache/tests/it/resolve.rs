@@ -4,16 +4,16 @@ use crate::changes::{conflicts, content, move_below, remove, sweep};
 use crate::common::Below;
 use crate::loading::{BLOCK, Tested, again, empty, fail_at, find, fresh, make};
 use crate::writeback::{compare_below, file, write_back};
-use pmcache::Keep;
+use pmcache::KeptSide;
 use vfs::{Backed as _, Caller, Errno, FileSystem as _, NewKind, ROOT, SetAttr, SetXattr};
 
-const SIDES: [Keep; 2] = [Keep::Cache, Keep::Directory];
+const SIDES: [KeptSide; 2] = [KeptSide::Cache, KeptSide::Directory];
 
 /// Resolves a conflict, after which there is none, and both sides are equal.
-fn resolve(fs: Tested, path: &str, keep: Keep) -> Tested {
+fn resolve(fs: Tested, path: &str, keep: KeptSide) -> Tested {
     let command = match keep {
-        Keep::Cache => "keepstone.cache.keep-cache",
-        Keep::Directory => "keepstone.cache.keep-directory",
+        KeptSide::Cache => "keepstone.cache.keep-cache",
+        KeptSide::Directory => "keepstone.cache.keep-directory",
     };
     let ino = find(&fs, path);
     let done = fs.setxattr(ino, command.as_bytes(), b"", SetXattr::Any);
@@ -52,7 +52,7 @@ fn a_file_that_both_have_changed() {
         ours[BLOCK as usize..][..4].copy_from_slice(b"ours");
         let mut theirs = vec![2; 3 * BLOCK as usize];
         theirs.extend([1; BLOCK as usize]);
-        let kept = if keep == Keep::Cache { ours } else { theirs };
+        let kept = if keep == KeptSide::Cache { ours } else { theirs };
         assert!(content(&fs, "f") == kept && content(&*below, "f") == kept, "{keep:?}");
         assert!(content(&again(fs), "f") == kept);
     }
@@ -68,10 +68,10 @@ fn what_the_cache_has_in_part_cannot_be_kept() {
     fs.pool().evict_content(find(&fs, "f"), 0..u64::MAX).unwrap();
     below.write(f, 2 * BLOCK, b"theirs").unwrap();
     sweep(&fs);
-    assert_eq!(fs.resolve(find(&fs, "f"), Keep::Cache), Err(Errno::IO));
+    assert_eq!(fs.resolve(find(&fs, "f"), KeptSide::Cache), Err(Errno::IO));
     assert_eq!(conflicts(&fs), ["f"], "both sides are as they were");
     assert_eq!(&content(&*below, "f")[2 * BLOCK as usize..][..6], b"theirs");
-    let fs = resolve(fs, "f", Keep::Directory);
+    let fs = resolve(fs, "f", KeptSide::Directory);
     assert_eq!(&content(&fs, "f")[..6], [1; 6]);
 }
 
@@ -97,9 +97,9 @@ fn a_file_that_others_have_removed_or_replaced() {
             let fs = resolve(fs, "dir/f", keep);
             let seen = fs.peek(find(&fs, "dir"), b"f").is_ok().then(|| content(&fs, "dir/f"));
             let kept: Option<&[u8]> = match (keep, is_replaced) {
-                (Keep::Cache, _) => Some(b"OURS!"),
-                (Keep::Directory, true) => Some(b"theirs"),
-                (Keep::Directory, false) => None,
+                (KeptSide::Cache, _) => Some(b"OURS!"),
+                (KeptSide::Directory, true) => Some(b"theirs"),
+                (KeptSide::Directory, false) => None,
             };
             assert_eq!(seen.as_deref(), kept, "{keep:?} {is_replaced}");
             assert_eq!(content(&*below, "dir/new"), b"theirs", "the rest follows");
@@ -127,13 +127,13 @@ fn a_removal_beside_a_conflict_stays() {
         assert!(fs.peek(ROOT, b"removed").is_err(), "{keep:?}");
         assert!(below.peek(ROOT, b"removed").is_ok(), "the directory is a conflict of its own");
         // Nothing gets a name in it before.
-        let left: &[&str] = if keep == Keep::Cache { &["", "f"] } else { &[""] };
+        let left: &[&str] = if keep == KeptSide::Cache { &["", "f"] } else { &[""] };
         assert_eq!(conflicts(&fs), left);
-        let fs = resolve(fs, "", Keep::Cache);
+        let fs = resolve(fs, "", KeptSide::Cache);
         assert!(below.peek(ROOT, b"removed").is_err());
         assert_eq!(
             content(&fs, "f"),
-            if keep == Keep::Cache { b"OURS!".to_vec() } else { b"theirs".into() }
+            if keep == KeptSide::Cache { b"OURS!".to_vec() } else { b"theirs".into() }
         );
     }
 }
@@ -170,14 +170,14 @@ fn a_directory_that_both_have_changed() {
         names.retain(|name| !name.starts_with('.'));
         names.sort();
         let (kept, perm): (&[&str], _) = match keep {
-            Keep::Cache => (&["both", "here", "ours", "theirs goes", "twice"], 0o755),
-            Keep::Directory => (&["both", "here", "ours", "ours goes", "sub", "twice"], 0o711),
+            KeptSide::Cache => (&["both", "here", "ours", "theirs goes", "twice"], 0o755),
+            KeptSide::Directory => (&["both", "here", "ours", "ours goes", "sub", "twice"], 0o711),
         };
         assert_eq!(
             (&names[..], fs.getattr(find(&fs, "dir")).unwrap().perm),
             (&kept.iter().map(|n| n.to_string()).collect::<Vec<_>>()[..], perm)
         );
-        let twice = if keep == Keep::Cache { "ours" } else { "theirs" };
+        let twice = if keep == KeptSide::Cache { "ours" } else { "theirs" };
         assert_eq!(content(&fs, "dir/twice"), twice.as_bytes());
         again(fs);
     }
@@ -198,7 +198,7 @@ fn a_directory_that_others_have_removed() {
         sweep(&fs);
         let f = find(&fs, "dir/sub/f");
         assert_eq!(fs.resolve(f, keep), Err(Errno::NOENT), "its directory is gone");
-        if keep == Keep::Cache {
+        if keep == KeptSide::Cache {
             assert_eq!(fs.resolve(find(&fs, "dir"), keep), Err(Errno::IO), "`g` is absent");
             // The user gives it up.
             let dir = find(&fs, "dir");
@@ -208,8 +208,8 @@ fn a_directory_that_others_have_removed() {
         }
         let fs = resolve(fs, "dir", keep);
         match keep {
-            Keep::Cache => assert_eq!(content(&*below, "dir/sub/f"), b"OURS!"),
-            Keep::Directory => assert!(fs.peek(ROOT, b"dir").is_err()),
+            KeptSide::Cache => assert_eq!(content(&*below, "dir/sub/f"), b"OURS!"),
+            KeptSide::Directory => assert!(fs.peek(ROOT, b"dir").is_err()),
         }
         again(fs);
     }
@@ -244,7 +244,7 @@ fn a_resolution_that_is_interrupted_is_repeated() {
             content(&fs, "dir/f");
             fs.write(find(&fs, "dir/f"), 0, b"OURS!").unwrap();
             match kind {
-                0 => drop(below.write(f, 0, b"theirs").unwrap()),
+                0 => below.write(f, 0, b"theirs").unwrap(),
                 1 => {
                     file(&below, dir, "t", b"theirs");
                     move_below(&*below, "dir/t", "dir/f");
@@ -268,9 +268,9 @@ fn a_resolution_that_is_interrupted_is_repeated() {
             check_resolved(&fs, path);
             let seen = fs.peek(dir, b"f").is_ok().then(|| content(&fs, path));
             let kept: Option<&[u8]> = match (keep, kind) {
-                (Keep::Cache, _) => Some(b"OURS!"),
-                (Keep::Directory, 2) => None,
-                (Keep::Directory, _) => Some(b"theirs"),
+                (KeptSide::Cache, _) => Some(b"OURS!"),
+                (KeptSide::Directory, 2) => None,
+                (KeptSide::Directory, _) => Some(b"theirs"),
             };
             assert_eq!(seen.as_deref(), kept, "{keep:?} {kind} {calls}");
             if is_done && calls > 40 {

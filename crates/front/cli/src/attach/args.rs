@@ -6,6 +6,8 @@ use ::pool::DurabilityMode;
 use backing::Watch;
 use clap::{Args, Subcommand};
 
+use super::resolve::Side;
+
 /// `keepstone attach`
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -144,6 +146,30 @@ pub enum AttachCommand {
     Invalidate(FilesArgs),
     /// Show how much of each file is cached.
     Show(FilesArgs),
+    /// Resolve the conflict of a file or directory that was changed both in the cache and in DIR,
+    /// by keeping one side. `status` names what is in conflict. Example: keepstone attach resolve
+    /// --keep cache /srv/data/report.txt
+    Resolve {
+        /// Files and directories in conflict, below the mount point of the cache. A directory
+        /// stands for its names and attributes, not for what is in it.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// The side to keep. The other one is gone: with `cache`, names that others have added to a
+        /// directory, too; with `directory`, names that only the cache has stay.
+        #[arg(long, value_name = "SIDE")]
+        keep: Side,
+    },
+    /// Resolve a conflict in a pool that is not attached, by keeping what DIR has.
+    Discard {
+        /// The pool, not attached.
+        pool: PathBuf,
+        /// The directory or object store that the pool caches.
+        dir: PathBuf,
+        /// The file or directory, as `status` names it.
+        path: PathBuf,
+        #[command(flatten)]
+        store: StoreArgs,
+    },
 }
 
 /// Files of an attached cache.

@@ -86,7 +86,7 @@ fn is_still_cached(reports: &mut [Report]) -> bool {
 }
 
 /// Fails if a path is not on a cache. Called before anything is done.
-fn require_cache(path: &Path) -> Result<()> {
+pub fn require_cache(path: &Path) -> Result<()> {
     let found = path.symlink_metadata().with_context(|| path.display().to_string())?;
     let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
     // A cache knows the command, which is for files only.

@@ -6,6 +6,7 @@ mod files;
 mod inner;
 mod place;
 mod plan;
+mod resolve;
 mod status;
 mod tree;
 mod watch;
@@ -14,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use pmcache::Command;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,10 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
     match (&args.command, &args.server) {
         (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
         (Some(AttachCommand::Drain { pool, dir, store }), _) => drain(pool, dir, store, json),
+        (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
+            discard(pool, dir, path, store, json)
+        }
+        (Some(AttachCommand::Resolve { paths, keep }), _) => resolve::run(paths, *keep, json),
         (Some(AttachCommand::Warm(files)), _) => files::run(Command::Warm, &files.paths, json),
         (Some(AttachCommand::Pin(files)), _) => files::run(Command::Pin, &files.paths, json),
         (Some(AttachCommand::Unpin(files)), _) => files::run(Command::Unpin, &files.paths, json),
@@ -188,4 +193,25 @@ fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitC
     }
     let is_done = written.is_ok() && done.left_bytes == 0 && done.troubles.is_empty();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Resolves a conflict in a pool that is not attached: the directory is kept.
+fn discard(
+    pool: &Path,
+    dir: &Path,
+    path: &Path,
+    store: &StoreArgs,
+    json: bool,
+) -> Result<ExitCode> {
+    let (left, resolved) = tree::discard(&pool::absolute(pool)?, &Place::parse(dir)?, path, store)?;
+    resolved
+        .or_else(|errno| resolve::explain(errno, resolve::Side::Directory))
+        .with_context(|| path.display().to_string())?;
+    if json {
+        output::json(&serde_json::json!({ "kept": resolve::Side::Directory, "left": left }))?;
+    } else {
+        say!("{}: what the directory has is kept", path.display());
+        status::show_troubles(&left);
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -28,25 +28,30 @@ struct ServeStats<'a> {
     #[serde(flatten)]
     requests: fuse::OpSnapshot,
     medium: pmem::CountersSnapshot,
-    cache: pmcache::Status,
+    /// Null in brief statistics.
+    cache: Option<pmcache::Status>,
 }
 
+/// The status of a cache, if it was read, and the counters of the pool's memory.
+pub type CacheStats = (Option<pmcache::Status>, pmem::CountersSnapshot);
+
 /// Returns the function that computes the statistics of a cache, for as long as the cache exists.
-/// `read` reads the status, and the counters of the pool's memory.
+/// `read` reads the status, and the counters of the pool's memory. With `true`, it leaves out the
+/// status.
 pub fn stats<C: Send + Sync + 'static>(
     cache: &Arc<C>,
     ready: &Ready,
     counters: Arc<OpCounters>,
     threads: usize,
-    read: impl Fn(&C) -> (pmcache::Status, pmem::CountersSnapshot) + Send + Sync + 'static,
+    read: impl Fn(&C, bool) -> CacheStats + Send + Sync + 'static,
 ) -> fuse::Stats {
     let cache = Arc::downgrade(cache);
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
     let domain = ready.domain.clone();
     let started = Instant::now();
-    Box::new(move |reader| {
+    Box::new(move |reader, is_brief| {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
-        let (status, medium) = read(&cache);
+        let (status, medium) = read(&cache, is_brief);
         let stats = ServeStats {
             pool: &pool,
             dir: &dir,
@@ -60,7 +65,7 @@ pub fn stats<C: Send + Sync + 'static>(
             medium,
             cache: match reader {
                 StatsReader::Owner => status,
-                StatsReader::Other => status.without_names(),
+                StatsReader::Other => status.map(pmcache::Status::without_names),
             },
         };
         serde_json::to_vec(&stats).unwrap_or_default()

@@ -1,7 +1,8 @@
 //! The server of a cache: programs use its pool as any other pool, and this process loads, writes
 //! back and evicts.
 
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use backing::{Change, Reach, Watch};
 use eviction::PolicyKind;
 use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, StopSignals};
-use pmcache::{EvictOptions, Loading};
+use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
 use vfs::{Backed as _, FileSystem as _, Loader as _, Through};
@@ -42,15 +43,6 @@ fn through(args: &ServerArgs) -> Through {
         (false, "through") => Through::Syncs,
         _ => Through::Nothing,
     }
-}
-
-/// Refuses options that such a cache does not have.
-fn check(args: &ServerArgs) -> Result<()> {
-    let refuse = |what: &str| bail!("{what}: not yet");
-    if args.watch == Some(Watch::Permission) {
-        return refuse("--watch permission");
-    }
-    Ok(())
 }
 
 /// Opens the cache.
@@ -86,7 +78,6 @@ pub fn run(
     // Blocked before any thread exists, so that all threads inherit the mask.
     let stop = StopSignals::block()?;
     mount::handle_faults()?;
-    check(args)?;
     let plan = AttachPlan::new(args)?;
     // Opens the backing store before anything is mounted over it.
     let cache =
@@ -96,6 +87,7 @@ pub fn run(
     // Removes the record of an earlier server: the open pool has the data that it describes.
     ending::take(&plan.pool)?;
     let reach = begin_to_watch(&cache, args.watch)?;
+    guard(&cache)?;
     let engine = cache.pool().0.clone();
     let threads = pool::threads(args.threads);
     let ready = plan.ready(cache.status(), cache.pool().0.region().domain());
@@ -105,13 +97,14 @@ pub fn run(
     let loader = cache.clone();
     let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
     let (told, dir) = (changes.clone(), plan.mount.clone());
-    let stats = plan::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree| {
-        // A remount waits for this answer (`mount::helper`), so announce changes first.
-        let _ = told.get().map(mount::Changes::look);
-        let engine = &cache.pool().0;
-        mount::follow_flags(&**engine, &dir);
-        (cache.status(), engine.region().counters().snapshot())
-    });
+    let stats =
+        plan::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree, is_brief| {
+            // A remount waits for this answer (`mount::helper`), so announce changes first.
+            let _ = told.get().map(mount::Changes::look);
+            let engine = &cache.pool().0;
+            mount::follow_flags(&**engine, &dir);
+            ((!is_brief).then(|| cache.status()), engine.region().counters().snapshot())
+        });
     let options = ServerOptions { caching, counters, stats: Some(stats) };
     let server = Server::new(cache.clone(), options)?
         .shared(engine.clone())
@@ -160,6 +153,30 @@ fn begin_to_watch(cache: &Tree, asked: Option<Watch>) -> Result<Option<Reach>> {
         }
         (Err(errno), Some(how)) => bail!("--watch {how}: {}", watch::reason(errno)),
     }
+}
+
+/// Begins to make programs wait that open files in the directory, if that was asked for. The
+/// threads that permit this run before anything is guarded, as this process opens files, too.
+fn guard(cache: &Arc<Tree>) -> Result<()> {
+    if !cache.guards() {
+        return Ok(());
+    }
+    watch::repeat("openings", Arc::downgrade(cache), |cache: &Tree| {
+        if let Err(errno) = cache.take_openings(watch::LIMIT) {
+            tracing::error!("cannot take openings: {errno}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    })?;
+    watch::repeat("openers", Arc::downgrade(cache), |cache: &Tree| {
+        cache.sort_openings(watch::LIMIT);
+        true
+    })?;
+    watch::repeat("opened", Arc::downgrade(cache), |cache: &Tree| {
+        cache.write_back_openings(watch::LIMIT);
+        true
+    })?;
+    cache.guard_loaded().context("--watch permission")
 }
 
 /// Notes why changes are not reported.
@@ -229,4 +246,25 @@ pub fn drain(
     let cache = open(pool, place, store, Default::default(), Default::default())?;
     let done = cache.close();
     Ok((cache.status(), done))
+}
+
+/// Resolves the conflict of a path without a mount: the directory is kept. Returns what still needs
+/// attention, and the result.
+pub fn discard(
+    pool: &Path,
+    place: &Place,
+    path: &Path,
+    store: &StoreArgs,
+) -> Result<(Vec<pmcache::Trouble>, vfs::Result<()>)> {
+    let cache = open(pool, place, store, PolicyKind::default(), Default::default())?;
+    let names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.as_bytes()),
+        _ => None,
+    });
+    let found = names.into_iter().try_fold(vfs::ROOT, |dir, name| Ok(cache.peek(dir, name)?.ino));
+    let ino = found.map_err(|errno: Errno| anyhow!("{}: {errno}", path.display()))?;
+    let resolved = cache.resolve(ino, KeptSide::Directory);
+    // Others may keep the rest from being written back, which `left` tells.
+    let _ = cache.close();
+    Ok((cache.status().troubles, resolved))
 }

@@ -99,7 +99,7 @@ impl ControlRequest {
             // Once the server has answered, programs with direct access follow the new flags, too.
             // If it does not answer (a user's own mount, a dead server), the flags have changed
             // nevertheless.
-            let _ = stats::ask_one(&dir);
+            let _ = stats::read_brief(&dir, stats::ANSWER_WITHIN);
             return Ok(());
         }
         self.options.life.begin(&self.pool)?;

@@ -363,7 +363,7 @@ fn stats(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads,
     };
-    Box::new(move |_| {
+    Box::new(move |_, _| {
         let Some(fs) = fs.upgrade() else {
             return Vec::new();
         };

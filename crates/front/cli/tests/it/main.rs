@@ -17,7 +17,9 @@ mod nameless;
 #[cfg(feature = "object-store")]
 mod objects;
 mod overlay;
+mod permits;
 mod pinned;
+mod resolved;
 mod run;
 mod semantics;
 mod served;

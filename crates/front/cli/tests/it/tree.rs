@@ -513,3 +513,16 @@ fn a_program_that_became_another_user_goes_on() {
 fn libc_eperm() -> i32 {
     rustix::io::Errno::PERM.raw_os_error()
 }
+
+/// `run` asks the server before and after the program.
+#[test]
+fn a_run_makes_no_status() {
+    let tree = Tree::new("64M");
+    fill(&tree.below(""));
+    tree.attach(&[]);
+    let walks = || tree.status()["cache"]["counters"]["status_walks"].as_u64().unwrap();
+    let before = walks();
+    tree.serve("cat small; echo text >new");
+    assert_eq!(walks(), before + 1, "this one");
+    tree.detach();
+}
