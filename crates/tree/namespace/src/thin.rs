@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn only_what_was_free_all_the_time_is_surplus() {
         let surplus = Surplus::default();
-        let mut looks = |each: &[u64]| each.iter().filter_map(|free| surplus.look(*free)).last();
+        let looks = |each: &[u64]| each.iter().filter_map(|free| surplus.look(*free)).last();
         let enough = KEPT + TRIM_FROM + 1;
         assert_eq!(looks(&[enough; 9]), None);
         assert_eq!(looks(&[enough]), Some(0));

@@ -264,9 +264,12 @@ fn a_sync_tells_that_the_directory_failed() {
     cache.does(false, &format!("for f in {files}; do echo one > $f; sync $f; done"));
     for served in [false, true] {
         let big = format!("big-{served}");
-        cache.does(served, &format!("head -c 3000000 /dev/zero > {big}"));
+        cache.does(served, &format!("head -c 500000 /dev/zero > {big}"));
+        // Another program takes the space that was free.
+        fs::write(cache.below("filler"), vec![0; 800_000]).unwrap();
         cache.fails(served, &format!("sync {big}"), "No space left on device");
-        cache.does(served, &format!("rm {big}; sync ."));
+        fs::remove_file(cache.below("filler")).unwrap();
+        cache.does(served, &format!("sync {big}; rm {big}; sync ."));
         let long = "dd if=/dev/zero of=again bs=2000000 count=1 oflag=sync status=none";
         cache.fails(served, long, "No space left on device");
         cache.does(served, "rm again");

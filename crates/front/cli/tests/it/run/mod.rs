@@ -434,23 +434,16 @@ fn a_program_with_a_small_stack_runs() {
     sandbox.umount();
 }
 
-/// An argument of `env` that pretends that there are caches over directories.
-const CACHES: &str = "KEEPSTONE_CACHES=1";
-
 #[test]
 fn an_exclusive_mount_serves_itself() {
     let sandbox = Sandbox::mounted(&["-o", "exclusive"]);
     let file = sandbox.path("file");
     let script = format!("echo content > {0} && cat {0}", file.display());
-    // Also if files of a cache may be served.
-    for caches in [&[][..], &["env", CACHES]] {
-        let words = ["--stats", "--json", "--"].into_iter().chain(caches.iter().copied());
-        let output = keepstone_run(words.chain(["sh", "-c", &script]));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let report: Value = serde_json::from_str(text.strip_prefix("content\n").unwrap()).unwrap();
-        assert_eq!(report["calls"]["write"]["served"], 0, "{report}");
-        assert_eq!(report["reasons"]["exclusive"]["bytes"], 16, "{report}");
-    }
+    let output = keepstone_run(["--stats", "--json", "--", "sh", "-c", &script]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: Value = serde_json::from_str(text.strip_prefix("content\n").unwrap()).unwrap();
+    assert_eq!(report["calls"]["write"]["served"], 0, "{report}");
+    assert_eq!(report["reasons"]["exclusive"]["bytes"], 16, "{report}");
     assert_eq!(fs::read_to_string(file).unwrap(), "content\n");
 }
 
@@ -532,13 +525,8 @@ fn is_done(layout: &str, name: &str) {
     let sandbox = Sandbox::mounted_as(layout, &["-o", "direct"]);
     let program = compiled(name, &[]);
     assert_eq!(on_tmpfs(&program), "done\n");
-    // Also if files of a cache may be served.
-    for caches in [&[][..], &["env", CACHES]] {
-        let words = caches.iter().map(OsStr::new);
-        let words = words.chain([program.as_os_str(), sandbox.dir.as_os_str()]);
-        let output = keepstone_run(words);
-        assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
-    }
+    let output = keepstone_run([program.as_os_str(), sandbox.dir.as_os_str()]);
+    assert!(output.status.success() && output.stdout == b"done\n", "{output:?}");
     sandbox.umount();
 }
 
