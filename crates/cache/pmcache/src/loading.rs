@@ -31,7 +31,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
     Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
     Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
-    StatFs, Through, load_for,
+    StatFs, WaitingCalls, load_for,
 };
 
 /// Most bytes of one read of the backing store.
@@ -152,7 +152,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Sets which calls wait for the backing store, and notes the name of the pool's mode of
     /// durability, which the caller has set.
     #[must_use]
-    pub fn with_promise(self, mode: String, through: Through) -> Self {
+    pub fn with_promise(self, mode: String, through: WaitingCalls) -> Self {
         self.pool.set_through(through);
         Self { mode, ..self }
     }
@@ -160,9 +160,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Describes both.
     pub(crate) fn promise(&self) -> String {
         match self.pool.through() {
-            Through::Nothing => self.mode.clone(),
-            Through::Syncs => format!("{}, fsync through", self.mode),
-            Through::Writes => format!("{}, write-through", self.mode),
+            WaitingCalls::Nothing => self.mode.clone(),
+            WaitingCalls::Syncs => format!("{}, fsync through", self.mode),
+            WaitingCalls::Writes => format!("{}, write-through", self.mode),
         }
     }
 

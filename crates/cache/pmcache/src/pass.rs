@@ -1,9 +1,10 @@
 //! The inodes and directories that a pass of write-back compares, and names below that the pool
 //! does not have.
 
-use backing::Identity;
+use crate::loading::{Below, each_entry};
+use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap};
-use vfs::{FileKind, Ino};
+use vfs::{Backed, FileKind, Ino, Result};
 
 /// Fewest inodes that are synced by one sync of the whole backing store.
 pub const SYNCED_TOGETHER: usize = 32;
@@ -55,4 +56,28 @@ impl Extras {
         let at = self.of.get_mut(identity)?.pop()?;
         self.list[at].take()
     }
+}
+
+/// Lists a directory below.
+pub(crate) fn list<B: Backing>(
+    backing: &B,
+    dir: Ino,
+) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
+    let mut listed = BTreeMap::new();
+    each_entry(backing, dir, |name, Below(backing, entry)| {
+        listed.insert(name.to_vec(), (backing.identity(entry.ino)?, entry.kind));
+        Ok(())
+    })?;
+    Ok(listed)
+}
+
+/// Returns the identities of all inodes of a pool.
+pub(crate) fn identities<P: Backed>(pool: &P) -> Result<HashMap<Vec<u8>, Ino>> {
+    let mut all = HashMap::new();
+    pool.each_inode(&mut |ino, residence| {
+        if !residence.identity.is_empty() {
+            all.insert(residence.identity.clone(), ino);
+        }
+    })?;
+    Ok(all)
 }

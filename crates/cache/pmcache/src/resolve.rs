@@ -47,8 +47,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     ///
     /// # Errors
     /// `EALREADY` if it is in no conflict; `ENOENT` if its directory is gone below, which is to be
-    /// resolved first; `EIO` by resolve-V2; `EBUSY` by resolve-V3; `EAGAIN` if
-    /// it changes all the time; those of the pool and of the backing store.
+    /// resolved first; `EIO` by resolve-V2; `EBUSY` by resolve-V3; `EAGAIN` if it changes all the
+    /// time; those of the pool and of the backing store.
     pub fn resolve(&self, ino: Ino, keep: KeptSide) -> Result<()> {
         let mut done = Err(Errno::AGAIN);
         for _ in 0..ATTEMPTS {

@@ -1,5 +1,5 @@
 //! Waiting for the backing store: a sync, or each write, ends when it has what the pool has
-//! ([`vfs::Through`]).
+//! ([`vfs::WaitingCalls`]).
 //!
 //! - through-S1: a sync of an inode waits for a pass of write-back that begins after the sync. So
 //!   the pass compares the inode as it is at the sync, or later. Syncs that wait for each other
@@ -52,8 +52,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// them.
     ///
     /// # Errors
-    /// The error of the backing store; `EIO` for a conflict, and for an inode that cannot be written
-    /// back now.
+    /// The error of the backing store; `EIO` for a conflict, and for an inode that cannot be
+    /// written back now.
     pub(crate) fn sync_below(&self, ino: Option<Ino>) -> Result<()> {
         let Some(ino) = ino else {
             let done = self.write_back_all();

@@ -18,16 +18,18 @@
 //!   inode stays dirty, and the pass names it.
 //! - writeback-W6: an inode is busy before its object gets or loses a name, also if it was renamed
 //!   in the pool after the walk. So its stamp does not tell of a change by others.
-//! - writeback-W7: content is durable in the pool before it goes below, also if programs leave that to
-//!   a sync. Otherwise a crash could leave an older block that is marked clean. Operations on names
-//!   and attributes are durable on return in each mode.
+//! - writeback-W7: content is durable in the pool before it goes below, also if programs leave that
+//!   to a sync. Otherwise a crash could leave an older block that is marked clean. Operations on
+//!   names and attributes are durable on return in each mode.
 //!
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
 
 use crate::counters::Written;
-use crate::loading::{Below, Loading, PoolRef, copy_xattrs, each_entry, has_changed, stamp};
-use crate::pass::{Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER};
+use crate::loading::{Below, Loading, PoolRef, copy_xattrs, has_changed, stamp};
+use crate::pass::{
+    Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER, identities, list,
+};
 use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -149,7 +151,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         let mut dirs = std::mem::take(&mut self.dirs);
         dirs.retain(|dir| !self.failed.contains(&dir.ino));
         if !dirs.is_empty() {
-            self.known = self.identities()?;
+            self.known = identities(self.pool)?;
         }
         for dir in &dirs {
             let listed = self.list_below(dir);
@@ -540,7 +542,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Lists the object of a directory, and all directories in it that the pool does not have.
     fn list_below(&mut self, dir: &Dir) -> Result<()> {
         let object = self.object(dir.ino)?;
-        let listed = self.list(object)?;
+        let listed = list(self.backing, object)?;
         let mut pending = Vec::new();
         for (name, (identity, kind)) in &listed {
             if !dir.names.contains_key(name) {
@@ -552,7 +554,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         while let Some(extra) = pending.pop() {
             if extra.kind == FileKind::Dir && !self.known.contains_key(&extra.identity.0) {
                 let inside = Below(self.backing, self.backing.find(&extra.identity, b"")?);
-                for (name, (identity, kind)) in self.list(inside.1.ino)? {
+                for (name, (identity, kind)) in list(self.backing, inside.1.ino)? {
                     pending.push(Extra { place: (inside.1.ino, name), identity, kind });
                 }
                 self.held_below.push(inside);
@@ -560,27 +562,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
             self.extras.push(extra);
         }
         Ok(())
-    }
-
-    /// Lists a directory below.
-    fn list(&self, dir: Ino) -> Result<BTreeMap<Vec<u8>, (Identity, FileKind)>> {
-        let mut listed = BTreeMap::new();
-        each_entry(self.backing, dir, |name, Below(backing, entry)| {
-            listed.insert(name.to_vec(), (backing.identity(entry.ino)?, entry.kind));
-            Ok(())
-        })?;
-        Ok(listed)
-    }
-
-    /// Returns the identities of all inodes of the pool.
-    fn identities(&self) -> Result<HashMap<Vec<u8>, Ino>> {
-        let mut all = HashMap::new();
-        self.pool.each_inode(&mut |ino, residence| {
-            if !residence.identity.is_empty() {
-                all.insert(residence.identity.clone(), ino);
-            }
-        })?;
-        Ok(all)
     }
 
     /// Notes that an object is about to get or lose a name, which changes it (writeback-W6).
@@ -709,7 +690,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         if extras.is_empty() {
             return Ok(());
         }
-        self.known = self.identities()?;
+        self.known = identities(self.pool)?;
         // Entries of a directory came after it.
         for extra in extras.into_iter().rev() {
             let Extra { place: (dir, name), identity, kind } = extra;
@@ -773,7 +754,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         }
         let compared: HashSet<Ino> = self.dirty.iter().map(|dirty| dirty.ino).collect();
         // Some may have got their inodes meanwhile.
-        let known = self.identities()?;
+        let known = identities(self.pool)?;
         for identity in &self.renamed {
             if let Some(ino) = known.get(identity).filter(|ino| !compared.contains(ino)) {
                 self.begin_again(*ino, identity)?;

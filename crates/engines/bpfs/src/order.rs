@@ -10,10 +10,10 @@
 //!   recorded in the state that processes share before the locks of what it changes are given back.
 //!   An operation that finds another one pending ends with a fence, as in `journal`.
 //! - order-O2: an operation makes the pending commit durable before its own commit, and before any
-//!   store to bytes that the pool had shown before the pending commit. So a crash leaves a prefix of
-//!   the operations, also of those of several threads and processes: a commit that an operation can
-//!   have seen was recorded before that operation got its locks. A commit that is recorded later
-//!   is of an operation at the same time.
+//!   store to bytes that the pool had shown before the pending commit. So a crash leaves a prefix
+//!   of the operations, also of those of several threads and processes: a commit that an operation
+//!   can have seen was recorded before that operation got its locks. A commit that is recorded
+//!   later is of an operation at the same time.
 //! - order-O3: any thread makes it durable by itself, by a flush of the line and a fence
 //!   ([`Volatile::order`], [`Volatile::settle`]). The fence of a CPU does not wait for flushes of
 //!   another, so it does not matter which one stored.
@@ -42,10 +42,10 @@ const FREED: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Pending(Span<AtomicU64>);
 
-/// The words of the record. [`State`](Slot::State) is 0 if no commit is pending, [`BUSY`] while it
+/// The words of the record. [`State`](PendingWord::State) is 0 if no commit is pending, [`BUSY`] while it
 /// is recorded, and then an even number that no other commit has had.
 #[derive(Clone, Copy)]
-enum Slot {
+enum PendingWord {
     State,
     Last,
     Place,
@@ -71,18 +71,18 @@ impl Pending {
         Self(l.table(16))
     }
 
-    fn slot<'a>(&self, arena: &'a Arena, slot: Slot) -> &'a AtomicU64 {
+    fn slot<'a>(&self, arena: &'a Arena, slot: PendingWord) -> &'a AtomicU64 {
         &arena.table(self.0)[slot as usize]
     }
 
     fn blocks<'a>(&self, arena: &'a Arena) -> &'a [AtomicU64] {
-        &arena.table(self.0)[Slot::Blocks as usize..][..FREED]
+        &arena.table(self.0)[PendingWord::Blocks as usize..][..FREED]
     }
 
     /// Returns the pending commit.
     #[inline]
     fn left(&self, arena: &Arena) -> Option<LeftCommit> {
-        match self.slot(arena, Slot::State).load(Acquire) {
+        match self.slot(arena, PendingWord::State).load(Acquire) {
             0 | BUSY => None,
             state => self.load_left(arena, state),
         }
@@ -91,11 +91,11 @@ impl Pending {
     /// Loads the commit of this state, or the one that has taken its place meanwhile.
     fn load_left(&self, arena: &Arena, mut state: u64) -> Option<LeftCommit> {
         while !matches!(state, 0 | BUSY) {
-            let place = PmOff::new(self.slot(arena, Slot::Place).load(Acquire));
-            let count = self.slot(arena, Slot::Count).load(Acquire) as usize;
+            let place = PmOff::new(self.slot(arena, PendingWord::Place).load(Acquire));
+            let count = self.slot(arena, PendingWord::Count).load(Acquire) as usize;
             let freed = self.blocks(arena).iter().take(count);
             let freed = freed.filter_map(|block| BlockNo::new(block.load(Acquire))).collect();
-            let now = self.slot(arena, Slot::State).load(Acquire);
+            let now = self.slot(arena, PendingWord::State).load(Acquire);
             if now == state {
                 return Some(LeftCommit { state, place, freed });
             }
@@ -106,14 +106,14 @@ impl Pending {
 
     /// Records a commit as pending, unless another one is (order-O1).
     fn leave(&self, arena: &Arena, place: PmOff, freed: &[BlockNo]) -> bool {
-        let state = self.slot(arena, Slot::State);
+        let state = self.slot(arena, PendingWord::State);
         if freed.len() > FREED || state.compare_exchange(0, BUSY, AcqRel, Relaxed).is_err() {
             return false;
         }
-        let number = self.slot(arena, Slot::Last).load(Relaxed) + 2;
-        self.slot(arena, Slot::Last).store(number, Relaxed);
-        self.slot(arena, Slot::Place).store(place.get(), Relaxed);
-        self.slot(arena, Slot::Count).store(freed.len() as u64, Relaxed);
+        let number = self.slot(arena, PendingWord::Last).load(Relaxed) + 2;
+        self.slot(arena, PendingWord::Last).store(number, Relaxed);
+        self.slot(arena, PendingWord::Place).store(place.get(), Relaxed);
+        self.slot(arena, PendingWord::Count).store(freed.len() as u64, Relaxed);
         for (slot, block) in self.blocks(arena).iter().zip(freed) {
             slot.store(block.get(), Relaxed);
         }
@@ -123,7 +123,7 @@ impl Pending {
 
     /// Removes the record of a commit that is durable now; returns whether no other thread has.
     fn remove(&self, arena: &Arena, left: &LeftCommit) -> bool {
-        let state = self.slot(arena, Slot::State);
+        let state = self.slot(arena, PendingWord::State);
         state.compare_exchange(left.state, 0, AcqRel, Relaxed).is_ok()
     }
 }
@@ -149,7 +149,8 @@ impl Volatile {
         ready
     }
 
-    /// Makes durable the commit that is pending, if any. Returns whether blocks became free.
+    /// Makes durable the commit that is pending, if any (order-O3). Returns whether blocks became
+    /// free.
     #[track_caller]
     #[inline]
     pub fn settle<M: Medium>(&self, medium: &Pm<M>) -> bool {

@@ -275,10 +275,10 @@ pub struct MountArgs {
     /// same time; writeback: let the kernel hold writes back until they are synced, if the pool
     /// promises no more than that (a pool in an ordinary file, or durability=ordered);
     /// durability=journal|ordered: operations are durable when they return (journal, default), or
-    /// when something is synced, and in order (ordered; only pools of the layout bpfs); direct: fail unless programs under
-    /// `keepstone run` can bypass the mount. Without this option they can if that costs the mount
-    /// nothing (from Linux 6.6; not with ro or writeback); exclusive: reserve the pool for the
-    /// mount; the kernel then opens files without asking the server.
+    /// when something is synced, and in order (ordered; only pools of the layout bpfs); direct:
+    /// fail unless programs under `keepstone run` can bypass the mount. Without this option they
+    /// can if that costs the mount nothing (from Linux 6.6; not with ro or writeback); exclusive:
+    /// reserve the pool for the mount; the kernel then opens files without asking the server.
     ///
     /// Pools of the layout scmfs: write_policy=auto|cached|through: overwrites bypass the CPU cache
     /// if both write and file are long (auto), never (cached) or always (through). Writes that

@@ -28,11 +28,11 @@ use crate::score::{self, Scored};
 /// `keepstone crashtest`
 #[derive(Debug, Args)]
 pub struct CrashtestArgs {
-    /// What to test: the file systems bpfs or scmfs; bpfs-ordered, BPFS with durability=ordered; model, the file system for tests, which
-    /// processes do not share (no --deaths) and which loses unsynced data (no --schedules); or
-    /// pmbd, block devices in all write schemes, raw and with atomic blocks. Of the options below,
-    /// pmbd uses --ops, --schedules (24 for each 100), --deaths (all, or 0 for none), --replay,
-    /// --semantics and --seed.
+    /// What to test: the file systems bpfs or scmfs; bpfs-ordered, BPFS with durability=ordered;
+    /// model, the file system for tests, which processes do not share (no --deaths) and which loses
+    /// unsynced data (no --schedules); or pmbd, block devices in all write schemes, raw and with
+    /// atomic blocks. Of the options below, pmbd uses --ops, --schedules (24 for each 100),
+    /// --deaths (all, or 0 for none), --replay, --semantics and --seed.
     #[arg(long, value_parser = TARGETS)]
     pub engine: Option<String>,
     /// Longest sequences of operations to explore completely: 1 takes seconds, 2 a quarter of an

@@ -13,8 +13,9 @@ pub struct Strength {
     /// survive in program order in any case. So does content if all is durable on return; else
     /// [`crate::promise`] has its rules.
     pub durability: Durability,
-    /// Whether a crash leaves the state of one moment, content too, if not all is durable on return:
-    /// operations are atomic and survive in program order, up to some moment since the last sync.
+    /// Whether a crash leaves the state of one moment, content too, if not all is durable on
+    /// return: operations are atomic and survive in program order, up to some moment since the last
+    /// sync.
     pub keeps_order: bool,
     /// Whether content, too, is durable when an operation returns, though not atomic: as if each
     /// operation ended in a sync.

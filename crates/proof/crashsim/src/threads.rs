@@ -7,11 +7,11 @@
 //! When all have returned, the sum of free and used blocks is the same as before. At a crash point
 //! some operations have returned, some are in flight. Recovery must find the tree of a sequence
 //! that has all of the former and any of the latter. Its order must agree with real time, and each
-//! operation must give the result that its thread saw. If operations are durable on a sync only, but
-//! in order ([`Strength::keeps_order`](crate::target::Strength::keeps_order)), such a sequence may
-//! end earlier: it has those that returned before a sync began. If content is durable on `fsync`, that holds
-//! for names and attributes; each byte of a file has its value in some moment of some such sequence
-//! ([`crate::promise`]).
+//! operation must give the result that its thread saw. If operations are durable on a sync only,
+//! but in order ([`Strength::keeps_order`](crate::target::Strength::keeps_order)), such a sequence
+//! may end earlier: it has those that returned before a sync began. If content is durable on
+//! `fsync`, that holds for names and attributes; each byte of a file has its value in some moment
+//! of some such sequence ([`crate::promise`]).
 
 use crate::explore::{Explorer, Outcome, Point, State};
 use crate::image::CrashImage;
@@ -494,8 +494,8 @@ impl Legal<'_> {
         Ok(self.states.insert(states))
     }
 
-    /// Whether an operation must be in: it has returned and, if operations are durable on sync only,
-    /// it had returned before a sync began that has returned.
+    /// Whether an operation must be in: it has returned and, if operations are durable on sync
+    /// only, it had returned before a sync began that has returned.
     fn is_required(&self, call: usize) -> bool {
         let Some(end) = self.spans[&call].1 else { return false };
         let covers = |(sync, (start, ended)): (&usize, &(usize, Option<usize>))| {

@@ -4,7 +4,7 @@ use crate::derived::SharedPool as _;
 use crate::mounted::{Files, Pool};
 use crate::store::Storage as _;
 use std::ops::Range;
-use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result, Through};
+use vfs::{Backed, Errno, FileKind, Ino, LoadedObject, Residence, Result, WaitingCalls};
 
 impl<F: Files> Backed for Pool<F> {
     fn residence(&self, ino: Ino) -> Result<Residence> {
@@ -89,10 +89,10 @@ impl<F: Files> Backed for Pool<F> {
     fn take_use(&self, ino: Ino) -> bool {
         self.files.op(|core| Ok(core.take_use(ino))).unwrap_or(false)
     }
-    fn set_through(&self, through: Through) {
+    fn set_through(&self, through: WaitingCalls) {
         self.files.tables().set_through(through);
     }
-    fn through(&self) -> Through {
+    fn through(&self) -> WaitingCalls {
         self.files.tables().through()
     }
     fn evict_content(&self, ino: Ino, range: Range<u64>) -> Result<u64> {

@@ -81,8 +81,8 @@ pub trait Storage: Sized + Send + Sync {
         Ok(())
     }
 
-    /// Makes durable what an earlier operation, of any process, has left to the next one. Called with
-    /// the locks of what changes next, before the first store.
+    /// Makes durable what an earlier operation, of any process, has left to the next one. Called
+    /// with the locks of what changes next, before the first store.
     #[inline]
     fn settle(&self) {}
 

@@ -57,7 +57,7 @@ pub struct LoadedObject<'a> {
 
 /// The calls that end when their changes are in the backing store, durably there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Through {
+pub enum WaitingCalls {
     /// None: the pool has the changes.
     #[default]
     Nothing,
@@ -203,10 +203,10 @@ pub trait Backed: FileSystem {
 
     /// Sets which calls of all processes that use the pool wait for the backing store
     /// ([`Loader`](crate::Loader)). The calls of this trait never do.
-    fn set_through(&self, through: Through);
+    fn set_through(&self, through: WaitingCalls);
 
     /// Returns what was [set](Self::set_through).
-    fn through(&self) -> Through;
+    fn through(&self) -> WaitingCalls;
 
     /// Makes the blocks in `range` absent that are marked clean. Returns the number of bytes that
     /// became free.

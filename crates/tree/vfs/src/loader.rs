@@ -6,14 +6,15 @@
 //! - loader-L2: the error of a load is the error of the call.
 //! - loader-L3: a read of more than the pool has room for is done in pieces, so it is not atomic.
 //! - loader-L4: syncs, or all changes of content, wait for the backing store if the pool is set so
-//!   ([`Through`]). If that fails, the call fails, and the pool keeps the change.
+//!   ([`WaitingCalls`]). If that fails, the call fails, and the pool keeps the change.
 //!
 //! The server of the pool loads by itself. Another process [sends](Need::to_bytes) its needs to the
 //! server.
 
 use crate::{
     ABSENT, Attr, Backed, Caller, DirEntry, Durability, Entry, Errno, Fallocate, FileSystem, Ino,
-    Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs, Through,
+    Mappings, NewNode, Openings, RenameFlags, Result, Seek, SetAttr, SetXattr, StatFs,
+    WaitingCalls,
 };
 
 /// Most bytes that one call copies between files.
@@ -254,7 +255,7 @@ fn copy_at_most<L: Loader>(loader: &L, from: (Ino, u64), to: (Ino, u64), len: u6
 /// Waits until an inode, or everything, is in the backing store, if calls of this kind do so
 /// (loader-L4).
 #[inline]
-fn sync_through<L: Loader>(loader: &L, ino: Option<Ino>, kind: Through) -> Result<()> {
+fn sync_through<L: Loader>(loader: &L, ino: Option<Ino>, kind: WaitingCalls) -> Result<()> {
     if through(loader) < kind {
         return Ok(());
     }
@@ -263,8 +264,8 @@ fn sync_through<L: Loader>(loader: &L, ino: Option<Ino>, kind: Through) -> Resul
 
 /// Returns which calls wait for the backing store.
 #[inline]
-fn through<L: Loader>(loader: &L) -> Through {
-    loader.backed().map_or(Through::Nothing, Backed::through)
+fn through<L: Loader>(loader: &L) -> WaitingCalls {
+    loader.backed().map_or(WaitingCalls::Nothing, Backed::through)
 }
 
 /// Makes a call that changes the content of a file, and waits if such calls do so.
@@ -275,7 +276,7 @@ fn change_content<L: Loader, T>(
     call: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     let done = call()?;
-    sync_through(loader, Some(ino), Through::Writes)?;
+    sync_through(loader, Some(ino), WaitingCalls::Writes)?;
     Ok(done)
 }
 
@@ -299,19 +300,19 @@ impl<L: Loader> FileSystem for L {
 
     fn durability(&self) -> Durability {
         match through(self) {
-            Through::Nothing => self.pool().durability(),
-            Through::Syncs | Through::Writes => Durability::OnSync,
+            WaitingCalls::Nothing => self.pool().durability(),
+            WaitingCalls::Syncs | WaitingCalls::Writes => Durability::OnSync,
         }
     }
 
     fn fsync(&self, ino: Ino) -> Result<()> {
         self.pool().fsync(ino)?;
-        sync_through(self, Some(ino), Through::Syncs)
+        sync_through(self, Some(ino), WaitingCalls::Syncs)
     }
 
     fn sync(&self) -> Result<()> {
         self.pool().sync()?;
-        sync_through(self, None, Through::Syncs)
+        sync_through(self, None, WaitingCalls::Syncs)
     }
 
     fn statfs(&self) -> StatFs {

@@ -32,7 +32,8 @@ fn cost(fs: &Bpfs<Region>, op: impl FnOnce()) -> (u64, u64) {
     (d.lines_flushed, d.fences)
 }
 
-/// An operation, with the fences that it has in `journal` and in `ordered`, in a sequence of its kind.
+/// An operation, with the fences that it has in `journal` and in `ordered`, in a sequence of its
+/// kind.
 type Row = (&'static str, u64, u64, fn(&Bpfs<Region>, Ino, u64));
 
 const OPERATIONS: [Row; 9] = [

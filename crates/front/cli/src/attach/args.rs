@@ -41,8 +41,8 @@ pub struct ServerArgs {
     #[arg(long)]
     pub write_through: bool,
     /// What fsync, fdatasync, O_SYNC and syncfs wait for: the pool, or through (the data and names
-    /// are also durable in DIR, which matters if the pool is in DRAM). For a pool that was formatted
-    /// with --cache.
+    /// are also durable in DIR, which matters if the pool is in DRAM). For a pool that was
+    /// formatted with --cache.
     #[arg(long, value_name = "WHAT", default_value = "pool", value_parser = ["pool", "through"])]
     pub fsync: String,
     /// Refuse changes.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use pmem::{Access, Lock, OpenOptions};
 use rustix::io::Errno;
 use vfs::{
-    Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence, Through,
+    Backed, FileKind, FileSystem, Ino, LoadedObject, Mappings, Openings, Residence, WaitingCalls,
 };
 
 use crate::{busy, pool};
@@ -95,14 +95,14 @@ impl Backed for Inner {
         self.backed().is_ok_and(|pool| pool.take_use(ino))
     }
 
-    fn set_through(&self, through: Through) {
+    fn set_through(&self, through: WaitingCalls) {
         if let Ok(pool) = self.backed() {
             pool.set_through(through);
         }
     }
 
-    fn through(&self) -> Through {
-        self.backed().map_or(Through::default(), Backed::through)
+    fn through(&self) -> WaitingCalls {
+        self.backed().map_or(WaitingCalls::default(), Backed::through)
     }
 
     fn hole_range(&self, ino: Ino, from: u64) -> vfs::Result<Option<Range<u64>>> {

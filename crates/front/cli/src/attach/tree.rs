@@ -14,7 +14,7 @@ use fuse::{Caching, Invalidator, MountFlags, OpCounters, Server, ServerOptions, 
 use pmcache::{EvictOptions, KeptSide, Loading};
 use pmem::Medium as _;
 use rustix::io::Errno;
-use vfs::{Backed as _, FileSystem as _, Loader as _, Through};
+use vfs::{Backed as _, FileSystem as _, Loader as _, WaitingCalls};
 
 use super::args::{ServerArgs, StoreArgs};
 use super::ending;
@@ -37,11 +37,11 @@ const SWEPT: usize = 1024;
 const EVICT_EVERY: Duration = Duration::from_millis(50);
 
 /// Returns which calls wait for the directory.
-fn through(args: &ServerArgs) -> Through {
+fn through(args: &ServerArgs) -> WaitingCalls {
     match (args.write_through, args.fsync.as_str()) {
-        (true, _) => Through::Writes,
-        (false, "through") => Through::Syncs,
-        _ => Through::Nothing,
+        (true, _) => WaitingCalls::Writes,
+        (false, "through") => WaitingCalls::Syncs,
+        _ => WaitingCalls::Nothing,
     }
 }
 
@@ -51,7 +51,7 @@ fn open(
     place: &Place,
     store: &StoreArgs,
     policy: PolicyKind,
-    (data, through): (DurabilityMode, Through),
+    (data, through): (DurabilityMode, WaitingCalls),
 ) -> Result<Tree> {
     super::require_own(pool, place)?;
     let inner = Inner::open(pool)?;

@@ -1,6 +1,6 @@
-//! BPFS in the mode `ordered`: after each crash, the pool has the state of one moment since the last
-//! sync. Threads and killed processes are judged as well: an operation survives only with those that it
-//! can have seen. `keepstone crashtest --engine bpfs-ordered` is the campaign.
+//! BPFS in the mode `ordered`: after each crash, the pool has the state of one moment since the
+//! last sync. Threads and killed processes are judged as well: an operation survives only with
+//! those that it can have seen. `keepstone crashtest --engine bpfs-ordered` is the campaign.
 
 use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::explore::Budget;

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use vfs::{Errno, FileKind, Ino, Result, Through};
+use vfs::{Errno, FileKind, Ino, Result, WaitingCalls};
 
 /// Bits of [`Kept::AccessTimes`]: accesses to directories do not change their times; accesses to
 /// other inodes do not; each access changes them, not only one that `relatime` would record.
@@ -268,16 +268,16 @@ impl<V: Inode> State<V> {
 
     /// Returns which calls wait for the backing store.
     #[inline]
-    pub fn through(&self) -> Through {
+    pub fn through(&self) -> WaitingCalls {
         match self.kept(Kept::Through).load(Relaxed) {
-            0 => Through::Nothing,
-            1 => Through::Syncs,
-            _ => Through::Writes,
+            0 => WaitingCalls::Nothing,
+            1 => WaitingCalls::Syncs,
+            _ => WaitingCalls::Writes,
         }
     }
 
     /// Sets which calls wait for the backing store, for all processes that use the pool.
-    pub fn set_through(&self, through: Through) {
+    pub fn set_through(&self, through: WaitingCalls) {
         self.kept(Kept::Through).store(through as u64, Relaxed);
     }
 
