@@ -12,6 +12,7 @@
 //! - `through`: syncs and writes that wait for the backing store.
 //! - `evict`: makes clean parts absent when the pool is nearly full.
 //! - `changes`, `merge`, `known`: changes that others make below.
+//! - `permits`: others that open a file below, and wait until it is written back.
 //! - `resolve`: conflicts, of which the user keeps one side.
 //! - `pinned`: files that stay in the pool.
 //! - `commands`, `control`, `counters`: what users and front ends see.
