@@ -516,8 +516,8 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
         tree.insert(path.clone(), object);
     }
     // Directories whose names are absent have those of the backing store, and so on.
-    for (path, seen) in seen.iter().filter(|(_, seen)| seen.are_names_absent) {
-        let from = if path.is_empty() { "" } else { seen.identity.as_str() };
+    for (path, absent) in seen.iter().filter(|(_, seen)| seen.are_names_absent) {
+        let from = if path.is_empty() { "" } else { absent.identity.as_str() };
         for (found, object) in below {
             let inside = if from.is_empty() {
                 Some(found.as_str())
@@ -528,7 +528,7 @@ fn complete(seen: &BTreeMap<String, Seen>, below: &Tree) -> std::result::Result<
             let to = if path.is_empty() { inside.to_owned() } else { format!("{path}/{inside}") };
             // A directory in it that is in the pool is completed on its own.
             let parts = to.match_indices('/').map(|(at, _)| &to[..at]);
-            let is_whole = |dir: &str| dir.len() > path.len() && tree.contains_key(dir);
+            let is_whole = |dir: &str| dir.len() > path.len() && seen.contains_key(dir);
             if !parts.into_iter().any(is_whole) {
                 tree.entry(to).or_insert_with(|| object.clone());
             }
