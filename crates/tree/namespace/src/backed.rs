@@ -546,6 +546,7 @@ impl<S: Storage> Core<S> {
         // The list may be out of date under the locks, so everything is checked again.
         let inos: Vec<Ino> = children.iter().map(|(ino, _)| *ino).chain([dir]).collect();
         let _locks = self.tables().lock_for_change(&inos)?;
+        self.settle();
         let d = self.live_dir(dir)?;
         let state = d.state.load(Relaxed) & (CLEAN | NAMES_ABSENT);
         let is_done = state & NAMES_ABSENT != 0 && children.is_empty();
