@@ -134,7 +134,8 @@ impl Volatile {
         self.pending.left(&self.arena).map_or(0, |left| left.freed.len() as u64)
     }
 
-    /// Fences what a commit leads to, and makes the pending commit durable before it (order-O2).
+    /// Fences what a commit leads to, and makes the pending commit durable before it (order-O2,
+    /// order-O3).
     #[track_caller]
     #[inline]
     pub fn order<M: Medium>(&self, medium: &Pm<M>) -> Fenced {
