@@ -174,7 +174,7 @@ impl<M: Medium> Trees<M> {
             let new = self.fill_node(txn, child, fill)?;
             if Some(new) != child.block {
                 let ready = if child.base < fill.size {
-                    txn.order(&self.medium)
+                    txn.fence(&self.medium)
                 } else {
                     Fenced::not_needed("it lies beyond the size")
                 };

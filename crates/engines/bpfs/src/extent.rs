@@ -159,7 +159,7 @@ impl<M: Medium> Store<M> {
                 self.date(v, MODIFIED);
             }
             let (root_off, size_off) = (self.word_at(v, Word::Root), self.word_at(v, Word::Size));
-            let ready = txn.order(&self.medium);
+            let ready = txn.fence(&self.medium);
             self.publish_append((root_off, root), new, (size_off, end), ready);
             match v.kind() {
                 FileKind::File => txn.end_commit(&self.medium, size_off),

@@ -66,7 +66,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
     ) -> Result<bool> {
         let (store, bytes) = (self.store, pointers.as_bytes());
         if store.medium.stores_lines() && at.get() % LINE + bytes.len() as u64 <= LINE {
-            let ready = txn.order(&store.medium);
+            let ready = txn.fence(&store.medium);
             store.publish_in_line(at, bytes, ready);
             let _ = store.medium.fence();
             return Ok(true);
@@ -77,7 +77,7 @@ impl<M: Medium> Edit for WriteEdit<'_, M> {
         // The tree may have become taller, which a restart would not undo. So if no record is free,
         // the block is copied.
         let Ok((number, _lock)) = store.hold_record(self.ino) else { return Ok(false) };
-        redo::overwrite(&store.medium, number, at, bytes, txn.order(&store.medium));
+        redo::overwrite(&store.medium, number, at, bytes, txn.fence(&store.medium));
         Ok(true)
     }
 }

@@ -134,7 +134,8 @@ impl Volatile {
         self.pending.left(&self.arena).map_or(0, |left| left.freed.len() as u64)
     }
 
-    /// Fences what a commit leads to, and makes the pending commit durable before it (order-O2).
+    /// Fences what a commit leads to, and makes the pending commit durable before it (order-O2,
+    /// order-O3).
     #[track_caller]
     #[inline]
     pub fn order<M: Medium>(&self, medium: &Pm<M>) -> Fenced {
@@ -174,7 +175,7 @@ impl Txn<'_> {
     /// As [`Volatile::order`].
     #[track_caller]
     #[inline]
-    pub fn order<M: Medium>(&self, medium: &Pm<M>) -> Fenced {
+    pub fn fence<M: Medium>(&self, medium: &Pm<M>) -> Fenced {
         self.tables().order(medium)
     }
 
@@ -183,7 +184,7 @@ impl Txn<'_> {
     #[track_caller]
     #[inline]
     pub fn commit<M: Medium>(&mut self, medium: &Pm<M>, at: PmOff, value: u64) {
-        let ready = self.order(medium);
+        let ready = self.fence(medium);
         medium.publish_word(at, value, ready);
         self.end_commit(medium, at);
     }

@@ -202,7 +202,7 @@ fn a_recovery_forgets_what_is_pending() {
 #[test]
 fn there_is_no_mode_that_would_only_be_another_name() {
     let why = "writeback".parse::<DurabilityMode>().unwrap_err();
-    assert!(why.contains("cheaper than `ordered`"), "{why}");
+    assert!(why.contains("`ordered` costs no more"), "{why}");
     assert!("data".parse::<DurabilityMode>().unwrap_err().contains("journal, ordered"));
     assert_eq!("ordered".parse(), Ok(DurabilityMode::Ordered));
 }

@@ -357,7 +357,7 @@ mod tests {
         let err = parsed("write_policy=back").unwrap_err();
         assert!(err.to_string().contains("auto, cached, through"), "{err}");
         let err = parsed("durability=writeback").unwrap_err();
-        assert!(err.to_string().contains("cheaper than `ordered`"), "{err}");
+        assert!(err.to_string().contains("`ordered` costs no more"), "{err}");
         assert!(parsed("durability=").is_err());
         assert!(parsed("consistency=data").is_err());
         assert!(parsed("data_flush_interval=often").is_err());

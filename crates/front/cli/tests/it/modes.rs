@@ -84,7 +84,7 @@ fn other_modes_are_refused_with_the_reason() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains(why), "{text}");
     };
-    refused(&s, "durability=writeback", "cheaper than `ordered`");
+    refused(&s, "durability=writeback", "`ordered` costs no more");
     refused(&s, "durability=data", "journal, ordered");
     let help = s.ok(["mount", "--help"]);
     assert!(help.contains("durability=journal|ordered"), "{help}");
@@ -203,7 +203,7 @@ fn a_cache_can_be_ordered() {
     assert_eq!(fs::read(cache.below("old")).unwrap(), [vec![7; 9000], vec![0; 16384]].concat());
     let (pool, below) = (cache.pool(), cache.below(""));
     let refused = cache.run(&["attach", "--data", "writeback", &pool, below.to_str().unwrap()]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("cheaper than `ordered`"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("`ordered` costs no more"));
 }
 
 #[test]
@@ -258,21 +258,22 @@ fn a_sync_waits_for_the_directory() {
 
 #[test]
 fn a_sync_tells_that_the_directory_failed() {
-    let cache = Cache::new(c"size=1M");
+    let cache = Cache::new(c"size=16M");
+    fs::write(cache.below("taken"), b"").unwrap();
     cache.attach(&["--fsync", "through", "--watch", "off"]);
     let files = "conflict-false conflict-true";
     cache.does(false, &format!("for f in {files}; do echo one > $f; sync $f; done"));
     for served in [false, true] {
         let big = format!("big-{served}");
-        cache.does(served, &format!("head -c 500000 /dev/zero > {big}"));
-        // Another program takes the space that was free.
-        fs::write(cache.below("filler"), vec![0; 800_000]).unwrap();
+        cache.does(served, &format!("head -c 3000000 /dev/zero > {big}"));
+        // Others take the space.
+        fs::write(cache.below("taken"), vec![1; 15 << 20]).unwrap();
         cache.fails(served, &format!("sync {big}"), "No space left on device");
-        fs::remove_file(cache.below("filler")).unwrap();
-        cache.does(served, &format!("sync {big}; rm {big}; sync ."));
-        let long = "dd if=/dev/zero of=again bs=2000000 count=1 oflag=sync status=none";
-        cache.fails(served, long, "No space left on device");
-        cache.does(served, "rm again");
+        fs::write(cache.below("taken"), b"").unwrap();
+        cache.does(served, &format!("sync {big}"));
+        assert_eq!(fs::read(cache.below(&big)).unwrap(), [0; 3_000_000]);
+        cache.does(served, &format!("rm {big}; sync conflict-true"));
+        assert!(!cache.below(&big).exists());
     }
     for served in [false, true] {
         // Both sides change it.
