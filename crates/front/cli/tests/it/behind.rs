@@ -8,7 +8,6 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -16,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::Value;
 
 use crate::attach::{Cached, content};
-use crate::common::{as_nobody, served_child_test, tool};
+use crate::common::{served_child_test, tool};
 
 /// Longest wait. An event that has not come by then never comes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -255,97 +254,6 @@ fn without_it_the_cache_compares() {
     beside.detach();
 }
 
-#[test]
-fn who_passes_by_sees_what_was_written() {
-    let beside = Beside::new(&["--watch=permission"]);
-    let (data, mount) = (beside.0.data(), beside.mount());
-    for dir in [beside.0.base.path(), &*data] {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    for i in 0..20 {
-        let written = format!("written {i}");
-        fs::write(mount.join("file"), &written).unwrap();
-        // Read by the test, a program, another user, and by another path to the file.
-        let found = match i % 4 {
-            0 => content(data.join("file")),
-            1 => text(&cat(&data.join("file")).wait_with_output().unwrap()),
-            2 => as_nobody(&format!("cat {}", data.join("file").display())),
-            _ => {
-                fs::hard_link(data.join("file"), data.join("linked")).unwrap();
-                let found = content(data.join("linked"));
-                fs::remove_file(data.join("linked")).unwrap();
-                found
-            }
-        };
-        assert_eq!(found, written);
-    }
-    fs::write(mount.join("new"), "a new file").unwrap();
-    assert_eq!(content(data.join("new")), "a new file");
-    // A program that writes behind the cache finds writes that went through it.
-    fs::write(mount.join("file"), "through").unwrap();
-    let append = format!("echo behind >>{}", data.join("file").display());
-    tool("sh", &["-c", &append]);
-    until("both", || content(mount.join("file")) == "throughbehind\n");
-    let counters = beside.status()["cache"]["counters"].clone();
-    assert!(counters["openers_waited"].as_u64().unwrap() >= 22, "{counters:#}");
-    assert_eq!(counters["openers_refused"], 0);
-    assert!(beside.told(&["--metrics"]).contains("keepstone_cache_guards_openings{"));
-    beside.detach();
-    assert_eq!(content(data.join("file")), "throughbehind\n");
-}
-
-/// A program that opens a file behind the cache reads all writes before the open, whatever is
-/// written and written back meanwhile.
-#[test]
-fn who_passes_by_never_sees_less() {
-    const FILES: usize = 4;
-    let beside = Beside::new(&["--watch=permission"]);
-    let (data, mount) = (beside.0.data(), beside.mount());
-    std::thread::scope(|scope| {
-        for i in 0..FILES {
-            let (below, through) = (data.join(format!("{i}")), mount.join(format!("{i}")));
-            scope.spawn(move || {
-                let file = fs::File::options().write(true).create_new(true).open(through).unwrap();
-                file.write_all_at(&0u64.to_le_bytes(), 5000).unwrap();
-                let (written, has_ended) = (AtomicU64::new(0), AtomicBool::new(false));
-                std::thread::scope(|scope| {
-                    scope.spawn(|| {
-                        for n in 1u64.. {
-                            file.write_all_at(&n.to_le_bytes(), 5000).unwrap();
-                            written.store(n, SeqCst);
-                            if has_ended.load(SeqCst) {
-                                break;
-                            }
-                        }
-                    });
-                    let _end = Ended(&has_ended);
-                    for _ in 0..100 {
-                        let known = written.load(SeqCst);
-                        let found = fs::File::open(&below).unwrap();
-                        let mut bytes = [0; 8];
-                        found.read_exact_at(&mut bytes, 5000).unwrap();
-                        let found = u64::from_le_bytes(bytes);
-                        assert!(found >= known, "{found} of {known}");
-                    }
-                });
-            });
-        }
-    });
-    let counters = beside.status()["cache"]["counters"].clone();
-    assert!(counters["openers_waited"].as_u64().unwrap() > 0, "{counters:#}");
-    assert_eq!(counters["openers_refused"], 0, "{counters:#}");
-    beside.detach();
-}
-
-/// Ends a thread when it is dropped, even if a test fails.
-struct Ended<'a>(&'a AtomicBool);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
 /// Attached over the directory itself, so that no program reaches the files below by their ordinary
 /// paths.
 #[test]
@@ -363,30 +271,6 @@ fn who_is_below_the_mount_sees_what_was_written() {
     file.write_all_at(b"T", 0).unwrap();
     until("a change below", || content(data.join("file")) == "Through");
     cached.detach();
-}
-
-#[test]
-fn what_is_in_conflict_is_not_opened() {
-    let beside = Beside::new(&["--watch=permission"]);
-    let (data, mount) = (beside.0.data(), beside.mount());
-    let early = fs::File::options().write(true).open(data.join("file")).unwrap();
-    fs::write(mount.join("file"), "mine").unwrap();
-    early.write_all_at(b"theirs", 0).unwrap();
-    let refused = cat(&data.join("file"));
-    let pid = refused.id();
-    let refused = refused.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("Operation not permitted"), "{said}");
-    until("a report", || {
-        let status = beside.status();
-        let trouble = &status["cache"]["troubles"][0];
-        let what = trouble["what"].as_str().unwrap_or_default();
-        trouble["path"] == "file" && what.contains(&format!("process {pid} was refused"))
-    });
-    assert_eq!(beside.status()["cache"]["counters"]["openers_refused"], 1);
-    // Opening other files does not wait.
-    fs::write(data.join("free"), "free").unwrap();
-    assert_eq!(content(data.join("free")), "free");
 }
 
 #[test]

@@ -179,8 +179,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("scan.rs scan_inode_file:", DEAD),
     ("scan.rs scan_dir:", DEAD),
     ("scan.rs walk:", DEAD),
+    ("order.rs order:", CALLERS),
+    ("order.rs end_commit:", CALLERS),
+    ("order.rs settle:", "only in `ordered`, whose bugs are in the catalogue"),
+    ("vacate.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
+    ("resize.rs", "crashes of a change of size, and bugs in it: tests/it/resize.rs"),
     ("scan.rs help_scan:", "runs repeat because one thread scans: crates/proof/suite/src/scan.rs"),
 ];
+const CALLERS: &str = "traces name its callers, which get the bugs";
 const DEAD: &str = "it makes durable what a killed process has left: tests/it/deaths.rs";
 
 fn is_elsewhere(label: &str) -> bool {

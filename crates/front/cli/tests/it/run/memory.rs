@@ -221,7 +221,7 @@ fn programs_with_little_address_space_use_the_mount() {
     let sandbox = Sandbox::mounted(&["-o", "direct"]);
     let file = sandbox.path("file");
     let program = format!(
-        "ulimit -v 307200; {} run --stats -- sh -c 'echo content > {1}; cat {1}'",
+        "ulimit -v 409600; {} run --stats -- sh -c 'echo content > {1}; cat {1}'",
         env!("CARGO_BIN_EXE_keepstone"),
         file.display()
     );
@@ -230,7 +230,7 @@ fn programs_with_little_address_space_use_the_mount() {
     let output = output_of(&mut command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output.stdout.starts_with(b"content\n"), "{output:?}");
-    assert!(said.contains("limited to 300 MiB") && said.contains("through the mount"), "{said}");
+    assert!(said.contains("limited to 400 MiB") && said.contains("through the mount"), "{said}");
     sandbox.umount();
 }
 
