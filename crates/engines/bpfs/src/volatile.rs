@@ -1,8 +1,8 @@
 //! The volatile structures (§3.3): state that a mount derives from PM and keeps in the arena.
 //!
 //! - volatile-V1: a block's bit is set while the block is reachable from the superblock, or claimed
-//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`] or
-//!   [`ApartRuns`].
+//!   by an operation in flight, or freed by the [`Pending`] commit, or one of the [`ZeroedBlocks`]
+//!   or [`ApartRuns`].
 //! - volatile-V2: the count of free blocks ([`arena::FreeCount`]) never exceeds the number of clear
 //!   bits and blocks of these two: bits are cleared before it grows and claimed after it shrank, so
 //!   a reservation is always honoured. A freed block waits while a reader without a copy may still
