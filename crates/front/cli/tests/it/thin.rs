@@ -33,7 +33,8 @@ fn space_comes_and_goes(layout: &str) {
     // The server gives back what is free for some time.
     wait_until("the server has given space back", || taken(&s) < 64 << 20);
     s.ok(["trim", s.dir_str()]);
-    assert!(taken(&s) < (5 << 20) * 102 / 100 + (1 << 20), "{}", taken(&s));
+    // The server may have taken some for new files again.
+    assert!(taken(&s) < (5 << 20) * 102 / 100 + (12 << 20), "{}", taken(&s));
     assert_eq!(std::fs::read(s.path("kept")).unwrap(), vec![7; 5 << 20]);
     s.umount();
     s.ok(["check", s.pool_str()]);
