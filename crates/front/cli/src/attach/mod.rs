@@ -7,8 +7,8 @@ mod inner;
 mod place;
 mod plan;
 mod resolve;
+mod serve;
 mod status;
-mod tree;
 mod watch;
 
 use std::ffi::OsString;
@@ -73,13 +73,13 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        tree::run(args, store, |ready| announce(ready, json))?;
+        serve::run(args, store, |ready| announce(ready, json))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
     let log = background::log_path(&info.uuid.to_string());
     if args.daemon {
-        background::serve(|ready| tree::run(args, store, ready));
+        background::serve(|ready| serve::run(args, store, ready));
         background::remove_if_empty(&log);
     } else {
         let ready: Ready = background::start(arguments(args, store)?, &log)?;
@@ -173,7 +173,7 @@ struct Drained {
 }
 
 fn drain(pool: &Path, dir: &Path, store: &StoreArgs, json: bool) -> Result<ExitCode> {
-    let (status, written) = tree::drain(&pool::absolute(pool)?, &Place::parse(dir)?, store)?;
+    let (status, written) = serve::drain(&pool::absolute(pool)?, &Place::parse(dir)?, store)?;
     let done = Drained {
         written_bytes: status.counters.drained_bytes,
         files: status.counters.drained_files,
@@ -203,7 +203,8 @@ fn discard(
     store: &StoreArgs,
     json: bool,
 ) -> Result<ExitCode> {
-    let (left, resolved) = tree::discard(&pool::absolute(pool)?, &Place::parse(dir)?, path, store)?;
+    let (left, resolved) =
+        serve::discard(&pool::absolute(pool)?, &Place::parse(dir)?, path, store)?;
     resolved
         .or_else(|errno| resolve::explain(errno, resolve::Side::Directory))
         .with_context(|| path.display().to_string())?;
