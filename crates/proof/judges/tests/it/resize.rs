@@ -67,11 +67,11 @@ fn explore<T: Target>(
 #[test]
 fn bpfs_pools_survive() {
     let size = |image: &CrashImage| bpfs::info(image).unwrap().size_bytes;
-    explore(&Bpfs, |medium, to| bpfs::resize(medium, to), size);
+    explore(&Bpfs, bpfs::resize, size);
 }
 
 #[test]
 fn scmfs_pools_survive() {
     let size = |image: &CrashImage| scmfs::info(image).unwrap().size_bytes;
-    explore(&Scmfs, |medium, to| scmfs::resize(medium, to), size);
+    explore(&Scmfs, scmfs::resize, size);
 }
