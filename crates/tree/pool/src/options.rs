@@ -147,8 +147,8 @@ impl FromStr for DurabilityMode {
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "writeback" => {
-                Err("there is no mode `writeback`: nothing would be cheaper than `ordered`. The \
-                fence that makes content durable before it is named also orders operations"
+                Err("there is no mode `writeback`, because `ordered` costs no more: the fence \
+                     that makes content durable before it is named also orders operations"
                     .to_owned())
             }
             _ => named(&Self::NAMES, name),
