@@ -25,11 +25,18 @@ const EXPLAINED: &[(&str, &[Bug], &str)] = &[
     ("store.rs write_inode: self.medium().store_u64", &[DelayStore, TearStore], HALF_A_LIFE),
     ("attr.rs set_times: self.medium().store_u64", STORE, TIMES),
     ("crawler.rs grow: self.medium.write_nt", &[ShortStore], BEYOND),
-    ("append.rs commit_append: let _ = self.medium.publish", &[DelayStore], GROWN),
-    ("append.rs commit_append: let _ = self.medium.publish(size", &[EarlyReuse], NO_POINTER),
+    ("append.rs publish_append: self.medium.publish_word(size", &[EarlyReuse], NO_POINTER),
+    ("crawler.rs edit: txn.commit(&self.medium, slot", &[DelayStore], ALONE),
+    ("crawler.rs edit: txn.commit(&self.medium, at", &[DelayStore], ALONE),
+    ("crawler.rs edit: txn.commit(&self.medium, at", &[DropFence, FlushAfterFence], PUNCHED),
+    ("crawler.rs edit: txn.commit(&self.medium, at", &[EarlyStore], PUNCHED),
+    ("extent.rs append_content: self.medium.flush(size", &[DropFlush, FlushAfterFence], GROWN),
+    ("extent.rs append_content: let _ = self.medium.fence", &[DropFence], GROWN),
+    ("file.rs write_leaf: txn.commit", &[DelayStore], ALONE),
+    ("store.rs edit_tree: txn.commit", &[DelayStore], ALONE),
     ("redo.rs clear: medium.write_nt", &[DelayStore], CLEARED),
     ("redo.rs store_words: medium.publish_word", &[TearStore, SwapStores, EarlyReuse], RECORDED),
-    ("file.rs replace_leaf: let _ = self.medium.publish", &[DelayStore], ALONE),
+    ("file.rs replace_leaf: self.medium.publish_word", &[DelayStore], ALONE),
     ("file.rs prune: self.medium.store_u64", &[DelayStore, EarlyReuse], BEYOND),
     ("file.rs prune_node: self.medium.store_u64", &[DelayStore, EarlyReuse, SwapStores], BEYOND),
     ("file.rs prune_node: self.medium.flush", &[FlushAfterFence], BEYOND),
@@ -76,7 +83,9 @@ const HALF_A_LIFE: &str =
     "an inode that does not say its generation in both lines yet is none, nor is its entry (D4)";
 const TIDINESS: &str = "what is not zeroed is written before it is read; zeros are for people";
 const GROWN: &str =
-    "it is all that an append commits; where a directory grows, a fence comes before the name";
+    "where a directory grows, the times of the name that follows flush this line behind a fence";
+const PUNCHED: &str =
+    "the operations that come here remove one block, and nothing is to be durable before that";
 const NO_POINTER: &str =
     "a size is no pointer: taken for one, it leads to redo records that nobody reads";
 const CLEARED: &str = "the next fence of this thread covers it; others wait for the lock, which is given back after its own";
