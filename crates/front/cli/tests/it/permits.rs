@@ -69,7 +69,6 @@ fn openings_go_on_when_the_server_is_gone() {
         assert!(output.status.success() && !output.stdout.is_empty());
     }
     // What was acknowledged is written back by the next server, for a program that waits, too.
-    // it.
     tree.attach(OPTIONS);
     assert_eq!(fs::read(tree.below("small")).unwrap(), b"textmore\n");
     // Many at once, while programs use the same files.
