@@ -3,7 +3,7 @@
 //! - below-S1: files gain at most what is free below, less a part for names and inodes. The pool
 //!   counts what they gain (growth-G1 in `namespace`), and this module sets the limit.
 //! - below-S2: bytes are settled after a pass that has written them, and after the limit was set to
-//!   what the pass has left free. What a pass has not written stays counted.
+//!   what the pass has left free. Bytes that a pass has not written stay counted.
 //!
 //! Other programs may fill the backing store meanwhile. Then changes stay in the pool until there
 //! is space.
@@ -14,7 +14,7 @@ use backing::Backing;
 use std::collections::BTreeSet;
 use vfs::{Backed, Ino};
 
-/// One part of so many of the free space is left for names and inodes.
+/// The share of the free space that is left for names and inodes is one divided by this number.
 const FOR_NAMES: u64 = 16;
 
 impl<P: Backed, B: Backing> Loading<P, B> {

@@ -177,7 +177,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     fn is_dirty_file(&self, ino: Ino) -> bool {
         let is_clean = self.pool().getattr(ino).and_then(|attr| self.is_clean(ino, attr.kind));
-        // What is gone is not written back.
+        // An inode that is gone is not written back.
         is_clean.is_ok_and(|is_clean| !is_clean)
     }
 }

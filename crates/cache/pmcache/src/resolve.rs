@@ -27,9 +27,9 @@ const ATTEMPTS: u32 = 16;
 /// The side of a conflict that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptSide {
-    /// What the cache has.
+    /// The state in the pool.
     Cache,
-    /// What the backing store has.
+    /// The state of the backing store.
     Directory,
 }
 
@@ -289,12 +289,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(())
     }
 
-    /// Removes all names of an inode from the pool. What has them below is loaded.
+    /// Removes all names of an inode from the pool. Objects that have these names below are loaded.
     fn drop_inode(&self, ino: Ino, identity: &[u8], names: &[ConflictName<'_, B>]) -> Result<()> {
         for ConflictName { dir, name, .. } in names {
             // resolve-V1, for each name.
             self.follow_names_forced(*dir, &MergeKeep::AllBut(ino))?;
-            // What has the name below may have got the same number.
+            // The object that has the name below may have got the same number.
             let is_left = self.pool().peek(*dir, name).is_ok_and(|attr| attr.ino == ino)
                 && self.is_inode_of(ino, identity);
             if is_left {

@@ -9,7 +9,7 @@ use vfs::{Backed as _, Caller, Errno, FileSystem as _, NewKind, ROOT, SetAttr, S
 
 const SIDES: [KeptSide; 2] = [KeptSide::Cache, KeptSide::Directory];
 
-/// Resolves a conflict, after which there is none, and both sides are equal.
+/// Resolves a conflict. Afterwards no conflict is left, and both sides are equal.
 fn resolve(fs: Tested, path: &str, keep: KeptSide) -> Tested {
     let command = match keep {
         KeptSide::Cache => "keepstone.cache.keep-cache",
@@ -109,7 +109,7 @@ fn a_file_that_others_have_removed_or_replaced() {
     }
 }
 
-/// What was removed in the pool does not come back with a file that others have replaced.
+/// A file that was removed in the pool does not come back when others have replaced it.
 #[test]
 fn a_removal_beside_a_conflict_stays() {
     for keep in SIDES {

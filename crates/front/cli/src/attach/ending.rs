@@ -16,7 +16,7 @@ use crate::{background, pool, size, stats};
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 
-/// What a cache could not write back. The pool keeps it.
+/// Changes that a cache could not write back. The pool keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remainder {
     /// Bytes that are only in the pool.

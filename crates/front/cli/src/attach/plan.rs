@@ -1,4 +1,4 @@
-//! What a server of a cache is asked for, and what it reports.
+//! The options of a cache's server, and its reports.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -17,9 +17,9 @@ use crate::output;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// What programs have written through the cache.
+    /// The changes that programs made through the cache.
     Cache,
-    /// What others have written in DIR.
+    /// The changes that others made in DIR.
     Directory,
 }
 

@@ -284,7 +284,7 @@ fn what_is_not_its_business_is_refused() {
     let plain = plain.to_str().unwrap();
     other.keepstone(&["mkfs", plain, "--size", "64M"]);
     refused(&["attach", plain, other.data().to_str().unwrap()], "mkfs --cache");
-    // Nor is one of an older version.
+    // A pool that an older version used as a cache is not, either.
     other.keepstone(&["mount", plain, other.data().to_str().unwrap()]);
     for name in ["nodes", "dirty"] {
         fs::create_dir(other.data().join(name)).unwrap();

@@ -68,7 +68,7 @@ fn openings_go_on_when_the_server_is_gone() {
         let output = opener.wait_with_output().unwrap();
         assert!(output.status.success() && !output.stdout.is_empty());
     }
-    // What was acknowledged is written back by the next server, for a program that waits, too.
+    // The next server writes back all acknowledged changes, for a program that waits, too.
     tree.attach(OPTIONS);
     assert_eq!(fs::read(tree.below("small")).unwrap(), b"textmore\n");
     // Many at once, while programs use the same files.
