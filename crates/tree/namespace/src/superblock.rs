@@ -39,7 +39,7 @@ pub struct Superblock {
     /// FNV-1a of all fields except the place and size of the inodes, the last usage and the new
     /// size, computed with this field zero.
     pub checksum: U64,
-    /// Properties: bits of [`flags`].
+    /// Properties: bits of `flags`.
     pub flags: U64,
     /// The place of the inodes; the engine defines its meaning.
     pub inode_root: U64,

@@ -39,7 +39,7 @@ pub trait Engine: FileSystem + MountEvents + Processes {
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the engine does not have this mode; that of
-    /// [`FileSystem::sync`](vfs::FileSystem::sync) otherwise.
+    /// [`FileSystem::sync`] otherwise.
     fn set_durability(&self, mode: DurabilityMode) -> Result<()> {
         if mode == DurabilityMode::default() { Ok(()) } else { Err(vfs::Errno::OPNOTSUPP) }
     }

@@ -64,9 +64,9 @@ impl Region {
         }
     }
 
-    /// Returns whether the file takes space when that is [provisioned](Medium::provision), and not
-    /// before: it is in memory that keeps no content, or an ordinary file, on a file system that
-    /// can reserve space.
+    /// Returns whether the file takes space when that is [provisioned](crate::Medium::provision),
+    /// and not before: it is in memory that keeps no content, or an ordinary file, on a file system
+    /// that can reserve space.
     pub fn can_be_thin(&self) -> bool {
         self.fs.is_some_and(FsType::reserves_space)
     }
