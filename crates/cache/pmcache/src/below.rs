@@ -14,17 +14,19 @@ use backing::Backing;
 use std::collections::BTreeSet;
 use vfs::{Backed, Ino};
 
-/// The share of the free space that is left for names and inodes is one divided by this number.
+/// Names and inodes get the free space below divided by this number.
 const FOR_NAMES: u64 = 16;
 
 impl<P: Backed, B: Backing> Loading<P, B> {
-    /// Limits what files gain to what is free below (below-S1). Long-lived processes call this
-    /// periodically.
-    pub fn follow_space_below(&self) {
-        self.pool().limit_growth(self.space_below());
+    /// Limits what files gain to what is free below (below-S1), and returns the bytes that they may
+    /// gain still. Long-lived processes call this periodically.
+    pub fn follow_space_below(&self) -> u64 {
+        let space = self.space_below();
+        self.pool().limit_growth(space);
         // Of files that were removed nothing is left to be written.
         let removed = self.pool().gained().saturating_sub(self.used_bytes());
         self.pool().settle(removed);
+        space.saturating_sub(self.pool().gained())
     }
 
     fn used_bytes(&self) -> u64 {
@@ -37,7 +39,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         self.pool().gained().min(self.used_bytes())
     }
 
-    /// Returns the bytes below that files may gain.
+    /// Returns the bytes below that files may take.
     fn space_below(&self) -> u64 {
         let below = self.backing().statfs();
         let free = below.blocks_available.saturating_mul(u64::from(below.block_size));
@@ -64,15 +66,11 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     /// Writes back if programs may not gain this number of bytes. Returns whether they may then.
     pub(crate) fn make_room_below(&self, bytes: u64) -> bool {
-        let may_gain = || {
-            self.follow_space_below();
-            self.space_below().saturating_sub(self.pool().gained()) >= bytes
-        };
-        if may_gain() {
+        if self.follow_space_below() >= bytes {
             return false;
         }
         // Its errors are in the status.
         let _ = self.write_back_all();
-        may_gain()
+        self.follow_space_below() >= bytes
     }
 }

@@ -67,18 +67,12 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// faster than they are written back.
     pub fn write_back_all(&self) -> Result<()> {
         for _ in 0..PASSES {
-            let (begun, gained) = (Instant::now(), self.pool().gained());
             let written = self.write_back()?;
-            self.settle_space_below(gained, &written);
-            let result = match (written.errors.first(), written.conflicts.first(), written.left) {
-                (Some((_, e)), ..) => Some(Err(*e)),
-                (None, Some(_), _) => Some(Err(Errno::STALE)),
-                (None, None, 0) => Some(Ok(())),
-                _ => None,
-            };
-            self.note_pass(begun, written);
-            if let Some(result) = result {
-                return result;
+            match (written.errors.first(), written.conflicts.first(), written.left) {
+                (Some((_, e)), ..) => return Err(*e),
+                (None, Some(_), _) => return Err(Errno::STALE),
+                (None, None, 0) => return Ok(()),
+                _ => {}
             }
         }
         Err(Errno::AGAIN)
@@ -93,11 +87,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if lock(self.history()).clean_since.elapsed() < max_age {
             return Ok(());
         }
-        let (begun, gained) = (Instant::now(), self.pool().gained());
-        let written = self.write_back()?;
-        self.settle_space_below(gained, &written);
-        self.note_pass(begun, written);
-        Ok(())
+        self.write_back().map(drop)
     }
 
     /// Notes that the conflict of an inode is resolved.
@@ -105,7 +95,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         lock(self.history()).last.conflicts.retain(|other| *other != ino);
     }
 
-    pub(crate) fn note_pass(&self, begun: Instant, written: Written) {
+    /// Notes the result of a pass that began at this time.
+    pub(crate) fn note_pass(&self, begun: Instant, written: &Written) {
         let mut history = lock(self.history());
         history.bytes += written.bytes;
         history.inodes += written.inodes.saturating_sub(written.left);
@@ -114,7 +105,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if written.left == 0 || !written.errors.is_empty() || !written.conflicts.is_empty() {
             history.clean_since = begun;
         }
-        history.last = written;
+        history.last = written.clone();
     }
 
     /// Notes for [`status`](Self::status) how changes by others are reported, or why they are not.

@@ -7,18 +7,16 @@
 //! | its object is gone, or another one has its name | the other object goes; write-back makes a new one | its names go from the pool |
 //! | the names of a directory | write-back makes them below those of the pool | the pool gets those below, and keeps what only the pool has |
 //!
-//! - resolve-V1: the last step resolves the conflict, and is one durable store: the stamp, the
-//!   record of a reload, or the entry of a name. A crash before it leaves the conflict.
+//! - resolve-V1: the last step resolves the conflict. It stores once, durably: the stamp, the record
+//!   of a reload, or the entry of a name. A crash before it leaves the conflict.
 //! - resolve-V2: what the pool never had cannot be kept. If a part of what the cache is to keep is
 //!   absent, the call fails with `EIO`: that part was only in an object that is another one by now,
 //!   and two states are not mixed.
 //! - resolve-V3: an object below that is also known under another name in the pool is not removed.
 
-use crate::counters::Written;
 use crate::loading::{Below, Loading, copy_xattrs, each_entry, has_changed, stamp};
 use crate::merge::MergeKeep;
 use backing::{Backing, Change, Identity};
-use std::time::Instant;
 use vfs::{Attr, Backed, Caller, Errno, FileKind, Ino, ROOT, Residence, Result, SetAttr};
 
 /// Attempts to resolve a conflict while write-back or programs change the inode.
@@ -60,11 +58,9 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         done?;
         self.note_resolved(ino);
         if keep == KeptSide::Cache {
-            let begun = Instant::now();
-            let written: Written = self.write_back()?;
-            let error = written.errors.iter().find(|(other, _)| *other == ino).map(|(_, e)| *e);
-            self.note_pass(begun, written);
-            error.map_or(Ok(()), Err)?;
+            let written = self.write_back()?;
+            let error = written.errors.iter().find(|(other, _)| *other == ino);
+            error.map_or(Ok(()), |(_, e)| Err(*e))?;
         }
         self.try_look(ino, false);
         Ok(())

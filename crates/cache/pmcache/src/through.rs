@@ -18,7 +18,6 @@ use backing::Backing;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Instant;
 use vfs::{Backed, Errno, Ino, ROOT, Result};
 
 /// The passes of write-back so far.
@@ -77,11 +76,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         if let Some(written) = self.passes().after(begun) {
             return Ok(written);
         }
-        let start = Instant::now();
-        let written = self.write_back_in(&turn)?;
-        drop(turn);
-        self.note_pass(start, written.clone());
-        Ok(written)
+        self.write_back_in(&turn)
     }
 
     /// Returns what a pass means for an inode (through-S2); `None` if a later pass has to decide.

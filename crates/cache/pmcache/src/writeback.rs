@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 use vfs::{
     ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
     RenameFlags, Residence, Result, Seek, SetAttr, SetTime,
@@ -92,8 +93,10 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         Ok(written)
     }
 
-    /// Runs a pass in the caller's turn.
+    /// Runs a pass in the caller's turn. Settles the bytes that it wrote (below-S2), and notes its
+    /// result for the status.
     pub(crate) fn write_back_in(&self, _turn: &MutexGuard<'_, ()>) -> Result<Written> {
+        let (begun, gained) = (Instant::now(), self.pool().gained());
         let number = self.passes().begin();
         let mut pass = Pass {
             pool: self.pool(),
@@ -127,6 +130,8 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             }
         }
         self.passes().end(number, &pass.written);
+        self.settle_space_below(gained, &pass.written);
+        self.note_pass(begun, &pass.written);
         Ok(pass.written)
     }
 }

@@ -322,6 +322,30 @@ fn an_error_stops_only_what_has_it() {
     compare_below(&fs, "after an error");
 }
 
+/// Tests that every pass settles the bytes that it wrote, and that the status counts them (below-S2).
+#[test]
+fn a_pass_settles_the_bytes_that_it_wrote() {
+    let below = empty();
+    let fs = fresh(&below);
+    write_back(&fs, "the root");
+    let before = fs.pool().gained();
+    for name in ["a", "b"] {
+        file(&fs, ROOT, name, &[1; BLOCK as usize]);
+    }
+    let gained = || fs.pool().gained() - before;
+    assert_eq!(gained(), 2 * BLOCK);
+    let mut writes = 0;
+    below.fail_where(move |call| {
+        writes += u32::from(call == ModelCall::Write);
+        (call == ModelCall::Write && writes == 1).then_some(Errno::NOSPC)
+    });
+    fs.write_back().unwrap();
+    below.heal();
+    assert_eq!((gained(), fs.status().counters.drained_bytes), (BLOCK, BLOCK), "one of them");
+    fs.write_back().unwrap();
+    assert_eq!((gained(), fs.status().counters.drained_bytes), (0, 2 * BLOCK), "both");
+}
+
 #[test]
 fn private_names_that_a_crash_leaves_are_removed() {
     let below = empty();
