@@ -13,8 +13,8 @@ pub enum Watch {
     Off,
     /// The backing reports [changes](Change).
     Notify,
-    /// The backing reports changes, and a process that opens a [guarded](crate::Backing::guard)
-    /// file waits for an answer ([`Opening`]).
+    /// The backing reports changes, and a process that opens a file by a
+    /// [guarded](crate::Backing::guard_names) name waits for an answer ([`Opening`]).
     Permission,
 }
 
@@ -75,22 +75,9 @@ pub enum Change {
     Name(Ino, Vec<u8>),
 }
 
-/// A pending opening of a guarded file: the process waits for the answer. Dropping this value
-/// permits the opening. Drop it before the backing, which may otherwise wait for it.
-pub struct Opening {
-    /// The file.
-    pub ino: Ino,
-    /// The process; 0 if this process cannot see it.
-    pub pid: u32,
-    answer: Option<Answer>,
-}
-
-/// A function that is called once with whether the file may be opened.
-type Answer = Box<dyn FnOnce(bool) + Send>;
-
 /// A pending opening of a file in a [guarded](crate::Backing::guard_names) directory: the process
 /// waits. Dropping this value permits the opening, so drop it before the backing.
-pub struct KeyedOpening {
+pub struct Opening {
     /// The [key](crate::Backing::key) of the file's identity.
     pub key: Vec<u8>,
     /// The process; 0 if this process cannot see it.
@@ -98,41 +85,17 @@ pub struct KeyedOpening {
     permit: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl KeyedOpening {
+impl Opening {
     /// Makes an opening that is permitted by a call of `permit`.
     pub fn new(key: Vec<u8>, pid: u32, permit: impl FnOnce() + Send + 'static) -> Self {
         Self { key, pid, permit: Some(Box::new(permit)) }
     }
 }
 
-impl Drop for KeyedOpening {
+impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
             permit();
         }
-    }
-}
-
-impl Opening {
-    /// Makes an opening that is answered by a call of `answer`.
-    pub fn new(ino: Ino, pid: u32, answer: impl FnOnce(bool) + Send + 'static) -> Self {
-        Self { ino, pid, answer: Some(Box::new(answer)) }
-    }
-
-    /// Permits or refuses the opening.
-    pub fn answer(mut self, may: bool) {
-        self.give(may);
-    }
-
-    fn give(&mut self, may: bool) {
-        if let Some(answer) = self.answer.take() {
-            answer(may);
-        }
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.give(true);
     }
 }

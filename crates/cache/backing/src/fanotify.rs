@@ -101,11 +101,10 @@ impl Group {
         Ok(len > 0)
     }
 
-    /// Answers a permission event, which came with `fd`.
-    pub fn answer(&self, fd: &OwnedFd, may: bool) -> Result<()> {
-        let response = if may { libc::FAN_ALLOW } else { libc::FAN_DENY };
+    /// Answers a permission event, which came with `fd`: the process may go on.
+    pub fn permit(&self, fd: &OwnedFd) -> Result<()> {
         let mut bytes = fd.as_raw_fd().to_ne_bytes().to_vec();
-        bytes.extend(response.to_ne_bytes());
+        bytes.extend(libc::FAN_ALLOW.to_ne_bytes());
         rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, &bytes)).map(drop)
     }
 }

@@ -19,7 +19,7 @@ pub mod model;
 mod nodes;
 mod sys;
 
-pub use behind::{Change, KeyedOpening, Opening, Reach, Watch};
+pub use behind::{Change, Opening, Reach, Watch};
 pub use dirfs::{DirFs, DirOptions};
 
 use std::time::Duration;
@@ -89,17 +89,8 @@ pub trait Backing: FileSystem {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// Makes other processes that open the file wait until they get an answer. Does nothing except
-    /// with [`Watch::Permission`].
-    ///
-    /// # Errors
-    /// An error if they would not wait.
-    fn guard(&self, _ino: Ino) -> Result<()> {
-        Ok(())
-    }
-
     /// Makes other processes that open a file by a name in this directory wait for an answer
-    /// ([`KeyedOpening`]), until the backing ends. Does nothing except with [`Watch::Permission`].
+    /// ([`Opening`]), until the backing ends. Does nothing except with [`Watch::Permission`].
     ///
     /// # Errors
     /// An error if they would not wait.
@@ -107,30 +98,13 @@ pub trait Backing: FileSystem {
         Ok(())
     }
 
-    /// As [`wait_for_openings`](Self::wait_for_openings), for files in directories with
-    /// [guarded names](Self::guard_names). `tell` must not wait for another thread that uses the
-    /// backing, nor for a lock that such a thread holds.
+    /// Waits until other processes open files by [guarded names](Self::guard_names), at most for
+    /// `limit`, and calls `tell` for each. Only one thread may call it at a time. Every such opening
+    /// in the system waits for this thread. So `tell` must not open a file by a guarded name, nor
+    /// wait for another thread that uses the backing, or for a lock that such a thread holds.
     ///
     /// # Errors
     /// The error of a single opening, which was permitted.
-    fn wait_for_openings_of(
-        &self,
-        _limit: Duration,
-        _tell: &mut dyn FnMut(KeyedOpening),
-    ) -> Result<()> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Ends what [`guard`](Self::guard) began: openings no longer wait.
-    fn unguard(&self, _ino: Ino) {}
-
-    /// Waits until other processes open a guarded file, at most for `limit`, and calls `tell` for
-    /// each. Only one thread may call it at a time. Every such opening in the system waits for this
-    /// thread: so neither this function nor `tell` may open a guarded file, or wait for a thread
-    /// that does.
-    ///
-    /// # Errors
-    /// The error of a single opening, which was then refused.
     fn wait_for_openings(&self, _limit: Duration, _tell: &mut dyn FnMut(Opening)) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
@@ -164,21 +138,8 @@ macro_rules! forward {
         ) -> ::vfs::Result<()> {
             $to.wait_for_changes(limit, number, tell)
         }
-        fn guard(&$this, ino: ::vfs::Ino) -> ::vfs::Result<()> {
-            $to.guard(ino)
-        }
         fn guard_names(&$this, dir: ::vfs::Ino) -> ::vfs::Result<()> {
             $to.guard_names(dir)
-        }
-        fn wait_for_openings_of(
-            &$this,
-            limit: ::std::time::Duration,
-            tell: &mut dyn FnMut($crate::KeyedOpening),
-        ) -> ::vfs::Result<()> {
-            $to.wait_for_openings_of(limit, tell)
-        }
-        fn unguard(&$this, ino: ::vfs::Ino) {
-            $to.unguard(ino);
         }
         fn wait_for_openings(
             &$this,

@@ -3,8 +3,8 @@
 //! After a crash that undid a creation, the model assigns the inode number again. So identities are
 //! numbers with birth times.
 
-use crate::{Backing, Change, Identity, Opening, Reach, Watch};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{Backing, Change, Identity, Reach, Watch};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -58,27 +58,25 @@ pub struct ModelBacking {
     counts: Mutex<BTreeMap<ModelCall, u64>>,
     /// Whether names or attributes changed since the last sync.
     is_metadata_changed: AtomicBool,
-    /// Changes and openings by other processes.
-    changes: EventQueue<Change>,
-    openings: EventQueue<Opening>,
-    guarded: Mutex<BTreeSet<Ino>>,
+    /// Changes by other processes.
+    changes: ChangeQueue,
 }
 
-/// A queue from which one thread takes items that others put into it.
-struct EventQueue<T>(Mutex<Sender<T>>, Mutex<Receiver<T>>);
+/// A queue from which one thread takes changes that others put into it.
+struct ChangeQueue(Mutex<Sender<Change>>, Mutex<Receiver<Change>>);
 
-impl<T> EventQueue<T> {
+impl ChangeQueue {
     fn new() -> Self {
         let (sender, receiver) = channel();
         Self(Mutex::new(sender), Mutex::new(receiver))
     }
 
-    fn put(&self, item: T) {
-        locked(&self.0).send(item).expect("the receiver is beside the sender");
+    fn put(&self, change: Change) {
+        locked(&self.0).send(change).expect("the receiver is beside the sender");
     }
 
-    /// Waits for an item, at most for `limit`, and takes all that are there.
-    fn take(&self, limit: Duration, each: &mut dyn FnMut(T)) {
+    /// Waits for a change, at most for `limit`, and takes all that are there.
+    fn take(&self, limit: Duration, each: &mut dyn FnMut(Change)) {
         let receiver = locked(&self.1);
         match receiver.recv_timeout(limit) {
             Ok(first) => std::iter::once(first).chain(receiver.try_iter()).for_each(each),
@@ -113,9 +111,7 @@ impl ModelBacking {
             fault: Mutex::new(None),
             counts: Mutex::new(BTreeMap::new()),
             is_metadata_changed: AtomicBool::new(false),
-            changes: EventQueue::new(),
-            openings: EventQueue::new(),
-            guarded: Mutex::default(),
+            changes: ChangeQueue::new(),
         }
     }
 
@@ -123,30 +119,6 @@ impl ModelBacking {
     /// store.
     pub fn tell(&self, change: Change) {
         self.changes.put(change);
-    }
-
-    /// Opens a file as another process. Returns the channel of the answer, which comes at once if
-    /// the file is not guarded.
-    pub fn open_by_other(&self, ino: Ino, pid: u32) -> Receiver<bool> {
-        let (sender, answer) = channel();
-        let opening = Opening::new(ino, pid, move |may| {
-            // The receiver may be gone.
-            let _ = sender.send(may);
-        });
-        if self.is_guarded(ino) {
-            self.openings.put(opening);
-        }
-        answer
-    }
-
-    /// Ends all guards, as when the process that set them has ended.
-    pub fn unguard_all(&self) {
-        locked(&self.guarded).clear();
-    }
-
-    /// Returns whether other processes have to wait when they open a file.
-    pub fn is_guarded(&self, ino: Ino) -> bool {
-        locked(&self.guarded).contains(&ino)
     }
 
     /// Loses all data that was not synced, and every reference.
@@ -343,20 +315,6 @@ impl Backing for ModelBacking {
             };
             known.into_iter().for_each(&mut *tell);
         });
-        Ok(())
-    }
-
-    fn guard(&self, ino: Ino) -> Result<()> {
-        locked(&self.guarded).insert(ino);
-        Ok(())
-    }
-
-    fn unguard(&self, ino: Ino) {
-        locked(&self.guarded).remove(&ino);
-    }
-
-    fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> Result<()> {
-        self.openings.take(limit, tell);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@
 //!   runs, and all are permitted when it ends, or is killed (behind-D4).
 //! - permits-W2: the thread that takes openings takes no lock but that of the queue, which no
 //!   thread holds while it uses the pool or the backing store. It permits the server's own openings
-//!   at once (behind-D6).
+//!   at once (behind-D3).
 //! - permits-W3: a directory is guarded before its names are loaded, or before anything is made in
 //!   it below. So no program can have changed a file in it before.
 //! - permits-W4: if a file cannot be written back (a conflict, or an error), its openings are
@@ -19,7 +19,7 @@
 
 use crate::loading::Loading;
 use crate::lock;
-use backing::{Backing, Identity, KeyedOpening, Watch};
+use backing::{Backing, Identity, Opening, Watch};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ pub(crate) struct WaitingOpenings {
 #[derive(Default)]
 struct OpeningQueue {
     /// All that are not permitted yet, by arrival, and when they are.
-    waiting: BTreeMap<u64, (KeyedOpening, Instant)>,
+    waiting: BTreeMap<u64, (Opening, Instant)>,
     arrivals: u64,
     /// Those that have to be sorted.
     new: VecDeque<u64>,
@@ -89,13 +89,13 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// that have waited for too long (permits-W1). Run it in a thread that does nothing else.
     ///
     /// # Errors
-    /// As [`Backing::wait_for_openings_of`].
+    /// As [`Backing::wait_for_openings`].
     pub fn take_openings(&self, limit: Duration) -> Result<()> {
         let openings = self.openings();
         let next = lock(&openings.queue).waiting.values().map(|(_, until)| *until).min();
         let left = next.map_or(limit, |until| until.saturating_duration_since(Instant::now()));
         // permits-W2.
-        let taken = self.backing().wait_for_openings_of(left.min(limit), &mut |opening| {
+        let taken = self.backing().wait_for_openings(left.min(limit), &mut |opening| {
             let mut queue = lock(&openings.queue);
             let id = queue.arrivals;
             queue.arrivals += 1;

@@ -13,30 +13,26 @@
 //!   whichever of its threads made the change.
 //! - **behind-D2** A directory is marked before anything in it is read, so later changes are
 //!   reported.
-//! - **behind-D3** The thread that answers openings opens no file, and waits for no lock that is
-//!   held while a file is opened. It permits all openings by this process.
-//! - **behind-D4** Guards are marks of single inodes: no opening of another file waits for this
-//!   process. The marks and all waiting openings end with the group, which the kernel closes with
-//!   the process.
-//! - **behind-D6** Guards of names are marks of directories, so every opening in them waits for one
-//!   answer. The thread that takes them permits those by this process, whatever file they concern,
-//!   and passes the others on; it opens nothing and takes no lock but that of their queue.
+//! - **behind-D3** Guards are marks of directories, so every opening in them waits for one answer. The
+//!   thread that takes openings permits those by this process, whatever file they concern, and
+//!   passes the others on. It opens no file, and takes no lock but that of their queue.
+//! - **behind-D4** The marks and all waiting openings end with the group, which the kernel closes
+//!   with the process.
 //! - **behind-D5** The group of openings is closed before that of changes. While an opening waits
 //!   for an answer and its file has marks of both groups, the kernel blocks the closing of either
 //!   group. So the field of this group comes first, and its descriptor is higher. The kernel closes
 //!   the descriptors of a killed process from the last to the first.
 
-use super::inode::{key_of, key_of_file, key_of_told, stat};
+use super::inode::{key_of_file, key_of_told};
 use super::{DirFs, lock};
 use crate::fanotify::{Event, Group};
 use crate::nodes::FoundNode;
-use crate::{Change, KeyedOpening, Opening, Reach, Watch};
+use crate::{Change, Opening, Reach, Watch};
 use libc::{
     FAN_ATTRIB, FAN_CLASS_CONTENT, FAN_CLOSE_WRITE, FAN_CREATE, FAN_DELETE, FAN_DELETE_SELF,
-    FAN_EVENT_ON_CHILD, FAN_MARK_ADD, FAN_MARK_EVICTABLE, FAN_MARK_FILESYSTEM, FAN_MARK_REMOVE,
-    FAN_MODIFY, FAN_MOVED_FROM, FAN_MOVED_TO, FAN_ONDIR, FAN_OPEN_PERM, FAN_Q_OVERFLOW,
-    FAN_REPORT_DFID_NAME, FAN_REPORT_FID, FAN_REPORT_TARGET_FID, FAN_UNLIMITED_MARKS,
-    FAN_UNLIMITED_QUEUE,
+    FAN_EVENT_ON_CHILD, FAN_MARK_ADD, FAN_MARK_EVICTABLE, FAN_MARK_FILESYSTEM, FAN_MODIFY,
+    FAN_MOVED_FROM, FAN_MOVED_TO, FAN_ONDIR, FAN_OPEN_PERM, FAN_Q_OVERFLOW, FAN_REPORT_DFID_NAME,
+    FAN_REPORT_FID, FAN_REPORT_TARGET_FID, FAN_UNLIMITED_MARKS, FAN_UNLIMITED_QUEUE,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
@@ -166,43 +162,8 @@ impl DirFs {
         Ok(())
     }
 
-    /// Makes openings of a file by other processes wait for this one, or no longer. Does nothing
-    /// unless openings are watched.
-    pub(super) fn set_guarded(&self, ino: Ino, is_guarded: bool) -> Result<()> {
-        let openings = self.watching.get().and_then(|watching| watching.openings.as_ref());
-        let Some(openings) = openings else { return Ok(()) };
-        let how = if is_guarded { FAN_MARK_ADD } else { FAN_MARK_REMOVE };
-        openings.mark(how, FAN_OPEN_PERM, self.inode(ino)?.fd.as_fd())
-    }
-
-    /// Waits for openings of guarded files up to `limit`, and calls `tell` for each. Permits all
-    /// others. `EOPNOTSUPP` unless openings are watched.
-    pub(super) fn take_openings(
-        &self,
-        limit: Duration,
-        tell: &mut dyn FnMut(Opening),
-    ) -> Result<()> {
-        let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
-        let openings = watching.openings.as_ref().ok_or(Errno::OPNOTSUPP)?;
-        if !wait(openings, limit)? {
-            return Ok(());
-        }
-        let mut buffer = [0; 4096];
-        openings
-            .read(&mut buffer, |event| {
-                let Some(fd) = event.fd else { return };
-                // behind-D3. Only guarded files cause events, but one may have been unguarded just
-                // now.
-                match self.guarded(&fd).filter(|_| event.pid != watching.pid) {
-                    Some(ino) => tell(opening(openings, fd, ino, event.pid)),
-                    None => answer(openings, &fd, true),
-                }
-            })
-            .map(drop)
-    }
-
     /// Makes openings by names in a directory wait. Does nothing unless openings are watched.
-    pub(super) fn set_names_guarded(&self, dir: Ino) -> Result<()> {
+    pub(super) fn guard_directory(&self, dir: Ino) -> Result<()> {
         let openings = self.watching.get().and_then(|watching| watching.openings.as_ref());
         let Some(openings) = openings else { return Ok(()) };
         let mask = FAN_OPEN_PERM | FAN_EVENT_ON_CHILD;
@@ -210,11 +171,11 @@ impl DirFs {
     }
 
     /// Waits for openings by guarded names up to `limit`, and calls `tell` for each by another
-    /// process (behind-D6). `EOPNOTSUPP` unless openings are watched.
-    pub(super) fn take_openings_of(
+    /// process (behind-D3). `EOPNOTSUPP` unless openings are watched.
+    pub(super) fn take_openings(
         &self,
         limit: Duration,
-        tell: &mut dyn FnMut(KeyedOpening),
+        tell: &mut dyn FnMut(Opening),
     ) -> Result<()> {
         let watching = self.watching.get().ok_or(Errno::OPNOTSUPP)?;
         let openings = watching.openings.as_ref().ok_or(Errno::OPNOTSUPP)?;
@@ -230,19 +191,12 @@ impl DirFs {
                     Some(Ok(key)) => {
                         let (group, pid) =
                             (openings.clone(), u32::try_from(event.pid).unwrap_or(0));
-                        tell(KeyedOpening::new(key, pid, move || answer(&group, &fd, true)));
+                        tell(Opening::new(key, pid, move || permit(&group, &fd)));
                     }
-                    Some(Err(_)) | None => answer(openings, &fd, true),
+                    Some(Err(_)) | None => permit(openings, &fd),
                 }
             })
             .map(drop)
-    }
-
-    /// Returns the number of the inode that is being opened, if it is in the table.
-    fn guarded(&self, fd: &OwnedFd) -> Option<Ino> {
-        let key = key_of(&stat(fd.as_fd()).ok()?);
-        let nodes = self.nodes();
-        nodes.number(key).filter(|ino| nodes.get(*ino).is_ok())
     }
 }
 
@@ -285,13 +239,8 @@ fn note(number: &impl Fn(&[u8]) -> Option<Ino>, event: &Event<'_>, told: &mut BT
     }
 }
 
-fn opening(group: &Group, fd: OwnedFd, ino: Ino, pid: i32) -> Opening {
-    let group = group.clone();
-    Opening::new(ino, u32::try_from(pid).unwrap_or(0), move |may| answer(&group, &fd, may))
-}
-
-/// Answers an opening. The waiting process may have been killed meanwhile; that error does not
+/// Permits an opening. The waiting process may have been killed meanwhile; that error does not
 /// matter.
-fn answer(group: &Group, fd: &OwnedFd, may: bool) {
-    let _ = group.answer(fd, may);
+fn permit(group: &Group, fd: &OwnedFd) {
+    let _ = group.permit(fd);
 }

@@ -65,7 +65,7 @@ use crate::caller::Unreserved;
 use crate::descriptors::Descriptors;
 use crate::locks::{self, Locks};
 use crate::nodes::{FoundNode, Nodes};
-use crate::{Backing, Change, Identity, KeyedOpening, Opening, Reach, Watch};
+use crate::{Backing, Change, Identity, Opening, Reach, Watch};
 use behind::Watching;
 use inode::{Identities, key_of, stat};
 use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
@@ -601,25 +601,8 @@ impl Backing for DirFs {
         self.take_changes(limit, number, tell)
     }
 
-    fn guard(&self, ino: Ino) -> Result<()> {
-        self.set_guarded(ino, true)
-    }
-
     fn guard_names(&self, dir: Ino) -> Result<()> {
-        self.set_names_guarded(dir)
-    }
-
-    fn wait_for_openings_of(
-        &self,
-        limit: Duration,
-        tell: &mut dyn FnMut(KeyedOpening),
-    ) -> Result<()> {
-        self.take_openings_of(limit, tell)
-    }
-
-    fn unguard(&self, ino: Ino) {
-        // An inode that no longer exists has no guard either.
-        let _ = self.set_guarded(ino, false);
+        self.guard_directory(dir)
     }
 
     fn wait_for_openings(&self, limit: Duration, tell: &mut dyn FnMut(Opening)) -> Result<()> {

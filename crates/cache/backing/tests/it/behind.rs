@@ -233,42 +233,33 @@ fn output(reader: Child) -> Result<String, String> {
 }
 
 #[test]
-fn who_opens_a_guarded_file_waits() {
+fn who_opens_a_file_by_a_guarded_name_waits() {
     for kind in KINDS {
         let disk = Disk::new(kind);
         let path = disk.dir("d");
         let fs = open(&path);
         assert_eq!(fs.watch(Watch::Permission), Ok(Reach::Whole), "{kind}");
-        let (f, g) = (file(&fs, ROOT, b"f"), file(&fs, ROOT, b"g"));
+        let dir = directory(&fs, ROOT, b"guarded");
+        let (f, g) = (file(&fs, dir, b"f"), file(&fs, ROOT, b"g"));
         fs.write(f, 0, b"old").unwrap();
         fs.write(g, 0, b"free").unwrap();
-        fs.guard(f).unwrap();
+        fs.guard_names(dir).unwrap();
+        let [(key, _)] = &known(&fs, [f])[..] else { unreachable!("one inode") };
+        let f_path = path.join("guarded/f");
         with_openings(&fs, |openings| {
             assert_eq!(output(reader(&path.join("g"))).unwrap(), "free");
-            let waiting = reader(&path.join("f"));
+            let waiting = reader(&f_path);
             let opening = openings.recv_timeout(LIMIT).unwrap();
-            assert_eq!((opening.ino, opening.pid), (f, waiting.id()));
+            assert_eq!((&opening.key, opening.pid), (key, waiting.id()));
             // Openings by this process do not wait.
-            assert_eq!(fs::read(path.join("f")).unwrap(), b"old");
+            assert_eq!(fs::read(&f_path).unwrap(), b"old");
             fs.write(f, 0, b"new").unwrap();
-            opening.answer(true);
+            drop(opening);
             assert_eq!(output(waiting).unwrap(), "new", "{kind}");
-
-            let waiting = reader(&path.join("f"));
-            openings.recv_timeout(LIMIT).unwrap().answer(false);
-            let refused = output(waiting).unwrap_err();
-            assert!(refused.contains("Operation not permitted"), "{refused}");
-            let waiting = reader(&path.join("f"));
-            drop(openings.recv_timeout(LIMIT).unwrap());
-            assert_eq!(output(waiting).unwrap(), "new");
-
-            fs.unguard(f);
-            assert_eq!(output(reader(&path.join("f"))).unwrap(), "new");
             assert!(openings.try_recv().is_err());
-            fs.guard(f).unwrap();
         });
         // Nothing answers any more, whether or not the opening was reported (behind-D5).
-        let waiting = [reader(&path.join("f")), reader(&path.join("f"))];
+        let waiting = [reader(&f_path), reader(&f_path)];
         waiting.iter().for_each(until_it_opens);
         drop(fs);
         for waiting in waiting {
@@ -277,7 +268,7 @@ fn who_opens_a_guarded_file_waits() {
     }
 }
 
-/// Tests that a guard does not keep a file whose last name was removed.
+/// Tests that a guard keeps neither a file nor a directory whose last name was removed.
 #[test]
 fn a_guard_keeps_no_file() {
     let disk = Disk::new("ext4");
@@ -285,17 +276,22 @@ fn a_guard_keeps_no_file() {
     let fs = open(&path);
     fs.watch(Watch::Permission).unwrap();
     let free = room(&fs);
-    let f = file(&fs, ROOT, b"f");
-    fs.write(f, 0, &vec![1; 8 << 20]).unwrap();
-    fs.guard(f).unwrap();
-    fs.fsync(f).unwrap();
-    assert!(room(&fs) < free - (7 << 20));
-    fs.unlink(ROOT, b"f").unwrap();
-    fs.forget(f, 1);
-    fs.sync().unwrap();
-    let until = Instant::now() + LIMIT;
-    while room(&fs) < free - (1 << 20) {
-        assert!(Instant::now() < until, "its space stays taken");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let dir = directory(&fs, ROOT, b"guarded");
+    fs.guard_names(dir).unwrap();
+    // Openings by this process need an answer, too.
+    with_openings(&fs, |_| {
+        let f = file(&fs, dir, b"f");
+        fs.write(f, 0, &vec![1; 8 << 20]).unwrap();
+        fs.fsync(f).unwrap();
+        assert!(room(&fs) < free - (7 << 20));
+        fs.unlink(dir, b"f").unwrap();
+        fs.rmdir(ROOT, b"guarded").unwrap();
+        [f, dir].into_iter().for_each(|ino| fs.forget(ino, 1));
+        fs.sync().unwrap();
+        let until = Instant::now() + LIMIT;
+        while room(&fs) < free - (1 << 20) {
+            assert!(Instant::now() < until, "its space stays taken");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
 }
