@@ -26,6 +26,9 @@ use args::{AttachCommand, ServerArgs, StoreArgs};
 use place::Place;
 pub use status::show;
 
+/// A cache that is open.
+type Tree = pmcache::Loading<inner::Inner, place::Below>;
+
 /// The server's report when programs can use the mount.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ready {

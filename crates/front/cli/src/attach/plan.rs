@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 use fuse::{MountAccess, MountFlags, MountOptions, OpCounters, StatsReader};
+use pmem::Medium as _;
 use serde::Serialize;
 
 use super::args::ServerArgs;
-use super::{Place, Ready};
+use super::{Place, Ready, Tree};
 use crate::mount::absolute_dir;
 use crate::mount::options::Options;
 use crate::{mount, pool};
@@ -32,18 +33,14 @@ struct ServeStats<'a> {
     cache: Option<pmcache::Status>,
 }
 
-/// The status of a cache, if it was read, and the counters of the pool's memory.
-pub type CacheStats = (Option<pmcache::Status>, pmem::CountersSnapshot);
-
 /// Returns the function that computes the statistics of a cache, for as long as the cache exists.
-/// `read` reads the status, and the counters of the pool's memory. With `true`, it leaves out the
-/// status.
-pub fn stats<C: Send + Sync + 'static>(
-    cache: &Arc<C>,
+/// It calls `before` first each time.
+pub fn stats(
+    cache: &Arc<Tree>,
     ready: &Ready,
     counters: Arc<OpCounters>,
     threads: usize,
-    read: impl Fn(&C, bool) -> CacheStats + Send + Sync + 'static,
+    before: impl Fn(&Tree) + Send + Sync + 'static,
 ) -> fuse::Stats {
     let cache = Arc::downgrade(cache);
     let (pool, dir, mount) = (ready.pool.clone(), ready.dir.clone(), ready.mount.clone());
@@ -51,7 +48,8 @@ pub fn stats<C: Send + Sync + 'static>(
     let started = Instant::now();
     Box::new(move |reader, is_brief| {
         let Some(cache) = cache.upgrade() else { return Vec::new() };
-        let (status, medium) = read(&cache, is_brief);
+        before(&cache);
+        let status = (!is_brief).then(|| cache.status());
         let stats = ServeStats {
             pool: &pool,
             dir: &dir,
@@ -62,7 +60,7 @@ pub fn stats<C: Send + Sync + 'static>(
             threads,
             uptime_s: started.elapsed().as_secs(),
             requests: counters.snapshot(),
-            medium,
+            medium: cache.pool().0.region().counters().snapshot(),
             cache: match reader {
                 StatsReader::Owner => status,
                 StatsReader::Other => status.map(pmcache::Status::without_names),

@@ -19,13 +19,10 @@ use vfs::{Backed as _, FileSystem as _, Loader as _, WaitingCalls};
 use super::args::{ServerArgs, StoreArgs};
 use super::ending;
 use super::inner::Inner;
-use super::place::{Below, Place};
+use super::place::Place;
 use super::plan::{self, AttachPlan};
-use super::{Ready, watch};
+use super::{Ready, Tree, watch};
 use crate::{background, mount, pool};
-
-/// A cache that is open.
-pub type Tree = Loading<Inner, Below>;
 
 /// Interval between two looks for data to write back.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -97,14 +94,11 @@ pub fn run(
     let loader = cache.clone();
     let caching = Caching { skip_opens: false, ..Caching::EXCLUSIVE };
     let (told, dir) = (changes.clone(), plan.mount.clone());
-    let stats =
-        plan::stats(&cache, &ready, counters.clone(), threads, move |cache: &Tree, is_brief| {
-            // A remount waits for this answer (`mount::helper`), so announce changes first.
-            let _ = told.get().map(mount::Changes::look);
-            let engine = &cache.pool().0;
-            mount::follow_flags(&**engine, &dir);
-            ((!is_brief).then(|| cache.status()), engine.region().counters().snapshot())
-        });
+    let stats = plan::stats(&cache, &ready, counters.clone(), threads, move |cache| {
+        // A remount waits for this answer (`mount::helper`), so announce changes first.
+        let _ = told.get().map(mount::Changes::look);
+        mount::follow_flags(&*cache.pool().0, &dir);
+    });
     let options = ServerOptions { caching, counters, stats: Some(stats) };
     let server = Server::new(cache.clone(), options)?
         .shared(engine.clone())
