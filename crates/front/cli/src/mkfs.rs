@@ -79,7 +79,7 @@ fn format(region: &Region, args: &MkfsArgs, is_thin: bool) -> Result<PoolInfo> {
     let options = FormatOptions { label, owner: maker, is_backed, is_thin };
     let info = args.layout.format(region, &options)?;
     // Cuts off the part of the file beyond the pool.
-    set_len(region, region.len())?;
+    pool::set_len(region, region.len())?;
     Ok(info)
 }
 
@@ -148,7 +148,7 @@ fn open(args: &MkfsArgs, found: &Metadata) -> Result<Region> {
     if size > old
         && let Err(err) = region.grow_sparse(size)
     {
-        let _ = set_len(&region, old);
+        let _ = pool::set_len(&region, old);
         return Err(err.into());
     }
     Ok(region)
@@ -173,19 +173,11 @@ fn is_thin(args: &MkfsArgs, region: &Region) -> Result<bool> {
 fn allocate(region: &Region, args: &MkfsArgs, found: Option<&Metadata>) -> Result<()> {
     let Err(err) = region.allocate() else { return Ok(()) };
     match found {
-        Some(found) if found.len() < region.len() => drop(set_len(region, found.len())),
+        Some(found) if found.len() < region.len() => drop(pool::set_len(region, found.len())),
         Some(_) => {}
         None => drop(std::fs::remove_file(&args.pool)),
     }
     Err(err.into())
-}
-
-/// Sets the length of a file. A device keeps its length.
-fn set_len(region: &Region, len: u64) -> io::Result<()> {
-    match region.descriptor() {
-        Some(file) if region.is_file() => Ok(rustix::fs::ftruncate(file, len)?),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses to overwrite data that may be valuable.

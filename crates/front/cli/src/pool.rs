@@ -1,5 +1,6 @@
 //! Functions on pools that all commands use.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -88,6 +89,14 @@ pub fn open(pool: &Path, options: &OpenOptions, access: Access) -> Result<Region
 pub fn open_to_look(pool: &Path) -> Result<Region> {
     let options = OpenOptions { lock: Some(Lock::None), ..OpenOptions::default() };
     Ok(options.open(pool, Access::ReadOnly)?)
+}
+
+/// Sets the length of a file. A device keeps its length.
+pub fn set_len(region: &Region, len: u64) -> io::Result<()> {
+    match region.descriptor() {
+        Some(file) if region.is_file() => Ok(rustix::fs::ftruncate(file, len)?),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the description that a pool records of itself, mounted or not.

@@ -3,7 +3,6 @@
 //! The pool's file gets longer before the pool does, and shorter after it. So whatever fails in
 //! between, the file holds all of the pool.
 
-use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -33,12 +32,13 @@ pub fn run(args: &ResizeArgs, json: bool) -> Result<ExitCode> {
         if !region.is_file() {
             bail!("{shown}: the device has {}", size::show(old));
         }
-        grow(&region, args.size, info.is_thin).inspect_err(|_| drop(set_len(&region, old)))?;
+        grow(&region, args.size, info.is_thin)
+            .inspect_err(|_| drop(pool::set_len(&region, old)))?;
     }
     let size_bytes = engines::resize(&region, args.size)
-        .inspect_err(|_| drop(set_len(&region, old)))
+        .inspect_err(|_| drop(pool::set_len(&region, old)))
         .with_context(|| shown.to_string())?;
-    set_len(&region, size_bytes).with_context(|| shown.to_string())?;
+    pool::set_len(&region, size_bytes).with_context(|| shown.to_string())?;
     let resized = Resized { pool: shown.to_string(), size_before: info.size_bytes, size_bytes };
     if json {
         output::json(&resized)?;
@@ -58,12 +58,4 @@ fn grow(region: &Region, len: u64, is_thin: bool) -> Result<()> {
         region.allocate()?;
     }
     Ok(())
-}
-
-/// Sets the length of a file. A device keeps its length.
-fn set_len(region: &Region, len: u64) -> io::Result<()> {
-    match region.descriptor() {
-        Some(file) if region.is_file() => Ok(rustix::fs::ftruncate(file, len)?),
-        _ => Ok(()),
-    }
 }
