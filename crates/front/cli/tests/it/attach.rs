@@ -78,8 +78,8 @@ impl Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        // If the test has failed.
-        let _ = rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH);
+        // If the test has failed. There may be a mount below that of the cache.
+        while rustix::mount::unmount(self.data(), rustix::mount::UnmountFlags::DETACH).is_ok() {}
         std::thread::sleep(Duration::from_millis(if std::thread::panicking() { 500 } else { 0 }));
     }
 }
