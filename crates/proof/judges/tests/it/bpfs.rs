@@ -1,6 +1,7 @@
 //! Tests that no power failure breaks a BPFS pool. This part runs before every merge; `keepstone
 //! crashtest --length 3` is the campaign.
 
+use crate::common;
 use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::deaths::{Scenario, Victim};
 use crashsim::explore::Budget;
@@ -19,18 +20,8 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     workload::bases(&Bpfs).expect("the bases can be made")
 });
 
-/// Runs a family; panics at a violation, with a line for `--replay`.
 fn explore(family: Family, options: &CampaignOptions) -> Report {
-    let report =
-        campaign::run(&Bpfs, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
-    let Report { workloads, stats, seconds, .. } = &report;
-    println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
-    for f in &report.findings {
-        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
-    }
-    assert_eq!(report.violations, 0);
-    assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
-    report
+    common::explore(&Bpfs, &BASES, family, options)
 }
 
 fn every_operation(semantics: Semantics) {

@@ -2,11 +2,11 @@
 //! last sync. Threads and killed processes are judged as well: an operation survives only with
 //! those that it can have seen. `keepstone crashtest --engine bpfs-ordered` is the campaign.
 
+use crate::common;
 use crashsim::campaign::{self, CampaignOptions, Family, Report};
 use crashsim::explore::Budget;
 use crashsim::persist::Semantics;
 use crashsim::run::Base;
-use crashsim::stats::Distinct;
 use crashsim::workload;
 use judges::bpfs::Ordered;
 use std::sync::LazyLock;
@@ -16,18 +16,8 @@ static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     workload::bases(&Ordered).expect("the bases can be made")
 });
 
-/// Runs a family; panics at a violation, with a line for `--replay`.
 fn explore(family: Family, options: &CampaignOptions) -> Report {
-    let report =
-        campaign::run(&Ordered, &BASES, &family, options, &Distinct::default(), &|_, _, _| {});
-    let Report { workloads, stats, seconds, .. } = &report;
-    println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
-    for f in &report.findings {
-        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
-    }
-    assert_eq!(report.violations, 0);
-    assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
-    report
+    common::explore(&Ordered, &BASES, family, options)
 }
 
 fn few() -> CampaignOptions {

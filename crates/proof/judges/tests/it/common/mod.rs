@@ -1,9 +1,32 @@
-//! Engines with bugs: BPFS on a medium that does not do all that the engine requests.
+//! What several tests use: a campaign that has to survive, and engines with bugs. These are BPFS on a
+//! medium that does not do all that the engine requests.
 
+use crashsim::campaign::{self, CampaignOptions, Family, Report};
+use crashsim::run::Base;
+use crashsim::stats::Distinct;
 use crashsim::target::{Mounted, Strength, Target};
 use judges::bpfs::Bpfs;
 use pmem::{Counters, Domain, Fenced, Line, Medium};
 use vfs::Durability;
+
+/// Runs a family on these pools; panics at a violation, with a line for `--replay`.
+pub fn explore<T: Target>(
+    target: &T,
+    bases: &[Base],
+    family: Family,
+    options: &CampaignOptions,
+) -> Report {
+    let report =
+        campaign::run(target, bases, &family, options, &Distinct::default(), &|_, _, _| {});
+    let Report { workloads, stats, seconds, .. } = &report;
+    println!("{}: {workloads} workloads, {stats:?}, {seconds:.1} s", report.family);
+    for f in &report.findings {
+        println!("{}\n  {}\n  --replay '{}'", f.what, f.detail.join("\n  "), f.replay);
+    }
+    assert_eq!(report.violations, 0);
+    assert_eq!(report.stats.unsteady, 0, "recovery is not deterministic");
+    report
+}
 
 /// Replacements for stores, flushes and fences of a medium.
 pub trait Wrapped: Send + Sync {
