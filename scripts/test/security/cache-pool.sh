@@ -6,10 +6,7 @@
 suite_cache_pool() {
     local path=/dev/shm/cache dir target own=/dev/shm/own
     # A file system that gives handles, as /etc's does; the target is outside of the cached directory.
-    truncate -s 64M "$place/image"
-    mkfs.ext4 -q -F "$place/image"
-    mkdir "$place/disk"
-    mount -o loop "$place/image" "$place/disk"
+    make_disk 64M 755
     dir=$place/disk/data target=$place/disk/target
     mkdir -m 755 "$dir"
     echo "root's own" >"$target"

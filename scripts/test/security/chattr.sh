@@ -5,11 +5,7 @@
 
 suite_chattr() {
     local path name dir=$place/disk
-    truncate -s 64M "$place/image"
-    mkfs.ext4 -q -F "$place/image"
-    mkdir "$dir"
-    mount -o loop "$place/image" "$dir"
-    chmod 777 "$dir"
+    make_disk 64M 777
     for name in immutable removed append later; do
         echo "as it was" >"$dir/$name"
         chmod 666 "$dir/$name"

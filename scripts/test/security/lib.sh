@@ -43,6 +43,16 @@ make_place() {
     done
 }
 
+# make_disk SIZE MODE [OPTION…]: mounts an ext4 file system, made with these options, at $place/disk;
+# its root directory has this mode.
+make_disk() {
+    truncate -s "$1" "$place/image"
+    mkfs.ext4 -q -F "${@:3}" "$place/image"
+    mkdir "$place/disk"
+    mount -o loop "$place/image" "$place/disk"
+    chmod "$2" "$place/disk"
+}
+
 # as USER COMMAND…: runs COMMAND as one of the two users, for a minute at most; it cannot change its
 # user.
 as() {

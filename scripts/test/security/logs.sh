@@ -8,11 +8,7 @@ LOG_MAX=$((2 << 20))
 
 suite_logs() {
     local path dir=$place/disk log
-    truncate -s 64M "$place/image"
-    mkfs.ext4 -q -F "$place/image"
-    mkdir "$dir"
-    mount -o loop "$place/image" "$dir"
-    chmod 755 "$dir"
+    make_disk 64M 755
     path=$(pool logs --cache)
     log=$(log_of "$path")
     "$keepstone" attach "$path" "$dir" "$mnt" >/dev/null

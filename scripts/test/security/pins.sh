@@ -4,11 +4,7 @@
 
 suite_pins() {
     local path dir=$place/disk home=$mnt/theirs
-    truncate -s 256M "$place/image"
-    mkfs.ext4 -q -F "$place/image"
-    mkdir "$dir"
-    mount -o loop "$place/image" "$dir"
-    chmod 755 "$dir"
+    make_disk 256M 755
     path=$(pool pins --cache)
     "$keepstone" attach "$path" "$dir" "$mnt" >/dev/null
     install -d -o "$stranger" -g "$stranger" "$home"
@@ -29,5 +25,5 @@ suite_pins() {
     "$keepstone" attach pin "$mnt/root-file" >/dev/null || die "root cannot pin: all is a stranger's"
     healthy "$mnt"
     as stranger sh -c "rm -f '$home'/*"
-    umount "$mnt" 2>/dev/null || umount --lazy "$mnt"
+    unmount "$mnt"
 }

@@ -5,11 +5,7 @@
 
 suite_reserve() {
     local path dir=$place/disk home=$mnt/theirs left total
-    truncate -s 256M "$place/image"
-    mkfs.ext4 -q -F -m 25 "$place/image"
-    mkdir "$dir"
-    mount -o loop "$place/image" "$dir"
-    chmod 755 "$dir"
+    make_disk 256M 755 -m 25
     path=$(pool reserve --cache)
     "$keepstone" attach "$path" "$dir" "$mnt" >/dev/null
     install -d -o "$stranger" -g "$stranger" "$home"
