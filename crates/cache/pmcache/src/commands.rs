@@ -8,11 +8,14 @@ use crate::{BLOCK, lock};
 use backing::{Backing, Reach, Watch};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::{Duration, Instant};
 use vfs::{Backed, Errno, FileKind, Ino, Result};
 
 /// Passes until everything is below that was dirty at first, while programs change more.
 pub(crate) const PASSES: u32 = 16;
+/// The longest pause between two of them.
+const PAUSE_MAX: Duration = Duration::from_millis(256);
 
 /// The write-backs of a cache so far.
 pub(crate) struct History {
@@ -60,19 +63,34 @@ impl History {
 }
 
 impl<P: Backed, B: Backing> Loading<P, B> {
-    /// Writes back until nothing is left that was dirty at the beginning.
+    /// Writes back until nothing is left that was dirty at the beginning. The backing store keeps
+    /// the names of files that programs have open without a name.
     ///
     /// # Errors
     /// The first error of an inode, `ESTALE` for a conflict, and `EAGAIN` if programs change inodes
     /// faster than they are written back.
     pub fn write_back_all(&self) -> Result<()> {
-        for _ in 0..PASSES {
+        self.write_back_until(|written| written.left == written.held)
+    }
+
+    /// Writes back as [`write_back_all`](Self::write_back_all), and waits some seconds for the
+    /// removal of files that ended programs had open.
+    ///
+    /// # Errors
+    /// As `write_back_all`; `EAGAIN` also if programs have such files open still.
+    pub(crate) fn write_back_at_end(&self) -> Result<()> {
+        self.write_back_until(|written| written.left == 0)
+    }
+
+    fn write_back_until(&self, is_done: impl Fn(&Written) -> bool) -> Result<()> {
+        for pass in 0..PASSES {
             let written = self.write_back()?;
-            match (written.errors.first(), written.conflicts.first(), written.left) {
-                (Some((_, e)), ..) => return Err(*e),
-                (None, Some(_), _) => return Err(Errno::STALE),
-                (None, None, 0) => return Ok(()),
-                _ => {}
+            match (written.errors.first(), written.conflicts.first()) {
+                (Some((_, e)), _) => return Err(*e),
+                (None, Some(_)) => return Err(Errno::STALE),
+                (None, None) if is_done(&written) => return Ok(()),
+                // The references of ended programs, and those of the kernel, go within a second.
+                (None, None) => thread::sleep(PAUSE_MAX.min(Duration::from_millis(1 << pass))),
             }
         }
         Err(Errno::AGAIN)
@@ -248,10 +266,15 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// Runs a command, by the name of its attribute.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go; those of
-    /// [`pin`](Self::pin), of [`resolve`](Self::resolve), and of
-    /// [`write_back_all`](Self::write_back_all).
+    /// `EOPNOTSUPP` for another name; `EBUSY` for a file in use whose content cannot go, and while
+    /// programs change it too fast; those of [`pin`](Self::pin), of [`resolve`](Self::resolve), and
+    /// of [`write_back_all`](Self::write_back_all).
     pub(crate) fn change_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        // For `EAGAIN` the kernel would return `EOPNOTSUPP` to the program.
+        self.try_command(ino, name).map_err(|e| if e == Errno::AGAIN { Errno::BUSY } else { e })
+    }
+
+    fn try_command(&self, ino: Ino, name: &[u8]) -> Result<()> {
         match Command::of_attribute(name).unwrap_or(Err(Errno::OPNOTSUPP))? {
             Command::Status => Ok(()),
             Command::Warm => self.warm(ino, self.pool().getattr(ino)?.size),

@@ -62,6 +62,8 @@ pub struct Written {
     pub bytes: u64,
     /// Inodes that are dirty still: they changed meanwhile, or a step of theirs has to wait.
     pub left: u64,
+    /// Directories among them that only wait for files which programs have open without a name.
+    pub held: u64,
     /// Files that were not written: their directory has to wait, or they were being changed.
     pub unwritten: Vec<Ino>,
     /// Inodes with errors, and their first errors.

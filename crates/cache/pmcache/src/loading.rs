@@ -746,7 +746,7 @@ impl<P: Backed, B: Backing> Loader for Loading<P, B> {
 
     /// Writes everything back first. The pool keeps the rest.
     fn finish(&self) -> Result<()> {
-        let written = self.write_back_all();
+        let written = self.write_back_at_end();
         self.pool.close()?;
         written
     }

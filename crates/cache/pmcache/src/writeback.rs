@@ -13,7 +13,8 @@
 //! - writeback-W3: a mark covers only what was durable below before, and only if the inode has not
 //!   changed since it was compared.
 //! - writeback-W4: an object loses its last name only if no inode of the pool has its identity,
-//!   with a name or without.
+//!   with a name or without. A directory that was removed in the pool needs its object no longer:
+//!   it is empty, and all its names are known.
 //! - writeback-W5: an object that others have changed, which its stamp shows, is not touched. Its
 //!   inode stays dirty, and the pass names it.
 //! - writeback-W6: an inode is busy before its object gets or loses a name, also if it was renamed
@@ -25,25 +26,23 @@
 //! The stamp of a directory shows names that others made. So a name below that the pool does not
 //! have was removed in the pool.
 
+mod content;
+
 use crate::counters::Written;
-use crate::loading::{Below, Loading, PoolRef, copy_xattrs, has_changed, stamp};
+use crate::loading::{Below, Loading, PoolRef, has_changed, stamp};
+use crate::lock;
 use crate::pass::{
     Dir, Dirty, Extra, Extras, NAMES_MAX, NameBelow, SYNCED_TOGETHER, identities, list,
 };
-use crate::{BLOCK, lock};
 use backing::{Backing, Identity};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use vfs::{
-    ABSENT, Attr, Backed, Caller, Errno, Fallocate, FileKind, Ino, NewKind, NewNode, ROOT,
-    RenameFlags, Residence, Result, Seek, SetAttr, SetTime,
+    ABSENT, Attr, Backed, Caller, Errno, FileKind, Ino, NewKind, NewNode, ROOT, RenameFlags,
+    Residence, Result,
 };
-
-/// Bytes of content that one call copies.
-const PIECE: u64 = 256 << 10;
 
 /// The start of the private names of objects that are not complete.
 pub const PRIVATE: &[u8] = b".keepstone-";
@@ -75,6 +74,8 @@ struct Pass<'a, P: Backed, B: Backing> {
     failed: HashSet<Ino>,
     /// Directories with which a later pass has to go on.
     waiting: HashSet<Ino>,
+    /// Whether the names below of open files without a name stay (writeback-W4).
+    has_held: bool,
     /// Files whose content was marked clean.
     marked: Vec<Ino>,
     written: Written,
@@ -115,6 +116,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             renamed: HashSet::new(),
             failed: HashSet::new(),
             waiting: HashSet::new(),
+            has_held: false,
             marked: Vec::new(),
             written: Written::default(),
         };
@@ -211,12 +213,11 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
 
     /// Notes the error of an inode, which stays dirty.
     fn note(&mut self, ino: Ino, done: Result<()>) {
-        match done {
-            Err(e) if self.failed.insert(ino) => {
-                tracing::warn!(ino = ino.0, error = %e, "cannot write back");
-                self.written.errors.push((ino, e));
-            }
-            _ => {}
+        if let Err(e) = done
+            && self.failed.insert(ino)
+        {
+            tracing::warn!(ino = ino.0, error = %e, "cannot write back");
+            self.written.errors.push((ino, e));
         }
     }
 
@@ -413,135 +414,6 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         Err(Errno::EXIST)
     }
 
-    // --- content and attributes -----------------------------------------------------------------
-
-    /// Writes content and attributes of something that is no directory.
-    fn write_file(&mut self, ino: Ino, kind: FileKind) -> Result<()> {
-        if kind == FileKind::File {
-            self.write_content(ino)?;
-        }
-        self.write_attributes(ino)?;
-        self.write_times(ino)
-    }
-
-    fn write_content(&mut self, ino: Ino) -> Result<()> {
-        let object = self.object(ino)?;
-        let size = self.pool.getattr(ino)?.size;
-        // writeback-W7.
-        self.pool.fsync(ino)?;
-        let set_size = || {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            self.backing.setattr(&Caller::ROOT, object, &set).map(drop)
-        };
-        if self.backing.getattr(object)?.size > size {
-            set_size()?;
-        }
-        let mut at = 0;
-        while let Some(dirty) = self.pool.dirty_range(ino, at)? {
-            self.copy(ino, object, dirty.clone())?;
-            at = dirty.end.next_multiple_of(BLOCK);
-        }
-        if self.backing.getattr(object)?.size < size {
-            set_size()?;
-        }
-        self.punch_holes(ino, object)
-    }
-
-    /// Copies a range of a file, which is in the pool.
-    fn copy(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
-        // evict-E5: the reads of a copy are no uses. If there was one, they note it again.
-        let is_used = self.pool.take_use(ino);
-        let copied = self.copy_pieces(ino, object, range);
-        if !is_used {
-            self.pool.take_use(ino);
-        }
-        copied
-    }
-
-    fn copy_pieces(&mut self, ino: Ino, object: Ino, range: Range<u64>) -> Result<()> {
-        let mut bytes = vec![0; PIECE.min(range.end - range.start) as usize];
-        let mut at = range.start;
-        while at < range.end {
-            let wanted = PIECE.min(range.end - at) as usize;
-            let n = match self.pool.read(ino, at, &mut bytes[..wanted]) {
-                // The file became shorter.
-                Ok(0) => return Ok(()),
-                // Its content was replaced. The next pass compares again.
-                Err(ABSENT) => return Err(Errno::AGAIN),
-                read => read?,
-            };
-            // writeback-W7.
-            self.pool.fsync(ino)?;
-            self.backing.write(object, at, &bytes[..n])?;
-            self.written.bytes += n as u64;
-            at += n as u64;
-        }
-        Ok(())
-    }
-
-    /// Punches holes where the pool has them and the object has data.
-    fn punch_holes(&self, ino: Ino, object: Ino) -> Result<()> {
-        let mut at = 0;
-        while let Some(hole) = self.pool.hole_range(ino, at)? {
-            at = hole.end.next_multiple_of(BLOCK);
-            match self.backing.seek(object, hole.start, Seek::Data) {
-                Ok(data) if data < hole.end => {
-                    let (mode, len) = (Fallocate::PunchHole, hole.end - hole.start);
-                    // writeback-W7.
-                    self.pool.fsync(ino)?;
-                    self.backing.fallocate(object, mode, hole.start, len)?;
-                }
-                Ok(_) | Err(Errno::NXIO) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes what `chown`, `chmod` and `setxattr` change.
-    fn write_attributes(&mut self, ino: Ino) -> Result<()> {
-        let object = self.object(ino)?;
-        let wanted = self.pool.getattr(ino)?;
-        let found = self.backing.getattr(object)?;
-        if (wanted.uid, wanted.gid) != (found.uid, found.gid) {
-            let owner =
-                SetAttr { uid: Some(wanted.uid), gid: Some(wanted.gid), ..SetAttr::default() };
-            self.backing.setattr(&Caller::ROOT, object, &owner)?;
-        }
-        // A new owner, and new content, took the capability away.
-        copy_xattrs((self.pool, ino), (self.backing, object))?;
-        let is_link = wanted.kind == FileKind::Symlink;
-        if !is_link && self.backing.getattr(object)?.perm != wanted.perm {
-            let perm = SetAttr { perm: Some(wanted.perm), ..SetAttr::default() };
-            self.backing.setattr(&Caller::ROOT, object, &perm)?;
-        }
-        Ok(())
-    }
-
-    fn write_times(&mut self, ino: Ino) -> Result<()> {
-        let object = self.object(ino)?;
-        let Attr { atime, mtime, .. } = self.pool.getattr(ino)?;
-        let found = self.backing.getattr(object)?;
-        if (atime, mtime) != (found.atime, found.mtime) {
-            let set = SetAttr {
-                atime: Some(SetTime::At(atime)),
-                mtime: Some(SetTime::At(mtime)),
-                ..SetAttr::default()
-            };
-            self.backing.setattr(&Caller::ROOT, object, &set)?;
-        }
-        Ok(())
-    }
-
-    /// Makes an object's names and attributes durable, and with `has_content` its content, too.
-    fn sync(&mut self, ino: Ino, has_content: bool) -> Result<()> {
-        let object = self.object(ino)?;
-        if has_content {
-            self.backing.fsync(object)?;
-        }
-        self.backing.sync_metadata(object)
-    }
-
     // --- names ----------------------------------------------------------------------------------
 
     /// Lists the object of a directory, and all directories in it that the pool does not have.
@@ -699,18 +571,23 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         // Entries of a directory came after it.
         for extra in extras.into_iter().rev() {
             let Extra { place: (dir, name), identity, kind } = extra;
-            let is_known = self.known.contains_key(&identity.0);
+            let owner = self.known.get(&identity.0).copied();
             self.note_renamed(&identity)?;
-            let removed = match kind {
-                FileKind::Dir if is_known => Err(Errno::BUSY),
-                FileKind::Dir => self.backing.rmdir(dir, &name),
-                _ if is_known && self.links(&identity)? < 2 => Err(Errno::BUSY),
+            let removed = match (kind, owner) {
+                (FileKind::Dir, Some(ino)) if self.has_name(ino) => Err(Errno::BUSY),
+                (FileKind::Dir, _) => self.backing.rmdir(dir, &name),
+                (_, Some(ino)) if self.links(&identity)? < 2 => {
+                    let has_name = self.has_name(ino);
+                    self.has_held |= !has_name;
+                    if has_name { Err(Errno::BUSY) } else { Ok(()) }
+                }
                 _ => self.backing.unlink(dir, &name),
             };
             match removed {
                 Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::NOTEMPTY) if self.has_held => {}
                 // Directories with such names are compared again.
-                Err(Errno::BUSY | Errno::NOTEMPTY) => self.wait_for_extras(),
+                Err(Errno::BUSY | Errno::NOTEMPTY) => _ = self.wait_for_extras(),
                 Err(e) => {
                     self.wait_for_extras();
                     self.written.errors.push((ROOT, e));
@@ -720,10 +597,18 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         Ok(())
     }
 
-    /// Notes that a later pass has to compare the names of all directories of this one.
-    fn wait_for_extras(&mut self) {
+    /// Notes that a later pass has to compare the names of all directories of this one. Returns the
+    /// number of those that are complete but for that.
+    fn wait_for_extras(&mut self) -> u64 {
         let dirs = self.dirty.iter().filter(|dirty| dirty.kind == FileKind::Dir);
-        self.waiting.extend(dirs.map(|dirty| dirty.ino));
+        let failed = &self.failed;
+        let waiting = &mut self.waiting;
+        dirs.filter(|dirty| waiting.insert(dirty.ino) && !failed.contains(&dirty.ino)).count()
+            as u64
+    }
+
+    fn has_name(&self, ino: Ino) -> bool {
+        self.pool.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
     }
 
     fn links(&self, identity: &Identity) -> Result<u32> {
@@ -739,6 +624,9 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
     /// Marks what is equal now (writeback-W3).
     fn mark(&mut self) -> Result<()> {
         self.begin_renamed()?;
+        if self.has_held {
+            self.written.held = self.wait_for_extras();
+        }
         self.written.waiting = self.waiting.union(&self.failed).copied().collect();
         for dirty in std::mem::take(&mut self.dirty) {
             let is_done = !self.waiting.contains(&dirty.ino) && !self.failed.contains(&dirty.ino);
@@ -763,7 +651,7 @@ impl<'a, P: Backed, B: Backing> Pass<'a, P, B> {
         for identity in &self.renamed {
             if let Some(ino) = known.get(identity).filter(|ino| !compared.contains(ino)) {
                 self.begin_again(*ino, identity)?;
-                self.written.left += 1;
+                self.written.left += u64::from(self.has_name(*ino));
             }
         }
         Ok(())

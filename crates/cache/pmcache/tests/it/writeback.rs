@@ -292,10 +292,48 @@ fn an_open_file_without_a_name_keeps_its_content() {
     let f = fs.lookup(ROOT, b"f").unwrap().ino;
     fs.unlink(ROOT, b"f").unwrap();
     let written = fs.write_back().unwrap();
-    assert!(written.left > 0, "its object is needed");
+    assert_eq!((written.left, written.held), (1, 1), "its object is needed");
+    // It does not fail for as long as a program has the file open.
+    fs.write_back_all().unwrap();
     let mut bytes = vec![0; 9000];
     assert_eq!(fs.read(f, 0, &mut bytes), Ok(9000));
     assert_eq!(bytes, [5; 9000]);
+    fs.forget(f, 1);
+    write_back(&fs, "it is gone");
+    compare_below(&fs, "it is gone");
+}
+
+#[test]
+fn a_removed_directory_goes_although_a_program_is_in_it() {
+    let below = empty();
+    let fs = fresh(&below);
+    make(&fs, ROOT, "dir", NewKind::Dir);
+    write_back(&fs, "a directory");
+    let dir = fs.lookup(ROOT, b"dir").unwrap().ino;
+    fs.rmdir(ROOT, b"dir").unwrap();
+    assert_eq!(fs.write_back().unwrap().left, 0);
+    assert_eq!(below.peek(ROOT, b"dir").map(drop), Err(Errno::NOENT));
+    assert_eq!(fs.getattr(dir).unwrap().nlink, 0);
+    assert_eq!(fs.readdir(dir, 0, &mut |_| true), Err(Errno::NOENT));
+    fs.forget(dir, 1);
+    write_back(&fs, "afterwards");
+    compare_below(&fs, "afterwards");
+}
+
+#[test]
+fn a_removed_directory_stays_while_a_file_of_it_is_open() {
+    let below = empty();
+    make(&below, ROOT, "dir", NewKind::Dir);
+    file(&below, find(&below, "dir"), "f", &[5; 9000]);
+    let fs = fresh(&below);
+    let dir = find(&fs, "dir");
+    let f = fs.lookup(dir, b"f").unwrap().ino;
+    fs.unlink(dir, b"f").unwrap();
+    fs.rmdir(ROOT, b"dir").unwrap();
+    fs.write_back_all().unwrap();
+    assert!(below.peek(ROOT, b"dir").is_ok(), "the file has content that only its object has");
+    let mut bytes = vec![0; 9000];
+    assert_eq!((fs.read(f, 0, &mut bytes), &bytes[..]), (Ok(9000), &[5; 9000][..]));
     fs.forget(f, 1);
     write_back(&fs, "it is gone");
     compare_below(&fs, "it is gone");

@@ -169,6 +169,9 @@ fn explain<T>(errno: Errno, path: &Path) -> Result<T> {
             "the pool cannot hold it beside what is pinned and not written back; unpin other files with `keepstone attach unpin`, \
              or make a larger pool (`keepstone attach status` shows how much may be pinned)"
         ),
+        Errno::BUSY => bail!(
+            "programs change it faster than it is written back; stop them, or try again later"
+        ),
         Errno::DQUOT => bail!("its owner has as much pinned as one user may; unpin other files"),
         Errno::PERM => bail!("only the owner of a file and root pin and unpin it"),
         errno => Err(std::io::Error::from(errno).into()),

@@ -202,6 +202,19 @@ fn open_files_without_names_are_not_left() {
     assert_eq!(listed(&tree.below("")).len(), 1);
 }
 
+/// The kernel and the table of ended programs refer to a removed directory for a while.
+#[test]
+fn directories_that_ended_programs_used_are_not_left() {
+    let tree = Tree::new("64M");
+    tree.attach(&[]);
+    tree.serve("mkdir -p dir/sub; cd dir/sub; echo text >f; ls >listed");
+    tree.flush();
+    tree.serve("cd dir/sub; cat f; rm -r ../../dir");
+    tree.flush();
+    assert_eq!(listed(&tree.below("")), [""; 0]);
+    tree.detach();
+}
+
 #[test]
 fn what_is_absent_is_loaded_in_programs() {
     let tree = Tree::new("64M");
