@@ -99,9 +99,9 @@ pub trait Backing: FileSystem {
     }
 
     /// Waits until other processes open files by [guarded names](Self::guard_names), at most for
-    /// `limit`, and calls `tell` for each. Only one thread may call it at a time. Every such opening
-    /// in the system waits for this thread. So `tell` must not open a file by a guarded name, nor
-    /// wait for another thread that uses the backing, or for a lock that such a thread holds.
+    /// `limit`, and calls `tell` for each. Only one thread may call it at a time. Every such
+    /// opening in the system waits for this thread. So `tell` must not open a file by a guarded
+    /// name, nor wait for another thread that uses the backing, or for a lock that it holds.
     ///
     /// # Errors
     /// The error of a single opening, which was permitted.

@@ -7,8 +7,8 @@
 //! | its object is gone, or another one has its name | the other object goes; write-back makes a new one | its names go from the pool |
 //! | the names of a directory | write-back makes them below those of the pool | the pool gets those below, and keeps what only the pool has |
 //!
-//! - resolve-V1: the last step resolves the conflict. It stores once, durably: the stamp, the record
-//!   of a reload, or the entry of a name. A crash before it leaves the conflict.
+//! - resolve-V1: the last step resolves the conflict. It stores once, durably: the stamp, the
+//!   record of a reload, or the entry of a name. A crash before it leaves the conflict.
 //! - resolve-V2: what the pool never had cannot be kept. If a part of what the cache is to keep is
 //!   absent, the call fails with `EIO`: that part was only in an object that is another one by now,
 //!   and two states are not mixed.

@@ -13,8 +13,8 @@
 //!   whichever of its threads made the change.
 //! - **behind-D2** A directory is marked before anything in it is read, so later changes are
 //!   reported.
-//! - **behind-D3** Guards are marks of directories, so every opening in them waits for one answer. The
-//!   thread that takes openings permits those by this process, whatever file they concern, and
+//! - **behind-D3** Guards are marks of directories, so every opening in them waits for one answer.
+//!   The thread that takes openings permits those by this process, whatever file they concern, and
 //!   passes the others on. It opens no file, and takes no lock but that of their queue.
 //! - **behind-D4** The marks and all waiting openings end with the group, which the kernel closes
 //!   with the process.

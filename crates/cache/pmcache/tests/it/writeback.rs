@@ -360,7 +360,7 @@ fn an_error_stops_only_what_has_it() {
     compare_below(&fs, "after an error");
 }
 
-/// Tests that every pass settles the bytes that it wrote, and that the status counts them (below-S2).
+/// Every pass settles the bytes that it wrote, and the status counts them (below-S2).
 #[test]
 fn a_pass_settles_the_bytes_that_it_wrote() {
     let below = empty();

@@ -209,7 +209,7 @@ fn directories_that_ended_programs_used_are_not_left() {
     tree.attach(&[]);
     tree.serve("mkdir -p dir/sub; cd dir/sub; echo text >f; ls >listed");
     tree.flush();
-    tree.serve("cd dir/sub; cat f; rm -r ../../dir");
+    tree.serve("root=$PWD; cd dir/sub; cat f; rm -r \"$root/dir\"");
     tree.flush();
     assert_eq!(listed(&tree.below("")), [""; 0]);
     tree.detach();
