@@ -1,14 +1,18 @@
 #!/bin/bash
 # Measures whole programs on tmpfs, under `keepstone run` on a pool and on tmpfs (loaded), on a
-# cached mount, and on ext4 on a RAM disk, alternating for ROUNDS rounds.
+# cached mount, and on ext4 on a RAM disk, alternating for ROUNDS rounds. With --cache: on ext4 on
+# the disk of /var/tmp, under `keepstone run` on a cache over another such ext4, on the mount of that
+# cache, and under `keepstone run` on a pool.
 #
-#   scripts/bench/programs.sh [PROGRAM…]
-#       of: untar find grep du cp rsync git-add git-status git-clone processes gcc make sqlite-delete
-#       sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip sort rm (default: all)
+#   scripts/bench/programs.sh [--cache] [PROGRAM…]
+#       of: untar find grep du cp rsync git-add git-status git-clone npm processes gcc make
+#       sqlite-delete sqlite-wal pgbench mariadb redis rocksdb nginx python perl node java gzip sort rm
+#       (default: all but npm)
 #
 # Prints the best wall time of each in seconds, and ratios. Above 1, `run` is faster than tmpfs, or
-# than tmpfs with the library loaded, and the mount faster than tmpfs or ext4. Needs root. Installs
-# what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5),
+# than tmpfs with the library loaded, and the mount faster than tmpfs or ext4; with --cache, the
+# cache is faster than ext4 or than the pool. Nothing waits to be written back when a program starts.
+# Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5),
 # JSON (a file that gets the results, too), LAYOUT, the layout of the pools (bpfs, scmfs; default
 # bpfs).
 set -euo pipefail
@@ -22,6 +26,11 @@ rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
 measured "ROUNDS=$rounds scripts/bench/programs.sh${*:+ $*}" "${LAYOUT:-bpfs}"
+kinds=(tmpfs direct loaded cached ext4)
+if [ "${1:-}" = --cache ]; then
+    kinds=(disk cache cache-mount direct)
+    shift
+fi
 # shellcheck source=../lib/servers.sh
 source "$root/scripts/lib/servers.sh"
 # shellcheck source=../lib/ext4.sh
@@ -35,6 +44,7 @@ programs=(untar find grep du cp rsync git-add git-status git-clone processes gcc
 need() {
     case $1 in
         git-*) "$root/scripts/lib/packages.sh" git ;;
+        npm) command -v npm || "$root/scripts/lib/packages.sh" npm ;;
         rsync | gzip | perl) "$root/scripts/lib/packages.sh" "$1" ;;
         gcc | make) "$root/scripts/lib/packages.sh" gcc libc6-dev make ;;
         sqlite-*) "$root/scripts/lib/packages.sh" sqlite3 ;;
@@ -51,6 +61,7 @@ need() {
 for program in "${programs[@]}"; do need "$program"; done
 
 work=$(mktemp -d /dev/shm/bench-programs.XXXXXX)
+disk=$(mktemp -d /var/tmp/bench-programs.XXXXXX)
 # Programs that become another user need access to all of it.
 chmod 755 "$work"
 install -m 755 "${KEEPSTONE_LIBRARY:-$(dirname "$keepstone")/libkeepstone.so}" "$work/libkeepstone.so"
@@ -59,14 +70,26 @@ mounted=()
 clean_up() {
     cd /
     for dir in "${mounted[@]}"; do "$keepstone" umount "$dir" || true; done
-    umount "$work/ext4" || true
-    rm -rf "$work"
+    for dir in ext4 disk below; do umount "$work/$dir" 2>/dev/null || true; done
+    rm -rf "$work" "$disk"
 }
 trap clean_up EXIT
 
-mkdir "$work/tmpfs" "$work/loaded" "$work/direct" "$work/cached" "$work/ext4" "$INPUT"
-ext4_in "$work/ext4.image" 2G "$work/ext4"
-for kind in direct cached; do
+mkdir "${kinds[@]/#/$work/}" "$INPUT"
+pools=(direct cached)
+if [ "${kinds[0]}" = disk ]; then
+    pools=(direct)
+    mkdir "$work/below"
+    ext4_in "$disk/image" 2G "$work/disk"
+    ext4_in "$disk/below" 2G "$work/below"
+    "$keepstone" mkfs "$work/cache.pool" --cache --size 2G >/dev/null
+    chmod 755 "$work/below"
+    "$keepstone" attach "$work/cache.pool" "$work/below" "$work/cache" >/dev/null
+    mounted+=("$work/cache")
+else
+    ext4_in "$work/ext4.image" 2G "$work/ext4"
+fi
+for kind in "${pools[@]}"; do
     "$keepstone" mkfs "$work/$kind.pool" --layout "${LAYOUT:-bpfs}" --size 2G >/dev/null
     chmod 666 "$work/$kind.pool"
     options=()
@@ -121,6 +144,18 @@ obj:
 """)
 PYTHON
 tar cf "$INPUT/tree.tar" -C "$INPUT" tree
+# 40 packages of 60 files.
+if [[ " ${programs[*]} " == *" npm "* ]]; then
+    for package in {0..39}; do
+        mkdir -p "$INPUT/packages/$package/package"
+        echo "{\"name\":\"package-$package\",\"version\":\"1.0.0\"}" >"$INPUT/packages/$package/package/package.json"
+        group=$((package / 10))
+        find "$INPUT/tree/d$((package % 10))" -name '*.txt' | sort | tail -n +$((group * 60 + 1)) | head -n 60 |
+            xargs -d '\n' cp -t "$INPUT/packages/$package/package"
+        tar czf "$INPUT/package-$package.tgz" -C "$INPUT/packages/$package" package
+    done
+    export npm_config_cache=$work/npm npm_config_audit=false npm_config_fund=false npm_config_update_notifier=false
+fi
 
 # prepare NAME DIR: makes the files that a program starts with, untimed.
 prepare() {
@@ -136,6 +171,7 @@ prepare() {
         processes) echo content >file ;;
         gcc) cp "$INPUT"/*.c . ;;
         make) cp "$INPUT"/project/* . ;;
+        npm) echo '{"name":"project","version":"1.0.0"}' >package.json ;;
         pgbench | mariadb) "$parts/$1.sh" prepare ;;
         sqlite-* | redis | rocksdb | nginx) ;;
         java)
@@ -160,6 +196,7 @@ commands() {
         git-add) echo 'cd tree && git add . && git -c user.name=n -c user.email=e commit -qm tree' ;;
         git-status) echo 'cd tree && for i in 1 2 3 4 5; do git status >/dev/null; done' ;;
         git-clone) echo 'git clone -q tree clone' ;;
+        npm) echo 'npm install --silent --offline "$INPUT"/package-*.tgz' ;;
         processes) echo 'for i in {1..200}; do cat file; done >/dev/null' ;;
         gcc) echo 'for i in {0..29}; do gcc -c program$i.c; done' ;;
         make) echo 'make -s -j2' ;;
@@ -202,9 +239,15 @@ version() {
 # once NAME KIND: prints microseconds.
 once() {
     local dir=$work/$2/$1 run=()
-    case $2 in direct | loaded) run=("$keepstone" run --) ;; esac
+    case $2 in direct | loaded | cache) run=("$keepstone" run --) ;; esac
+    # The mount of the cache.
+    [ "$2" != cache-mount ] || dir=$work/cache/$1
     mkdir "$dir"
     (prepare "$1" "$dir") >/dev/null
+    if [ -d "$work/cache" ]; then
+        "$keepstone" attach flush "$work/cache" >/dev/null
+        sync
+    fi
     local script start end
     script=$(commands "$1")
     # Loads programs into memory: reading them from the disk is not measured.
@@ -217,21 +260,36 @@ once() {
 }
 
 results=$work/results
-printf '%-14s %8s %8s %8s %8s %8s   %s\n' program tmpfs run loaded mount ext4 'tmpfs/run loaded/run tmpfs/mount ext4/mount'
+if [ "${kinds[0]}" = disk ]; then
+    names=(ext4 run mount bpfs)
+    ratios=('ext4/run 0 1' 'ext4/mount 0 2' 'bpfs/run 3 1')
+else
+    names=(tmpfs run loaded mount ext4)
+    ratios=('tmpfs/run 0 1' 'loaded/run 2 1' 'tmpfs/mount 0 3' 'ext4/mount 4 3')
+fi
+printf '%-14s' program
+printf ' %8s' "${names[@]}"
+printf ' %12s' "${ratios[@]%% *}"
+echo
 for program in "${programs[@]}"; do
-    declare -A best=([tmpfs]=999999999 [direct]=999999999 [loaded]=999999999 [cached]=999999999 [ext4]=999999999)
+    best=()
     for ((round = 0; round < rounds; round++)); do
-        for kind in tmpfs direct loaded cached ext4; do
-            took=$(once "$program" "$kind")
-            [ "$took" -ge "${best[$kind]}" ] || best[$kind]=$took
+        for i in "${!kinds[@]}"; do
+            took=$(once "$program" "${kinds[i]}")
+            [ "$took" -ge "${best[i]:-999999999}" ] || best[i]=$took
         done
     done
-    awk -v name="$program" -v t="${best[tmpfs]}" -v r="${best[direct]}" -v l="${best[loaded]}" -v c="${best[cached]}" \
-        -v e="${best[ext4]}" -v json="$results" 'BEGIN {
-        printf "%-14s %8.3f %8.3f %8.3f %8.3f %8.3f   ", name, t / 1e6, r / 1e6, l / 1e6, c / 1e6, e / 1e6
-        printf "%9.2f %10.2f %11.2f %10.2f\n", t / r, l / r, t / c, e / c
-        printf "{\"program\":\"%s\",\"tmpfs_us\":%d,\"run_us\":%d,\"loaded_us\":%d,", name, t, r, l >>json
-        printf "\"cached_us\":%d,\"ext4_us\":%d}\n", c, e >>json
-    }'
+    printf '%-14s' "$program"
+    printf '{"program":"%s"' "$program" >>"$results"
+    for i in "${!names[@]}"; do
+        awk -v us="${best[i]}" 'BEGIN { printf " %8.3f", us / 1e6 }'
+        printf ',"%s_us":%d' "${names[i]}" "${best[i]}" >>"$results"
+    done
+    echo '}' >>"$results"
+    for ratio in "${ratios[@]}"; do
+        read -r _ above below <<<"$ratio"
+        awk -v a="${best[above]}" -v b="${best[below]}" 'BEGIN { printf " %12.2f", a / b }'
+    done
+    echo
 done
 [ -z "${JSON:-}" ] || { echo '['; sed '$!s/$/,/' "$results"; echo ']'; } >"$JSON"

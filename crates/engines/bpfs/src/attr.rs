@@ -4,8 +4,9 @@ use crate::blocks::KEEP;
 use crate::extent::FileExtent as _;
 use crate::layout::*;
 use crate::store::Store;
-use namespace::{Change, Storage as _, VInode};
+use namespace::{Change, MAY_BE_ABSENT, Storage as _, VInode};
 use pmem::{LINE, Medium};
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{Errno, Ino, Result};
 
 impl<M: Medium> Store<M> {
@@ -46,6 +47,9 @@ impl<M: Medium> Store<M> {
             self.commit_attributes(ino, v, list, &words)?;
         } else if !words.is_empty() {
             self.commit_inode(ino, v, &words)?;
+        }
+        if size == Some(0) {
+            v.state.fetch_and(!MAY_BE_ABSENT, Relaxed);
         }
         if size.is_some_and(|s| s < old_size) {
             self.prune(v, size.unwrap_or(old_size))?;

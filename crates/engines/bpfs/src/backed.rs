@@ -27,9 +27,10 @@ use crate::fs::Files;
 use crate::layout::*;
 use crate::store::Store;
 use crate::xattr::blocks_of;
-use namespace::{Storage as _, VInode, Words, loaded_attributes};
+use namespace::{MAY_BE_ABSENT, Storage as _, VInode, Words, loaded_attributes};
 use pmem::{Fenced, LINE, Medium, PmOff};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::{ABSENT, Errno, FileKind, Ino, LoadedObject, Result};
 use zerocopy::IntoBytes as _;
 
@@ -437,6 +438,7 @@ impl<M: Medium> Files<M> {
                 }
             }
         }
+        self.note_whole(v, end, size)?;
         Ok(loaded)
     }
 
@@ -502,6 +504,16 @@ impl<M: Medium> Files<M> {
                 }
             }
         }
+        self.note_whole(v, range.end, size)
+    }
+
+    /// After a load up to `end`: if that is the end of the file, notes whether all of it is in the
+    /// pool. Other loads do not look, as this looks at all pointers.
+    fn note_whole(&self, v: &VInode, end: u64, size: u64) -> Result<()> {
+        let may_be = v.state.load(Relaxed) & MAY_BE_ABSENT != 0;
+        if end == size && may_be && self.find_blocks(v, 0, Pointer::is_absent)?.is_none() {
+            v.state.fetch_and(!MAY_BE_ABSENT, Relaxed);
+        }
         Ok(())
     }
 
@@ -532,6 +544,7 @@ impl<M: Medium> Files<M> {
         let range = self.whole_blocks(v, &range);
         // extent-U2.
         v.cut_extent(&range);
+        v.state.fetch_or(MAY_BE_ABSENT, Relaxed);
         let mut freed = Vec::new();
         // A damaged tree keeps its blocks.
         self.evict_tree(v, &range, &mut freed)?;

@@ -13,8 +13,9 @@ use crate::extent::{Extent, FileExtent as _};
 use crate::layout::*;
 use crate::redo;
 use crate::store::Store;
-use namespace::{Scan, Storage as _, VInode};
+use namespace::{MAY_BE_ABSENT, Scan, Storage as _, VInode};
 use pmem::{Medium, PmOff};
+use std::sync::atomic::Ordering::Relaxed;
 use vfs::FileKind;
 
 /// How the walk of a tree treats its leaves, and the name of the tree in reports.
@@ -28,6 +29,8 @@ struct ScanWalk<'a> {
     /// Whether pointers may be absent or marked clean: those of a file's content, in a pool with a
     /// backing store.
     is_backed: bool,
+    /// Whether a pointer is absent.
+    has_absent: bool,
     blocks: u64,
 }
 
@@ -60,8 +63,15 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk =
-            ScanWalk { scan, object: &object, size, holes: false, is_backed: false, blocks: 0 };
+        let mut walk = ScanWalk {
+            scan,
+            object: &object,
+            size,
+            holes: false,
+            is_backed: false,
+            has_absent: false,
+            blocks: 0,
+        };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -87,7 +97,8 @@ impl<M: Medium> Store<M> {
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
         let is_backed = self.trees.is_backed() && v.kind() == FileKind::File;
-        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
+        let mut walk =
+            ScanWalk { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0 };
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -101,6 +112,9 @@ impl<M: Medium> Store<M> {
         if v.kind() == FileKind::File {
             v.set_extent(longest);
         }
+        if walk.has_absent {
+            v.state.fetch_or(MAY_BE_ABSENT, Relaxed);
+        }
         walk.blocks
     }
 
@@ -108,7 +122,8 @@ impl<M: Medium> Store<M> {
     /// damage. `object` names the inode in reports. Returns the number of blocks.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let (size, is_backed) = (u64::MAX, false);
-        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
+        let mut walk =
+            ScanWalk { scan, object, size, holes: true, is_backed, has_absent: false, blocks: 0 };
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
@@ -140,6 +155,7 @@ impl<M: Medium> Store<M> {
             return true;
         }
         if walk.is_backed && pointer.is_absent() {
+            walk.has_absent = true;
             return true;
         }
         let hole = Root::new(None, height).word();
@@ -181,7 +197,9 @@ impl<M: Medium> Store<M> {
             let (slot, base) = (block.at(i * 8), met.base + i * span(height));
             if base >= walk.size {
                 walk.scan.note_stale(slot);
-            } else if !(walk.is_backed && pointer.is_absent()) {
+            } else if walk.is_backed && pointer.is_absent() {
+                walk.has_absent = true;
+            } else {
                 let child = Met { pointer, slot, hole: 0, height, base };
                 sound &= self.walk(walk, &child, leaf);
             }

@@ -22,7 +22,7 @@ use crate::fs::Core;
 use crate::index::Found;
 use crate::layout::*;
 use crate::store::Storage;
-use crate::tables::{BUSY, CLEAN, MAY_BE_CAPABLE, NAMES_ABSENT, PINNED, VInode};
+use crate::tables::{BUSY, CLEAN, MAY_BE_ABSENT, MAY_BE_CAPABLE, NAMES_ABSENT, PINNED, VInode};
 use crate::xattr::Attributes;
 use pmem::Fenced;
 use std::sync::atomic::Ordering::Relaxed;
@@ -153,7 +153,11 @@ impl<S: Storage> Core<S> {
             let kind = object.attr.kind;
             let xattrs = loaded_attributes(object);
             let may_be_capable = if xattrs.is_empty() { 0 } else { MAY_BE_CAPABLE };
-            let absent = if kind == FileKind::Dir { NAMES_ABSENT } else { 0 };
+            let absent = match kind {
+                FileKind::Dir => NAMES_ABSENT,
+                FileKind::File if object.attr.size > 0 => MAY_BE_ABSENT,
+                _ => 0,
+            };
             v.begin(kind, CLEAN | absent | may_be_capable);
             let record = self.loaded_record(v, object);
             let prepare = || self.make_slot((dir, d), name, (ino, v));
@@ -437,9 +441,9 @@ impl<S: Storage> Core<S> {
 
     /// Updates the derived state of an inode that was reloaded, with its extended attributes.
     pub fn note_reloaded(&self, v: &VInode, xattrs: &Attributes) {
-        if !xattrs.is_empty() {
-            v.state.fetch_or(MAY_BE_CAPABLE, Relaxed);
-        }
+        let capable = if xattrs.is_empty() { 0 } else { MAY_BE_CAPABLE };
+        let absent = if v.kind() == FileKind::File { MAY_BE_ABSENT } else { 0 };
+        v.state.fetch_or(capable | absent, Relaxed);
         self.note_attributes(v, xattrs);
     }
 

@@ -66,8 +66,8 @@ pub use superblock::{
     Format, INODE_ROOT, INODE_SIZE, POOL_RESIZED, POOL_USAGE, Superblock, fnv1a, is_thin, version,
 };
 pub use tables::{
-    CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_CAPABLE, Memory, NAMES_ABSENT, Plan,
-    RecordLocks, Tables, VInode,
+    CLEAN, DirBlock, DirState, EntryPos, HeldRecord, MAY_BE_ABSENT, MAY_BE_CAPABLE, Memory,
+    NAMES_ABSENT, Plan, RecordLocks, Tables, VInode,
 };
 pub use thin::Trim;
 pub use xattr::Attributes;

@@ -177,7 +177,11 @@ impl<S: Storage> Core<S> {
             } else {
                 v.links.store(1, Relaxed);
             }
-            Ok(v.attr(ino, &record))
+            let mut attr = v.attr(ino, &record);
+            if self.is_backed() {
+                v.count_absent(&mut attr, 0);
+            }
+            Ok(attr)
         });
         if made.is_err() {
             self.tables().release_inode(ino);

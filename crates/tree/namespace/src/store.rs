@@ -5,7 +5,7 @@ use crate::backed::has_device;
 use crate::derived::REMOVED;
 use crate::layout::*;
 use crate::scan::Scan;
-use crate::tables::{NAMES_ABSENT, Tables, VInode};
+use crate::tables::{MAY_BE_ABSENT, NAMES_ABSENT, Tables, VInode};
 use crate::xattr::Attributes;
 use pmem::{LINE, Medium, Pm, PmOff};
 use std::ops::Range;
@@ -350,11 +350,7 @@ pub trait Storage: Sized + Send + Sync {
     fn attr_into(&self, ino: Ino, v: &VInode, attr: &mut Attr) {
         attr_of::<RECORD, Self>(self, ino, v, attr);
         if self.is_backed() {
-            let absent = (self.load(v, Word::State) >> 32) as u32;
-            attr.nlink = v.nlink_with(absent);
-            if !has_device(v.kind()) {
-                attr.rdev = 0;
-            }
+            v.count_absent(attr, (self.load(v, Word::State) >> 32) as u32);
         }
     }
 
@@ -517,6 +513,22 @@ impl VInode {
         match self.state.load(Relaxed) & (NAMES_ABSENT | REMOVED) {
             NAMES_ABSENT => absent.saturating_add(2),
             _ => self.nlink().saturating_add(absent),
+        }
+    }
+
+    /// Changes attributes to those that programs get of an inode in a pool with a backing store,
+    /// where `links` links are absent. They are the same before and after a load. A file of which
+    /// something may be absent has all of its blocks: programs that copy sparse files read nothing
+    /// of a file without blocks.
+    pub fn count_absent(&self, attr: &mut Attr, links: u32) {
+        attr.nlink = self.nlink_with(links);
+        if !has_device(attr.kind) {
+            attr.rdev = 0;
+        }
+        if attr.kind == FileKind::Dir {
+            (attr.size, attr.blocks) = (BLOCK, BLOCK / 512);
+        } else if self.state.load(Relaxed) & MAY_BE_ABSENT != 0 {
+            attr.blocks = attr.blocks.max(attr.size.div_ceil(BLOCK) * (BLOCK / 512));
         }
     }
 

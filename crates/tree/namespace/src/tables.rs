@@ -49,6 +49,9 @@ pub const BUSY: u32 = 1 << 18;
 pub const USED: u32 = 1 << 19;
 /// State bit of an inode: it is pinned ([`crate::layout::STATE_PINNED`]).
 pub const PINNED: u32 = 1 << 20;
+/// State bit of a file: some of its content may be absent. It is taken away when a load finds that
+/// nothing is absent any more.
+pub const MAY_BE_ABSENT: u32 = 1 << 21;
 
 impl Deref for VInode {
     type Target = InodeState;

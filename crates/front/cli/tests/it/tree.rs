@@ -202,6 +202,42 @@ fn open_files_without_names_are_not_left() {
     assert_eq!(listed(&tree.below("")).len(), 1);
 }
 
+/// `tar` takes a file without blocks for a hole, and a directory that grows for one that changes.
+#[test]
+fn a_load_does_not_show_in_attributes() {
+    let tree = Tree::new("64M");
+    fs::create_dir(tree.below("dir")).unwrap();
+    for i in 0..300 {
+        fs::write(tree.below(&format!("dir/file{i}")), vec![i as u8; 5000]).unwrap();
+    }
+    fs::File::create(tree.below("dir/sparse")).unwrap().write_all_at(b"end", 1 << 20).unwrap();
+    for is_served in [true, false] {
+        tree.attach(&[]);
+        let of = |path: &str| {
+            let about = fs::symlink_metadata(tree.mount(path)).unwrap();
+            (about.size(), about.blocks(), about.nlink(), about.ctime(), about.ctime_nsec())
+        };
+        let names = ["", "dir", "dir/file7"];
+        let before = names.map(of);
+        let archive = "tar -cSf - dir | tar -xOf - dir/file7 | cmp - dir/file7";
+        let script = format!("set -o pipefail; {archive}; tar -cf /dev/null dir");
+        if !is_served {
+            let mut bash = Command::new("bash");
+            let status = bash.args(["-ec", &script]).current_dir(tree.mount("")).status();
+            assert!(status.unwrap().success());
+        } else {
+            tree.serve(&script);
+        }
+        let after = names.map(of);
+        assert_eq!(before[..2], after[..2]);
+        assert!(before[2].1 >= 10 && after[2].1 >= 10, "{before:?} {after:?}");
+        assert!(of("dir/sparse").1 < 64, "it is sparse when all of it is loaded");
+        tree.detach();
+        // The next one loads all again.
+        tree.ok(&["mkfs", &tree.pool(), "--cache", "--force", "--size", "64M"]);
+    }
+}
+
 /// The kernel and the table of ended programs refer to a removed directory for a while.
 #[test]
 fn directories_that_ended_programs_used_are_not_left() {
