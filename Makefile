@@ -2,8 +2,17 @@
 #
 # Targets install the packages that they need by apt-get (as root, or with sudo).
 
+# Where `make install` puts files, below DESTDIR. mount(8) looks for its helpers in /sbin only.
 PREFIX ?= /usr/local
-SBINDIR ?= /sbin
+BINDIR ?= $(PREFIX)/bin
+SBINDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
+MANDIR ?= $(DATADIR)/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 CARGO ?= cargo
 # The directory in which .ci, the tests and the benchmarks keep their downloads and builds.
 WORK := .work
@@ -38,14 +47,15 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
-build: ## target/release/keepstone and libkeepstone.so
+build: ## target/release/keepstone, libkeepstone.so, man pages and completions of shells
 	$(CARGO) build --release --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
+	$(RELEASE)/keepstone generate $(RELEASE)/share
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
 	scripts/demo.sh
@@ -150,12 +160,46 @@ bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, Pos
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
 
-install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
-	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone
-	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(PREFIX)/lib/libkeepstone.so
-	install -D -m 644 include/keepstone.h $(DESTDIR)$(PREFIX)/include/keepstone.h
-	mkdir -p $(DESTDIR)$(SBINDIR)
-	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))
+HELPERS := mount.fuse.keepstone umount.fuse.keepstone umount.keepstone
+UNIT := keepstone-bdev@.service
+RULES := 60-keepstone.rules
+ZSH := zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+COMPLETIONS := bash-completion/completions/keepstone $(ZSH)/_keepstone fish/vendor_completions.d/keepstone.fish
+
+install: ## what `make build` has made, into PREFIX (/usr/local), with the helpers of mount(8) in SBINDIR (/sbin)
+	@for file in keepstone libkeepstone.so share/man1/keepstone.1; do \
+	    [ -e $(RELEASE)/$$file ] || { \
+	        echo "make install: $(RELEASE)/$$file is missing; run 'make build' before, as an ordinary user" >&2; exit 1; }; done
+	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(BINDIR)/keepstone
+	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.$(VERSION)
+	ln -sfn libkeepstone.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libkeepstone.so
+	install -D -m 644 include/keepstone.h $(DESTDIR)$(INCLUDEDIR)/keepstone.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+	    packaging/keepstone.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8
+	for helper in $(HELPERS); do ln -sfn $(BINDIR)/keepstone $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
+	install -m 644 $(RELEASE)/share/man1/*.1 $(DESTDIR)$(MANDIR)/man1
+	install -m 644 packaging/man/*.8 $(DESTDIR)$(MANDIR)/man8
+	for file in $(COMPLETIONS); do \
+	    name=$${file##*/}; [ $$name != keepstone ] || name=keepstone.bash; \
+	    install -D -m 644 $(RELEASE)/share/completions/$$name $(DESTDIR)$(DATADIR)/$$file || exit 1; done
+	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(UDEVDIR)
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/systemd/$(UNIT) >$(DESTDIR)$(UNITDIR)/$(UNIT)
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/udev/$(RULES) >$(DESTDIR)$(UDEVDIR)/$(RULES)
+	install -D -m 644 packaging/sysusers/keepstone.conf $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+uninstall: ## remove what `make install` has installed, with the same PREFIX
+	rm -f $(DESTDIR)$(BINDIR)/keepstone $(DESTDIR)$(LIBDIR)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.* \
+	    $(DESTDIR)$(INCLUDEDIR)/keepstone.h $(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc \
+	    $(DESTDIR)$(UNITDIR)/$(UNIT) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
+	    $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
+	    $(addprefix $(DESTDIR)$(MANDIR)/man8/,$(notdir $(wildcard packaging/man/*.8))) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated

@@ -64,7 +64,7 @@ writes everything back before it ends. After a crash, attach the pool again: it 
     Umount(UmountArgs),
     /// Describe a pool: label, size, version, persistence domain.
     #[command(after_help = "Example: keepstone info /dev/shm/pool")]
-    Info(PoolArgs),
+    Info(InfoArgs),
     /// Verify a pool that is not mounted.
     #[command(after_help = "\
 Example: keepstone check /dev/shm/pool --repair
@@ -141,6 +141,9 @@ TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: r
 the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and --zipf, the command compares
 the policies on a set of generated traces.")]
     Simulate(crate::simulate::SimulateArgs),
+    /// Write the man pages and the completions of shells into a directory (`make build` uses this).
+    #[command(hide = true)]
+    Generate(GenerateArgs),
 }
 
 /// The command that starts programs. It has an enum of its own, because building the parser of all
@@ -336,6 +339,16 @@ pub struct PoolArgs {
     pub pool: PathBuf,
 }
 
+/// `keepstone info`
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// The pool: its path, UUID=… or LABEL=…, or its mount point.
+    pub pool: PathBuf,
+    /// Print UUID and label as properties of a device (the rule of udev uses this).
+    #[arg(long, hide = true)]
+    pub udev: bool,
+}
+
 /// `keepstone resize`
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
@@ -390,6 +403,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// `keepstone doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A pool, the mount point of one, or a program, to examine as well.
+    /// A pool, the mount point of one, a program, or a unit of systemd (NAME.service), to examine as
+    /// well.
     pub target: Option<PathBuf>,
+}
+
+/// `keepstone generate`
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Directory for the files; it is created.
+    pub dir: PathBuf,
 }

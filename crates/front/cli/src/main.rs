@@ -14,6 +14,7 @@ mod busy;
 mod check;
 mod crashtest;
 mod doctor;
+mod generate;
 mod info;
 mod locks;
 mod log;
@@ -36,6 +37,7 @@ mod top;
 mod trim;
 mod trust;
 mod umount;
+mod utab;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,7 +47,7 @@ use args::{Cli, CliCommand, RunCommand};
 fn main() -> ExitCode {
     log::init();
     let argv: Vec<_> = std::env::args_os().collect();
-    if let Some(code) = mount::run_as_helper(&argv) {
+    if let Some(code) = mount::run_as_helper(&argv).or_else(|| umount::run_as_helper(&argv)) {
         return code;
     }
     let cli = match Cli::of_words(&argv) {
@@ -101,6 +103,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
         CliCommand::Simulate(args) => simulate::run(args, cli.json),
+        CliCommand::Generate(args) => generate::run(args, cli.json),
     }
 }
 
