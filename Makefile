@@ -17,15 +17,19 @@ CARGO ?= cargo
 # The directory in which .ci, the tests and the benchmarks keep their downloads and builds.
 WORK := .work
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-RELEASE := $(TARGET)/release
-BENCH := $(RELEASE)/keepstone-bench
+# Profile of cargo: release, or dist (with link-time optimization, for packages and measurements).
+PROFILE ?= release
+RELEASE = $(TARGET)/$(PROFILE)
+BENCH = $(RELEASE)/keepstone-bench
+BUILD = $(CARGO) build --profile $(PROFILE)
 # cargo-nextest and cargo-deny, if the machine lacks them.
 TOOLS := $(abspath $(WORK))/tools/bin
 export PATH := $(PATH):$(TOOLS)
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
-# Features of the keepstone command: ublk (needs libclang).
+# Features of the keepstone command: object-store (attach to S3 and others), ublk (needs libclang).
 FEATURES ?=
+ALL_FEATURES := --features keepstone/object-store,keepstone/ublk
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
 # Preemptions in a schedule: times that it takes the processor from a thread that could go on.
@@ -54,7 +58,7 @@ help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 build: ## target/release/keepstone, libkeepstone.so, man pages and completions of shells
-	$(CARGO) build --release --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
+	$(BUILD) --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
 	$(RELEASE)/keepstone generate $(RELEASE)/share
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
@@ -67,8 +71,8 @@ test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib/packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib/cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) build --workspace --lib --bin keepstone --tests --features keepstone/ublk
-	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
+	$(CARGO) build --workspace --lib --bin keepstone --tests $(ALL_FEATURES)
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace $(ALL_FEATURES)
 	$(CARGO) test --workspace --doc
 	scripts/test/mount/run.sh all
 	LAYOUT=scmfs scripts/test/mount/run.sh all
@@ -99,14 +103,13 @@ loom: loom-arena ## locks, allocator, gate of processes, families, epochs and wi
 # their tests.
 loom-arena:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
-	    CARGO_PROFILE_RELEASE_LTO=off $(CARGO) test --release --package arena --lib
+	    $(CARGO) test --release --package arena --lib
 
 check: ## formatting, lints, documentation, licences, scripts
 	scripts/lib/packages.sh libclang1-14 shellcheck
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
+	$(CARGO) clippy --workspace --all-targets $(ALL_FEATURES) -- -D warnings
 	$(CARGO) clippy --package keepstone -- -D warnings
-	$(CARGO) clippy --package keepstone --no-default-features -- -D warnings
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
@@ -114,8 +117,9 @@ check: ## formatting, lints, documentation, licences, scripts
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*/*.sh
 
+bench bench-quick bench-scmfs bench-programs: PROFILE := dist
 bench: ## measure against peers in the same run; results into docs/measurements (20 minutes)
-	$(CARGO) build --release --package keepstone --package preload --package bench
+	$(BUILD) --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
 	mkdir -p $(WORK)/bench
 	$(BENCH) traffic --save $(WORK)/bench/traffic.json
@@ -138,7 +142,7 @@ bench: ## measure against peers in the same run; results into docs/measurements 
 	    $(WORK)/bench/sensitivity.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
-	$(CARGO) build --release --package keepstone --package preload --package bench
+	$(BUILD) --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
 	$(BENCH) traffic
 	$(BENCH) engine --quick
@@ -151,7 +155,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 
 bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
 	scripts/lib/packages.sh valgrind
-	$(CARGO) build --release --package bench
+	$(BUILD) --package bench
 	mkdir -p $(WORK)/bench
 	for what in $(SCMFS_MEASURED); do \
 	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done

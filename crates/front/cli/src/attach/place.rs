@@ -158,7 +158,10 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
 
 #[cfg(not(feature = "object-store"))]
 fn open_store(_url: &str, _args: &StoreArgs) -> Result<Below> {
-    bail!("this keepstone was built without object stores (its feature `object-store`)")
+    bail!(
+        "this keepstone was built without object stores; packages have them, or build it with \
+         `make build FEATURES=object-store`"
+    )
 }
 
 /// An open backing store of either kind.
