@@ -51,7 +51,7 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -204,6 +204,14 @@ uninstall: ## remove what `make install` has installed, with the same PREFIX
 	    $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
 	    $(addprefix $(DESTDIR)$(MANDIR)/man8/,$(notdir $(wildcard packaging/man/*.8))) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
 	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+deb: PROFILE := dist
+deb: ## packages for Debian and its descendants into target/deb
+	scripts/lib/packages.sh debhelper lintian libclang1-14 gcc libc6-dev fakeroot
+	mkdir -p $(TARGET)/deb
+	debian/rules clean binary DEBS=$(abspath $(TARGET)/deb)
+	debian/rules clean
+	lintian --fail-on error,warning --tag-display-limit 0 $(TARGET)/deb/*_$(VERSION)_*.deb
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated
