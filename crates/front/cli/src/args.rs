@@ -377,6 +377,9 @@ pub struct CheckArgs {
 pub struct StatsArgs {
     /// The mount point of a pool.
     pub dir: PathBuf,
+    /// Print in Prometheus' text format.
+    #[arg(long)]
+    pub prometheus: bool,
 }
 
 /// `keepstone top`
@@ -392,6 +395,9 @@ pub struct TopArgs {
     /// End after N tables. With 1, show the totals since each server started, at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Print the counters of all servers once, in Prometheus' text format.
+    #[arg(long, conflicts_with_all = ["interval", "count"])]
+    pub prometheus: bool,
 }
 
 /// Parses a time between 0.1 s and a day.

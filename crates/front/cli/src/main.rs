@@ -23,6 +23,7 @@ mod mount;
 mod obstacles;
 mod pool;
 mod program;
+mod prometheus;
 mod report;
 mod resize;
 mod run;

@@ -121,8 +121,8 @@ pub enum AttachCommand {
         /// The mount point of the cache.
         mount: PathBuf,
         /// Print in Prometheus' text format.
-        #[arg(long)]
-        metrics: bool,
+        #[arg(long, visible_alias = "metrics")]
+        prometheus: bool,
     },
     /// Write back everything that a cache has for DIR, without mounting it.
     Drain {

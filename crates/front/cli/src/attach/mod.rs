@@ -61,7 +61,9 @@ impl Ready {
 
 pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
     match (&args.command, &args.server) {
-        (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
+        (Some(AttachCommand::Status { mount, prometheus }), _) => {
+            status::run(mount, *prometheus, json)
+        }
         (Some(AttachCommand::Drain { pool, dir, store }), _) => drain(pool, dir, store, json),
         (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
             discard(pool, dir, path, store, json)
