@@ -120,7 +120,7 @@ each table is printed below the previous one.")]
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
 
-For a program, it shows how `keepstone run` would serve it.
+For a program, it shows how `keepstone run` would serve it; for a unit, which of its settings keep it from pools.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
@@ -225,7 +225,7 @@ pub struct MkfsArgs {
 }
 
 /// Returns the parser of lists of mount options. An unknown option is wrong usage.
-fn mount_options() -> impl TypedValueParser<Value = String> {
+pub fn mount_options() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|list| {
         let checked = crate::mount::check_options(&list).map_err(|err| format!("{err:#}"));
         checked.map(|()| list)

@@ -45,6 +45,9 @@ use std::process::ExitCode;
 
 use args::{Cli, CliCommand, RunCommand};
 
+/// Exit status of wrong usage, as that of clap.
+const EXIT_USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     log::init();
     let argv: Vec<_> = std::env::args_os().collect();
@@ -65,6 +68,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(err) => {
             output::error(&err, cli.json);
+            if err.is::<output::WrongUsage>() {
+                return ExitCode::from(EXIT_USAGE);
+            }
             // fsck(8): 1 means "problems were found", which is not what happened.
             let failed_check = matches!(cli.command, CliCommand::Check(_));
             ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::{Cli, CliCommand};
 use crate::mount::absolute_dir;
+use crate::output::wrong_usage;
 use crate::{background, output, pool, size, trust, utab};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs, StoreArgs};
@@ -78,7 +79,9 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
         }
         (Some(AttachCommand::Show(files)), _) => files::run(Command::Status, &files.paths, json),
         (None, Some(server)) => start(server, &args.store, json),
-        (None, None) => bail!("which pool, and which directory? See `keepstone attach --help`"),
+        (None, None) => {
+            Err(wrong_usage("which pool, and which directory? See `keepstone attach --help`"))
+        }
     }
 }
 
