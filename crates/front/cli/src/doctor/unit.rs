@@ -214,7 +214,7 @@ impl Unit {
         let lists = ["RequiresMountsFor", "BindsTo", "Requires"];
         let unit = dir.to_string_lossy().trim_start_matches('/').replace('/', "-") + ".mount";
         let is_meant = |word: &&str| Path::new(word).starts_with(dir) || **word == *unit;
-        lists.iter().any(|list| self.list(list).iter().any(|word| is_meant(&word)))
+        lists.iter().any(|list| self.list(list).iter().any(is_meant))
             || Path::new(self.value("WorkingDirectory")).starts_with(dir)
     }
 

@@ -159,8 +159,8 @@ fn mkfs_formats_in_place_and_a_failure_takes_nothing() {
         (&["--size", &huge.to_string()], 1, "smaller size"),
         (&["--size", "64M", "--label", &long], 2, "64 bytes"),
     ] {
-        let args = ["mkfs", s.pool_str(), "--force", "--thick"].iter().chain(args);
-        let refused = s.fails(args, code);
+        let refused =
+            s.fails(["mkfs", s.pool_str(), "--force", "--thick"].iter().chain(args), code);
         assert!(refused.contains(why), "{refused}");
         assert_eq!(seen(&s.pool), before, "{why}");
         assert!(std::fs::read(&s.pool).unwrap() == content, "{why}");
