@@ -65,11 +65,12 @@ files() {
     cat "$root/etc/group" "$root/etc/passwd"
 }
 
-# What the packages depend on stays.
+# Dependencies of the packages stay.
 inside apt-get -qq -y install systemd udev libc6 >/dev/null
 files >"$root/debs/before"
 inside sh -c 'apt-get -qq -y --no-install-recommends install /debs/*.deb' >/dev/null
 inside getent group keepstone >/dev/null || die "the group keepstone is missing"
+# shellcheck disable=SC2016  # the inner shell's
 inside sh -euc '
     keepstone --version
     man=/usr/share/man/man1/keepstone-mount.1.gz

@@ -1,5 +1,5 @@
-//! Gives the library its soname, by which programs linked with `-lkeepstone` find it, and makes links
-//! of that name in the directories of the build.
+//! Gives the library its soname, by which programs linked with `-lkeepstone` find it, and makes
+//! links of that name in the directories of the build.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -409,8 +409,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// `keepstone doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A pool, the mount point of one, a program, or a unit of systemd (NAME.service), to examine as
-    /// well.
+    /// A pool, the mount point of one, a program, or a unit of systemd (NAME.service), to examine
+    /// as well.
     pub target: Option<PathBuf>,
 }
 

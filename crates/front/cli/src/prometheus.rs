@@ -1,8 +1,8 @@
 //! Metrics in the text format of Prometheus, with the same names and labels in `stats`, `attach
 //! status`, `bdev stats` and `top`.
 //!
-//! A family is called `keepstone_KIND_NAME`; counters since the server started end with `_total`. Its
-//! samples have the label `mount`, or `export` and `pool`.
+//! A family is called `keepstone_KIND_NAME`; counters since the server started end with `_total`.
+//! Its samples have the label `mount`, or `export` and `pool`.
 
 use std::fmt;
 

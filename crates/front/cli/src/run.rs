@@ -79,12 +79,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Mtime::Exact)]
     pub mtime: Mtime,
     /// The program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 

@@ -1,5 +1,5 @@
-//! `keepstone doctor UNIT`: reports which settings of a service of systemd keep it from using pools,
-//! by the files of the unit.
+//! `keepstone doctor UNIT`: reports which settings of a service of systemd keep it from using
+//! pools, by the files of the unit.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,8 +4,8 @@
 //! `mount.fuse.keepstone POOL DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The exit status
 //! is that of `mount(8)`: 0 done, 1 wrong usage, 32 failed.
 //!
-//! The option `attach=DIR` makes the pool the cache of a directory or an object store, as `keepstone
-//! attach` does. [`CACHE_OPTIONS`] are then options, too.
+//! The option `attach=DIR` makes the pool the cache of a directory or an object store, as
+//! `keepstone attach` does. [`CACHE_OPTIONS`] are then options, too.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ struct ControlRequest {
 /// The mount options of a cache.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CacheOptions {
-    /// What the pool caches.
+    /// The directory or object store.
     below: OsString,
     /// Words of the command line of `keepstone attach`.
     words: Vec<OsString>,
