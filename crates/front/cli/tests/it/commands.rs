@@ -324,7 +324,7 @@ fn crashtest_explores_a_script_and_shows_a_crash_again() {
     );
     std::fs::write(&script, "frobnicate /n").unwrap();
     assert!(s.fails(explore, 1).contains("frobnicate"));
-    s.fails(["crashtest", "--replay", "garbage"], 1);
+    s.fails(["crashtest", "--replay", "garbage"], 2);
 }
 
 /// Runs `keepstone ARGS` with its output to a pipe without a reader, or to the file `stdout`.
