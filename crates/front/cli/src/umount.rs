@@ -29,6 +29,9 @@ use crate::{busy, mount, output, pool, stats, utab};
 /// Longest time for a server to report its process ID. A stopped server never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// Longest name of a process that the kernel shows, in bytes.
+const COMM_BYTES_MAX: usize = 15;
+
 /// Longest time for the server to close the pool, in seconds.
 const SERVER_END_SECONDS_MAX: i64 = 60;
 
@@ -234,9 +237,12 @@ fn server_of(stats: &Value) -> Option<OwnedFd> {
     let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
     let server = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     // In another PID namespace the ID may belong to another process.
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let own = std::fs::read_to_string("/proc/self/comm").ok()?;
-    (name == own).then_some(server)
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    // The helper has another name than its file, by which servers are started.
+    let file = std::env::current_exe().ok()?;
+    let own = file.file_name()?.as_encoded_bytes();
+    let shown = &own[..own.len().min(COMM_BYTES_MAX)];
+    (name.trim_ascii_end() == shown).then_some(server)
 }
 
 fn wait_for(server: &OwnedFd) -> Result<bool> {
