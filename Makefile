@@ -2,21 +2,34 @@
 #
 # Targets install the packages that they need by apt-get (as root, or with sudo).
 
+# Where `make install` puts files, below DESTDIR. mount(8) looks for its helpers in /sbin only.
 PREFIX ?= /usr/local
-SBINDIR ?= /sbin
+BINDIR ?= $(PREFIX)/bin
+SBINDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
+MANDIR ?= $(DATADIR)/man
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+SYSUSERSDIR ?= $(PREFIX)/lib/sysusers.d
 CARGO ?= cargo
 # The directory in which .ci, the tests and the benchmarks keep their downloads and builds.
 WORK := .work
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-RELEASE := $(TARGET)/release
-BENCH := $(RELEASE)/keepstone-bench
+# Profile of cargo: release, or dist (with link-time optimization, for packages and measurements).
+PROFILE ?= release
+RELEASE = $(TARGET)/$(PROFILE)
+BENCH = $(RELEASE)/keepstone-bench
+BUILD = $(CARGO) build --profile $(PROFILE)
 # cargo-nextest and cargo-deny, if the machine lacks them.
 TOOLS := $(abspath $(WORK))/tools/bin
 export PATH := $(PATH):$(TOOLS)
 export KEEPSTONE ?= $(abspath $(RELEASE)/keepstone)
 
-# Features of the keepstone command: ublk (needs libclang).
+# Features of the keepstone command: object-store (attach to S3 and others), ublk (needs libclang).
 FEATURES ?=
+ALL_FEATURES := --features keepstone/object-store,keepstone/ublk
 # Generated calls per seed of the campaign; there are 60 seeds.
 CAMPAIGN_OPS ?= 20000
 # Preemptions in a schedule: times that it takes the processor from a thread that could go on.
@@ -38,14 +51,15 @@ SCMFS_BENCH ?=
 # Seconds of `make fuzz`, for each target.
 FUZZ_SECONDS ?= 300
 
-.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
+.PHONY: help build demo test quick loom loom-arena check bench bench-quick bench-scmfs bench-programs install uninstall deb campaign crash-campaign crash-score nvdimm-test dax-programs-test vm-test foreign-tests torture machine-torture fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
-build: ## target/release/keepstone and libkeepstone.so
-	$(CARGO) build --release --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
+build: ## target/release/keepstone, libkeepstone.so, man pages and completions of shells
+	$(BUILD) --package keepstone --package preload $(addprefix --features=keepstone/,$(FEATURES))
+	$(RELEASE)/keepstone generate $(RELEASE)/share
 
 demo: build ## a pool in DRAM, mounted; real programs on it while the server is killed (2 minutes after a build)
 	scripts/demo.sh
@@ -57,8 +71,8 @@ test: export KEEPSTONE = $(abspath $(TARGET)/debug/keepstone)
 test: loom-arena ## all tests: of the workspace, models, and suites of the field against a mount (as root)
 	scripts/lib/packages.sh fuse3 attr acl libclang1-14 gcc libc6-dev liburing-dev libaio-dev e2fsprogs xfsprogs btrfs-progs rsync valgrind util-linux binutils
 	scripts/lib/cargo-tools.sh $(TOOLS) cargo-nextest
-	$(CARGO) build --workspace --lib --bin keepstone --tests --features keepstone/ublk
-	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace --features keepstone/ublk
+	$(CARGO) build --workspace --lib --bin keepstone --tests $(ALL_FEATURES)
+	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) $(CARGO) nextest run --workspace $(ALL_FEATURES)
 	$(CARGO) test --workspace --doc
 	scripts/test/mount/run.sh all
 	LAYOUT=scmfs scripts/test/mount/run.sh all
@@ -89,14 +103,13 @@ loom: loom-arena ## locks, allocator, gate of processes, families, epochs and wi
 # their tests.
 loom-arena:
 	LOOM_MAX_PREEMPTIONS=$(LOOM_PREEMPTIONS) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
-	    CARGO_PROFILE_RELEASE_LTO=off $(CARGO) test --release --package arena --lib
+	    $(CARGO) test --release --package arena --lib
 
 check: ## formatting, lints, documentation, licences, scripts
 	scripts/lib/packages.sh libclang1-14 shellcheck
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features keepstone/ublk -- -D warnings
+	$(CARGO) clippy --workspace --all-targets $(ALL_FEATURES) -- -D warnings
 	$(CARGO) clippy --package keepstone -- -D warnings
-	$(CARGO) clippy --package keepstone --no-default-features -- -D warnings
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom \
 	    $(CARGO) clippy --release --package arena --tests -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
@@ -104,8 +117,9 @@ check: ## formatting, lints, documentation, licences, scripts
 	$(CARGO) deny --log-level error check --hide-inclusion-graph bans licenses sources
 	shellcheck -x -P SCRIPTDIR .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*/*.sh
 
+bench bench-quick bench-scmfs bench-programs: PROFILE := dist
 bench: ## measure against peers in the same run; results into docs/measurements (20 minutes)
-	$(CARGO) build --release --package keepstone --package preload --package bench
+	$(BUILD) --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
 	mkdir -p $(WORK)/bench
 	$(BENCH) traffic --save $(WORK)/bench/traffic.json
@@ -128,7 +142,7 @@ bench: ## measure against peers in the same run; results into docs/measurements 
 	    $(WORK)/bench/sensitivity.json
 
 bench-quick: ## the same in two minutes, for a first look; changes no document
-	$(CARGO) build --release --package keepstone --package preload --package bench
+	$(BUILD) --package keepstone --package preload --package bench
 	scripts/lib/peers.sh $(WORK)/peers
 	$(BENCH) traffic
 	$(BENCH) engine --quick
@@ -141,7 +155,7 @@ bench-quick: ## the same in two minutes, for a first look; changes no document
 
 bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, PostMark, threads, misses, aging (30 minutes; SCMFS_BENCH=--quick: 8)
 	scripts/lib/packages.sh valgrind
-	$(CARGO) build --release --package bench
+	$(BUILD) --package bench
 	mkdir -p $(WORK)/bench
 	for what in $(SCMFS_MEASURED); do \
 	    $(BENCH) $$what $(SCMFS_BENCH) --save $(WORK)/bench/$$what.json || exit 1; done
@@ -150,12 +164,54 @@ bench-scmfs: ## the aims of SCMFS, with BPFS for comparison: ratios, IOzone, Pos
 bench-programs: build ## whole programs on tmpfs, under `keepstone run` and on a cached mount (12 minutes)
 	scripts/bench/programs.sh
 
-install: build ## into PREFIX (/usr/local), with the helper of mount(8) in SBINDIR (/sbin)
-	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(PREFIX)/bin/keepstone
-	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(PREFIX)/lib/libkeepstone.so
-	install -D -m 644 include/keepstone.h $(DESTDIR)$(PREFIX)/include/keepstone.h
-	mkdir -p $(DESTDIR)$(SBINDIR)
-	ln -sfn $(PREFIX)/bin/keepstone $(DESTDIR)$(SBINDIR)/mount.fuse.keepstone
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+SONAME := libkeepstone.so.$(firstword $(subst ., ,$(VERSION)))
+HELPERS := mount.fuse.keepstone umount.fuse.keepstone umount.keepstone
+UNIT := keepstone-bdev@.service
+RULES := 60-keepstone.rules
+ZSH := zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+COMPLETIONS := bash-completion/completions/keepstone $(ZSH)/_keepstone fish/vendor_completions.d/keepstone.fish
+
+install: ## what `make build` has made, into PREFIX (/usr/local), with the helpers of mount(8) in SBINDIR (/sbin)
+	@for file in keepstone libkeepstone.so share/man1/keepstone.1; do \
+	    [ -e $(RELEASE)/$$file ] || { \
+	        echo "make install: $(RELEASE)/$$file is missing; run 'make build' before, as an ordinary user" >&2; exit 1; }; done
+	install -D -m 755 $(RELEASE)/keepstone $(DESTDIR)$(BINDIR)/keepstone
+	install -D -m 644 $(RELEASE)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.$(VERSION)
+	ln -sfn libkeepstone.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libkeepstone.so
+	install -D -m 644 include/keepstone.h $(DESTDIR)$(INCLUDEDIR)/keepstone.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+	    packaging/keepstone.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man8
+	for helper in $(HELPERS); do ln -sfn $(BINDIR)/keepstone $(DESTDIR)$(SBINDIR)/$$helper || exit 1; done
+	install -m 644 $(RELEASE)/share/man1/*.1 $(DESTDIR)$(MANDIR)/man1
+	install -m 644 packaging/man/*.8 $(DESTDIR)$(MANDIR)/man8
+	for file in $(COMPLETIONS); do \
+	    name=$${file##*/}; [ $$name != keepstone ] || name=keepstone.bash; \
+	    install -D -m 644 $(RELEASE)/share/completions/$$name $(DESTDIR)$(DATADIR)/$$file || exit 1; done
+	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(UDEVDIR)
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/systemd/$(UNIT) >$(DESTDIR)$(UNITDIR)/$(UNIT)
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/udev/$(RULES) >$(DESTDIR)$(UDEVDIR)/$(RULES)
+	install -D -m 644 packaging/sysusers/keepstone.conf $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+uninstall: ## remove what `make install` has installed, with the same PREFIX
+	rm -f $(DESTDIR)$(BINDIR)/keepstone $(DESTDIR)$(LIBDIR)/libkeepstone.so $(DESTDIR)$(LIBDIR)/libkeepstone.so.* \
+	    $(DESTDIR)$(INCLUDEDIR)/keepstone.h $(DESTDIR)$(LIBDIR)/pkgconfig/keepstone.pc \
+	    $(DESTDIR)$(UNITDIR)/$(UNIT) $(DESTDIR)$(UDEVDIR)/$(RULES) $(DESTDIR)$(SYSUSERSDIR)/keepstone.conf \
+	    $(HELPERS:%=$(DESTDIR)$(SBINDIR)/%) $(DESTDIR)$(MANDIR)/man1/keepstone.1 $(DESTDIR)$(MANDIR)/man1/keepstone-*.1 \
+	    $(addprefix $(DESTDIR)$(MANDIR)/man8/,$(notdir $(wildcard packaging/man/*.8))) $(COMPLETIONS:%=$(DESTDIR)$(DATADIR)/%)
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+deb: PROFILE := dist
+deb: ## packages for Debian and its descendants into target/deb
+	scripts/lib/packages.sh debhelper lintian libclang1-14 gcc libc6-dev fakeroot
+	mkdir -p $(TARGET)/deb
+	debian/rules clean binary DEBS=$(abspath $(TARGET)/deb)
+	debian/rules clean
+	lintian --fail-on error,warning --tag-display-limit 0 $(TARGET)/deb/*_$(VERSION)_*.deb
 
 campaign: ## millions of generated calls against the model and the kernel, kills, damaged pools (nightly)
 	KEEPSTONE_OPS=$(CAMPAIGN_OPS) $(CARGO) test --release --package bpfs --package scmfs --test it conformance::generated

@@ -8,12 +8,12 @@
 #
 # Prints the best time of each in milliseconds, and the ratio: the cache's time to the pool's. Pools
 # are in /dev/shm, the directory below is on ext4 in an image on the disk of /var/tmp. Needs root.
-# Environment: KEEPSTONE (default: target/release/keepstone), FILES (60000), ROUNDS (5), JSON (a
+# Environment: KEEPSTONE (default: target/dist/keepstone), FILES (60000), ROUNDS (5), JSON (a
 # file that gets the results, too).
 set -euo pipefail
 shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
-keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+keepstone=$(realpath "${KEEPSTONE:-$root/target/dist/keepstone}")
 files=${FILES:-60000}
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh

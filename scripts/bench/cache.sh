@@ -33,13 +33,13 @@
 # of /var/tmp, so its fsync is that disk's; its time is printed, too. The cached ext4 lies in
 # another image, because the cache receives fanotify events of it, and each event slows its cause.
 #
-# Needs root. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5), JSON (a file
+# Needs root. Environment: KEEPSTONE (default: target/dist/keepstone), ROUNDS (5), JSON (a file
 # that gets the results, too).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
-keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+keepstone=$(realpath "${KEEPSTONE:-$root/target/dist/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"

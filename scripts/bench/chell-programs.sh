@@ -5,12 +5,12 @@
 #
 #   scripts/bench/chell-programs.sh [ROUNDS]          default: 7 rounds, about two minutes
 #
-# Environment: KEEPSTONE, the program under test (default: target/release/keepstone). Installs what
+# Environment: KEEPSTONE, the program under test (default: target/dist/keepstone). Installs what
 # it needs by apt-get, as root.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+keepstone=${KEEPSTONE:-$root/target/dist/keepstone}
 rounds=${1:-7}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"

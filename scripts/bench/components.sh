@@ -30,14 +30,14 @@
 #
 # The two ext4 are two images on the disk of /var/tmp, because a cache receives fanotify events of
 # its own, and each event slows its cause. Pools lie in /dev/shm, which is not persistent: flushes
-# have the cost of DRAM. Needs root. Environment: KEEPSTONE (default: target/release/keepstone),
+# have the cost of DRAM. Needs root. Environment: KEEPSTONE (default: target/dist/keepstone),
 # ROUNDS (5), JSON (a file that gets the results, too), SYMBOLS (a file that gets the functions of
 # each component).
 set -euo pipefail
 # A program that fails has no time.
 shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
-keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+keepstone=$(realpath "${KEEPSTONE:-$root/target/dist/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"

@@ -12,7 +12,8 @@
 # Prints the best wall time of each in seconds, and ratios. Above 1, `run` is faster than tmpfs, or
 # than tmpfs with the library loaded, and the mount faster than tmpfs or ext4; with --cache, the
 # cache is faster than ext4 or than the pool. Nothing waits to be written back when a program starts.
-# Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE (default: target/release/keepstone), ROUNDS (5),
+# Needs root. Installs what it lacks by apt-get. Environment: KEEPSTONE (default:
+# target/dist/keepstone), ROUNDS (5),
 # JSON (a file that gets the results, too), LAYOUT, the layout of the pools (bpfs, scmfs; default
 # bpfs).
 set -euo pipefail
@@ -21,7 +22,7 @@ shopt -s inherit_errexit
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # The files of measured programs that are more than a line of the shell.
 parts=$root/scripts/bench/programs
-keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+keepstone=$(realpath "${KEEPSTONE:-$root/target/dist/keepstone}")
 rounds=${ROUNDS:-5}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"

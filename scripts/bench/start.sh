@@ -7,10 +7,10 @@
 # Prints medians of ROUNDS rounds, with all cases in each round: CPU time (user and system) of a
 # process in microseconds, its page faults, and wall time of fork, _exit and waitpid in
 # microseconds, with the 10th percentile behind it. Needs root, gcc and python3. Environment:
-# KEEPSTONE (default: target/release/keepstone), ROUNDS (300).
+# KEEPSTONE (default: target/dist/keepstone), ROUNDS (300).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-keepstone=$(realpath "${KEEPSTONE:-$root/target/release/keepstone}")
+keepstone=$(realpath "${KEEPSTONE:-$root/target/dist/keepstone}")
 rounds=${ROUNDS:-300}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"

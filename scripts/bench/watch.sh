@@ -9,10 +9,10 @@
 # back.
 #
 # The directory is made in DIR (default: /dev/shm, where nothing else jitters). Needs root.
-# Environment: KEEPSTONE (default: target/release/keepstone).
+# Environment: KEEPSTONE (default: target/dist/keepstone).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-keepstone=${KEEPSTONE:-$root/target/release/keepstone}
+keepstone=${KEEPSTONE:-$root/target/dist/keepstone}
 # shellcheck source=../lib/measured.sh
 source "$root/scripts/lib/measured.sh"
 measured scripts/bench/watch.sh bpfs

@@ -17,6 +17,9 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
+# shellcheck source=../lib/debian-root.sh
+source "$here/scripts/lib/debian-root.sh"
+
 die() {
     echo "bare-debian.sh: $*" >&2
     exit 1
@@ -35,22 +38,10 @@ if [ "${BARE_INSIDE:-}" = '' ]; then
     done
     ((EUID == 0)) || die "needs root, for debootstrap and chroot"
     [ ! -e "$root" ] || die "$root exists; remove it, or name another directory"
-    "$here/scripts/lib/packages.sh" debootstrap util-linux git
-    mirror=${MIRROR:-$(sed -nE 's/^(URIs:|deb)[[:space:]]+(\[[^]]*\][[:space:]]+)?(https?:[^[:space:]]*\/debian)\/?([[:space:]].*)?$/\3/p' \
-        <(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null) | head -n 1)}
-    mirror=${mirror:-http://deb.debian.org/debian}
+    "$here/scripts/lib/packages.sh" git
     [ "$keep" != '' ] || trap 'rm -rf --one-file-system "$root"' EXIT
-    mkdir -p "${root%/*}"
-    debootstrap --variant=minbase --include=ca-certificates,gcc,git,libc6-dev,make bookworm "$root" "$mirror" ||
-        die "debootstrap from $mirror failed; see $root/debootstrap/debootstrap.log"
+    make_debian_root "$root" bookworm gcc,git,libc6-dev,make || die "no root file system"
     git -c safe.directory='*' clone --quiet --no-hardlinks "$here" "$root/keepstone"
-    # Prepares it as a container: names, proxies and certificates of the machine, and no services.
-    cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
-    apt-config dump | grep -iE '^Acquire::https?::Proxy ' >"$root/etc/apt/apt.conf.d/proxy" || true
-    cp --recursive /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
-    chroot "$root" update-ca-certificates >/dev/null 2>&1
-    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-    chmod 755 "$root/usr/sbin/policy-rc.d"
     # Its mounts and processes end with the shell inside.
     BARE_INSIDE=$root unshare --mount --pid --fork --kill-child --propagation private "$0" "${targets[@]}"
     echo "bare-debian.sh: passed: ${targets[*]}"
@@ -64,10 +55,7 @@ mount --bind -o ro "$(rustc --print sysroot)" "$root/opt/rust"
 # The crates that this machine has fetched.
 [ ! -d "${CARGO_HOME:-$HOME/.cargo}/registry" ] ||
     mount --bind "${CARGO_HOME:-$HOME/.cargo}/registry" "$root/opt/cargo/registry"
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
-mount --rbind /dev "$root/dev"
-mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+enter_debian_root "$root"
 environment=(HOME=/root LANG=C.UTF-8 CARGO_HOME=/opt/cargo
     PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 if [ "${KEEPSTONE:-}" != '' ]; then

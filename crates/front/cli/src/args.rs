@@ -64,7 +64,7 @@ writes everything back before it ends. After a crash, attach the pool again: it 
     Umount(UmountArgs),
     /// Describe a pool: label, size, version, persistence domain.
     #[command(after_help = "Example: keepstone info /dev/shm/pool")]
-    Info(PoolArgs),
+    Info(InfoArgs),
     /// Verify a pool that is not mounted.
     #[command(after_help = "\
 Example: keepstone check /dev/shm/pool --repair
@@ -120,7 +120,7 @@ each table is printed below the previous one.")]
     #[command(after_help = "\
 Example: keepstone doctor /dev/shm/pool
 
-For a program, it shows how `keepstone run` would serve it.
+For a program, it shows how `keepstone run` would serve it; for a unit, which of its settings keep it from pools.
 
 Exit status: 0 pools can be used; 1 something necessary is missing.")]
     Doctor(DoctorArgs),
@@ -141,6 +141,9 @@ TRACE is text, a line `key [size in bytes]` for each access, or oracleGeneral: r
 the traces of the papers on S3-FIFO and SIEVE, uncompressed. Without TRACE and --zipf, the command compares
 the policies on a set of generated traces.")]
     Simulate(crate::simulate::SimulateArgs),
+    /// Write the man pages and the completions of shells into a directory (`make build` uses this).
+    #[command(hide = true)]
+    Generate(GenerateArgs),
 }
 
 /// The command that starts programs. It has an enum of its own, because building the parser of all
@@ -222,7 +225,7 @@ pub struct MkfsArgs {
 }
 
 /// Returns the parser of lists of mount options. An unknown option is wrong usage.
-fn mount_options() -> impl TypedValueParser<Value = String> {
+pub fn mount_options() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|list| {
         let checked = crate::mount::check_options(&list).map_err(|err| format!("{err:#}"));
         checked.map(|()| list)
@@ -336,6 +339,16 @@ pub struct PoolArgs {
     pub pool: PathBuf,
 }
 
+/// `keepstone info`
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// The pool: its path, UUID=… or LABEL=…, or its mount point.
+    pub pool: PathBuf,
+    /// Print UUID and label as properties of a device (the rule of udev uses this).
+    #[arg(long, hide = true)]
+    pub udev: bool,
+}
+
 /// `keepstone resize`
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
@@ -364,6 +377,9 @@ pub struct CheckArgs {
 pub struct StatsArgs {
     /// The mount point of a pool.
     pub dir: PathBuf,
+    /// Print in Prometheus' text format.
+    #[arg(long)]
+    pub prometheus: bool,
 }
 
 /// `keepstone top`
@@ -379,6 +395,9 @@ pub struct TopArgs {
     /// End after N tables. With 1, show the totals since each server started, at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Print the counters of all servers once, in Prometheus' text format.
+    #[arg(long, conflicts_with_all = ["interval", "count"])]
+    pub prometheus: bool,
 }
 
 /// Parses a time between 0.1 s and a day.
@@ -390,6 +409,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// `keepstone doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// A pool, the mount point of one, or a program, to examine as well.
+    /// A pool, the mount point of one, a program, or a unit of systemd (NAME.service), to examine
+    /// as well.
     pub target: Option<PathBuf>,
+}
+
+/// `keepstone generate`
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Directory for the files; it is created.
+    pub dir: PathBuf,
 }

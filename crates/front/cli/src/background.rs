@@ -38,14 +38,30 @@ enum Report<R> {
     Failed(String),
 }
 
-/// Starts a server with these arguments, whose standard error goes to the file `log`, and waits
-/// until it is ready.
+/// Returns whether standard error of this process is the journal of systemd (systemd.exec(5)). A
+/// server in the background then logs there.
+pub fn logs_to_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let found = rustix::fs::fstat(rustix::stdio::stderr());
+    found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
+}
+
+/// Notifies systemd that the server is ready, if it runs as a service (`Type=notify`).
+pub fn notify_ready() {
+    if let Err(err) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        tracing::warn!("cannot notify systemd: {err}");
+    }
+}
+
+/// Starts a server with these arguments, whose standard error goes to the file `log` or to the
+/// journal, and waits until it is ready.
 pub fn start<R: DeserializeOwned>(args: Vec<OsString>, log: &Path) -> Result<R> {
+    let stderr = if logs_to_journal() { Stdio::inherit() } else { open_log(log)?.into() };
     let mut server = Command::new(std::env::current_exe()?)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(open_log(log)?)
+        .stderr(stderr)
         .spawn()
         .context("cannot start the server")?;
     let mut line = String::new();

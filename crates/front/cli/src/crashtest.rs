@@ -22,7 +22,7 @@ use judges::TARGETS;
 use judges::blocks;
 use serde::Serialize;
 
-use crate::output;
+use crate::output::{self, wrong_usage};
 use crate::score::{self, Scored};
 
 /// `keepstone crashtest`
@@ -233,7 +233,7 @@ fn crash_trace(engine: &str, file: &Path, json: bool) -> Result<ExitCode> {
 fn run_pmbd(args: &CrashtestArgs, json: bool) -> Result<ExitCode> {
     let families = match &args.replay {
         Some(line) => {
-            vec![("replay", vec![line.parse().map_err(|e| anyhow!("--replay: {e}"))?])]
+            vec![("replay", vec![line.parse().map_err(|e| wrong_usage(format!("--replay: {e}")))?])]
         }
         None => {
             // Six requests on each of eight kinds of device.
@@ -402,7 +402,7 @@ fn replay(
     line: &str,
     json: bool,
 ) -> Result<ExitCode> {
-    let line: Replay = line.parse().map_err(|e| anyhow!("--replay: {e}"))?;
+    let line: Replay = line.parse().map_err(|e| wrong_usage(format!("--replay: {e}")))?;
     let (findings, wrong, trace) =
         target.replay(bases, &line).map_err(|e| anyhow!("--replay: {e}"))?;
     if let Some(to) = &args.trace {

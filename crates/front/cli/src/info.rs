@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::PoolArgs;
+use crate::args::InfoArgs;
 use crate::pool::{self, DomainReport};
 use crate::{output, size, stats};
 
@@ -39,9 +39,24 @@ fn first_answer(dirs: Vec<PathBuf>) -> Value {
     stats::ask(dirs, PATIENCE, stats::read).into_values().flatten().next().unwrap_or_default()
 }
 
-pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
+/// Writes a label as udev writes the names of links: other characters than these, and a dot at the
+/// beginning, as `\xNN`.
+fn encoded(label: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"#+-.:=@_".contains(&byte);
+    let byte = |(at, byte): (usize, u8)| match is_plain(byte) && (at > 0 || byte != b'.') {
+        true => char::from(byte).to_string(),
+        false => format!("\\x{byte:02x}"),
+    };
+    label.bytes().enumerate().map(byte).collect()
+}
+
+pub fn run(args: &InfoArgs, json: bool) -> Result<ExitCode> {
     let path = pool::absolute(&args.pool)?;
     let (info, domain) = pool::info(&path)?;
+    if args.udev {
+        say!("KEEPSTONE_UUID={}\nKEEPSTONE_LABEL={}", info.uuid, encoded(&info.label));
+        return Ok(ExitCode::SUCCESS);
+    }
     let mounts = fuse::mounts()?.into_iter().filter(|m| m.is_keepstone() && m.source == path);
     let dirs: Vec<PathBuf> = mounts.map(|m| m.dir).collect();
     let mut stats = first_answer(dirs.clone());
@@ -89,4 +104,16 @@ pub fn run(args: &PoolArgs, json: bool) -> Result<ExitCode> {
         ("cache of", cache_of),
     ]);
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_written_as_udev_writes_them() {
+        assert_eq!(encoded("scratch-1.0"), "scratch-1.0");
+        assert_eq!(encoded(".."), "\\x2e.");
+        assert_eq!(encoded("a b/\n\u{e9}"), "a\\x20b\\x2f\\x0a\\xc3\\xa9");
+    }
 }

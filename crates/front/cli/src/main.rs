@@ -14,6 +14,7 @@ mod busy;
 mod check;
 mod crashtest;
 mod doctor;
+mod generate;
 mod info;
 mod locks;
 mod log;
@@ -22,6 +23,7 @@ mod mount;
 mod obstacles;
 mod pool;
 mod program;
+mod prometheus;
 mod report;
 mod resize;
 mod run;
@@ -36,16 +38,20 @@ mod top;
 mod trim;
 mod trust;
 mod umount;
+mod utab;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use args::{Cli, CliCommand, RunCommand};
 
+/// Exit status of wrong usage, as that of clap.
+const EXIT_USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     log::init();
     let argv: Vec<_> = std::env::args_os().collect();
-    if let Some(code) = mount::run_as_helper(&argv) {
+    if let Some(code) = mount::run_as_helper(&argv).or_else(|| umount::run_as_helper(&argv)) {
         return code;
     }
     let cli = match Cli::of_words(&argv) {
@@ -62,6 +68,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(err) => {
             output::error(&err, cli.json);
+            if err.is::<output::WrongUsage>() {
+                return ExitCode::from(EXIT_USAGE);
+            }
             // fsck(8): 1 means "problems were found", which is not what happened.
             let failed_check = matches!(cli.command, CliCommand::Check(_));
             ExitCode::from(if failed_check { check::EXIT_FAILED } else { 1 })
@@ -101,6 +110,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         CliCommand::Bdev { command } => bdev::run(command, cli.json),
         CliCommand::Crashtest(args) => crashtest::run(args, cli.json),
         CliCommand::Simulate(args) => simulate::run(args, cli.json),
+        CliCommand::Generate(args) => generate::run(args, cli.json),
     }
 }
 

@@ -16,6 +16,7 @@ use pmem::{Access, Domain, Medium as _, OpenOptions, Region};
 use serde::Serialize;
 
 use crate::args::MkfsArgs;
+use crate::output::wrong_usage;
 use crate::pool::{self, DomainReport};
 use crate::{output, signatures, size, trim};
 
@@ -86,16 +87,17 @@ fn format(region: &Region, args: &MkfsArgs, is_thin: bool) -> Result<PoolInfo> {
 /// Refuses arguments that no pool can have.
 fn check_args(args: &MkfsArgs) -> Result<()> {
     if args.label.len() > LABEL_MAX {
-        bail!("--label: at most {LABEL_MAX} bytes, this one has {}", args.label.len());
+        let len = args.label.len();
+        return Err(wrong_usage(format!("--label: at most {LABEL_MAX} bytes, this one has {len}")));
     }
     let limits = args.layout.limits();
     match args.size {
-        Some(size) if !limits.contains(&size) => bail!(
+        Some(size) if !limits.contains(&size) => Err(wrong_usage(format!(
             "--size {size} ({}): a pool of this layout has at least {} and at most {} bytes",
             size::show(size),
             size::show(*limits.start()),
             limits.end()
-        ),
+        ))),
         _ => Ok(()),
     }
 }
@@ -201,5 +203,5 @@ fn create(args: &MkfsArgs) -> Result<Region> {
 }
 
 fn how_large(pool: &Path) -> anyhow::Error {
-    anyhow::anyhow!("{}: how large? Give for example --size 4G", pool.display())
+    wrong_usage(format!("{}: how large? Give for example --size 4G", pool.display()))
 }

@@ -27,6 +27,24 @@ macro_rules! tell {
     ($($arg:tt)*) => { $crate::output::line_of_stderr(format_args!($($arg)*)) };
 }
 
+/// An error in the use of a command that the parser of command lines cannot find. The exit status
+/// is 2.
+#[derive(Debug)]
+pub struct WrongUsage(pub String);
+
+impl Display for WrongUsage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongUsage {}
+
+/// Returns an error that names wrong usage.
+pub fn wrong_usage(text: impl Display) -> anyhow::Error {
+    WrongUsage(text.to_string()).into()
+}
+
 /// Longest error message, in bytes. It may quote text of others.
 const ERROR_BYTES_MAX: usize = 8192;
 

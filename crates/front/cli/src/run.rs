@@ -42,6 +42,11 @@ use crate::{obstacles, output, stats};
 
 /// File name of the library.
 const LIBRARY: &str = "libkeepstone.so";
+/// Name of an installed library. Programs that run keep this name, so that it may not contain the
+/// full version, which the next upgrade removes.
+const INSTALLED: &str = concat!("libkeepstone.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+/// Directories of an installed library, relative to that of this program.
+const LIBRARY_DIRS: [&str; 3] = ["../lib", "../lib/x86_64-linux-gnu", "../lib64"];
 /// Lowest number for a descriptor of this command, above those that programs use, as far as the
 /// limit allows.
 const DESCRIPTOR_MIN: u64 = 1000;
@@ -74,12 +79,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Mtime::Exact)]
     pub mtime: Mtime,
     /// The program and its arguments.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -268,23 +268,28 @@ fn ignore_keyboard(command: &mut Command) {
     }
 }
 
-/// Returns the path of the library that belongs to this program: in the same directory, or in
-/// `../lib`.
+/// Returns the path of the library that belongs to this program: in the same directory, or where
+/// `make install` and packages put it.
 pub fn library() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("KEEPSTONE_LIBRARY") {
         return Ok(path.into());
     }
     let program = std::env::current_exe().context("cannot find out where this program lies")?;
     let dir = program.parent().unwrap_or(Path::new("/"));
-    let places = [dir.join(LIBRARY), dir.join("../lib").join(LIBRARY)];
-    match places.iter().find_map(|path| path.canonicalize().ok()) {
-        Some(path) => Ok(path),
-        None => bail!(
-            "{LIBRARY} is neither in {} nor in ../lib; build it with `cargo build -p preload`, or \
-             name it in KEEPSTONE_LIBRARY",
-            dir.display()
-        ),
-    }
+    let installed = LIBRARY_DIRS.map(|lib| (dir.join(lib), INSTALLED));
+    let mut places = [(dir.to_owned(), LIBRARY)].into_iter().chain(installed);
+    let found = places.find_map(|(dir, name)| {
+        let path = dir.canonicalize().ok()?.join(name);
+        path.exists().then_some(path)
+    });
+    found.with_context(|| {
+        format!(
+            "{LIBRARY} is neither in {} nor, as {INSTALLED}, in {} from there; build it with \
+             `cargo build -p preload`, or name it in KEEPSTONE_LIBRARY",
+            dir.display(),
+            LIBRARY_DIRS.join(", ")
+        )
+    })
 }
 
 /// Returns `LD_PRELOAD` with the library last, so that other preloaded libraries see the program's

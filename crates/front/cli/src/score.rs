@@ -20,7 +20,7 @@ use judges::judge::{self, Verdict};
 use serde::Serialize;
 
 use crate::crashtest::bar;
-use crate::output;
+use crate::output::{self, wrong_usage};
 
 /// Limit of processor time after which a judge counts as hanging: this multiple of the time without
 /// a bug, plus this constant.
@@ -105,7 +105,9 @@ pub fn run(scored: &Scored, json: bool) -> Result<ExitCode> {
     let is_named = |bug: &Planted| named.as_ref().is_none_or(|text| bug.name.contains(text));
     let asked = |bug: &Planted| is_asked(bug.engine) && is_named(bug);
     let asked: Vec<usize> = (0..bugs.len()).filter(|i| asked(&bugs[*i])).collect();
-    ensure!(!asked.is_empty(), "no bug of the catalogue is named so");
+    if asked.is_empty() {
+        return Err(wrong_usage("no bug of the catalogue is named so"));
+    }
     let judge = Judge { path: build(&root, &bugs)?, time: *time };
     for engine in judge::ENGINES.into_iter().filter(|of| is_asked(of)) {
         let sound = results.or_judge(&format!("no bug in {engine}"), || {

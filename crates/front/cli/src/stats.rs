@@ -20,6 +20,7 @@ use serde_json::Value;
 use crate::args::StatsArgs;
 use crate::output::{self, text};
 use crate::pool::DomainReport;
+use crate::prometheus::Metrics;
 use crate::{attach, mount, size};
 
 /// Facts about a mount that do not change while the pool is mounted.
@@ -147,6 +148,12 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(&args.dir)?;
     require_alive(&dir)?;
     let stats = ask_one(&dir)?;
+    if args.prometheus {
+        let mut metrics = Metrics::default();
+        metrics.add_mount(&stats);
+        say!("{metrics}");
+        return Ok(ExitCode::SUCCESS);
+    }
     if json {
         output::json(&stats)?;
         return Ok(ExitCode::SUCCESS);

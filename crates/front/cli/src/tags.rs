@@ -26,6 +26,9 @@ use crate::pool;
 const LISTED_MAX: usize = 1 << 16;
 const READ_MAX: usize = 1024;
 
+/// Prefix of tags in `/etc/fstab`.
+const FSTAB_PREFIX: &str = "keepstone:";
+
 /// A tag, which the pool records and by which users find it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Tag {
@@ -45,9 +48,11 @@ enum Trust {
 }
 
 impl Tag {
-    /// Parses a tag; `None` for a path.
+    /// Parses a tag; `None` for a path. In `/etc/fstab` a tag has the prefix `keepstone:`, because
+    /// mount(8) and systemd themselves search block devices for other tags.
     pub fn parse(name: &Path) -> Option<Self> {
-        let (tag, value) = name.to_str()?.split_once('=')?;
+        let name = name.to_str()?;
+        let (tag, value) = name.strip_prefix(FSTAB_PREFIX).unwrap_or(name).split_once('=')?;
         let value = value.trim_matches('"');
         match tag {
             "UUID" => Some(Self::Uuid(value.to_lowercase())),
@@ -152,6 +157,7 @@ mod tests {
     fn pools_are_named_by_what_they_record() {
         assert_eq!(Tag::parse(Path::new("UUID=AB-1")), Some(Tag::Uuid("ab-1".into())));
         assert_eq!(Tag::parse(Path::new("LABEL=\"My=pool\"")), Some(Tag::Label("My=pool".into())));
+        assert_eq!(Tag::parse(Path::new("keepstone:LABEL=a")), Some(Tag::Label("a".into())));
         assert_eq!(Tag::parse(Path::new("/dev/shm/a=b")), None);
     }
 

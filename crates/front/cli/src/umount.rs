@@ -1,8 +1,13 @@
-//! `keepstone umount`
+//! `keepstone umount`, also as a helper of `umount(8)`.
+//!
+//! The helper is this program under the name `umount.fuse.keepstone` in `/sbin`, called as
+//! `umount.fuse.keepstone DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`. So a plain `umount` returns when
+//! the server has ended, and a cache is written back before.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,6 +15,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use fuse::MountEntry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde_json::Value;
@@ -18,10 +24,13 @@ use crate::args::UmountArgs;
 use crate::attach::ending::{self, Remainder};
 use crate::busy::LoopDevice;
 use crate::tags::Tag;
-use crate::{busy, mount, output, pool, stats};
+use crate::{busy, mount, output, pool, stats, utab};
 
 /// Longest time for a server to report its process ID. A stopped server never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Longest name of a process that the kernel shows, in bytes.
+const COMM_BYTES_MAX: usize = 15;
 
 /// Longest time for the server to close the pool, in seconds.
 const SERVER_END_SECONDS_MAX: i64 = 60;
@@ -38,6 +47,65 @@ struct Unmounted {
     server_ended: bool,
     /// Data that a cache could not write back.
     not_written_back: Option<Remainder>,
+}
+
+/// The exit status of `umount(8)` for a failure.
+const EXIT_OF_UMOUNT: u8 = 32;
+
+/// Acts as the helper if called by that name.
+pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
+    let name = Path::new(argv.first()?).file_name()?.to_str()?;
+    if !name.starts_with("umount.") {
+        return None;
+    }
+    let result = HelperRequest::parse(&argv[1..]).and_then(|request| request.run());
+    Some(match result {
+        Ok(code) if code == ExitCode::SUCCESS => code,
+        Ok(_) => ExitCode::from(EXIT_OF_UMOUNT),
+        Err(err) => {
+            output::error(&err, false);
+            ExitCode::from(EXIT_OF_UMOUNT)
+        }
+    })
+}
+
+/// A call of the helper.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct HelperRequest {
+    dir: PathBuf,
+    lazy: bool,
+    /// `umount --force`: aborts the requests of programs, and asks no server.
+    force: bool,
+}
+
+impl HelperRequest {
+    fn parse(args: &[OsString]) -> Result<Self> {
+        let mut request = Self::default();
+        let mut dirs = Vec::new();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.to_str() {
+                Some("-N" | "-t" | "-o") => drop(args.next()),
+                Some(flags) if flags.starts_with('-') => {
+                    request.lazy |= flags.contains('l');
+                    request.force |= flags.contains('f');
+                }
+                _ => dirs.push(PathBuf::from(arg)),
+            }
+        }
+        let [dir] = <[PathBuf; 1]>::try_from(dirs)
+            .map_err(|_| anyhow!("usage: umount.fuse.keepstone DIR [-fl]"))?;
+        Ok(Self { dir, ..request })
+    }
+
+    fn run(self) -> Result<ExitCode> {
+        if self.force {
+            rustix::mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW)
+                .with_context(|| format!("{}: cannot unmount", self.dir.display()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        run(&UmountArgs { dir: self.dir, lazy: self.lazy }, false)
+    }
 }
 
 pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
@@ -57,7 +125,8 @@ pub fn run(args: &UmountArgs, json: bool) -> Result<ExitCode> {
     if is_cache && server.is_some() {
         ending::flush_before_unmount(&dir, json)?;
     }
-    unmount(&dir, &entry.source, args.lazy)?;
+    utab::forget(&dir);
+    unmount(&dir, &entry.source, args.lazy).inspect_err(|_| utab::register(&entry.source, &dir))?;
     let server_ended = match server {
         _ if stale => true,
         Some(server) if !args.lazy => wait_for(&server)?,
@@ -168,9 +237,12 @@ fn server_of(stats: &Value) -> Option<OwnedFd> {
     let pid: i32 = stats["pid"].as_u64()?.try_into().ok()?;
     let server = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
     // In another PID namespace the ID may belong to another process.
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    let own = std::fs::read_to_string("/proc/self/comm").ok()?;
-    (name == own).then_some(server)
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    // The helper has another name than its file, by which servers are started.
+    let file = std::env::current_exe().ok()?;
+    let own = file.file_name()?.as_encoded_bytes();
+    let shown = &own[..own.len().min(COMM_BYTES_MAX)];
+    (name.trim_ascii_end() == shown).then_some(server)
 }
 
 fn wait_for(server: &OwnedFd) -> Result<bool> {
@@ -188,4 +260,22 @@ fn in_use(dir: &Path, (users, loops): (&[String], &[LoopDevice]), waits: &str) -
     let end = (loops.is_empty() || !users.is_empty()).then(|| "end these programs".to_owned());
     let advice: Vec<String> = end.into_iter().chain(detach).collect();
     anyhow!("{}: in use{who}; {}, or use --lazy{waits}", dir.display(), advice.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_umount_calls_it() {
+        let parsed = |args: &[&str]| {
+            HelperRequest::parse(&args.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+        let plain = HelperRequest { dir: "/mnt".into(), ..Default::default() };
+        assert_eq!(parsed(&["/mnt", "-n", "-t", "fuse.keepstone"]).unwrap(), plain);
+        let lazy = HelperRequest { lazy: true, ..plain };
+        assert_eq!(parsed(&["/mnt", "-nlv"]).unwrap(), lazy);
+        assert!(parsed(&["/mnt", "-f"]).unwrap().force);
+        assert!(parsed(&["-l"]).is_err());
+    }
 }

@@ -51,7 +51,7 @@ pub struct ServerArgs {
     /// Options of the mount, separated by commas: ro, nosuid, nodev, noexec, nosymfollow. The flags
     /// of the mount that DIR lies on apply as well; root can lift them with suid, dev, exec,
     /// symfollow. Over an object store, nosuid and nodev apply unless lifted.
-    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS", value_parser = crate::args::mount_options())]
     pub mount_options: Vec<String>,
     /// Write dirty data back at the latest after this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -121,8 +121,8 @@ pub enum AttachCommand {
         /// The mount point of the cache.
         mount: PathBuf,
         /// Print in Prometheus' text format.
-        #[arg(long)]
-        metrics: bool,
+        #[arg(long, visible_alias = "metrics")]
+        prometheus: bool,
     },
     /// Write back everything that a cache has for DIR, without mounting it.
     Drain {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,6 +15,9 @@ use crate::{background, pool, size, stats};
 
 /// Interval at which the progress of a flush is shown.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
+
+/// Interval between two lines of progress if stderr is no terminal but, for example, the journal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Changes that a cache could not write back. The pool keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,11 +70,18 @@ pub fn flush_before_unmount(dir: &Path, json: bool) -> Result<()> {
     let bar = if json { ProgressBar::hidden() } else { ProgressBar::new(total) };
     bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")?);
     bar.set_message("writing back");
+    let prints_lines = !json && bar.is_hidden();
+    let mut line_at = Instant::now() + LINE_EVERY;
     std::thread::scope(|scope| {
         let flush = scope.spawn(|| flush(dir));
         while !flush.is_finished() {
             std::thread::sleep(SHOW_EVERY.min(Duration::from_millis(1 + total / (1 << 20))));
-            bar.set_position(total.saturating_sub(left()));
+            let left = left();
+            bar.set_position(total.saturating_sub(left));
+            if prints_lines && Instant::now() >= line_at {
+                line_at += LINE_EVERY;
+                tell!("{}: writing back, {} left", dir.display(), size::show(left));
+            }
         }
     });
     bar.finish_and_clear();

@@ -15,12 +15,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use pmcache::Command;
 use serde::{Deserialize, Serialize};
 
+use crate::args::{Cli, CliCommand};
 use crate::mount::absolute_dir;
-use crate::{background, output, pool, size, trust};
+use crate::output::wrong_usage;
+use crate::{background, output, pool, size, trust, utab};
 pub use args::AttachArgs;
 use args::{AttachCommand, ServerArgs, StoreArgs};
 use place::Place;
@@ -46,9 +48,23 @@ struct Ready {
     notices: Vec<String>,
 }
 
+impl Ready {
+    /// Prints a notice if files need attention.
+    fn notice_troubles(&self) {
+        if self.troubles > 0 {
+            output::notice(format!(
+                "{} files need attention: `keepstone attach status {}`",
+                self.troubles, self.mount
+            ));
+        }
+    }
+}
+
 pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
     match (&args.command, &args.server) {
-        (Some(AttachCommand::Status { mount, metrics }), _) => status::run(mount, *metrics, json),
+        (Some(AttachCommand::Status { mount, prometheus }), _) => {
+            status::run(mount, *prometheus, json)
+        }
         (Some(AttachCommand::Drain { pool, dir, store }), _) => drain(pool, dir, store, json),
         (Some(AttachCommand::Discard { pool, dir, path, store }), _) => {
             discard(pool, dir, path, store, json)
@@ -63,7 +79,9 @@ pub fn run(args: &AttachArgs, json: bool) -> Result<ExitCode> {
         }
         (Some(AttachCommand::Show(files)), _) => files::run(Command::Status, &files.paths, json),
         (None, Some(server)) => start(server, &args.store, json),
-        (None, None) => bail!("which pool, and which directory? See `keepstone attach --help`"),
+        (None, None) => {
+            Err(wrong_usage("which pool, and which directory? See `keepstone attach --help`"))
+        }
     }
 }
 
@@ -76,19 +94,45 @@ impl AttachArgs {
 
 fn start(args: &ServerArgs, store: &StoreArgs, json: bool) -> Result<ExitCode> {
     if args.foreground {
-        serve::run(args, store, |ready| announce(ready, json))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
-    let log = background::log_path(&info.uuid.to_string());
-    if args.daemon {
+        serve::run(args, store, |ready| {
+            utab::register(Path::new(&ready.pool), Path::new(&ready.mount));
+            background::notify_ready();
+            announce(ready, json)
+        })?;
+    } else if args.daemon {
+        let log = log_of(args)?;
         background::serve(|ready| serve::run(args, store, ready));
         background::remove_if_empty(&log);
     } else {
-        let ready: Ready = background::start(arguments(args, store)?, &log)?;
-        announce(&Ready { log: Some(log), ..ready }, json)?;
+        announce(&start_in_background(args, store)?, json)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a server and waits until it is ready.
+fn start_in_background(args: &ServerArgs, store: &StoreArgs) -> Result<Ready> {
+    let log = log_of(args)?;
+    let ready: Ready = background::start(arguments(args, store)?, &log)?;
+    utab::register(Path::new(&ready.pool), Path::new(&ready.mount));
+    Ok(Ready { log: (!background::logs_to_journal()).then_some(log), ..ready })
+}
+
+/// Returns the path of the log of a server in the background.
+fn log_of(args: &ServerArgs) -> Result<PathBuf> {
+    let (info, _) = pool::info(&pool::absolute(&args.pool)?)?;
+    Ok(background::log_path(&info.uuid.to_string()))
+}
+
+/// Attaches a cache for the helper of `mount(8)`. `words` is a command line as of `attach`.
+pub fn run_for_mount(words: &[OsString]) -> Result<()> {
+    let cli = Cli::of_words(words).map_err(|err| anyhow!("{}", err.to_string().trim_end()))?;
+    let CliCommand::Attach(AttachArgs { server: Some(args), store, .. }) = cli.command else {
+        bail!("option `attach`: needs a directory");
+    };
+    let ready = start_in_background(&args, &store)?;
+    ready.notices.iter().for_each(output::notice);
+    ready.notice_troubles();
+    Ok(())
 }
 
 fn announce(ready: &Ready, json: bool) -> Result<()> {
@@ -104,12 +148,7 @@ fn announce(ready: &Ready, json: bool) -> Result<()> {
         size::show(ready.dirty_bytes)
     );
     say!("domain {}", ready.domain);
-    if ready.troubles > 0 {
-        output::notice(format!(
-            "{} files need attention: `keepstone attach status {}`",
-            ready.troubles, ready.mount
-        ));
-    }
+    ready.notice_troubles();
     if let Some(log) = &ready.log {
         say!("log {}", log.display());
     }

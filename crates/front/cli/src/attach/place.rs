@@ -16,6 +16,8 @@ use vfs::{FileSystem, Ino, Mappings, Openings, SetXattr};
 use super::args::StoreArgs;
 use crate::background;
 use crate::mount::absolute_dir;
+#[cfg(feature = "object-store")]
+use crate::output::wrong_usage;
 
 /// The name of a backing store.
 pub enum Place {
@@ -146,7 +148,7 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
         tree.chunk_bytes = u32::try_from(bytes)
             .ok()
             .filter(|bytes| bytes.is_power_of_two() && objects::format::CHUNK.contains(bytes))
-            .context("a chunk has a power of two bytes, from 4K to 64M")?;
+            .ok_or_else(|| wrong_usage("a chunk has a power of two bytes, from 4K to 64M"))?;
     }
     if let Some(seconds) = args.lease {
         tree.lease = std::time::Duration::from_secs(seconds.into());
@@ -158,7 +160,10 @@ fn open_store(url: &str, args: &StoreArgs) -> Result<Below> {
 
 #[cfg(not(feature = "object-store"))]
 fn open_store(_url: &str, _args: &StoreArgs) -> Result<Below> {
-    bail!("this keepstone was built without object stores (its feature `object-store`)")
+    bail!(
+        "this keepstone was built without object stores; packages have them, or build it with \
+         `make build FEATURES=object-store`"
+    )
 }
 
 /// An open backing store of either kind.

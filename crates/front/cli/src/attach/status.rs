@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::prometheus::Metrics;
 use crate::{mount, output, shown, size, stats};
 
-pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
+pub fn run(dir: &Path, prometheus: bool, json: bool) -> Result<ExitCode> {
     let dir = mount::absolute_dir(dir)?;
     stats::require_alive(&dir)?;
     let stats = stats::ask_one(&dir)?;
@@ -19,8 +20,10 @@ pub fn run(dir: &Path, metrics: bool, json: bool) -> Result<ExitCode> {
             dir.display()
         );
     }
-    if metrics {
-        say!("{}", prometheus(status, stats["mount"].as_str().unwrap_or_default()).trim_end());
+    if prometheus {
+        let mut metrics = Metrics::default();
+        metrics.add_mount(&stats);
+        say!("{metrics}");
     } else if json {
         output::json(&stats)?;
     } else {
@@ -82,34 +85,4 @@ pub fn show_troubles(troubles: &[pmcache::Trouble]) {
         let path = shown::name(&trouble.path);
         say!("\n{path}: {} ({})", trouble.what, size::show(trouble.dirty_bytes));
     }
-}
-
-/// Formats the status as Prometheus' text.
-fn prometheus(status: &Value, mount: &str) -> String {
-    let label = mount.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let mut text = String::new();
-    let mut add = |name: &str, kind: &str, value: &Value| {
-        let Some(value) = value.as_f64() else { return };
-        let name = format!("keepstone_cache_{name}");
-        text += &format!("# TYPE {name} {kind}\n{name}{{mount=\"{label}\"}} {value}\n");
-    };
-    for name in [
-        "size_bytes",
-        "used_bytes",
-        "pinned_bytes",
-        "pinned_bytes_max",
-        "dirty_bytes",
-        "dirty_files",
-        "oldest_dirty_ms",
-    ] {
-        add(name, "gauge", &status[name]);
-    }
-    let is_told = status["watch"].as_str().is_some_and(|how| how != "off");
-    add("told_of_changes", "gauge", &u8::from(is_told).into());
-    add("guards_openings", "gauge", &u8::from(status["watch"] == "permission").into());
-    add("troubled_files", "gauge", &status["troubled_files"]);
-    for (name, value) in status["counters"].as_object().into_iter().flatten() {
-        add(&format!("{name}_total"), "counter", value);
-    }
-    text
 }

@@ -116,7 +116,10 @@ fn run(args: &KernelArgs, driver: Driver, word: &str, json: bool) -> Result<()> 
     if args.process.daemon {
         background::serve(|ready| serve(args, driver, ready));
     } else if args.process.foreground {
-        serve(args, driver, &|ready| announce(ready, json))?;
+        serve(args, driver, &|ready| {
+            background::notify_ready();
+            announce(ready, json)
+        })?;
     } else {
         announce(&server::start(word)?, json)?;
     }

@@ -47,7 +47,10 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<()> {
     if args.process.daemon {
         background::serve(|ready| serve(args, activated, ready));
     } else if args.process.foreground || !activated.is_empty() {
-        serve(args, activated, &|ready| announce(ready, json))?;
+        serve(args, activated, &|ready| {
+            background::notify_ready();
+            announce(ready, json)
+        })?;
     } else {
         announce(&server::start("serve")?, json)?;
     }

@@ -1,6 +1,5 @@
 //! Commands that query servers: `keepstone bdev list`, `stats`, `grow` and `stop`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use super::args::{GrowArgs, StatsArgs};
 use super::control::{self, BdevServer, ControlRequest};
 use super::{devices, looped};
 use crate::output::{self, text};
+use crate::prometheus::Metrics;
 use crate::size;
 
 /// Longest time for a server to end, in seconds.
@@ -58,7 +58,9 @@ pub fn run(args: &StatsArgs, json: bool) -> Result<()> {
     if args.watch {
         watch(&server, json)
     } else if args.prometheus {
-        print!("{}", prometheus(&server.status));
+        let mut metrics = Metrics::default();
+        metrics.add_devices(&server.status, |_| true);
+        say!("{metrics}");
         Ok(())
     } else if json {
         output::json(&server.status)
@@ -178,40 +180,6 @@ fn watch(server: &BdevServer, json: bool) -> Result<()> {
     }
 }
 
-/// Formats a status as Prometheus' text. Every number of every export is a counter of its own.
-fn prometheus(status: &Value) -> String {
-    let mut out = String::new();
-    if let Some(clients) = status["clients"].as_u64() {
-        let _ =
-            writeln!(out, "# TYPE keepstone_bdev_clients gauge\nkeepstone_bdev_clients {clients}");
-    }
-    if let Some(restarts) = status["workers"]["restarts"].as_u64() {
-        let name = "keepstone_bdev_restarts_total";
-        let _ = writeln!(out, "# TYPE {name} counter\n{name} {restarts}");
-    }
-    for part in ["requests", "device"] {
-        let mut families: Vec<(String, Vec<String>)> = Vec::new();
-        for export in items(&status["exports"]) {
-            let label = text(&export["name"])
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            for (name, value) in numbers(&export[part], "") {
-                let name = format!("keepstone_bdev_{part}_{name}_total");
-                let line = format!("{name}{{export=\"{label}\"}} {value}");
-                match families.iter_mut().find(|(family, _)| *family == name) {
-                    Some((_, lines)) => lines.push(line),
-                    None => families.push((name, vec![line])),
-                }
-            }
-        }
-        for (name, lines) in families {
-            let _ = writeln!(out, "# TYPE {name} counter\n{}", lines.join("\n"));
-        }
-    }
-    out
-}
-
 /// Collects the numbers of an object. Numbers of nested objects get joined names.
 fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
     let fields = object.as_object().into_iter().flatten();
@@ -228,26 +196,4 @@ fn numbers(object: &Value, prefix: &str) -> Vec<(String, u64)> {
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prometheus_has_one_type_for_each_family() {
-        let export = |name| json!({ "name": name, "requests": { "reads": 3 }, "device": { "cycles": { "load": 7 } } });
-        let out = prometheus(&json!({ "clients": 1, "exports": [export("a"), export("b\"c")] }));
-        assert_eq!(
-            out,
-            "# TYPE keepstone_bdev_clients gauge\n\
-             keepstone_bdev_clients 1\n\
-             # TYPE keepstone_bdev_requests_reads_total counter\n\
-             keepstone_bdev_requests_reads_total{export=\"a\"} 3\n\
-             keepstone_bdev_requests_reads_total{export=\"b\\\"c\"} 3\n\
-             # TYPE keepstone_bdev_device_cycles_load_total counter\n\
-             keepstone_bdev_device_cycles_load_total{export=\"a\"} 7\n\
-             keepstone_bdev_device_cycles_load_total{export=\"b\\\"c\"} 7\n"
-        );
-    }
 }

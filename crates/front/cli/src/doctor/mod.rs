@@ -2,6 +2,7 @@
 //! remedies.
 
 mod safety;
+mod unit;
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +80,11 @@ pub fn run(args: &DoctorArgs, json: bool) -> Result<ExitCode> {
     fuse_of_user(&mut report);
     safety::of_machine(&mut report);
     if let Some(target) = &args.target {
-        if target.is_dir() {
+        if unit::is_unit(target) {
+            let mounts = fuse::mounts()?.into_iter();
+            let pools: Vec<_> = mounts.filter(fuse::MountEntry::is_keepstone).collect();
+            unit::examine(&mut report, target, &pools);
+        } else if target.is_dir() {
             mounted(&mut report, target);
         } else if let Some(program) = Program::find(target) {
             served_program(&mut report, &program);

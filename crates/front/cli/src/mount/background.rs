@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::{MountPlan, Ready, serve};
-use crate::{background, pool};
+use crate::{background, pool, utab};
 
 /// Starts a server for `plan` and waits until it is ready.
 pub fn start(plan: &MountPlan) -> Result<Ready> {
     let (info, _) = pool::info(&plan.pool)?;
     let log = background::log_path(&info.uuid.to_string());
     let ready: Ready = background::start(arguments(plan), &log)?;
-    Ok(Ready { log: Some(log), ..ready })
+    utab::register(&plan.pool, &plan.dir);
+    Ok(Ready { log: (!background::logs_to_journal()).then_some(log), ..ready })
 }
 
 /// Returns the path of the log that the last server of a pool has left, unless it is empty.

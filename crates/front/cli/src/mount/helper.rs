@@ -3,6 +3,9 @@
 //! The helper is this program under the name `mount.fuse.keepstone` in `/sbin`, called as
 //! `mount.fuse.keepstone POOL DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The exit status
 //! is that of `mount(8)`: 0 done, 1 wrong usage, 32 failed.
+//!
+//! The option `attach=DIR` makes the pool the cache of a directory or an object store, as
+//! `keepstone attach` does. [`CACHE_OPTIONS`] are then options, too.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,10 +16,25 @@ use anyhow::{Context as _, Result, bail};
 
 use super::options::Options;
 use super::{MountPlan, absolute_dir, background, flags};
-use crate::{output, stats};
+use crate::tags::Tag;
+use crate::{attach, output, stats};
 
 const EXIT_USAGE: u8 = 1;
 const EXIT_FAILED: u8 = 32;
+
+/// Options of `keepstone attach` that are mount options with `attach=DIR`; with `_` for `-`.
+const CACHE_OPTIONS: [&str; 10] = [
+    "data",
+    "fsync",
+    "max_age",
+    "watch",
+    "policy",
+    "write_through",
+    "threads",
+    "store_option",
+    "chunk_size",
+    "lease",
+];
 
 /// Acts as the helper if called by that name.
 pub fn run_as_helper(argv: &[OsString]) -> Option<ExitCode> {
@@ -45,8 +63,47 @@ struct ControlRequest {
     pool: PathBuf,
     dir: PathBuf,
     options: Options,
+    /// The directory or object store that the pool caches, with further options.
+    cache: Option<CacheOptions>,
     /// `mount --fake`: everything but the mount.
     fake: bool,
+}
+
+/// The mount options of a cache.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct CacheOptions {
+    /// The directory or object store.
+    below: OsString,
+    /// Words of the command line of `keepstone attach`.
+    words: Vec<OsString>,
+}
+
+impl CacheOptions {
+    /// Takes the options of a cache out of a list; `None` if the list has no `attach=DIR`.
+    fn take(list: &str) -> (Option<Self>, String) {
+        let Some(below) = list.split(',').find_map(|option| option.strip_prefix("attach=")) else {
+            return (None, list.to_owned());
+        };
+        let name = |option: &&str| option.split('=').next().unwrap_or_default().to_owned();
+        let is_own = |option: &&str| CACHE_OPTIONS.contains(&name(option).as_str());
+        let others = list.split(',').filter(|option| !option.starts_with("attach="));
+        let (own, rest): (Vec<&str>, Vec<_>) = others.partition(is_own);
+        let word = |option: &str| match option.split_once('=') {
+            Some((name, value)) => format!("--{}={value}", name.replace('_', "-")).into(),
+            None => format!("--{}", option.replace('_', "-")).into(),
+        };
+        let words = own.into_iter().map(word).collect();
+        (Some(Self { below: below.into(), words }), rest.join(","))
+    }
+
+    /// Attaches `pool`, mounted on `dir`.
+    fn attach(self, pool: PathBuf, dir: PathBuf, options: &Options) -> Result<()> {
+        let mut words: Vec<OsString> = vec!["keepstone".into(), "attach".into()];
+        words.extend(self.words);
+        words.push(format!("-o{}", options.to_list()).into());
+        words.extend(["--".into(), pool.into(), self.below, dir.into()]);
+        attach::run_for_mount(&words)
+    }
 }
 
 impl ControlRequest {
@@ -73,9 +130,10 @@ impl ControlRequest {
                 _ => paths.push(PathBuf::from(arg)),
             }
         }
-        for list in lists {
-            request.options.add(&list.to_string_lossy(), sloppy)?;
-        }
+        let lists: Vec<_> = lists.iter().map(|list| list.to_string_lossy()).collect();
+        let (cache, rest) = CacheOptions::take(&lists.join(","));
+        request.options.add(&rest, sloppy)?;
+        request.cache = cache;
         let [pool, dir] = <[PathBuf; 2]>::try_from(paths)
             .map_err(|_| anyhow::anyhow!("usage: mount.fuse.keepstone POOL DIR [-o OPTIONS]"))?;
         Ok(Self { pool, dir, ..request })
@@ -102,12 +160,27 @@ impl ControlRequest {
             let _ = stats::read_brief(&dir, stats::ANSWER_WITHIN);
             return Ok(());
         }
+        if is_mounted_by_tag(&self.pool, &self.dir)? {
+            return Ok(());
+        }
+        if let Some(cache) = self.cache {
+            return cache.attach(self.pool, self.dir, &self.options);
+        }
         self.options.life.begin(&self.pool)?;
         let plan = MountPlan::resolve(&self.pool, &self.dir, self.options)?;
         let ready = background::start(&plan)?;
         ready.notices.iter().for_each(output::notice);
         Ok(())
     }
+}
+
+/// Returns whether the pool that a tag names is mounted on `dir` already. `mount -a` recognizes
+/// mounts by their source, which is the path of the pool.
+fn is_mounted_by_tag(pool: &Path, dir: &Path) -> Result<bool> {
+    let Some(tag) = Tag::parse(pool) else { return Ok(false) };
+    let mounted = fuse::mount_at(&absolute_dir(dir)?)?.filter(fuse::MountEntry::is_keepstone);
+    let Some(mounted) = mounted else { return Ok(false) };
+    Ok(!fuse::is_stale(&mounted.dir)? && tag.find()? == mounted.source)
 }
 
 /// Fails if the server has opened the pool read-only, which no flag of the mount can change.
@@ -154,5 +227,17 @@ mod tests {
         assert!(request.fake);
         assert!(parsed(&["p", "/mnt", "-o", "what"]).is_err());
         assert!(parsed(&["p"]).is_err());
+    }
+
+    #[test]
+    fn options_of_a_cache_are_taken_out() {
+        let (cache, rest) =
+            CacheOptions::take("rw,attach=/srv/data,max_age=5,nosuid,write_through,x-a=b");
+        let cache = cache.unwrap();
+        assert_eq!((cache.below.to_str(), &*rest), (Some("/srv/data"), "rw,nosuid,x-a=b"));
+        assert_eq!(cache.words, ["--max-age=5", "--write-through"]);
+        assert_eq!(CacheOptions::take("rw,threads=2"), (None, "rw,threads=2".to_owned()));
+        let request = parsed(&["p", "/mnt", "-o", "attach=s3://bucket/tree,lease=9"]).unwrap();
+        assert_eq!(request.cache.unwrap().words, ["--lease=9"]);
     }
 }

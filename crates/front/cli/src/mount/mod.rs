@@ -23,8 +23,9 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::args::MountArgs;
+use crate::background::notify_ready;
 use crate::pool::{self, DomainReport};
-use crate::{output, size};
+use crate::{output, size, utab};
 use options::Options;
 
 pub use background::log_of;
@@ -69,7 +70,11 @@ pub fn run(args: &MountArgs, json: bool) -> Result<ExitCode> {
     if args.daemon {
         background::serve(&plan);
     } else if args.foreground {
-        serve::run(&plan, |ready| announce(ready, json))?;
+        serve::run(&plan, |ready| {
+            utab::register(&plan.pool, &plan.dir);
+            notify_ready();
+            announce(ready, json)
+        })?;
     } else {
         announce(&background::start(&plan)?, json)?;
     }

@@ -6,6 +6,7 @@
 //! delays one table by at most `PATIENCE`, and later tables not at all.
 
 mod ask;
+mod metrics;
 mod sample;
 mod source;
 mod terminal;
@@ -34,7 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows tables until the user ends it, or as many as `args` asks for.
 pub fn run(args: &TopArgs, json: bool) -> Result<ExitCode> {
-    let targets = args.targets.iter().map(|name| Target::new(name)).collect::<Result<_>>()?;
+    let targets = args.targets.iter().map(|name| Target::new(name)).collect::<Result<Vec<_>>>()?;
+    if args.prometheus {
+        return metrics::run(targets);
+    }
     let redraws = !json && args.count != Some(1) && terminal::can_redraw();
     let mut top = Top {
         view: View::new(targets),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use fuse::MountEntry;
+use serde_json::Value;
 
-use crate::bdev::control;
+use crate::bdev::control::{self, BdevServer};
 use crate::pool;
 use crate::tags::Tag;
 
@@ -83,6 +84,14 @@ impl Target {
     /// Returns whether the target means this process.
     pub fn is_pid(&self, pid: Option<u64>) -> bool {
         pid.is_some_and(|pid| self.name.parse() == Ok(pid))
+    }
+
+    /// Returns whether the target means this export of a server.
+    pub fn is_export(&self, server: &BdevServer, export: &Value) -> bool {
+        let path = export["path"].as_str().map(Path::new);
+        server.is_named(&self.name)
+            || control::is_export(&self.name, export)
+            || path.is_some_and(|path| self.is_path(path))
     }
 
     /// Returns whether the target means this server, as far as that is known before the server

@@ -14,7 +14,7 @@ use super::sample::{
     Counters, Gauges, OPERATIONS, READ_BYTES, Rates, RowKind, Sample, WRITTEN_BYTES,
 };
 use super::source::{Source, Target};
-use crate::bdev::control::{BdevServer, is_export};
+use crate::bdev::control::BdevServer;
 
 /// Whether a server answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -340,12 +340,7 @@ fn of_mount(
 
 fn of_devices(targets: &[Target], at: Instant, server: &BdevServer) -> Vec<Named> {
     let named = |export: &Value| {
-        let path = export["path"].as_str().map(Path::new);
-        let targets = meant(targets, |target| {
-            server.is_named(&target.name)
-                || is_export(&target.name, export)
-                || path.is_some_and(|path| target.is_path(path))
-        });
+        let targets = meant(targets, |target| target.is_export(server, export));
         Named {
             key: export["name"].as_str().unwrap_or_default().to_owned(),
             sample: Sample::of_device(at, &server.status, export),

@@ -7,6 +7,7 @@ mod beside;
 mod commands;
 mod common;
 mod doctor;
+mod every;
 mod foreign;
 mod kept;
 mod kernel;

@@ -289,6 +289,7 @@ fn the_environment_asks_nothing_in_a_privileged_program() {
     let (file, program) = (sandbox.path("file"), sandbox.outside("privileged"));
     fs::write(&file, "content").unwrap();
     fs::copy(library(), sandbox.outside("libkeepstone.so")).unwrap();
+    std::os::unix::fs::symlink("libkeepstone.so", sandbox.outside("libkeepstone.so.0")).unwrap();
     let source = sandbox.outside("privileged.c");
     let text = "#include <fcntl.h>\n#include <stdio.h>\n#include <unistd.h>\n\
         int main(int count, char **args) { char text[16]; \

@@ -1,0 +1,146 @@
+//! Every command, as the man pages list them, which are made from the description of the command
+//! line: wrong usage has exit status 2, and `--json` gives one value.
+//!
+//! Needs root, `/dev/fuse` and loop devices.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::common::Sandbox;
+
+/// Commands that are not run here, with the reason.
+const LEFT_OUT: [(&str, &str); 6] = [
+    ("attach discard", "needs a conflict: resolved.rs"),
+    ("attach resolve", "needs a conflict: resolved.rs"),
+    ("bdev", "only a group"),
+    ("bdev attach", "as bdev loop"),
+    ("crashtest", "takes minutes: semantics.rs"),
+    ("mount", "Sandbox::mount"),
+];
+
+/// Returns all commands, each as its words.
+fn commands(s: &Sandbox) -> BTreeSet<String> {
+    let dir = s.outside("generated");
+    s.ok(["generate", dir.to_str().unwrap()]);
+    let pages = fs::read_dir(dir.join("man1")).unwrap();
+    let pages = pages.map(|page| page.unwrap().file_name().into_string().unwrap());
+    let words = |page: String| {
+        let name = page.strip_prefix("keepstone-")?.strip_suffix(".1")?;
+        Some(name.replace('-', " "))
+    };
+    pages.filter_map(words).collect()
+}
+
+#[test]
+fn wrong_usage_has_status_2() {
+    let s = Sandbox::empty();
+    let all = commands(&s);
+    assert!(all.len() > 25, "{all:?}");
+    for command in all {
+        let args = command.split(' ').chain(["--json", "--no-such-option"]);
+        let output = s.run(args);
+        assert_eq!(output.status.code(), Some(2), "{command}: {output:?}");
+        let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(error["error"].is_string(), "{command}: {error}");
+    }
+    for args in [&["attach"][..], &["mkfs", s.pool_str()], &["attach", "-o", "frob", "a", "b"]] {
+        s.fails(args, 2);
+    }
+}
+
+/// Runs a command with `--json`, which must succeed and print one value, and notes it.
+fn runs(s: &Sandbox, seen: &mut BTreeSet<String>, command: &str, args: &[&str]) -> Value {
+    seen.insert(command.to_owned());
+    let text = s.ok(command.split(' ').chain(["--json"]).chain(args.iter().copied()));
+    serde_json::from_str(&text).unwrap_or_else(|err| panic!("{command}: {err}: {text}"))
+}
+
+#[test]
+fn json_is_one_value() {
+    let mut s = Sandbox::empty();
+    let mut seen = BTreeSet::new();
+    let all = commands(&s);
+    let (pool, dir) = (s.pool_str().to_owned(), s.dir_str().to_owned());
+    runs(&s, &mut seen, "mkfs", &[&pool, "--size", "64M"]);
+    s.mount(&[]);
+    fs::write(s.path("file"), "content").unwrap();
+    for command in ["info", "stats", "trim", "doctor"] {
+        runs(&s, &mut seen, command, &[&dir]);
+    }
+    runs(&s, &mut seen, "top", &["--count", "1", &dir]);
+    runs(&s, &mut seen, "run", &["--stats", "--", "true"]);
+    runs(&s, &mut seen, "umount", &[&dir]);
+    runs(&s, &mut seen, "check", &[&pool]);
+    runs(&s, &mut seen, "resize", &[&pool, "32M"]);
+    let trace = s.outside("trace");
+    fs::write(&trace, "a 1\nb 1\na 1\n").unwrap();
+    runs(&s, &mut seen, "simulate", &[trace.to_str().unwrap(), "--cache", "50%"]);
+    caches(&s, &mut seen);
+    devices(&s, &mut seen);
+    let left_out = LEFT_OUT.map(|(command, _)| command.to_owned());
+    let missing: Vec<_> =
+        all.iter().filter(|c| !seen.contains(*c) && !left_out.contains(c)).collect();
+    assert!(missing.is_empty(), "not tried: {missing:?}");
+}
+
+/// The commands of caches.
+fn caches(s: &Sandbox, seen: &mut BTreeSet<String>) {
+    let (pool, dir) = (s.pool_str(), s.outside("data"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("file"), "content").unwrap();
+    let (file, dir) = (dir.join("file"), dir.to_str().unwrap().to_owned());
+    let file = file.to_str().unwrap();
+    s.ok(["mkfs", pool, "--size", "64M", "--force", "--cache"]);
+    runs(s, seen, "attach", &[pool, &dir]);
+    for command in ["status", "warm", "pin", "show", "flush", "unpin", "invalidate"] {
+        let target = if command == "status" { &dir } else { file };
+        runs(s, seen, &format!("attach {command}"), &[target]);
+    }
+    s.ok(["umount", &dir]);
+    runs(s, seen, "attach drain", &[pool, &dir]);
+}
+
+/// The commands of block devices.
+fn devices(s: &Sandbox, seen: &mut BTreeSet<String>) {
+    let (disk, socket) = (s.outside("disk"), s.outside("socket"));
+    let (disk, socket) = (disk.to_str().unwrap(), socket.to_str().unwrap());
+    let new = ["--create", "--size", "1M"];
+    runs(
+        s,
+        seen,
+        "bdev serve",
+        &[&[disk, "--socket", socket, "--atomic", "4096"][..], &new].concat(),
+    );
+    runs(s, seen, "bdev list", &[]);
+    runs(s, seen, "bdev stats", &[socket]);
+    runs(s, seen, "bdev stop", &[socket]);
+    runs(s, seen, "bdev check", &[disk]);
+    fs::remove_file(disk).unwrap();
+    let made = runs(s, seen, "bdev loop", &[&[disk][..], &new].concat());
+    runs(s, seen, "bdev detach", &[made["device"].as_str().unwrap()]);
+    runs(s, seen, "bdev grow", &[disk, "--size", "2M"]);
+}
+
+#[test]
+fn counters_are_metrics() {
+    let mut s = Sandbox::formatted();
+    s.mount(&[]);
+    let of_stats = s.ok(["stats", "--prometheus", s.dir_str()]);
+    let of_top = s.ok(["top", "--prometheus", s.dir_str()]);
+    for metrics in [&of_stats, &of_top] {
+        let count = format!("keepstone_mount_uptime_seconds{{mount=\"{}\"}} ", s.dir_str());
+        assert!(metrics.contains(&count), "{metrics}");
+        let types = metrics.lines().filter(|line| line.starts_with("# TYPE"));
+        let types: Vec<_> = types.collect();
+        assert_eq!(types.len(), types.iter().collect::<BTreeSet<_>>().len(), "{metrics}");
+    }
+    let up = format!("keepstone_up{{kind=\"mount\",name=\"{}\"}} ", s.dir_str());
+    assert!(of_top.contains(&(up.clone() + "1")), "{of_top}");
+    s.stop_server();
+    let stopped = s.ok(["top", "--prometheus", s.dir_str()]);
+    s.signal_server(rustix::process::Signal::CONT);
+    assert!(stopped.contains(&(up + "0")), "{stopped}");
+    s.umount();
+}
