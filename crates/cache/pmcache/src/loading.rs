@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use vfs::{
-    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, IDENTITY_MAX, Ino, LoadedObject,
+    Attr, Backed, Caller, Entry, Errno, FileKind, FileSystem, Ino, LoadedObject,
     Loader, Mappings, Need, Openings, ROOT, Residence, Result, Seek, SetAttr, SetTime, SetXattr,
     StatFs, WaitingCalls, load_for,
 };
@@ -376,7 +376,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
                 // Only objects of the backing store have absent parts.
                 return Err(Errno::UCLEAN);
             }
-            let found = self.backing.find(&Identity(identity), b"");
+            let found = self.backing.find(&Identity(identity));
             // The object is gone, but its name is loaded: the backing store changed behind the
             // cache.
             let found = found.map_err(|e| if e == Errno::STALE { Errno::IO } else { e })?;
@@ -419,9 +419,6 @@ impl<P: Backed, B: Backing> Loading<P, B> {
         identity: &[u8],
     ) -> Result<Option<Ino>> {
         let Below(backing, attr) = object;
-        if identity.len() > IDENTITY_MAX {
-            return Err(Errno::OVERFLOW);
-        }
         let parts = ObjectParts::of(*backing, attr)?;
         let mut known = lock(&self.known);
         if let Some(ino) = self.known_inode(&known, identity) {

@@ -73,7 +73,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
             if !self.pool().getattr(ino).is_ok_and(|attr| attr.kind == FileKind::Dir) {
                 continue;
             }
-            match self.backing().find(&Identity(identity), b"") {
+            match self.backing().find(&Identity(identity)) {
                 Ok(found) => {
                     let below = crate::loading::Below(self.backing(), found);
                     self.backing().guard_names(below.1.ino)?;
