@@ -405,7 +405,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
 
     fn begin_round(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, residence| {
+        self.each_inode(&mut |ino, residence| {
             if !residence.identity.is_empty() {
                 all.push(ino);
             }

@@ -64,7 +64,7 @@ impl<P: Backed, B: Backing> Loading<P, B> {
     /// An error if a directory cannot be guarded.
     pub fn guard_loaded(&self) -> Result<()> {
         let mut all = Vec::new();
-        self.pool().each_inode(&mut |ino, residence| {
+        self.each_inode(&mut |ino, residence| {
             if !residence.identity.is_empty() {
                 all.push((ino, residence.identity.clone()));
             }

@@ -29,6 +29,8 @@ struct ScanWalk<'a> {
     /// backing store.
     is_backed: bool,
     blocks: u64,
+    /// Blocks of data that are not marked clean.
+    dirty: u64,
 }
 
 /// A pointer that the walk has met, and the subtree that it should lead to.
@@ -60,8 +62,15 @@ impl<M: Medium> Store<M> {
             scan.problem(object, format!("its size {size} is impossible"), None);
             return false;
         }
-        let mut walk =
-            ScanWalk { scan, object: &object, size, holes: false, is_backed: false, blocks: 0 };
+        let mut walk = ScanWalk {
+            scan,
+            object: &object,
+            size,
+            holes: false,
+            is_backed: false,
+            blocks: 0,
+            dirty: 0,
+        };
         let mut next = 0;
         let sound = self.walk_root(&mut walk, INODE_ROOT, &mut |block, base| {
             self.medium.flush(block.at(0), BLOCK);
@@ -87,7 +96,7 @@ impl<M: Medium> Store<M> {
         each: &mut dyn FnMut(PmOff, u64),
     ) -> u64 {
         let is_backed = self.trees.is_backed() && v.kind() == FileKind::File;
-        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
+        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0, dirty: 0 };
         let (mut extent, mut longest) = (Extent::default(), Extent::default());
         self.walk_root(&mut walk, self.word_at(v, Word::Root), &mut |block, base| {
             if !extent.extend(base / BLOCK, block) {
@@ -101,6 +110,9 @@ impl<M: Medium> Store<M> {
         if v.kind() == FileKind::File {
             v.set_extent(longest);
         }
+        if is_backed {
+            v.set_dirty_blocks(walk.dirty as i64);
+        }
         walk.blocks
     }
 
@@ -108,7 +120,7 @@ impl<M: Medium> Store<M> {
     /// damage. `object` names the inode in reports. Returns the number of blocks.
     pub fn scan_attribute_tree(&self, scan: &Scan, object: &dyn Fn() -> String, v: &VInode) -> u64 {
         let (size, is_backed) = (u64::MAX, false);
-        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0 };
+        let mut walk = ScanWalk { scan, object, size, holes: true, is_backed, blocks: 0, dirty: 0 };
         let at = self.word_at(v, Word::Xattr);
         if self.walk_root(&mut walk, at, &mut |_, _| {}) && self.attributes(v).is_err() {
             let fix = Some(((at, 0), "drop the attributes"));
@@ -168,6 +180,7 @@ impl<M: Medium> Store<M> {
         }
         walk.blocks += 1;
         if met.height == 0 {
+            walk.dirty += u64::from(met.pointer.is_dirty());
             leaf(block, met.base);
             return true;
         }

@@ -177,6 +177,7 @@ impl<S: Storage> Core<S> {
             } else {
                 v.links.store(1, Relaxed);
             }
+            self.count_inode(v);
             Ok(v.attr(ino, &record))
         });
         if made.is_err() {
@@ -304,6 +305,7 @@ impl<S: Storage> Core<S> {
             self.update_index_after_add(d, &slot)?;
             v.links.store(links + 1, Relaxed);
             v.state.fetch_and(!UNNAMED, Relaxed);
+            self.count_inode(v);
             Ok(self.attr(ino, v))
         })
     }
@@ -423,6 +425,7 @@ impl<S: Storage> Core<S> {
         } else {
             v.add_links(-1) == 0
         };
+        self.count_inode(v);
         // See `hold_optimistic`.
         fence(SeqCst);
         if !last {

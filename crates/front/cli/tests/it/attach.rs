@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::kill_server_of;
+use crate::common::{kill_server_of, wait_until};
 
 /// A directory, a pool in memory, and while it is mounted, the cache of the directory in the pool.
 pub struct Cached {
@@ -447,6 +447,32 @@ with open("new", "ab", buffering=0) as new:
     assert_eq!(cached.status()["cache"]["dirty_bytes"], 0);
     cached.detach();
     assert_eq!(fs::read(data.join("new")).unwrap(), vec![b'n'; 5001]);
+}
+
+/// The pool of a cache gives back space that is free for some time, after evictions too.
+#[test]
+fn a_thin_pool_of_a_cache_gives_space_back() {
+    let cached = Cached::new();
+    let data = cached.data();
+    let pool = cached.pool();
+    let taken = || fs::metadata(&pool).unwrap().blocks() * 512;
+    let big = data.join("big");
+    fs::write(&big, vec![b'b'; 48 << 20]).unwrap();
+    cached.attach(&["--max-age=3600"]);
+    cached.keepstone(&["attach", "warm", big.to_str().unwrap()]);
+    assert!(taken() >= 48 << 20, "{}", taken());
+    cached.keepstone(&["attach", "invalidate", big.to_str().unwrap()]);
+    wait_until("the server has given space back", || taken() < 24 << 20);
+    cached.keepstone(&["trim", data.to_str().unwrap()]);
+    // The server may have taken some in advance again.
+    assert!(taken() < 12 << 20, "{}", taken());
+    assert!(fs::read(&big).unwrap() == vec![b'b'; 48 << 20]);
+    // Removed files give back their space, too.
+    fs::remove_file(&big).unwrap();
+    cached.keepstone(&["attach", "flush", data.to_str().unwrap()]);
+    cached.keepstone(&["trim", data.to_str().unwrap()]);
+    assert!(taken() < 12 << 20, "{}", taken());
+    cached.detach();
 }
 
 /// A hole that a program punches is a hole below, of any length.
